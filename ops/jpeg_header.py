@@ -1,0 +1,312 @@
+"""JPEG headers of a whole batch in one call: shapes, sampling, orientation and where the tables and the scan lie.
+
+Shapes must be known on the host before a batch is planned, so headers are walked on the CPU: a Numba loop that holds no
+GIL, a few microseconds an image. One row per image comes out; every field is int32, so the table can be uploaded as it
+is. The rules are libjpeg's (what it refuses is CORRUPT; what it only warns about is UNSUPPORTED here, so that the CPU
+decoder has the last word). Nothing is read outside ``[offset, offset + size)``, whatever the bytes say.
+
+Names follow ITU-T T.81 (JPEG), TIFF 6.0 and Exif 2.3 (orientation), and Adobe TN #5116 (APP14).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+# status
+OK = 0  # a header the GPU decoder takes
+UNSUPPORTED = 1  # a complete JPEG header, but one for another decoder
+NOT_JPEG = 2  # does not start with SOI
+TRUNCATED = 3  # ends before the first scan
+CORRUPT = 4  # a segment contradicts the standard or itself
+
+# colour: what libjpeg takes the components for
+GRAY, YCBCR, RGB, CMYK, YCCK, UNKNOWN = 0, 1, 2, 3, 4, 5
+
+MAX_DIMENSION = 65500  # libjpeg's limit
+MAX_BLOCKS_IN_MCU = 10  # T.81, B.2.3
+
+_SCALARS = (
+    "status",
+    "width",
+    "height",
+    "components",
+    "precision",
+    "sof",  # marker of the frame header, 0xC0 ... 0xCF
+    "colour",
+    "adobe_transform",  # -1: no APP14
+    "orientation",  # Exif, 1 ... 8
+    "restart_interval",  # in MCUs, 0: none
+    "scans",  # 1: the first scan holds every component; 0: several scans, not counted
+    "scan_offset",  # first entropy-coded byte, from the start of the image
+    "quant_16bit",  # bit i: the quantisation table of component i has 16-bit entries
+    "jfif",
+    "junk",  # bytes between segments that belong to none
+)
+_VECTORS = (
+    "h",  # sampling factors per component
+    "v",
+    "component_id",
+    "quant",  # per component, from the start of the image: 64 entries in zig-zag order; 0: no such table
+    "dc",  # 16 code counts and the symbols of its DC and AC Huffman tables in the first scan
+    "ac",
+)
+HEADER = np.dtype([(name, np.int32) for name in _SCALARS] + [(name, np.int32, (4,)) for name in _VECTORS])
+
+_STATUS, _WIDTH, _HEIGHT, _COMPONENTS, _PRECISION, _SOF, _COLOUR, _ADOBE = range(8)
+_ORIENTATION, _RESTART, _SCANS, _SCAN_OFFSET, _QUANT_16BIT, _JFIF, _JUNK = range(8, 15)
+_H, _V, _ID, _QUANT, _DC, _AC = (len(_SCALARS) + 4 * i for i in range(len(_VECTORS)))
+_COLUMNS = len(_SCALARS) + 4 * len(_VECTORS)
+
+
+def read_headers(
+    buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Walk the header of every image ``buffer[offset : offset + size]``; returns one HEADER row for each."""
+    table = np.zeros(len(offsets), HEADER) if out is None else out
+    columns = table.view(np.int32).reshape(len(offsets), _COLUMNS)
+    _walk_all(buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int64), columns)
+    return table
+
+
+@numba.njit(nogil=True, cache=True)
+def _walk_all(buffer, offsets, sizes, table):  # type: ignore[no-untyped-def]
+    tables = np.empty((3, 4), np.int32)
+    for i in range(len(offsets)):
+        begin, end = offsets[i], offsets[i] + sizes[i]
+        row = table[i]
+        row[:] = 0
+        row[_ADOBE] = -1
+        row[_ORIENTATION] = 1
+        if begin < 0 or sizes[i] < 0 or end > len(buffer):
+            row[_STATUS] = CORRUPT
+        else:
+            row[_STATUS] = _walk(buffer[begin:end], row, tables)
+
+
+@numba.njit(nogil=True, cache=True)
+def _u16(data, at):  # type: ignore[no-untyped-def]
+    return (np.int64(data[at]) << 8) | np.int64(data[at + 1])
+
+
+@numba.njit(nogil=True, cache=True)
+def _walk(data, row, tables):  # type: ignore[no-untyped-def]
+    """Segments up to the first scan. ``tables``: where the quantisation, DC and AC tables defined so far lie."""
+    size = len(data)
+    if size < 2 or data[0] != 0xFF or data[1] != 0xD8:
+        return NOT_JPEG
+    tables[:] = 0
+    wide = 0  # bit i: quantisation table i has 16-bit entries
+    at = 2
+    while True:
+        while at < size and data[at] != 0xFF:
+            row[_JUNK] += 1
+            at += 1
+        while at < size and data[at] == 0xFF:  # any number of fill bytes may precede a marker
+            at += 1
+        if at >= size:
+            return TRUNCATED
+        marker = np.int64(data[at])
+        at += 1
+        if marker == 0x00:
+            row[_JUNK] += 2
+            continue
+        if marker == 0x01 or 0xD0 <= marker <= 0xD7:  # TEM and RSTn have no parameters
+            continue
+        if marker == 0xD8:
+            return CORRUPT
+        if marker == 0xD9:
+            return TRUNCATED
+        if at + 2 > size:
+            return TRUNCATED
+        begin, end = at + 2, at + _u16(data, at)
+        if end < begin:
+            return CORRUPT
+        if end > size:
+            return TRUNCATED
+        if marker == 0xDA:
+            return _scan(data, begin, end, row, tables, wide)
+        error = OK
+        if marker == 0xC4:
+            error = _huffman_tables(data, begin, end, tables)
+        elif marker == 0xDB:
+            error, wide = _quantisation_tables(data, begin, end, tables, wide)
+        elif marker == 0xDD:
+            if end - begin != 2:
+                return CORRUPT
+            row[_RESTART] = _u16(data, begin)
+        elif 0xC0 <= marker <= 0xCF and marker != 0xC8 and marker != 0xCC:
+            error = _frame(data, begin, end, row, marker)
+        elif marker == 0xE0:
+            if end - begin >= 14 and _u16(data, begin) == 0x4A46 and _u16(data, begin + 2) == 0x4946:  # JFIF
+                row[_JFIF] = 1 if data[begin + 5] == 1 else 2  # libjpeg warns about a major version other than 1
+        elif marker == 0xE1:
+            _exif(data, begin, end, row)
+        elif marker == 0xEE:
+            if end - begin >= 12 and _u16(data, begin) == 0x4164 and _u16(data, begin + 2) == 0x6F62:  # Adobe
+                row[_ADOBE] = data[begin + 11]
+        elif not (0xE0 <= marker <= 0xEF or marker == 0xFE or marker == 0xDC or marker == 0xCC):
+            return CORRUPT
+        if error != OK:
+            return error
+        at = end
+
+
+@numba.njit(nogil=True, cache=True)
+def _huffman_tables(data, at, end, tables):  # type: ignore[no-untyped-def]
+    while at + 17 <= end:
+        kind, index = data[at] >> 4, data[at] & 15
+        symbols = 0
+        for i in range(1, 17):
+            symbols += np.int64(data[at + i])
+        if kind > 1 or index > 3 or symbols > 256 or at + 17 + symbols > end:
+            return CORRUPT
+        tables[1 + kind, index] = at + 1
+        at += 17 + symbols
+    return OK if at == end else CORRUPT
+
+
+@numba.njit(nogil=True, cache=True)
+def _quantisation_tables(data, at, end, tables, wide):  # type: ignore[no-untyped-def]
+    while at < end:
+        entry, index = data[at] >> 4, data[at] & 15
+        length = 128 if entry else 64
+        if index > 3 or at + 1 + length > end:
+            return CORRUPT, wide
+        tables[0, index] = at + 1
+        wide = wide | (1 << index) if entry else wide & ~(1 << index)
+        at += 1 + length
+    return OK, wide
+
+
+@numba.njit(nogil=True, cache=True)
+def _frame(data, at, end, row, marker):  # type: ignore[no-untyped-def]
+    if row[_SOF] or end - at < 6:
+        return CORRUPT
+    count = np.int64(data[at + 5])
+    row[_SOF], row[_PRECISION], row[_COMPONENTS] = marker, data[at], count
+    row[_HEIGHT], row[_WIDTH] = _u16(data, at + 1), _u16(data, at + 3)
+    if end - at != 6 + 3 * count or count == 0 or row[_HEIGHT] == 0 or row[_WIDTH] == 0:
+        return CORRUPT
+    if row[_HEIGHT] > MAX_DIMENSION or row[_WIDTH] > MAX_DIMENSION or count > 10:
+        return CORRUPT
+    for i in range(count):
+        h, v = data[at + 7 + 3 * i] >> 4, data[at + 7 + 3 * i] & 15
+        if h < 1 or h > 4 or v < 1 or v > 4:
+            return CORRUPT
+        if i < 4:
+            row[_ID + i], row[_H + i], row[_V + i] = data[at + 6 + 3 * i], h, v
+            row[_QUANT + i] = data[at + 8 + 3 * i]  # the index, until the scan binds the table itself
+    return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def _scan(data, at, end, row, tables, wide):  # type: ignore[no-untyped-def]
+    """Bind the tables to the components and decide who decodes the image."""
+    row[_SCAN_OFFSET] = end
+    count = np.int64(data[at]) if end > at else 0
+    if row[_SOF] == 0 or count < 1 or count > 4 or end - at != 4 + 2 * count:
+        return CORRUPT
+    components = row[_COMPONENTS]
+    row[_COLOUR] = _colour(row)
+    sequential = row[_SOF] == 0xC0 or row[_SOF] == 0xC1
+    row[_SCANS] = 1 if sequential and count == components else 0
+    in_order = count == components
+    missing_quant = missing_huffman = False
+    for i in range(min(components, 4)):
+        table = row[_QUANT + i]
+        row[_QUANT + i] = tables[0, table] if table < 4 else 0
+        missing_quant |= row[_QUANT + i] == 0
+        if table < 4 and wide >> table & 1:
+            row[_QUANT_16BIT] |= 1 << i
+    for i in range(count):
+        if i >= components or np.int32(data[at + 1 + 2 * i]) != row[_ID + i]:
+            in_order = False
+            continue
+        dc, ac = data[at + 2 + 2 * i] >> 4, data[at + 2 + 2 * i] & 15
+        if dc > 3 or ac > 3:
+            return CORRUPT
+        row[_DC + i], row[_AC + i] = tables[1, dc], tables[2, ac]
+        missing_huffman |= row[_DC + i] == 0 or row[_AC + i] == 0
+    spectral = 4 + 2 * count - 3
+    whole = data[at + spectral] == 0 and data[at + spectral + 1] == 63 and data[at + spectral + 2] == 0
+    if not sequential or row[_PRECISION] != 8 or not in_order or not whole or (components != 1 and components != 3):
+        return UNSUPPORTED
+    if missing_quant:
+        return CORRUPT
+    warned = row[_JUNK] > 0 or row[_JFIF] == 2 or (components == 3 and row[_ADOBE] > 1)
+    if missing_huffman or warned or not _sampling_supported(row):
+        return UNSUPPORTED
+    return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def _sampling_supported(row):  # type: ignore[no-untyped-def]
+    components = row[_COMPONENTS]
+    if components == 1:
+        return True  # a scan of one component has one block in its MCU, whatever its factors
+    h_max, v_max, blocks = 1, 1, 0
+    for i in range(components):
+        h_max, v_max = max(h_max, row[_H + i]), max(v_max, row[_V + i])
+        blocks += row[_H + i] * row[_V + i]
+    for i in range(components):
+        if h_max % row[_H + i] or v_max % row[_V + i]:
+            return False
+    return blocks <= MAX_BLOCKS_IN_MCU
+
+
+@numba.njit(nogil=True, cache=True)
+def _colour(row):  # type: ignore[no-untyped-def]
+    """libjpeg's guess (default_decompress_parms): JFIF, then the Adobe marker, then the component names."""
+    if row[_COMPONENTS] == 1:
+        return GRAY
+    if row[_COMPONENTS] == 3:
+        if row[_JFIF]:
+            return YCBCR
+        if row[_ADOBE] >= 0:
+            return RGB if row[_ADOBE] == 0 else YCBCR
+        named_rgb = row[_ID] == 0x52 and row[_ID + 1] == 0x47 and row[_ID + 2] == 0x42
+        return RGB if named_rgb else YCBCR
+    if row[_COMPONENTS] == 4:
+        return YCCK if row[_ADOBE] > 0 else CMYK
+    return UNKNOWN
+
+
+@numba.njit(nogil=True, cache=True)
+def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
+    """Tag 0x0112 of the first image file directory; anything odd leaves the orientation alone."""
+    tiff = at + 6
+    if end - tiff < 8 or _u16(data, at) != 0x4578 or _u16(data, at + 2) != 0x6966 or _u16(data, at + 4) != 0:  # Exif
+        return
+    little = _u16(data, tiff) == 0x4949
+    if not little and _u16(data, tiff) != 0x4D4D:
+        return
+    if _tiff16(data, tiff + 2, little) != 42:
+        return
+    directory = tiff + _tiff32(data, tiff + 4, little)
+    if directory + 2 > end:
+        return
+    entries = _tiff16(data, directory, little)
+    for i in range(entries):
+        entry = directory + 2 + 12 * i
+        if entry + 12 > end:
+            return
+        if _tiff16(data, entry, little) == 0x0112:
+            if _tiff16(data, entry + 2, little) == 3 and 1 <= _tiff16(data, entry + 8, little) <= 8:
+                row[_ORIENTATION] = _tiff16(data, entry + 8, little)
+            return
+
+
+@numba.njit(nogil=True, cache=True)
+def _tiff16(data, at, little):  # type: ignore[no-untyped-def]
+    low, high = (data[at], data[at + 1]) if little else (data[at + 1], data[at])
+    return (np.int64(high) << 8) | np.int64(low)
+
+
+@numba.njit(nogil=True, cache=True)
+def _tiff32(data, at, little):  # type: ignore[no-untyped-def]
+    first, second = _tiff16(data, at, little), _tiff16(data, at + 2, little)
+    return (second << 16) | first if little else (first << 16) | second
