@@ -1,0 +1,340 @@
+"""How an operator is declared, and the one table that everything else is generated from.
+
+An operator is one class: a name, arguments (fields), ``infer`` and a kernel for each stage it can run in. Its YAML
+schema, ``dali-run ops``, the ``fn`` functions and ``ops`` classes, the docs and the contract tests come from that.
+
+    class Flip(Operator, name="flip"):
+        '''Mirror images.'''
+
+        horizontal: Annotated[int, Arg("1 mirrors left to right", per_sample=True)] = 1
+
+        def cpu(self, ctx: Context, images: Batch) -> Batch: ...
+        def gpu(self, ctx: Context, images: Batch) -> Batch: ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args, get_origin
+
+from .batch import Batch
+from .errors import SpecError
+from .types import DALIDataType, DALIImageType, DALIInterpType, parse_dtype
+
+Stage = Literal["cpu", "mixed", "gpu"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """What the type of an argument does not say."""
+
+    help: str
+    ge: float | None = None
+    """Smallest allowed value (of every element)."""
+    le: float | None = None
+    """Largest allowed value (of every element)."""
+    per_sample: bool = False
+    """May be the output of a CPU operator instead of a constant (DALI's argument input)."""
+    deprecated: str = ""
+    """The argument to use instead; a value given here is handed on to it."""
+    ignored: str = ""
+    """Why the argument means nothing here. It is accepted, and said so once."""
+    required: bool = False
+    """Must be given (as a constant or an input). Fields without a default are required anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What is known of a batch before it exists; None stands for unknown."""
+
+    shape: tuple[int | None, ...] | None = None
+    """Shape of one sample."""
+    dtype: DALIDataType | None = None
+    layout: str = ""
+
+    @property
+    def ndim(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    def __str__(self) -> str:
+        shape = "?" if self.shape is None else "x".join("?" if d is None else str(d) for d in self.shape) or "scalar"
+        dtype = "?" if self.dtype is None else self.dtype.name.lower()
+        return f"{dtype}[{shape}]" + (f" {self.layout}" if self.layout else "")
+
+
+Kernel = Callable[..., Any]
+_OPS: dict[str, type[Operator]] = {}
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """Base of every operator: fields are arguments, methods named after a stage are kernels.
+
+    A kernel takes ``(ctx, *inputs: Batch)`` and returns a Batch, or a tuple of them where there are several outputs,
+    with exactly one sample for each sample of the input. It must give every sample the result that it would have in
+    a batch of its own: the engine cuts batches into chunks, drops samples and retries them alone. A sample that
+    cannot be processed is reported by ``ctx.reject`` (its output may then be anything of the right dtype and
+    dimensions, an empty tensor for example); an exception means that the operator itself is at fault.
+    """
+
+    name: ClassVar[str]
+    """As in YAML: ``resize``, ``decoders.image``, ``random.coin_flip``."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """DALI's older names of the same operator."""
+    stages: ClassVar[tuple[Stage, ...]]
+    """Read off the kernels."""
+    inputs: ClassVar[tuple[int, int]] = (1, 1)
+    """Fewest and most positional inputs."""
+    layouts: ClassVar[tuple[str, ...]] = ()
+    """Layouts that the first input may have; empty for any."""
+    random: ClassVar[bool] = False
+    """Draws random numbers: takes a seed (DALI's rules of seeds apply)."""
+    per_batch: ClassVar[bool] = False
+    """Must see the whole iteration at once (permutations, external sources); never cut into chunks."""
+    bound: ClassVar[str] = "exact"
+    """How far CPU and GPU results may be apart, for people."""
+    example: ClassVar[str] = ""
+    """One YAML step, shown in the reference."""
+
+    per_sample: frozenset[str] = frozenset()
+    """Arguments that arrive as inputs in this instance; their fields hold the default."""
+
+    def __init_subclass__(cls, name: str = "", abstract: bool = False) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        if abstract:
+            return
+        if not name:
+            raise TypeError(f"{cls.__name__} needs a name: class {cls.__name__}(Operator, name=...)")
+        for known in (name, *cls.aliases):
+            if known in _OPS and _OPS[known].__qualname__ != cls.__qualname__:
+                raise TypeError(f"operator {known!r} is declared twice: {_OPS[known].__module__} and {cls.__module__}")
+            _OPS[known] = cls
+        cls.name = name
+        cls.stages = tuple(s for s in STAGES if callable(getattr(cls, s, None)))
+        if not cls.stages:
+            raise TypeError(f"operator {name!r} has no kernel: define one of {', '.join(STAGES)}")
+
+    @property
+    def num_outputs(self) -> int:
+        """How many outputs this instance has."""
+        return 1
+
+    def check(self) -> None:
+        """Raises SpecError where the arguments contradict each other; called once, before anything runs."""
+
+    def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
+        """What comes out, given what comes in. Raises SpecError where the inputs cannot be taken."""
+        return specs[0] if specs else Spec()
+
+    def kernel(self, stage: Stage) -> Kernel:
+        """The kernel of ``stage``."""
+        found: Kernel = getattr(self, stage)
+        return found
+
+    def given(self, name: str) -> bool:
+        """Argument ``name`` was set: arrives as an input, or differs from its default."""
+        return name in self.per_sample or getattr(self, name) != parameter(type(self), name).default
+
+
+# -- arguments --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument as every generator sees it."""
+
+    name: str
+    type: Any
+    arg: Arg
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        return self.arg.required or self.default is dataclasses.MISSING
+
+    @property
+    def is_vector(self) -> bool:
+        """A list of values, one row a sample when it arrives as an input."""
+        return get_origin(strip_optional(self.type)) is tuple
+
+
+_PARAMETERS: dict[type[Operator], dict[str, Parameter]] = {}
+
+
+def parameters(op: type[Operator]) -> dict[str, Parameter]:
+    """The arguments of ``op`` by name, in the order of its fields."""
+    if op not in _PARAMETERS:
+        hints = typing.get_type_hints(op, include_extras=True)
+        table: dict[str, Parameter] = {}
+        for f in dataclasses.fields(op):
+            if f.name == "per_sample":
+                continue
+            hint = hints[f.name]
+            if get_origin(hint) is not Annotated:
+                raise TypeError(f"{op.name}.{f.name}: annotate it as Annotated[type, Arg(...)]")
+            base, arg = get_args(hint)
+            default = f.default
+            if f.default_factory is not dataclasses.MISSING:
+                default = f.default_factory()
+            table[f.name] = Parameter(f.name, base, arg, default)
+        _PARAMETERS[op] = table
+    return _PARAMETERS[op]
+
+
+def parameter(op: type[Operator], name: str) -> Parameter:
+    """Argument ``name`` of ``op``; KeyError where there is none."""
+    return parameters(op)[name]
+
+
+def strip_optional(tp: Any) -> Any:
+    """``T`` of ``T | None``, else ``tp``."""
+    if get_origin(tp) in (types.UnionType, typing.Union):
+        rest = [t for t in get_args(tp) if t is not type(None)]
+        return rest[0] if len(rest) == 1 else typing.Union[tuple(rest)]  # noqa: UP007
+    return tp
+
+
+def _is_optional(tp: Any) -> bool:
+    return get_origin(tp) in (types.UnionType, typing.Union) and type(None) in get_args(tp)
+
+
+def coerce(param: Parameter, value: Any) -> Any:
+    """``value`` as the type of ``param``: lists become tuples, names become enumeration members, ranges are checked.
+
+    Raises ValueError with the allowed values.
+    """
+    if value is None:
+        if _is_optional(param.type) or param.default is None:
+            return None
+        raise ValueError(f"needs {type_name(param.type)}, got nothing")
+    result = _coerce(strip_optional(param.type), value)
+    for v in _flat(result):
+        if isinstance(v, (int, float)) and not isinstance(v, (bool, enum.Enum)):
+            if param.arg.ge is not None and not v >= param.arg.ge:
+                raise ValueError(f"must be at least {param.arg.ge:g}, got {v!r}")
+            if param.arg.le is not None and not v <= param.arg.le:
+                raise ValueError(f"must be at most {param.arg.le:g}, got {v!r}")
+    return result
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for v in value:
+            yield from _flat(v)
+    else:
+        yield value
+
+
+def _coerce(tp: Any, value: Any) -> Any:
+    origin = get_origin(tp)
+    if tp is Any:
+        return value
+    if origin is Literal:
+        allowed = get_args(tp)
+        if value not in allowed:
+            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, allowed))}")
+        return value
+    if origin in (types.UnionType, typing.Union):
+        problems = []
+        for option in get_args(tp):
+            try:
+                return _coerce(option, value)
+            except ValueError as e:
+                problems.append(str(e))
+        raise ValueError(f"needs {type_name(tp)}, got {value!r}")
+    if origin is tuple:
+        items = get_args(tp)
+        values = list(value) if isinstance(value, (list, tuple)) or hasattr(value, "__array__") else [value]
+        if items[-1] is ...:
+            return tuple(_coerce(items[0], v) for v in values)
+        if len(values) != len(items):
+            raise ValueError(f"needs {len(items)} values, got {len(values)}")
+        return tuple(_coerce(t, v) for t, v in zip(items, values, strict=True))
+    if origin in (dict, Mapping) or tp is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"needs a mapping, got {value!r}")
+        return dict(value)
+    return _scalar(tp, value)
+
+
+def _scalar(tp: Any, value: Any) -> Any:
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        value = value.item()  # NumPy scalars
+    if tp is DALIDataType:
+        return parse_dtype(value)
+    if isinstance(tp, type) and issubclass(tp, enum.Enum):
+        if isinstance(value, str):
+            for prefix in ("", "INTERP_"):
+                if prefix + value in tp.__members__:
+                    return tp[prefix + value]
+                if prefix + value.upper() in tp.__members__:
+                    return tp[prefix + value.upper()]
+        elif isinstance(value, int) and not isinstance(value, bool) and value in [int(m.value) for m in tp]:
+            return tp(value)
+        raise ValueError(f"{value!r} is not one of {', '.join(tp.__members__)}")
+    if tp is bool and isinstance(value, (bool, int)) and value in (0, 1):
+        return bool(value)
+    if tp is int and isinstance(value, (bool, int)):
+        return int(value)
+    if tp is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if tp is float and isinstance(value, (int, float)):
+        return float(value)
+    if tp is str and isinstance(value, str):
+        return value
+    if isinstance(tp, type) and tp not in (bool, int, float, str) and isinstance(value, tp):
+        return value
+    raise ValueError(f"needs {type_name(tp)}, got {value!r}")
+
+
+_NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false", DALIDataType: "a data type",
+          DALIInterpType: "a filter", DALIImageType: "an image type", Any: "anything"}  # fmt: skip
+
+
+def type_name(tp: Any) -> str:
+    """A type in words, for messages and help."""
+    origin = get_origin(tp)
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, get_args(tp)))
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(type_name(t) for t in get_args(tp) if t is not type(None))
+    if origin is tuple:
+        items = get_args(tp)
+        inner = type_name(items[0]).removeprefix("an ").removeprefix("a ")
+        return f"a list of {inner}s" if items[-1] is ... else f"{len(items)} {inner}s"
+    return _NAMES.get(tp, getattr(tp, "__name__", str(tp)))
+
+
+# -- the registry -----------------------------------------------------------------------------------------------------
+
+
+def operators() -> dict[str, type[Operator]]:
+    """Every declared operator by its name in YAML, aliases left out, sorted."""
+    return {n: op for n, op in sorted(_OPS.items()) if n == op.name}
+
+
+def find(name: str) -> type[Operator]:
+    """The operator ``name`` (or an alias of it). Raises SpecError with the nearest names."""
+    if name in _OPS:
+        return _OPS[name]
+    raise SpecError(f"there is no operator {name!r}{nearest(name, _OPS)}")
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str:
+    """``'; did you mean ...?'`` for the names of ``known`` nearest to ``name``, or nothing."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def outputs_of(result: Batch | tuple[Batch, ...] | list[Batch]) -> tuple[Batch, ...]:
+    """What a kernel returned, as a tuple."""
+    return (result,) if isinstance(result, Batch) else tuple(result)

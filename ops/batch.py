@@ -1,0 +1,276 @@
+"""Batch: a ragged list of tensors in one allocation, the only thing that flows between operators.
+
+Nothing here costs Python time per sample: every method works on the index arrays at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where one sample came from, for people: reports, reject logs, shard keys."""
+
+    key: str
+    """Name of the sample, unique in its data set (a file's path below the root, an LMDB key, ...)."""
+    source: str
+    """File or container that holds it."""
+    record: int = -1
+    """Number of the record in the container, -1 for a file of its own."""
+    offset: int = -1
+    """Byte offset in the container, -1 where there is none."""
+
+
+@runtime_checkable
+class Origins(Protocol):
+    """What a data set knows about its records; readers provide it."""
+
+    def origin(self, index: int) -> Origin:
+        """Where record ``index`` of the data set came from."""
+        ...
+
+
+class NoOrigins:
+    """For samples that no reader produced."""
+
+    def origin(self, index: int) -> Origin:
+        return Origin(key=f"{index:09d}", source="")
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Who the samples of a batch are: parallel arrays, one entry a sample. Shared by all batches of one scope.
+
+    Everything that an operator draws or reports is a function of these, never of the place in the batch, so that
+    any subset of a batch can be run alone (retries, chunks on threads, splitting on out-of-memory) with equal results.
+    """
+
+    slot: I32
+    """Place in the iteration before anything was dropped; what scopes of a conditional are merged by."""
+    position: I64
+    """Place in the job's order, counted over epochs: what shards and checkpoints are cut by."""
+    epoch: I64
+    index: I64
+    """Record number in the data set; random numbers are keyed by (seed, operator, epoch, index)."""
+    origins: Origins = field(default_factory=NoOrigins)
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    def take(self, where: npt.NDArray[Any] | slice) -> Samples:
+        """The samples at ``where`` (indices, a mask, or a slice)."""
+        return Samples(self.slot[where], self.position[where], self.epoch[where], self.index[where], self.origins)
+
+    def origin(self, i: int) -> Origin:
+        """Where sample ``i`` of this batch came from."""
+        return self.origins.origin(int(self.index[i]))
+
+    @staticmethod
+    def numbered(n: int, start: int = 0) -> Samples:
+        """``n`` anonymous samples of epoch 0, numbered from ``start``."""
+        at = np.arange(start, start + n, dtype=np.int64)
+        return Samples(np.arange(n, dtype=np.int32), at, np.zeros(n, np.int64), at)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """N tensors of one dtype and number of dimensions, of possibly different shapes.
+
+    ``data`` is one flat array, NumPy (host) or CuPy (device); sample ``i`` is the C-contiguous block of
+    ``prod(shapes[i])`` elements that starts at element ``offsets[i]``. There may be gaps (a file extent whose framing
+    bytes are skipped) and overlaps (``take`` copies nothing). ``offsets`` and ``shapes`` always live on the host.
+    """
+
+    data: Any
+    offsets: I64
+    shapes: I32
+    layout: str
+    samples: Samples
+
+    def __post_init__(self) -> None:
+        if not len(self.offsets) == len(self.shapes) == len(self.samples):
+            raise ValueError(
+                f"a batch needs one offset, shape and sample each, got {len(self.offsets)}, {len(self.shapes)} "
+                f"and {len(self.samples)}"
+            )
+
+    # -- what it is ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def ndim(self) -> int:
+        return int(self.shapes.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self.data.dtype
+        return dtype
+
+    @property
+    def on_host(self) -> bool:
+        return isinstance(self.data, np.ndarray)
+
+    @property
+    def sizes(self) -> I64:
+        """Elements of each sample, int64[N]."""
+        sizes: I64 = np.prod(self.shapes, axis=1, dtype=np.int64)
+        return sizes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the samples (gaps not counted)."""
+        return int(self.sizes.sum()) * self.dtype.itemsize
+
+    @property
+    def is_uniform(self) -> bool:
+        """All samples have one shape."""
+        return len(self) > 0 and bool((self.shapes == self.shapes[0]).all())
+
+    @property
+    def is_packed(self) -> bool:
+        """Samples follow each other without gaps."""
+        sizes = self.sizes
+        return bool((self.offsets[1:] == self.offsets[:-1] + sizes[:-1]).all())
+
+    def sample(self, i: int) -> Any:
+        """Sample ``i`` as an array view of its shape."""
+        shape = tuple(int(d) for d in self.shapes[i])
+        start = int(self.offsets[i])
+        return self.data[start : start + int(np.prod(shape, dtype=np.int64))].reshape(shape)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.sample(i) for i in range(len(self)))
+
+    def dense(self) -> Any:
+        """The batch as one array (N, *shape), a view where samples are packed.
+
+        Raises ValueError, with the first two shapes that differ, for a ragged batch.
+        """
+        if len(self) == 0:
+            return self.data[:0].reshape((0, *(0 for _ in range(self.ndim))))
+        if not self.is_uniform:
+            odd = int(np.flatnonzero((self.shapes != self.shapes[0]).any(axis=1))[0])
+            raise ValueError(
+                f"samples differ in shape: {tuple(map(int, self.shapes[0]))} for {self.samples.origin(0).key!r}, "
+                f"{tuple(map(int, self.shapes[odd]))} for {self.samples.origin(odd).key!r}; resize, crop or pad them "
+                "to one shape first"
+            )
+        packed = self if self.is_packed else self.packed()
+        start, size = int(packed.offsets[0]), int(packed.sizes[0])
+        return packed.data[start : start + len(self) * size].reshape((len(self), *map(int, self.shapes[0])))
+
+    # -- others made from it ------------------------------------------------------------------------------------
+
+    def take(self, where: npt.NDArray[Any] | slice, samples: Samples | None = None) -> Batch:
+        """The samples at ``where`` (indices, a mask, or a slice); the data is shared."""
+        kept = self.samples.take(where) if samples is None else samples
+        return Batch(self.data, self.offsets[where], self.shapes[where], self.layout, kept)
+
+    def packed(self) -> Batch:
+        """The same samples without gaps or overlaps; itself where it already is so."""
+        if self.is_packed:
+            return self
+        return concat([self.take(slice(i, i + 1)) for i in range(len(self))], self.samples)
+
+    def replace(self, **changes: Any) -> Batch:
+        """A copy with some fields replaced; the data is shared."""
+        return replace(self, **changes)
+
+    # -- making one ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def from_dense(array: Any, layout: str, samples: Samples) -> Batch:
+        """A batch over ``array`` (N, *shape), NumPy or CuPy; a view where the array is C-contiguous."""
+        n, shape = array.shape[0], array.shape[1:]
+        size = int(np.prod(shape, dtype=np.int64))
+        shapes = np.tile(np.asarray(shape, np.int32), (n, 1)).reshape(n, len(shape))
+        return Batch(array.reshape(-1), np.arange(n, dtype=np.int64) * size, shapes, layout, samples)
+
+    @staticmethod
+    def from_list(arrays: Sequence[npt.NDArray[Any]], layout: str, samples: Samples) -> Batch:
+        """A batch that copies host ``arrays`` of one dtype and number of dimensions. Not for hot paths."""
+        if len(arrays) == 0:
+            raise ValueError("an empty list has no dtype; use Batch.allocate")
+        first = arrays[0]
+        for a in arrays:
+            if a.ndim != first.ndim or a.dtype != first.dtype:
+                raise ValueError(
+                    f"samples of a batch share dtype and number of dimensions: {first.dtype}, {first.ndim}-D "
+                    f"and {a.dtype}, {a.ndim}-D"
+                )
+        batch = Batch.allocate(np.empty, np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), first.ndim),
+                               first.dtype, layout, samples)  # fmt: skip
+        for i, a in enumerate(arrays):
+            batch.sample(i)[...] = a
+        return batch
+
+    @staticmethod
+    def allocate(empty: Any, shapes: I32, dtype: Any, layout: str, samples: Samples) -> Batch:
+        """An uninitialised packed batch; ``empty(n, dtype)`` makes the flat array (np.empty, ctx.empty)."""
+        sizes = np.prod(shapes, axis=1, dtype=np.int64)
+        ends = np.cumsum(sizes)
+        data = empty(int(ends[-1]) if len(ends) else 0, np.dtype(dtype))
+        return Batch(data, ends - sizes, np.ascontiguousarray(shapes, np.int32), layout, samples)
+
+
+def concat(batches: Sequence[Batch], samples: Samples | None = None) -> Batch:
+    """One packed host batch of all samples of ``batches``, in their order.
+
+    ``samples`` names them; by default the parts' own names one after the other. Runs of packed samples are copied as
+    one block, so that the cost is that of the bytes.
+    """
+    if not batches:
+        raise ValueError("nothing to concatenate")
+    if samples is None:
+        samples = concat_samples([b.samples for b in batches])
+    live = [b for b in batches if len(b)]
+    model = live[0] if live else batches[0]
+    for b in live:
+        if b.dtype != model.dtype or b.ndim != model.ndim:
+            raise ValueError(f"cannot join {model.dtype}, {model.ndim}-D with {b.dtype}, {b.ndim}-D samples")
+    if len(live) == 1 and live[0].is_packed:
+        return live[0].replace(samples=samples)
+    shapes = np.concatenate([b.shapes for b in live]) if live else model.shapes[:0]
+    out = Batch.allocate(_empty_like(model.data), shapes, model.dtype, model.layout, samples)
+    at = 0
+    for b in live:
+        sizes = b.sizes
+        breaks = np.flatnonzero(b.offsets[1:] != b.offsets[:-1] + sizes[:-1]) + 1
+        starts, stops = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(b)]))
+        for lo, hi in zip(starts.tolist(), stops.tolist(), strict=True):
+            n = int(sizes[lo:hi].sum())
+            out.data[at : at + n] = b.data[int(b.offsets[lo]) : int(b.offsets[lo]) + n]
+            at += n
+    return out
+
+
+def concat_samples(parts: Sequence[Samples]) -> Samples:
+    """The samples of ``parts`` one after the other (all of one data set)."""
+    if len(parts) == 1:
+        return parts[0]
+    return Samples(
+        np.concatenate([p.slot for p in parts]),
+        np.concatenate([p.position for p in parts]),
+        np.concatenate([p.epoch for p in parts]),
+        np.concatenate([p.index for p in parts]),
+        parts[0].origins,
+    )
+
+
+def _empty_like(data: Any) -> Any:
+    if isinstance(data, np.ndarray):
+        return np.empty
+    import cupy
+
+    return cupy.empty

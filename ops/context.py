@@ -1,0 +1,93 @@
+"""Context: what a kernel is given besides its inputs. The engine makes one for each call of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Operator, Stage, parameter
+from .batch import Batch, Samples
+from .errors import Reject, RejectCode
+from .rng import Streams
+
+
+@dataclass(slots=True)
+class Context:
+    """One call of one kernel on ``samples``."""
+
+    op: Operator
+    stage: Stage
+    samples: Samples
+    args: Mapping[str, Batch] = field(default_factory=dict)
+    """Arguments that arrive as inputs, by name; host batches."""
+    seed: int = 0
+    """Of this operator: its own, or drawn from the pipeline's."""
+    rng: str = "philox"
+    """``philox`` keys streams by the sample; ``dali`` by DALI's running count, for parity."""
+    device: Any = None
+    """The `device.Device` of the mixed and gpu stages."""
+    source: Any = None
+    """The open data set, for readers; else the operator's own state between iterations, for per_batch operators."""
+    allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
+    """Where fetched bytes go: page-locked memory when they are bound for a GPU."""
+    rejects: list[Reject] = field(default_factory=list)
+
+    def reject(self, i: int, code: RejectCode, message: str) -> None:
+        """Sample ``i`` of this call cannot be processed; the engine drops it and reports ``message``."""
+        self.rejects.append(Reject(int(self.samples.slot[i]), code, message))
+
+    def empty(self, n: int, dtype: Any) -> Any:
+        """An uninitialised flat array where this kernel's outputs live: host memory in the cpu stage."""
+        if self.stage == "cpu":
+            return np.empty(n, dtype)
+        return self.device.empty(n, dtype)
+
+    def staging(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """An uninitialised host buffer for fetched bytes."""
+        if self.allocate_staging is None:
+            return np.empty(nbytes, np.uint8)
+        return self.allocate_staging(nbytes)
+
+    def arg(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
+        """Argument ``name`` for every sample: [N] for scalars, [N, k] for lists; the constant repeated, or the input.
+
+        A sample whose list has another length than the first's is rejected and reads as zeros.
+        """
+        n = len(self.samples)
+        given = self.args.get(name)
+        vector = parameter(type(self.op), name).is_vector
+        if given is None:
+            value = np.asarray(getattr(self.op, name), dtype)
+            return np.broadcast_to(value, (n, *value.shape))
+        if not vector:
+            sizes = given.sizes
+            if n and (sizes != 1).any():
+                for i in np.flatnonzero(sizes != 1).tolist():
+                    self.reject(i, "bad_argument", f"{name} must be one value, got {int(sizes[i])}")
+                given = given.replace(offsets=np.where(sizes == 1, given.offsets, given.offsets[sizes == 1][:1].sum()))
+            return np.asarray(given.data[given.offsets]).astype(dtype)
+        if n and not given.is_uniform:
+            odd = (given.shapes != given.shapes[0]).any(axis=1)
+            for i in np.flatnonzero(odd).tolist():
+                self.reject(i, "bad_argument", f"{name} has {int(given.sizes[i])} values, others {int(given.sizes[0])}")
+            width = int(given.sizes[0])
+            out = np.zeros((n, width), dtype)
+            for i in np.flatnonzero(~odd).tolist():
+                out[i] = given.sample(i).reshape(-1)
+            return out
+        return np.asarray(given.dense()).reshape(n, -1).astype(dtype)
+
+    def streams(self, salt: int = 0) -> Streams:
+        """The random stream of each sample. ``salt`` is XORed into the key (DALI does so for its random crops)."""
+        s = self.samples
+        if self.rng == "dali":
+            # semantics: sequence = samples of earlier iterations + place in the batch x 65537. With batches of one
+            # size, the first is position - slot.
+            sequence = (s.position - s.slot).astype(np.uint64) + s.slot.astype(np.uint64) * np.uint64(65537)
+        else:
+            sequence = (s.epoch.astype(np.uint64) << np.uint64(40)) ^ s.index.astype(np.uint64)
+        return Streams((self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF, sequence)

@@ -1,0 +1,190 @@
+"""Lanes: a GPU with one stream on it, where the kernels of one batch in flight run. CuPy is imported only here
+and in kernels, so that the CPU path never needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .batch import Batch
+from .errors import DeviceError
+
+SOURCES = Path(__file__).parent / "cuda"
+
+
+class Lane:
+    """One stream of one GPU. Everything launched and copied through it runs in order on that stream.
+
+    Memory comes from CuPy's pool, whose blocks belong to the stream they were allocated on: a block freed by the host
+    is given out again only to later work of the same stream, so no synchronisation is needed to free.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        """Raises DeviceError where GPU ``index`` cannot be used."""
+        try:
+            import cupy
+
+            self.index = index
+            self.gpu = cupy.cuda.Device(index)
+            with self.gpu:
+                self.stream = cupy.cuda.Stream(non_blocking=True)
+        except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
+            raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
+        self._in_flight: list[Any] = []
+
+    def __enter__(self) -> Lane:
+        self.gpu.__enter__()
+        self.stream.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stream.__exit__(*exc)
+        self.gpu.__exit__(*exc)
+
+    def empty(self, n: int, dtype: Any) -> Any:
+        """An uninitialised flat device array, allocated in stream order."""
+        import cupy
+
+        return cupy.empty(n, dtype)
+
+    def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
+        """Host arrays on the device, by one asynchronous copy through pinned memory. The originals may be reused."""
+        import cupy
+
+        starts, at = [], 0
+        for a in arrays:
+            starts.append(at)
+            at += -(-a.nbytes // 256) * 256
+        pinned = cupy.cuda.alloc_pinned_memory(max(at, 1))
+        staged = np.frombuffer(pinned, np.uint8, max(at, 1))
+        for a, s in zip(arrays, starts, strict=True):
+            staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+        whole = cupy.empty(max(at, 1), np.uint8)
+        whole.data.copy_from_host_async(pinned.ptr, max(at, 1), self.stream)
+        self._in_flight.append(pinned)
+        return tuple(
+            whole[s : s + a.nbytes].view(a.dtype).reshape(a.shape) for a, s in zip(arrays, starts, strict=True)
+        )
+
+    def to_device(self, batch: Batch) -> Batch:
+        """A host batch on the device (itself where it is there already); extents travel as they are, gaps included."""
+        if not batch.on_host:
+            return batch
+        import cupy
+
+        lo, hi = _extent(batch)
+        host = np.ascontiguousarray(batch.data[lo:hi])
+        device = cupy.empty(hi - lo, batch.dtype)
+        if hi > lo:
+            source = host if is_pinned(host) else self._stage(host)
+            device.data.copy_from_host_async(source.ctypes.data, host.nbytes, self.stream)
+            self._in_flight.append(source)
+        return batch.replace(data=device, offsets=batch.offsets - lo)
+
+    def _stage(self, host: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        staged = pinned_empty(host.nbytes)
+        staged[:] = host.view(np.uint8)
+        return staged
+
+    def to_host(self, batch: Batch) -> Batch:
+        """A device batch in pinned host memory. The copy is asynchronous: synchronise before reading it."""
+        if batch.on_host:
+            return batch
+        lo, hi = _extent(batch)
+        nbytes = (hi - lo) * batch.dtype.itemsize
+        host = pinned_empty(nbytes)
+        if nbytes:
+            import cupy
+
+            part = batch.data[lo:hi]
+            cupy.cuda.runtime.memcpyAsync(
+                host.ctypes.data, part.data.ptr, nbytes, cupy.cuda.runtime.memcpyDeviceToHost, self.stream.ptr
+            )
+            self._in_flight.append(part)
+        return batch.replace(data=host.view(batch.dtype), offsets=batch.offsets - lo)
+
+    def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        """Run ``kernel`` of ``ops/cuda/<source>``; templates by their instance, ``copy<float, unsigned char>``.
+
+        Scalars must be NumPy scalars of the parameter's exact type (np.int32(3)); arrays are device arrays.
+        """
+        grid = (grid,) if isinstance(grid, int) else grid
+        if min(grid) > 0:
+            load(source, kernel, self.index)(grid, (block,), args, stream=self.stream)
+
+    def keep(self, *things: Any) -> None:
+        """Hold host or device memory until this lane's work so far is done."""
+        self._in_flight.extend(things)
+
+    def synchronize(self) -> None:
+        """Wait for all work on this lane, and let go of what it held."""
+        self.stream.synchronize()
+        self._in_flight.clear()
+
+
+def _extent(batch: Batch) -> tuple[int, int]:
+    if len(batch) == 0:
+        return 0, 0
+    return int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
+
+
+def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
+    """An uninitialised page-locked host buffer from CuPy's pool."""
+    import cupy
+
+    if nbytes == 0:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+
+
+def is_pinned(host: npt.NDArray[Any]) -> bool:
+    """The array lies in memory of `pinned_empty`."""
+    base: Any = host
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    return type(base).__name__ == "PinnedMemoryPointer"
+
+
+_compiling = threading.Lock()
+
+
+@cache
+def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(index):
+        return cupy.RawModule(
+            code=(SOURCES / source).read_text(),
+            options=("--std=c++17", f"-I{SOURCES}"),
+            name_expressions=kernels or None,
+        )
+
+
+@cache
+def _load(source: str, kernel: str, index: int) -> Any:
+    return _module(source, (kernel,) if "<" in kernel else (), index).get_function(kernel)
+
+
+def load(source: str, kernel: str, index: int = 0) -> Any:
+    """The compiled kernel; the first use compiles it by NVRTC, and CuPy keeps the binary on disk."""
+    with _compiling:
+        return _load(source, kernel, index)
+
+
+@cache
+def gpu_count() -> int:
+    """How many GPUs can be used; 0 without CuPy or a driver. Costs CuPy's import, so never ask while parsing."""
+    try:
+        import cupy
+
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except Exception:  # whatever is missing, the answer is the same
+        return 0

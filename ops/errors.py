@@ -1,0 +1,64 @@
+"""The exceptions of dali-run, and the codes that a rejected sample carries.
+
+DaliRunError
+|-- SpecError        the spec or the arguments are wrong: exit code 2, nothing was read
+|-- JobError         the job cannot go on (disk full, changed inputs, error budget spent): exit code 1
+|-- DeviceError      a GPU was asked for and is missing or failed: exit code 1
+`-- SampleError      one sample cannot be processed: a line in rejects.jsonl, never the end of a run
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+RejectCode = Literal[
+    "read_failed",  # the bytes could not be read (missing file, I/O error, short read)
+    "corrupt_record",  # the container's framing or checksum is wrong
+    "missing_feature",  # a record lacks a feature that the spec asks for
+    "not_an_image",  # no known signature
+    "unsupported",  # a valid file of a kind that no decoder here takes
+    "truncated",  # the file ends before its data does
+    "corrupt_data",  # the decoder found the data damaged
+    "too_large",  # dimensions or sizes over the limit (decompression bombs)
+    "bad_shape",  # a shape that the operator cannot take
+    "out_of_bounds",  # a window outside the data, where the policy is to refuse
+    "bad_argument",  # a per-sample argument outside its range
+    "encode_failed",  # the writer's encoder refused the data
+    "user_function",  # a Python function of the user's raised
+    "crashed",  # the worker that held it died or hung
+]
+REJECT_CODES: tuple[str, ...] = get_args(RejectCode)
+
+
+class DaliRunError(Exception):
+    """Base of all errors that are meant for the user."""
+
+
+class SpecError(DaliRunError):
+    """The spec, or an argument of an operator, is wrong."""
+
+
+class JobError(DaliRunError):
+    """The job cannot go on."""
+
+
+class DeviceError(DaliRunError):
+    """A device was asked for that is missing, or it failed."""
+
+
+class SampleError(DaliRunError):
+    """One sample cannot be processed."""
+
+    def __init__(self, code: RejectCode, message: str) -> None:
+        super().__init__(message)
+        self.code: RejectCode = code
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Why one sample was dropped, as operators report it; the engine adds where it came from."""
+
+    slot: int
+    code: RejectCode
+    message: str
