@@ -1,0 +1,44 @@
+"""What all tests share: real data where it is beside the checkout, and the GPU that may be there or not."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+DEMAND_GPU = os.environ.get("DALI_RUN_DEMAND_GPU") == "1"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real inputs; the test is skipped where it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip("needs the folder of real inputs beside the checkout (../shared/data)")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def imagenet(shared_data: Path) -> list[Path]:
+    """120 ImageNet JPEGs."""
+    return sorted((shared_data / "imagenet_sample").glob("*.JPEG"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [i for i in items if i.get_closest_marker("gpu")]
+    if not marked:
+        return
+    from dali_run.ops.device import gpu_count
+
+    if gpu_count() or DEMAND_GPU:  # demanded: let them run and fail, so that a broken GPU machine cannot look green
+        return
+    for item in marked:
+        item.add_marker(pytest.mark.skip(reason="no GPU (set DALI_RUN_DEMAND_GPU=1 to fail instead)"))
+
+
+def pytest_sessionfinish() -> None:
+    twice = [n for n in ("ops", "readers", "writers", "pipelines", "cli") if n in sys.modules]
+    assert not twice, f"a test imported a second copy of {twice}: import dali_run.<folder> instead"
