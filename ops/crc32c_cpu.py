@@ -1,0 +1,180 @@
+"""CRC-32C (Castagnoli) of parts of a buffer, without the GIL: what TFRecord framing and our shards are checked by.
+
+Polynomial 0x1EDC6F41, reflected, initial and final inversion (RFC 3720, appendix B.4). x86 processors have an
+instruction for it; three independent streams hide its latency, and are joined by the linear map that appends zeros.
+Elsewhere eight table look-ups take eight bytes at once.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import extending, types
+from numpy.typing import NDArray
+
+_POLYNOMIAL = 0x82F63B78
+STREAM = 2048
+"""Bytes of each of the three streams; a power of two, so that the joining map is found by squaring."""
+
+
+def _step_tables() -> NDArray[np.uint32]:
+    """uint32[8, 256]: row k maps a byte to its CRC followed by k zero bytes (no inversions)."""
+    tables = np.zeros((8, 256), np.uint32)
+    row = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        row = np.where(row & 1, (row >> 1) ^ np.uint32(_POLYNOMIAL), row >> 1)
+    tables[0] = row
+    for k in range(1, 8):
+        row = (row >> 8) ^ tables[0][row & 0xFF]
+        tables[k] = row
+    return tables
+
+
+def _apply(matrix: NDArray[np.uint32], values: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """A linear map over GF(2), given by its images of the 32 bits, of each value."""
+    out = np.zeros_like(values)
+    for bit in range(32):
+        out ^= np.where(values >> np.uint32(bit) & 1, matrix[bit], np.uint32(0)).astype(np.uint32)
+    return out
+
+
+def _zeros_tables(nbytes: int) -> NDArray[np.uint32]:
+    """uint32[4, 256]: what ``nbytes`` (a power of two) zero bytes do to a CRC, by its bytes."""
+    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    matrix = (bits >> 8) ^ _TABLES[0][bits & 0xFF]  # one byte
+    for _ in range(nbytes.bit_length() - 1):
+        matrix = _apply(matrix, matrix)
+    return np.stack([_apply(matrix, np.arange(256, dtype=np.uint32) << np.uint32(8 * k)) for k in range(4)])
+
+
+_ONES = np.uint32(0xFFFFFFFF)
+_TABLES = _step_tables()
+_ONE = _zeros_tables(STREAM)
+_TWO = _zeros_tables(2 * STREAM)
+
+intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
+
+HARDWARE = platform.machine().lower() in ("x86_64", "amd64") and bool(llvm.get_host_cpu_features().get("sse4.2"))
+
+
+@intrinsic
+def _load64(_typing: Any, address: Any) -> Any:
+    """The eight bytes at an address of any alignment, little-endian."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load(pointer, align=1)
+
+    return types.uint64(address), generate
+
+
+@intrinsic
+def _crc64(_typing: Any, _crc: Any, _data: Any) -> Any:
+    """The SSE 4.2 instruction: ``crc`` after eight bytes more."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        function = builder.module.declare_intrinsic(
+            "llvm.x86.sse42.crc32.64.64", (), ir.FunctionType(word, (word, word))
+        )
+        return builder.call(function, args)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+@numba.njit(nogil=True, cache=True, inline="always")
+def _join(crc: Any, table: Any) -> Any:
+    c = np.uint32(crc)
+    return np.uint64(
+        table[0, c & np.uint32(255)]
+        ^ table[1, (c >> np.uint32(8)) & np.uint32(255)]
+        ^ table[2, (c >> np.uint32(16)) & np.uint32(255)]
+        ^ table[3, c >> np.uint32(24)]
+    )
+
+
+def _update_hardware(crc: Any, buffer: Any, start: Any, stop: Any) -> Any:
+    at, base = start, buffer.ctypes.data
+    state = np.uint64(crc)
+    while stop - at >= 3 * STREAM:
+        a, b, c = state, np.uint64(0), np.uint64(0)
+        for k in range(0, STREAM, 8):
+            a = _crc64(a, _load64(base + at + k))
+            b = _crc64(b, _load64(base + at + STREAM + k))
+            c = _crc64(c, _load64(base + at + 2 * STREAM + k))
+        state = _join(a, _TWO) ^ _join(b, _ONE) ^ c
+        at += 3 * STREAM
+    while stop - at >= 8:
+        state = _crc64(state, _load64(base + at))
+        at += 8
+    rest = np.uint32(state)
+    while at < stop:
+        rest = (rest >> np.uint32(8)) ^ _TABLES[0, (rest ^ np.uint32(buffer[at])) & np.uint32(255)]
+        at += 1
+    return rest
+
+
+def _update_tables(crc: Any, buffer: Any, start: Any, stop: Any) -> Any:
+    at, state = start, np.uint32(crc)
+    low = np.uint32(255)
+    while stop - at >= 8:
+        first = state ^ (
+            np.uint32(buffer[at])
+            | np.uint32(buffer[at + 1]) << np.uint32(8)
+            | np.uint32(buffer[at + 2]) << np.uint32(16)
+            | np.uint32(buffer[at + 3]) << np.uint32(24)
+        )
+        state = (
+            _TABLES[7, first & low]
+            ^ _TABLES[6, (first >> np.uint32(8)) & low]
+            ^ _TABLES[5, (first >> np.uint32(16)) & low]
+            ^ _TABLES[4, first >> np.uint32(24)]
+            ^ _TABLES[3, buffer[at + 4]]
+            ^ _TABLES[2, buffer[at + 5]]
+            ^ _TABLES[1, buffer[at + 6]]
+            ^ _TABLES[0, buffer[at + 7]]
+        )
+        at += 8
+    while at < stop:
+        state = (state >> np.uint32(8)) ^ _TABLES[0, (state ^ np.uint32(buffer[at])) & low]
+        at += 1
+    return state
+
+
+_update = numba.njit(nogil=True, cache=True)(_update_hardware if HARDWARE else _update_tables)
+
+
+@numba.njit(nogil=True, cache=True)
+def crc32c(buffer: Any, start: Any, stop: Any) -> Any:
+    """CRC-32C of ``buffer[start:stop]``; ``buffer`` is a contiguous uint8[:], the range must lie in it."""
+    return np.uint32(_update(_ONES, buffer, np.int64(start), np.int64(stop)) ^ _ONES)
+
+
+@numba.njit(nogil=True, cache=True)
+def masked_crc32c(buffer: Any, start: Any, stop: Any) -> Any:
+    """The CRC as TFRecord stores it: rotated right by 15 bits, plus a constant (TensorFlow's record format)."""
+    crc = crc32c(buffer, start, stop)
+    return np.uint32(((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8))
+
+
+@numba.njit(nogil=True, cache=True)
+def crc32c_each(buffer: Any, offsets: Any, sizes: Any) -> Any:
+    """uint32[N]: CRC-32C of each ``buffer[offsets[i] : offsets[i] + sizes[i]]``; int64 arrays, ranges in the buffer."""
+    out = np.empty(len(offsets), np.uint32)
+    for i in range(len(offsets)):
+        out[i] = crc32c(buffer, offsets[i], offsets[i] + sizes[i])
+    return out
+
+
+@numba.njit(nogil=True, cache=True)
+def masked_crc32c_each(buffer: Any, offsets: Any, sizes: Any) -> Any:
+    """uint32[N]: as `crc32c_each`, masked."""
+    out = np.empty(len(offsets), np.uint32)
+    for i in range(len(offsets)):
+        out[i] = masked_crc32c(buffer, offsets[i], offsets[i] + sizes[i])
+    return out
