@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,11 +35,22 @@ class Context:
     """The open data set, for readers; else the operator's own state between iterations, for per_batch operators."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     """Where fetched bytes go: page-locked memory when they are bound for a GPU."""
+    pool: Executor | None = None
+    """Worker threads, for the few kernels that cut up their own work (readers); None inside a worker."""
+    attempt: int = 0
+    """How often these samples were tried before: a decoder leaves out the lanes that have already failed."""
     rejects: list[Reject] = field(default_factory=list)
+    checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
 
     def reject(self, i: int, code: RejectCode, message: str) -> None:
         """Sample ``i`` of this call cannot be processed; the engine drops it and reports ``message``."""
         self.rejects.append(Reject(int(self.samples.slot[i]), code, message))
+
+    def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
+        """Call ``check`` once the device is done with this batch. It returns the samples (places in this call) whose
+        result is wrong; they are run again alone, with ``attempt`` one higher."""
+        slots = self.samples.slot
+        self.checks.append(lambda: slots[check()])
 
     def empty(self, n: int, dtype: Any) -> Any:
         """An uninitialised flat array where this kernel's outputs live: host memory in the cpu stage."""

@@ -27,6 +27,7 @@ RejectCode = Literal[
     "encode_failed",  # the writer's encoder refused the data
     "user_function",  # a Python function of the user's raised
     "crashed",  # the worker that held it died or hung
+    "internal",  # an operator of ours raised: a bug, reported with the sample that shows it
 ]
 REJECT_CODES: tuple[str, ...] = get_args(RejectCode)
 

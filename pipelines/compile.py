@@ -1,0 +1,112 @@
+"""Compile: graph -> prune -> infer -> place -> fuse -> schedule, with the verifier between, and the result: a Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..ops.rng import seed_sequence
+from .fuse import fuse
+from .graph import Graph, Node
+from .infer import infer
+from .place import Target, place
+from .prune import prune
+from .schedule import Step, schedule
+from .verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled graph: all that the executor needs to know."""
+
+    graph: Graph
+    target: Target
+    steps: tuple[Step, ...]
+    seeds: Mapping[int, int]
+    """Seed of each random node, by id."""
+    seed: int
+    fused: tuple[str, ...] = ()
+    """What the fuse pass joined, for people."""
+
+    @property
+    def readers(self) -> tuple[Node, ...]:
+        """Nodes that open a data set; the first gives the samples their names."""
+        from ..readers.base import Reader
+
+        return tuple(n for n in self.graph.nodes if isinstance(n.op, Reader))
+
+    def describe(self) -> dict[str, Any]:
+        """The plan as plain data, for ``dali-run plan --json``."""
+        stage_of = {n.id: i for i, s in enumerate(self.steps) for n in s.nodes}
+        return {
+            "device": self.target.device,
+            "seed": self.seed,
+            "stages": [
+                {"id": f"{i:02d}:{s.name}", "kind": s.kind, "operators": [n.name for n in s.nodes]}
+                for i, s in enumerate(self.steps)
+            ],
+            "operators": [
+                {
+                    "name": n.name,
+                    "op": n.op.name,
+                    "runs_on": n.stage,
+                    "stage": stage_of[n.id],
+                    "inputs": [_edge_name(self.graph, e) for e in n.inputs],
+                    "arguments": {k: _edge_name(self.graph, e) for k, e in n.args.items()},
+                    "outputs": [str(s) for s in n.specs],
+                }
+                for n in self.graph.nodes
+            ],
+            "outputs": {
+                k: {"from": _edge_name(self.graph, e), "spec": str(self.graph.spec(e))}
+                for k, e in self.graph.outputs.items()
+            },
+            "fused": list(self.fused),
+        }
+
+
+def _edge_name(graph: Graph, edge: Any) -> str:
+    node = graph.node(edge)
+    return node.name if node.op.num_outputs == 1 else f"{node.name}[{edge.output}]"
+
+
+def compile_graph(graph: Graph, target: Target, seed: int = 0, *, fusing: bool = True) -> Plan:
+    """The plan of ``graph`` on ``target``. Raises SpecError for what cannot be compiled."""
+    graph = verify(prune(verify(graph, "building")), "prune")
+    graph = verify(infer(graph), "infer")
+    graph = verify(place(graph, target), "place")
+    seeds = assign_seeds(graph, seed)
+    fused: tuple[str, ...] = ()
+    if fusing:
+        graph, fused, kept = fuse(graph)
+        verify(graph, "fuse")
+        seeds = {new: seeds[old] for new, old in kept.items() if old in seeds}
+    return Plan(graph, target, schedule(graph), seeds, seed, fused)
+
+
+def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:
+    """A seed for every random node: its own, or DALI's rule - the seed sequence of the pipeline's seed, dealt out
+    depth first from the outputs, inputs before the operator (semantics 2.2)."""
+    seeds: dict[int, int] = {}
+    pool = seed_sequence(seed, 1024)
+    dealt = 0
+    seen: set[int] = set()
+
+    def visit(node: Node) -> None:
+        nonlocal dealt
+        if node.id in seen:
+            return
+        seen.add(node.id)
+        for edge in node.reads:
+            visit(graph.nodes[edge.node])
+        if node.op.random:
+            if node.seed is not None and node.seed >= 0:
+                seeds[node.id] = node.seed
+            else:
+                seeds[node.id] = int(pool[dealt % len(pool)]) + dealt // len(pool)
+                dealt += 1
+
+    for edge in graph.outputs.values():
+        visit(graph.node(edge))
+    return seeds

@@ -1,0 +1,468 @@
+"""Execute: run a plan. One thread per step, bounded channels between them, several batches in flight, ordered delivery.
+
+    feed -> [step 0] -> channel -> [step 1] -> channel -> ... -> delivery
+
+``whole`` steps run in their own thread. ``chunk`` steps cut a batch into chunks for the worker pool and put the results
+together in order, while the next batch's chunks already queue up. ``device`` steps launch a batch on a free lane and
+hand it on at once; a second thread settles batches in order: waits for the device, looks at the checks that kernels
+left, runs failed samples again alone, and only then lets the batch go.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..ops.batch import Batch, Origin, Samples, concat
+from ..ops.device import Lane, gpu_count, pinned_empty
+from ..ops.errors import DeviceError, JobError
+from .channel import Channel, Closed
+from .compile import Plan
+from .graph import Edge, Node
+from .run_nodes import Dropped, Env, Run, cut, drop, guarded, merge
+from .schedule import Step
+from .stats import Stats
+
+_CHUNK = 8
+"""Samples a chunk: few enough for a decoded chunk to stay in the L2 cache, enough to hide the cost of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Positions [start, start + n) of the order, as one batch."""
+
+    start: int
+    n: int
+
+
+@dataclass(slots=True)
+class Iteration:
+    """One batch on its way through the steps."""
+
+    number: int
+    request: Request
+    samples: Samples
+    """Those still in it."""
+    reader_samples: Mapping[int, Samples]
+    everyone: Samples
+    """Those it began with."""
+    env: Env = field(default_factory=dict)
+    dropped: list[Dropped] = field(default_factory=list)
+    lane: Any = None
+    after_settling: Run | None = None
+
+    def origin_of(self, dropped: Dropped) -> Origin:
+        """Where a dropped sample came from."""
+        return self.everyone.origin(int(np.searchsorted(self.everyone.slot, dropped.slot)))
+
+    def outputs(self, plan: Plan) -> dict[str, Batch]:
+        """The batches that leave the graph, by name."""
+        return {name: self.env[edge] for name, edge in plan.graph.outputs.items()}
+
+
+class Feed(Protocol):
+    """Where samples come from: the open data sets of the plan's readers, and their orders."""
+
+    states: Mapping[int, Any]
+    """What per_batch nodes keep between iterations, by node id (open data sets)."""
+
+    def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
+        """Who is in the batch: the iteration's samples, and each reader's own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run a plan; nothing here changes results."""
+
+    num_threads: int = 2
+    cpu_queue: int = 2
+    gpu_queue: int = 2
+    lanes: int = 3
+    """Batches in flight on a GPU."""
+    to_host: bool = True
+    """Bring the outputs of GPU nodes back to the host (writers need them there)."""
+    policy: str = "skip"
+    """What a sample that fails costs: ``skip`` itself, ``fail`` the run, ``replace`` takes a neighbour's place."""
+    rng: str = "philox"
+
+
+class Engine:
+    """Runs a plan over the requests of ``schedule``; iterate over it for the finished batches, in order."""
+
+    def __init__(
+        self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None = None
+    ) -> None:
+        self.plan = plan
+        self.feed = feed
+        self.options = options
+        self.stats = stats or Stats()
+        self._schedule = schedule
+        self._error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(options.num_threads, thread_name_prefix="worker")
+        self._free_lanes: Channel[Any] = Channel("lanes", options.lanes)
+        self.lanes: list[Any] = []
+        self.channels: list[Channel[Any]] = []
+        self.delivery: Channel[Iteration]
+        """Where finished batches wait to be taken."""
+        self._threads: list[threading.Thread] = []
+        self._started = False
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads; iterating does it by itself."""
+        if self._started:
+            return
+        self._started = True
+        if any(s.kind == "device" for s in self.plan.steps):
+            self._open_lanes()
+        here = self._channel("feed", 1)
+        self._thread("feed", self._feed, here)
+        for i, step in enumerate(self.plan.steps):
+            name = f"{i:02d}:{step.name}"
+            depth = self.options.gpu_queue if step.kind == "device" else self.options.cpu_queue
+            there = self._channel(name, depth)
+            if step.kind == "whole":
+                self._thread(name, self._run_whole, name, step, here, there)
+            elif step.kind == "chunk":
+                waiting: Channel[tuple[Iteration, list[Future[Any]]]] = self._channel(f"{name} in flight", depth)
+                self._thread(name, self._submit_chunks, name, step, here, waiting)
+                self._thread(f"{name} join", self._join_chunks, name, step, waiting, there)
+            else:
+                settling: Channel[Iteration] = self._channel(f"{name} in flight", self.options.lanes)
+                self._thread(name, self._launch, name, step, here, settling)
+                self._thread(f"{name} settle", self._settle, name, step, settling, there)
+            here = there
+        self.delivery = here
+
+    def _channel(self, name: str, depth: int) -> Channel[Any]:
+        channel: Channel[Any] = Channel(name, depth)
+        self.channels.append(channel)
+        return channel
+
+    def _thread(self, name: str, target: Callable[..., None], *args: Any) -> None:
+        def body() -> None:
+            try:
+                target(*args)
+            except Closed:
+                pass
+            except BaseException as e:  # whatever it is, the run ends with it, in the caller's thread
+                self._fail(e)
+            finally:
+                for a in args:
+                    if isinstance(a, Channel) and a is args[-1]:
+                        a.close()
+
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _open_lanes(self) -> None:
+        target = self.plan.target
+        if target.device == "null":
+            self.lanes = [NullLane() for _ in range(self.options.lanes)]
+        else:
+            if target.index >= gpu_count():
+                raise DeviceError(f"GPU {target.index} was asked for, this machine has {gpu_count()}; "
+                                  "run `dali-run doctor`, or use device: cpu")  # fmt: skip
+            self.lanes = [Lane(target.index) for _ in range(self.options.lanes)]
+        for lane in self.lanes:
+            self._free_lanes.put(lane)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+        self._stop_channels()
+
+    def _stop_channels(self) -> None:
+        self._free_lanes.stop()
+        for channel in self.channels:
+            channel.stop()
+
+    def stop(self) -> None:
+        """End the run promptly: nothing new is started, threads are waited for."""
+        self._stop_channels()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        for lane in self.lanes:
+            lane.synchronize()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def __iter__(self) -> Iterator[Iteration]:
+        return self
+
+    def __next__(self) -> Iteration:
+        """The next finished batch. Raises StopIteration at the end of the schedule, or what ended the run."""
+        self.start()
+        try:
+            iteration = self.delivery.get()
+        except Closed:
+            if self._error is not None:
+                raise self._error from None
+            raise StopIteration from None
+        return self._finish(iteration)
+
+    def _finish(self, iteration: Iteration) -> Iteration:
+        for d in iteration.dropped:
+            self.stats.count(self.stats.rejected, d.code)
+        if iteration.dropped and self.options.policy == "fail":
+            d = iteration.dropped[0]
+            at = iteration.origin_of(d)
+            raise JobError(f"{at.source or at.key}: {d.node}: {d.code}: {d.message} (on_error policy is fail)")
+        if iteration.dropped and self.options.policy == "replace":
+            replace_dropped(iteration, self.plan.graph.outputs.values())
+        return iteration
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def _feed(self, out: Channel[Iteration]) -> None:
+        for number, request in enumerate(self._schedule):
+            samples, per_reader = self.feed.samples(request)
+            out.put(Iteration(number, request, samples, per_reader, samples))
+
+    def _run(self, iteration: Iteration, **extra: Any) -> Run:
+        return Run(
+            samples=extra.pop("samples", iteration.samples),
+            seeds=self.plan.seeds,
+            rng=self.options.rng,
+            states=self.feed.states,
+            reader_samples=iteration.reader_samples,
+            emulate=self.plan.target.device == "null",
+            **extra,
+        )
+
+    def _observer(self, track: str, number: int) -> Callable[[Node, int, int, int, float, float], None]:
+        def observe(node: Node, samples: int, taken: int, given: int, began: float, ended: float) -> None:
+            self.stats.called(node, samples, taken, given, ended - began)
+            self.stats.span(node.name, track, began, ended, number)
+
+        return observe
+
+    def _raised(self, problem: Exception, samples: int) -> Exception | None:
+        if self.options.policy == "fail" and samples <= 1:
+            return JobError(f"{type(problem).__name__}: {problem}")
+        return None
+
+    def _run_whole(self, name: str, step: Step, inbox: Channel[Iteration], out: Channel[Iteration]) -> None:
+        staging = pinned_empty if self._feeds_device(step) else None
+        while True:
+            it = inbox.get()
+            began = time.perf_counter()
+            run = self._run(it, allocate_staging=staging, pool=self._pool, observe=self._observer(name, it.number))
+            env = {e: it.env[e] for e in step.needs}
+            if any(n.op.per_batch for n in step.nodes):
+                # Cutting a reader's batch in two would hide nothing: what it raises ends the run.
+                results = guarded(step.nodes, env, run, step.gives, lambda problem, _: problem)
+            else:
+                results = guarded(step.nodes, env, run, step.gives, self._raised)
+            it.env |= results
+            it.dropped += run.dropped
+            self._forget(it, step)
+            self.stats.busy(name, time.perf_counter() - began)
+            out.put(it)
+
+    def _feeds_device(self, step: Step) -> bool:
+        """Fetched bytes of this step are uploaded: they belong in page-locked memory."""
+        if self.plan.target.device != "gpu":
+            return False
+        made = {n.id for n in step.nodes}
+        return any(e.node in made for s in self.plan.steps if s.kind == "device" for e in s.needs)
+
+    def _submit_chunks(self, name: str, step: Step, inbox: Channel[Iteration], out: Channel[Any]) -> None:
+        while True:
+            it = inbox.get()
+            env = {e: it.env[e] for e in step.needs}
+            slots = it.samples.slot
+            futures = []
+            for low in range(0, len(slots), _CHUNK):
+                part = it.samples.take(slice(low, low + _CHUNK))
+                first, last = int(part.slot[0]), int(part.slot[-1]) + 1
+                futures.append(self._pool.submit(self._chunk, name, step, it, cut(env, first, last), part))
+            out.put((it, futures))
+
+    def _chunk(self, name: str, step: Step, it: Iteration, env: Env, samples: Samples) -> tuple[Env, Run]:
+        track = threading.current_thread().name
+        run = self._run(it, samples=samples, observe=self._observer(track, it.number))
+        return guarded(step.nodes, env, run, step.gives, self._raised), run
+
+    def _join_chunks(self, name: str, step: Step, inbox: Channel[Any], out: Channel[Iteration]) -> None:
+        while True:
+            it, futures = inbox.get()
+            parts = [f.result() for f in futures]
+            began = time.perf_counter()
+            if not parts:
+                run = self._run(it)
+                parts = [(guarded(step.nodes, {e: it.env[e] for e in step.needs}, run, step.gives, self._raised), run)]
+            results = {e: concat([env[e] for env, _ in parts]) for e in step.gives}
+            for _, run in parts:
+                it.dropped += run.dropped
+            it.env |= results
+            self._forget(it, step)
+            self.stats.busy(name, time.perf_counter() - began)
+            out.put(it)
+
+    def _forget(self, it: Iteration, step: Step) -> None:
+        """Drop the samples that failed from all batches, and the batches that nobody will read again."""
+        if it.dropped:
+            gone = {d.slot for d in it.dropped}
+            drop(it.env, gone)
+            it.samples = it.samples.take(~np.isin(it.samples.slot, list(gone)))
+        at = self.plan.steps.index(step)
+        wanted = {e for s in self.plan.steps[at + 1 :] for e in s.needs} | set(self.plan.graph.outputs.values())
+        for edge in [e for e in it.env if e not in wanted]:
+            del it.env[edge]
+
+    # -- the device ---------------------------------------------------------------------------------------------
+
+    def _launch(self, name: str, step: Step, inbox: Channel[Iteration], out: Channel[Iteration]) -> None:
+        while True:
+            it = inbox.get()
+            it.lane = self._free_lanes.get()
+            began = time.perf_counter()
+            it.after_settling = self._launch_on(it, step, it.lane, {e: it.env[e] for e in step.needs}, it.samples, 0)
+            self.stats.busy(name, time.perf_counter() - began)
+            out.put(it)
+
+    def _launch_on(self, it: Iteration, step: Step, lane: Any, env: Env, samples: Samples, attempt: int) -> Run:
+        timer = DeviceTimer(lane, self.stats, it.number) if isinstance(lane, Lane) else None
+        run = self._run(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
+                        observe=None if timer else self._observer("gpu (emulated)", it.number))  # fmt: skip
+        with lane:
+            results = guarded(step.nodes, env, run, step.gives, self._device_error)
+            for edge in step.gives:
+                if self._wanted_on_host(edge):
+                    results[edge] = lane.to_host(results[edge])
+        run.results = results
+        run.timer = timer
+        return run
+
+    def _wanted_on_host(self, edge: Edge) -> bool:
+        if self.options.to_host and edge in self.plan.graph.outputs.values():
+            return True
+        return any(edge in s.needs for s in self.plan.steps if s.kind != "device")
+
+    def _device_error(self, problem: Exception, samples: int) -> Exception | None:
+        kind = type(problem).__name__
+        if kind == "OutOfMemoryError":
+            import cupy
+
+            for lane in self.lanes:
+                lane.stream.synchronize()
+            cupy.get_default_memory_pool().free_all_blocks()
+            self.stats.count(self.stats.fallbacks, "out of GPU memory: batch halved")
+            return DeviceError(f"one sample does not fit into GPU memory: {problem}") if samples <= 1 else None
+        if kind == "CUDARuntimeError":  # sticky: the context is lost
+            return DeviceError(f"the GPU failed: {problem}")
+        return self._raised(problem, samples)
+
+    def _settle(self, name: str, step: Step, inbox: Channel[Iteration], out: Channel[Iteration]) -> None:
+        while True:
+            it = inbox.get()
+            run, lane = it.after_settling, it.lane
+            assert run is not None
+            results = self._settled(it, step, lane, run, 0)
+            it.after_settling = it.lane = None
+            self._free_lanes.put(lane)
+            it.env |= results
+            it.dropped += run.dropped
+            self._forget(it, step)
+            out.put(it)
+
+    def _settled(self, it: Iteration, step: Step, lane: Any, run: Run, attempt: int) -> Env:
+        """The results of a launched batch, once the device is done and every check has passed. Samples that fail a
+        check run again alone, on the decoder's next lane; their results take the place of the wrong ones."""
+        lane.synchronize()
+        if run.timer is not None:
+            run.timer.read()
+        wrong = sorted({int(s) for check in run.checks for s in check()} - {d.slot for d in run.dropped})
+        results: Env = run.results
+        if not wrong:
+            return results
+        self.stats.count(self.stats.fallbacks, f"device check failed: attempt {attempt + 2}", len(wrong))
+        again = run.samples.take(np.isin(run.samples.slot, wrong))
+        env = {e: b.take(np.flatnonzero(np.isin(b.samples.slot, wrong))) for e, b in it.env.items() if e in step.needs}
+        redo = self._launch_on(it, step, lane, env, again, attempt + 1)
+        redone = self._settled(it, step, lane, redo, attempt + 1)
+        run.dropped += redo.dropped
+        drop(results, set(wrong))
+        with lane:
+            joined = {e: merge([results[e], redone[e]]) for e in results}
+        lane.synchronize()
+        return joined
+
+
+class DeviceTimer:
+    """Events around every kernel of one launch; read after the lane is synchronised."""
+
+    def __init__(self, lane: Lane, stats: Stats, number: int) -> None:
+        import cupy
+
+        self._event = cupy.cuda.Event
+        self._elapsed = cupy.cuda.get_elapsed_time
+        self._lane, self._stats, self._number = lane, stats, number
+        self._marks: list[tuple[Node, int, int, int, Any, Any]] = []
+        self._open: Any = None
+
+    def __call__(self, node: Node, samples: int, taken: int, given: int, after: bool) -> None:
+        event = self._event()
+        event.record(self._lane.stream)
+        if after:
+            self._marks.append((node, samples, taken, given, self._open, event))
+        else:
+            self._open = event
+
+    def read(self) -> None:
+        """Hand the times to the statistics."""
+        for node, samples, taken, given, begin, end in self._marks:
+            self._stats.called(node, samples, taken, given, self._elapsed(begin, end) / 1e3, device=True)
+        self._marks.clear()
+
+
+class NullLane:
+    """In the place of a GPU: host memory, CPU kernels, the same steps and threads around them."""
+
+    def __enter__(self) -> NullLane:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def empty(self, n: int, dtype: Any) -> Any:
+        return np.empty(n, dtype)
+
+    def to_device(self, batch: Batch) -> Batch:
+        return batch
+
+    def to_host(self, batch: Batch) -> Batch:
+        return batch
+
+    def synchronize(self) -> None:
+        pass
+
+
+def replace_dropped(iteration: Iteration, edges: Sequence[Edge] | Any) -> None:
+    """Put a copy of the nearest good sample in the place of every dropped one, in all outputs alike."""
+    good = iteration.samples.slot
+    if len(good) == 0:
+        return
+    slots = np.sort(np.concatenate([good, np.array([d.slot for d in iteration.dropped], good.dtype)]))
+    right = np.searchsorted(good, slots).clip(0, len(good) - 1)
+    left = (right - 1).clip(0)
+    nearest = np.where(np.abs(good[left] - slots) <= np.abs(good[right] - slots), left, right)
+    for edge in dict.fromkeys(edges):
+        iteration.env[edge] = iteration.env[edge].take(nearest)
+    iteration.samples = iteration.samples.take(nearest)

@@ -1,0 +1,98 @@
+"""Place: decide where every node runs - cpu, mixed or gpu - by DALI's rules, or with ``auto`` as far up as it can.
+
+A node with a GPU input is a GPU node. Argument inputs are computed on the CPU. Host data that a GPU node needs is
+uploaded by the engine; data of a GPU node never flows back, except into encoders and writers, and where a node asks
+for ``device: cpu`` itself (DALI's exec_dynamic).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..ops.base import Stage
+from ..ops.errors import SpecError
+from .graph import Edge, Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a graph is compiled for."""
+
+    device: Literal["cpu", "gpu", "null"] = "cpu"
+    """``null`` places as for a GPU and runs the CPU kernels in its stead: the whole engine without a GPU."""
+    index: int = 0
+    """Which GPU."""
+    auto_mixed: bool = True
+    """Decoders without a ``device`` become ``mixed`` on a GPU (YAML); DALI's Python API leaves them on the CPU."""
+
+
+def place(graph: Graph, target: Target) -> Graph:
+    """The graph with ``stage`` filled in. Raises SpecError for stages that cannot be."""
+    if target.device == "cpu":
+        return replace(graph, nodes=tuple(_on_cpu(n) for n in graph.nodes))
+    bound_to_host = _bound_to_host(graph)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        on_device = any(nodes[e.node].stage != "cpu" for e in node.inputs)
+        stage = _stage(node, on_device, node.id in bound_to_host, target)
+        for name, edge in node.args.items():
+            if nodes[edge.node].stage != "cpu":
+                raise SpecError(f"{node.where}: argument {name!r} comes from the GPU ({nodes[edge.node].name}); "
+                                "arguments are computed on the CPU")  # fmt: skip
+        nodes.append(replace(node, stage=stage))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _on_cpu(node: Node) -> Node:
+    if "cpu" not in node.op.stages:
+        raise SpecError(f"{node.where}: {node.op.name} runs only on {', '.join(node.op.stages)}, and there is no GPU")
+    return replace(node, stage="cpu")
+
+
+def _flows_back(node: Node) -> bool:
+    return node.op.name.startswith("encoders.") or node.device == "cpu"
+
+
+def _bound_to_host(graph: Graph) -> set[int]:
+    """Nodes whose output a CPU-only node or an argument needs: they stay on the host when nothing else is asked."""
+    bound: set[int] = set()
+
+    def bind(edge: Edge) -> None:
+        node = graph.nodes[edge.node]
+        if node.id not in bound:
+            bound.add(node.id)
+            for e in node.inputs:
+                bind(e)
+
+    for node in graph.nodes:
+        if not {"mixed", "gpu"} & set(node.op.stages) and not _flows_back(node):
+            for e in node.inputs:
+                bind(e)
+        for e in node.args.values():
+            bind(e)
+    return bound
+
+
+def _stage(node: Node, on_device: bool, bound_to_host: bool, target: Target) -> Stage:
+    stages = node.op.stages
+    if node.device in ("mixed", "gpu"):
+        if node.device == "mixed" and on_device:
+            raise SpecError(f"{node.where}: mixed operators take CPU input, this one comes from the GPU")
+        return node.device
+    if node.device == "cpu" or (bound_to_host and not on_device):
+        return _on_cpu(node).stage
+    if on_device:
+        if "gpu" in stages:
+            return "gpu"
+        if _flows_back(node):
+            return "cpu"
+        raise SpecError(
+            f"{node.where}: {node.op.name} has no GPU kernel (it runs on {', '.join(stages)}), but its input is on the "
+            "GPU; move it before the decoder, or give `device: cpu` to it"
+        )
+    if "mixed" in stages and target.auto_mixed:
+        return "mixed"
+    if "cpu" in stages:
+        return "cpu"
+    return stages[0]

@@ -1,0 +1,213 @@
+"""Report: what a run did, for every operator, stage and queue, and what held it back. The schema is versioned."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ops.device import Lane
+from .execute import Engine
+from .graph import Merge, Split
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy one resource was."""
+
+    name: str
+    share: float
+    """Of the run's time, 0..1 (and above where work overlaps)."""
+    sentence: str
+    advice: str
+
+
+def build_report(
+    engine: Engine, seconds: float, samples: Mapping[str, int], *, sink_seconds: float = 0.0, sink: str = "write"
+) -> dict[str, Any]:
+    """The report of a finished (or stopped) run as plain data. ``seconds`` is wall time from start to end."""
+    stats, plan = engine.stats, engine.plan
+    inboxes, outboxes = _boxes(engine)
+    stage_of = {n.name: i for i, s in enumerate(plan.steps) for n in s.nodes}
+    operators = []
+    for node in plan.graph.nodes:
+        if isinstance(node.op, (Split, Merge)) or node.name not in stats.nodes:
+            continue
+        r = stats.nodes[node.name]
+        busy = r.gpu_seconds or r.cpu_seconds
+        p50, p95 = np.percentile(r.durations, (50, 95)).tolist() if r.durations else (0.0, 0.0)
+        stage = stage_of[node.name]
+        operators.append(
+            {
+                "name": r.name,
+                "op": r.op,
+                "runs_on": r.runs_on,
+                "stage": _stage_id(engine, stage),
+                "calls": r.calls,
+                "samples": r.samples,
+                "bytes_in": r.bytes_in,
+                "bytes_out": r.bytes_out,
+                "cpu_seconds": round(r.cpu_seconds, 6),
+                "gpu_seconds": round(r.gpu_seconds, 6),
+                "p50_ms": round(p50 * 1e3, 4),
+                "p95_ms": round(p95 * 1e3, 4),
+                "samples_per_second": round(r.samples / busy, 1) if busy else None,
+                "waiting_for_input_seconds": round(inboxes[stage].waited_empty, 6),
+                "blocked_on_output_seconds": round(outboxes[stage].waited_full, 6),
+            }
+        )
+    loads = _loads(engine, operators, seconds, sink_seconds, sink)
+    top = max(loads, key=lambda x: x.share)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "device": plan.target.device,
+        "threads": engine.options.num_threads,
+        "seconds": round(seconds, 6),
+        "samples": dict(samples),
+        "samples_per_second": round(samples.get("read", 0) / seconds, 1) if seconds else None,
+        "operators": operators,
+        "stages": [
+            {
+                "id": _stage_id(engine, i),
+                "kind": s.kind,
+                "operators": [n.name for n in s.nodes if not isinstance(n.op, (Split, Merge))],
+                "busy_seconds": round(stats.stages.get(_stage_id(engine, i), 0.0), 6),
+                "waiting_for_input_seconds": round(inboxes[i].waited_empty, 6),
+                "blocked_on_output_seconds": round(outboxes[i].waited_full, 6),
+            }
+            for i, s in enumerate(plan.steps)
+        ]
+        + [
+            {
+                "id": sink,
+                "kind": "sink",
+                "operators": [],
+                "busy_seconds": round(sink_seconds, 6),
+                "waiting_for_input_seconds": round(engine.delivery.waited_empty, 6),
+                "blocked_on_output_seconds": 0.0,
+            }
+        ],
+        "queues": [
+            {
+                "name": c.name,
+                "depth": c.depth,
+                "batches": c.passed,
+                "mean_fill": round(c.occupancy / c.passed, 3) if c.passed else 0.0,
+                "full_seconds": round(c.waited_full, 6),
+                "empty_seconds": round(c.waited_empty, 6),
+            }
+            for c in engine.channels
+        ],
+        "rejected": dict(sorted(stats.rejected.items())),
+        "fallbacks": dict(sorted(stats.fallbacks.items())),
+        "fused": list(plan.fused),
+        "loads": {x.name: round(x.share, 4) for x in loads},
+        "bottleneck": {"what": top.name, "share": round(top.share, 4), "sentence": top.sentence, "advice": top.advice},
+        "memory": _memory(engine),
+    }
+
+
+def _stage_id(engine: Engine, i: int) -> str:
+    return f"{i:02d}:{engine.plan.steps[i].name}"
+
+
+def _boxes(engine: Engine) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The channel before and after every step."""
+    by_name = {c.name: c for c in engine.channels}
+    names = [_stage_id(engine, i) for i in range(len(engine.plan.steps))]
+    before = [by_name["feed"], *(by_name[n] for n in names[:-1])]
+    return before, [by_name[n] for n in names]
+
+
+def _loads(
+    engine: Engine, operators: Sequence[Mapping[str, Any]], seconds: float, sink_seconds: float, sink: str
+) -> list[Load]:
+    seconds = max(seconds, 1e-9)
+    threads = engine.options.num_threads
+    loads = []
+    for i, step in enumerate(engine.plan.steps):
+        mine = [o for o in operators if o["stage"] == _stage_id(engine, i)]
+        busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
+        if step.kind == "whole":
+            loads.append(
+                Load(
+                    "reading",
+                    busy / seconds,
+                    f"Reading holds the job back: it was busy {_percent(busy / seconds)} of the time.",
+                    "Faster storage, a container (TFRecord, LMDB) instead of single files, or more shards.",
+                )
+            )
+        elif step.kind == "device":
+            gpu = sum(o["gpu_seconds"] for o in mine)
+            worst = _worst(mine, "gpu_seconds")
+            loads.append(
+                Load(
+                    "gpu",
+                    gpu / seconds / max(1, _overlap(engine)),
+                    f"The GPU holds the job back: {worst} took most of its time.",
+                    "More batches in flight (prefetch_queue_depth.gpu_size), a larger batch_size, or more "
+                    "GPUs (device: gpu:all).",
+                )
+            )
+            loads.append(
+                Load(
+                    "launching",
+                    busy / seconds,
+                    "Launching GPU work holds the job back: the launch thread "
+                    f"was busy {_percent(busy / seconds)} of the time.",
+                    "A larger batch_size.",
+                )
+            )
+    chunk = [o for o in operators if engine.plan.steps[int(str(o["stage"])[:2])].kind == "chunk"]
+    if chunk:
+        cpu = sum(o["cpu_seconds"] for o in chunk)
+        share = cpu / (threads * seconds)
+        worst = _worst(chunk, "cpu_seconds")
+        loads.append(
+            Load(
+                "cpu",
+                share,
+                f"The CPU workers hold the job back: {threads} thread"
+                f"{'s were' if threads > 1 else ' was'} busy {_percent(share)} of the time, mostly in {worst}.",
+                "More threads (--set pipeline.num_threads=N) on a machine with more cores, or a GPU (device: gpu).",
+            )
+        )
+    loads.append(
+        Load(
+            sink,
+            sink_seconds / seconds,
+            f"Writing holds the job back: it was busy {_percent(sink_seconds / seconds)} of the time.",
+            "Faster storage, a cheaper field encoding, or several processes (--num-shards, --shard-id).",
+        )
+    )
+    return loads
+
+
+def _overlap(engine: Engine) -> int:
+    """Lanes whose events overlap each other on the device."""
+    return max(1, engine.options.lanes - 1)
+
+
+def _worst(operators: Sequence[Mapping[str, Any]], key: str) -> str:
+    total = sum(o[key] for o in operators) or 1.0
+    worst = max(operators, key=lambda o: o[key], default=None)
+    return f"{worst['name']} ({_percent(worst[key] / total)})" if worst else "no operator"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _memory(engine: Engine) -> dict[str, int]:
+    memory = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    if any(isinstance(lane, Lane) for lane in engine.lanes):
+        import cupy
+
+        memory["gpu_pool_bytes"] = int(cupy.get_default_memory_pool().total_bytes())
+        memory["pinned_pool_blocks_free"] = int(cupy.get_default_pinned_memory_pool().n_free_blocks())
+    return memory

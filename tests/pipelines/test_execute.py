@@ -1,0 +1,229 @@
+"""The engine on small operators of its own: order, chunks, failures, conditionals, the null device, stopping."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+
+from dali_run.ops.base import Arg, Operator, Spec
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
+from dali_run.ops.errors import JobError
+from dali_run.ops.types import DALIDataType
+from dali_run.pipelines.compile import Plan, compile_graph
+from dali_run.pipelines.execute import Engine, Options, Request
+from dali_run.pipelines.graph import Edge, GraphBuilder
+from dali_run.pipelines.place import Target
+
+
+class Numbers(Operator, name="testing.numbers"):
+    """The index of each sample, as vectors whose length depends on it."""
+
+    inputs = (0, 0)
+
+    def infer(self, *specs: Spec) -> Spec:
+        return Spec((None,), DALIDataType.INT64)
+
+    def cpu(self, ctx: Context) -> Batch:
+        return Batch.from_list([np.full(1 + i % 3, i) for i in ctx.samples.index.tolist()], "", ctx.samples)
+
+
+class Work(Operator, name="testing.work"):
+    """x + 1; rejects, raises or asks for a retry at chosen values."""
+
+    reject_at: Annotated[int, Arg("reject samples of this value")] = -1
+    raise_at: Annotated[int, Arg("raise when this value is in the batch")] = -1
+    retry_at: Annotated[int, Arg("the first attempt of this value is wrong")] = -1
+    scale: Annotated[int, Arg("multiplied", per_sample=True)] = 1
+
+    def infer(self, *specs: Spec) -> Spec:
+        return specs[0]
+
+    def cpu(self, ctx: Context, x: Batch) -> Batch:
+        first = x.data[x.offsets]
+        for i in np.flatnonzero(first == self.reject_at).tolist():
+            ctx.reject(i, "bad_argument", "rejected on request")
+        if (first == self.raise_at).any():
+            raise RuntimeError("raised on request")
+        scale = ctx.arg("scale", np.int64)
+        out = Batch.from_list([(v + 1) * s for v, s in zip(x, scale, strict=True)], "", ctx.samples)
+        wrong = np.flatnonzero(first == self.retry_at)
+        if len(wrong) and ctx.attempt == 0:
+            for i in wrong.tolist():
+                out.sample(i)[:] = -99
+            ctx.check_later(lambda: wrong)
+        return out
+
+    gpu = cpu
+
+
+class Parity(Operator, name="testing.is_even"):
+    """Whether the first element is even."""
+
+    def infer(self, *specs: Spec) -> Spec:
+        return Spec((), DALIDataType.BOOL)
+
+    def cpu(self, ctx: Context, x: Batch) -> Batch:
+        return Batch.from_dense(x.data[x.offsets] % 2 == 0, "", ctx.samples)
+
+
+class CountingFeed:
+    """Samples numbered by their position."""
+
+    states: Mapping[int, Any] = {}
+
+    def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
+        return Samples.numbered(request.n, request.start), {}
+
+
+def requests(total: int, batch: int) -> Iterator[Request]:
+    return (Request(s, min(batch, total - s)) for s in range(0, total, batch))
+
+
+def compiled(device: str = "cpu", **args: Any) -> Plan:
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (y,) = b.add("testing.work", [x], args)
+    (z,) = b.add("testing.work", [y], device="gpu" if device == "null" else "auto")
+    return compile_graph(b.build({"x": x, "z": z}), Target(device=device))  # type: ignore[arg-type]
+
+
+def collect(plan: Plan, total: int = 100, batch: int = 16, **options: Any) -> tuple[dict[int, list[int]], Engine]:
+    with Engine(plan, CountingFeed(), requests(total, batch), Options(**options)) as engine:
+        found: dict[int, list[int]] = {}
+        for it in engine:
+            outputs = it.outputs(plan)
+            for x, z, i in zip(outputs["x"], outputs["z"], it.samples.index.tolist(), strict=True):
+                assert x.tolist() == [i] * (1 + i % 3)
+                found[i] = z.tolist()
+    return found, engine
+
+
+def expected(total: int = 100, without: tuple[int, ...] = ()) -> dict[int, list[int]]:
+    return {i: [i + 2] * (1 + i % 3) for i in range(total) if i not in without}
+
+
+@pytest.mark.parametrize("device", ["cpu", "null"])
+@pytest.mark.parametrize("batch", [1, 7, 16, 256])
+def test_results_do_not_depend_on_batch_size_or_device(device: str, batch: int) -> None:
+    found, _ = collect(compiled(device), batch=batch)
+    assert found == expected()
+    assert list(found) == list(range(100))  # delivered in order
+
+
+@pytest.mark.parametrize("device", ["cpu", "null"])
+def test_a_rejected_sample_costs_only_itself(device: str) -> None:
+    found, engine = collect(compiled(device, reject_at=37))
+    assert found == expected(without=(37,))
+    assert engine.stats.rejected == {"bad_argument": 1}
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_an_operator_that_raises_for_one_sample_loses_only_that(batch: int) -> None:
+    found, engine = collect(compiled(raise_at=50), batch=batch)
+    assert found == expected(without=(50,))
+    assert engine.stats.rejected == {"internal": 1}
+
+
+def test_a_failed_device_check_runs_the_sample_again() -> None:
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (z,) = b.add("testing.work", [x], {"retry_at": 20}, device="gpu")
+    plan = compile_graph(b.build({"x": x, "z": z}), Target(device="null"))
+    with Engine(plan, CountingFeed(), requests(32, 16), Options()) as engine:
+        batches = [it.outputs(plan)["z"] for it in engine]
+    values = [z.tolist() for batch in batches for z in batch]
+    assert values == [[i + 1] * (1 + i % 3) for i in range(32)]
+    assert sum(engine.stats.fallbacks.values()) == 1
+
+
+def test_policy_fail_names_the_sample_and_the_cause() -> None:
+    with pytest.raises(JobError, match="000000037: testing.work: bad_argument: rejected on request"):
+        collect(compiled(reject_at=37), policy="fail")
+
+
+def test_policy_replace_keeps_the_batch_full() -> None:
+    plan = compiled(reject_at=37)
+    with Engine(plan, CountingFeed(), requests(64, 16), Options(policy="replace")) as engine:
+        indices = [it.samples.index.tolist() for it in engine]
+    assert [len(i) for i in indices] == [16] * 4
+    assert sum(indices, []) == [36 if i == 37 else i for i in range(64)]
+
+
+def branching(device: str = "cpu") -> Plan:
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (even,) = b.add("testing.is_even", [x])
+    b.enter(even, True)
+    (then,) = b.add("testing.work", [x], {"scale": 10, "reject_at": 8})
+    b.leave()
+    b.enter(even, False)
+    (other,) = b.add("testing.work", [x], {"reject_at": 13})
+    b.leave()
+    merged = b.merge(even, then, other)
+    (z,) = b.add("testing.work", [merged], device="gpu" if device == "null" else "auto")
+    return compile_graph(b.build({"x": x, "z": z}), Target(device=device))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["cpu", "null"])
+@pytest.mark.parametrize("batch", [1, 2, 64])
+def test_conditionals_take_each_sample_through_its_branch(device: str, batch: int) -> None:
+    found, _ = collect(branching(device), total=40, batch=batch)
+    assert found == {
+        i: [((i + 1) * 10 if i % 2 == 0 else i + 1) + 1] * (1 + i % 3) for i in range(40) if i not in (8, 13)
+    }
+
+
+def test_an_untouched_variable_passes_through_a_branch() -> None:
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (even,) = b.add("testing.is_even", [x])
+    b.enter(even, True)
+    (then,) = b.add("testing.work", [x])
+    b.leave()
+    plan = compile_graph(b.build({"z": b.merge(even, then, x)}), Target())
+    with Engine(plan, CountingFeed(), requests(10, 4), Options()) as engine:
+        values = [int(v[0]) for it in engine for v in it.outputs(plan)["z"]]
+    assert values == [i + 1 if i % 2 == 0 else i for i in range(10)]
+
+
+def test_stopping_in_the_middle_ends_all_threads() -> None:
+    before = threading.active_count()
+    engine = Engine(compiled(), CountingFeed(), requests(10**9, 64), Options())
+    next(engine)
+    engine.stop()
+    assert threading.active_count() == before
+
+
+def test_an_exception_in_the_schedule_reaches_the_caller() -> None:
+    def broken() -> Iterator[Request]:
+        yield Request(0, 4)
+        raise JobError("the index went away")
+
+    with Engine(compiled(), CountingFeed(), broken(), Options()) as engine, pytest.raises(JobError, match="went away"):
+        for _ in engine:
+            pass
+
+
+def test_argument_inputs_are_per_sample() -> None:
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (even,) = b.add("testing.is_even", [x])
+    (z,) = b.add("testing.work", [x], {"scale": even})
+    plan = compile_graph(b.build({"z": z}), Target())
+    with Engine(plan, CountingFeed(), requests(10, 4), Options()) as engine:
+        values = [int(v[0]) for it in engine for v in it.outputs(plan)["z"]]
+    assert values == [i + 1 if i % 2 == 0 else 0 for i in range(10)]
+
+
+def test_edges_are_pruned_when_no_output_needs_them() -> None:
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    b.add("testing.work", [x], {"raise_at": 0})
+    plan = compile_graph(b.build({"x": x}), Target())
+    assert [n.name for n in plan.graph.nodes] == ["testing.numbers"]
+    assert plan.graph.outputs == {"x": Edge(0)}
