@@ -1,0 +1,43 @@
+"""Random crop windows: what random_resized_crop, random_crop_generator and decoders.image_random_crop cut out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .batch import I64
+from .errors import SpecError
+from .rng import Streams
+
+WINDOW_SALT = 0x12345678ABCDEFE
+"""What DALI 2.4 XORs into the key of the generators of its random windows: ``ctx.streams(WINDOW_SALT)``."""
+
+
+def check_window_ranges(aspect: tuple[float, ...], area: tuple[float, ...]) -> None:
+    """Raises SpecError where no window can have these ranges of aspect ratio (width/height) and area (fraction)."""
+    for name, values in (("random_aspect_ratio", aspect), ("random_area", area)):
+        if len(values) != 2 or not 0 < values[0] <= values[1]:
+            raise SpecError(f"{name} needs two positive numbers, the smaller first, got {list(values)}")
+
+
+def random_windows(
+    streams: Streams,
+    heights: I64,
+    widths: I64,
+    aspect: tuple[float, float] = (3 / 4, 4 / 3),
+    area: tuple[float, float] = (0.08, 1.0),
+    attempts: int = 10,
+) -> tuple[I64, I64]:
+    """One window in each image: anchors int64[N, 2] (y, x) and shapes int64[N, 2] (h, w).
+
+    ``aspect`` is the range of width/height, ``area`` that of the window's part of the image. The algorithm and its
+    float32 arithmetic are DALI 2.4's, so that equal streams give equal windows. Images without pixels get windows
+    without pixels.
+    """
+    from .random_window_cpu import windows
+
+    out = np.zeros((len(heights), 4), np.int64)
+    windows(
+        np.uint64(streams.key), streams.sequence, np.asarray(heights, np.int64), np.asarray(widths, np.int64),
+        np.array(aspect, np.float32), np.array(area, np.float32), attempts, out,
+    )  # fmt: skip
+    return out[:, :2], out[:, 2:]
