@@ -1,0 +1,409 @@
+"""Order: which record comes when, as a pure function of (size, arguments, seed, position).
+
+The shuffles named ``window`` and ``epoch`` are DALI 2.4's to the bit: C++'s std::shuffle and uniform_int_distribution
+as libstdc++ 11 computes them (Lemire's method for generators with a power-of-two range, division for
+minstd_rand0), on the engines of ISO C++ [rand.predef]. Draws are made for a whole pass at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.batch import Origins, Samples
+from ..ops.errors import JobError, SpecError
+from ..ops.rng import philox, seed_sequence
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+Shuffle = Literal["none", "window", "full", "epoch"]
+
+LIST_SEED = 524287
+"""DALI's fixed seed of the global shuffle of file lists, and the default of shuffle_after_epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One epoch of one shard, every record exactly once: what is converted, and by which global position."""
+
+    positions: range
+    """Positions in the whole data set's order; shard k of n has [floor(N k/n), floor(N (k+1)/n))."""
+    index: I64
+    """The record at each position of the whole order."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def samples(self, start: int, n: int, origins: Origins) -> Samples:
+        """The samples at global positions [start, start + n), cut to this shard's."""
+        position = np.arange(max(start, self.positions.start), min(start + n, self.positions.stop), dtype=np.int64)
+        slot = np.arange(len(position), dtype=np.int32)
+        return Samples(slot, position, np.zeros(len(position), np.int64), self.index[position], origins)
+
+
+@dataclass(slots=True)
+class Order:
+    """The order of one reader's samples. Nothing is stored but caches; use one object from one thread at a time.
+
+    A pass is one walk over one shard; the endless sequence is pass 0, 1, ... Without ``stick_to_shard`` pass ``e``
+    walks shard (shard_id + e) mod num_shards, as a reader does that simply runs on.
+    """
+
+    size: int
+    """Records that take part."""
+    first: int = 0
+    """The record that comes first in stored order (``skip``)."""
+    shuffle: Shuffle = "none"
+    seed: int = 0
+    fill: int = 1024
+    """Samples in the window of the ``window`` shuffle."""
+    shuffled_list: bool = False
+    """The ``window`` shuffle works on a list that was shuffled once, with a fixed seed (DALI's file lists)."""
+    groups: I64 | None = None
+    """Records of each file, where the ``epoch`` shuffle permutes whole files (DALI's containers)."""
+    num_shards: int = 1
+    shard_id: int = 0
+    stick_to_shard: bool = False
+    pad_last_batch: bool = False
+    batch_size: int = 1
+    """Where padding rounds up to."""
+    _passes: dict[int, I64] = field(default_factory=dict, repr=False)
+    _list: I64 | None = field(default=None, repr=False)
+    _states: list[int] = field(default_factory=list, repr=False)
+    _permuted: tuple[int, I64] | None = field(default=None, repr=False)
+
+    # -- sizes --------------------------------------------------------------------------------------------------
+
+    @property
+    def epoch_size(self) -> int:
+        """Records of all shards."""
+        return self.size
+
+    def epoch_size_padded(self, batch_size: int = 1) -> int:
+        """Samples that all shards give in one epoch padded to full batches; DALI says it for batches of 1."""
+        return -(-_ceil(self.size, self.num_shards) // batch_size) * batch_size * self.num_shards
+
+    def shard_size(self, epoch: int) -> int:
+        """Samples of pass ``epoch``, padding included."""
+        if self.pad_last_batch:
+            return _ceil(_ceil(self.size, self.num_shards), self.batch_size) * self.batch_size
+        low, high = self._range(epoch)
+        return high - low
+
+    # -- the endless sequence -----------------------------------------------------------------------------------
+
+    def samples(self, start: int, n: int, origins: Origins) -> Samples:
+        """Samples [start, start + n) of the endless sequence, for training.
+
+        Raises JobError for an empty data set, SpecError for more shards than records.
+        """
+        if self.size == 0:
+            raise JobError("the data set has no records")
+        if self.num_shards > self.size:
+            raise SpecError(f"num_shards is {self.num_shards}, but there are only {self.size} records")
+        epoch, at = self._locate(start)
+        epochs, index = np.empty(n, np.int64), np.empty(n, np.int64)
+        done = 0
+        while done < n:
+            length = min(self.shard_size(epoch) - at, n - done)
+            records = self.pass_order(epoch)
+            # what is past the end is padding: the last sample again
+            index[done : done + length] = records[np.minimum(np.arange(at, at + length), len(records) - 1)]
+            epochs[done : done + length] = epoch
+            done, at, epoch = done + length, 0, epoch + 1
+        return Samples(
+            np.arange(n, dtype=np.int32), np.arange(start, start + n, dtype=np.int64), epochs, index, origins
+        )
+
+    def pass_order(self, epoch: int) -> I64:
+        """The records of pass ``epoch`` in their order, without padding."""
+        if epoch not in self._passes:
+            while len(self._passes) > 1:
+                del self._passes[next(iter(self._passes))]
+            self._passes[epoch] = self._pass(epoch) + self.first
+        return self._passes[epoch]
+
+    def job(self) -> Job:
+        """This shard's part of epoch 0 of the whole data set, for conversion.
+
+        The order does not depend on the number of shards, so that the shards' outputs joined are one machine's.
+        """
+        whole = replace(self, num_shards=1, shard_id=0, stick_to_shard=False, _passes={}, _states=[], _permuted=None)
+        low, high = _cut(self.size, self.num_shards, self.shard_id)
+        return Job(range(low, high), whole.pass_order(0))
+
+    # -- shards -------------------------------------------------------------------------------------------------
+
+    @property
+    def _keeps_shard(self) -> bool:
+        # a fresh order of all records each epoch is cut at the same places
+        return self.stick_to_shard or self.shuffle in ("full", "epoch")
+
+    def _range(self, epoch: int) -> tuple[int, int]:
+        shard = self.shard_id if self._keeps_shard else (self.shard_id + epoch) % self.num_shards
+        return _cut(self.size, self.num_shards, shard)
+
+    def _locate(self, position: int) -> tuple[int, int]:
+        """The pass that holds ``position``, and the place in it."""
+        if self.pad_last_batch or self._keeps_shard:
+            return divmod(position, self.shard_size(0))
+        cycle, rest = divmod(position, self.size)
+        ends = np.cumsum([self.shard_size(e) for e in range(self.num_shards)])
+        inside = int(np.searchsorted(ends, rest, side="right"))
+        return cycle * self.num_shards + inside, rest - (int(ends[inside - 1]) if inside else 0)
+
+    # -- shuffles -----------------------------------------------------------------------------------------------
+
+    def _pass(self, epoch: int) -> I64:
+        low, high = self._range(epoch)
+        if self.shuffle == "window":
+            return self._window(epoch)
+        if self.shuffle == "epoch":
+            return self._permutation(epoch)[low:high]
+        if self.shuffle == "full" and self.stick_to_shard:
+            return low + _random_permutation(high - low, self.seed, epoch ^ (self.shard_id << 40))
+        if self.shuffle == "full":
+            return _random_permutation(self.size, self.seed, epoch)[low:high]
+        return np.arange(low, high, dtype=np.int64)
+
+    def _window(self, epoch: int) -> I64:
+        """DALI's buffer: give a random one of the ``fill`` records ahead, put the next one into its place.
+
+        Its window never reaches beyond the pass, so that a pass depends on earlier ones only through the state of the
+        generator.
+        """
+        if self._list is None:
+            everything = np.arange(self.size, dtype=np.int64)
+            self._list = std_shuffle(everything, MT19937(LIST_SEED)) if self.shuffled_list else everything
+        if not self._states:
+            self._states.append(int(seed_sequence(self.seed, 4)[3]) % _MINSTD or 1)
+        while len(self._states) <= epoch + 1:
+            _, state = _minstd_draws(self._states[-1], self._windows(len(self._states) - 1))
+            self._states.append(state)
+        low, high = self._range(epoch)
+        ahead, _ = _minstd_draws(self._states[epoch], self._windows(epoch))
+        return _swap(self._list[low:high], np.arange(high - low) + ahead)
+
+    def _windows(self, epoch: int) -> I64:
+        """How many records the choice is among, for each sample of the pass."""
+        low, high = self._range(epoch)
+        return np.minimum(self.fill, np.arange(high - low, 0, -1, dtype=np.int64))
+
+    def _permutation(self, epoch: int) -> I64:
+        """DALI's shuffle_after_epoch: lists are shuffled on top of the last epoch's order, files of records anew."""
+        if self.groups is None:
+            done, order = self._permuted or (0, np.arange(self.size, dtype=np.int64))
+            if done > epoch + 1:
+                done, order = 0, np.arange(self.size, dtype=np.int64)
+            while done <= epoch:
+                done += 1
+                order = std_shuffle(order, self._epoch_words(done))
+            self._permuted = (done, order)
+            return order
+        order = std_shuffle(np.arange(len(self.groups), dtype=np.int64), self._epoch_words(epoch + 1))
+        starts = np.cumsum(self.groups) - self.groups
+        records = np.concatenate([np.arange(starts[g], starts[g] + self.groups[g]) for g in order.tolist()])
+        # skip and limit leave out records of some files
+        return records[(records >= self.first) & (records < self.first + self.size)] - self.first
+
+    def _epoch_words(self, epoch: int) -> MT19937_64:
+        return MT19937_64((self.seed + (epoch << 32)) & _MASK64)
+
+
+def _ceil(n: int, d: int) -> int:
+    return -(-n // d)
+
+
+def _cut(size: int, num_shards: int, shard: int) -> tuple[int, int]:
+    return size * shard // num_shards, size * (shard + 1) // num_shards
+
+
+def _random_permutation(n: int, seed: int, epoch: int) -> I64:
+    """All of 0 ... n-1, sorted by 64-bit Philox numbers of (seed, epoch, place)."""
+    low = np.arange(_ceil(n, 2), dtype=np.uint64)
+    words = philox(seed & _MASK64, np.full(len(low), epoch, np.uint64), low)
+    return np.argsort(words.view(np.uint64).reshape(-1)[:n], kind="stable").astype(np.int64)
+
+
+# -- C++'s generators and distributions -----------------------------------------------------------------------------
+
+_MASK64 = 0xFFFFFFFFFFFFFFFF
+_MINSTD = 2147483647
+_BLOCK = 1 << 14
+
+
+def _powers() -> I64:
+    out, x = np.empty(_BLOCK, np.int64), 1
+    for k in range(_BLOCK):
+        x = x * 16807 % _MINSTD
+        out[k] = x
+    return out
+
+
+_POWERS: list[I64] = []
+
+
+def _minstd_draws(state: int, bounds: I64) -> tuple[I64, int]:
+    """A number below each of ``bounds`` from minstd_rand0, and the state after them.
+
+    libstdc++ divides by a scale, and draws again what is past the last whole bucket.
+    """
+    if not _POWERS:
+        _POWERS.append(_powers())
+    out, at = np.empty(len(bounds), np.int64), 0
+    while at < len(bounds):
+        bound = bounds[at : at + _BLOCK]
+        words = state * _POWERS[0][: len(bound)] % _MINSTD
+        scale = (_MINSTD - 2) // bound
+        odd = np.flatnonzero(words - 1 >= scale * bound)
+        used = int(odd[0]) if len(odd) else len(bound)
+        out[at : at + used] = (words[:used] - 1) // scale[:used]
+        at += used
+        state = int(words[min(used, len(bound) - 1)])
+    return out, state
+
+
+class _Words:
+    """A generator's words, given out in blocks; what a caller does not use comes again."""
+
+    bits: int
+
+    def __init__(self) -> None:
+        self._ready: U64 = np.empty(0, np.uint64)
+
+    def peek(self, n: int) -> U64:
+        """The next ``n`` words."""
+        while len(self._ready) < n:
+            self._ready = np.concatenate([self._ready, self._more()])
+        return self._ready[:n]
+
+    def skip(self, n: int) -> None:
+        """Go on by ``n`` words that were peeked at."""
+        self._ready = self._ready[n:]
+
+    def _more(self) -> U64:
+        raise NotImplementedError
+
+
+class MT19937(_Words):
+    """std::mt19937; NumPy's RandomState seeds and steps the same generator."""
+
+    bits = 32
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._state = np.random.RandomState(seed)
+
+    def _more(self) -> U64:
+        return self._state.randint(0, 1 << 32, _BLOCK, np.uint32).astype(np.uint64)
+
+
+class MT19937_64(_Words):  # noqa: N801 - the engine's name
+    """std::mt19937_64 (Matsumoto and Nishimura, 64-bit variant), a block of 312 words at a time."""
+
+    bits = 64
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        words = [seed & _MASK64]
+        for i in range(1, 312):
+            words.append((6364136223846793005 * (words[-1] ^ words[-1] >> 62) + i) & _MASK64)
+        self._state = np.array(words, np.uint64)
+
+    def _more(self) -> U64:
+        blocks = []
+        for _ in range(_BLOCK // 312):
+            blocks.append(self._temper(self._twist()))
+        return np.concatenate(blocks)
+
+    def _twist(self) -> U64:
+        old = self._state
+        new = np.empty_like(old)
+        new[:156] = old[156:] ^ _mix(old[:156], old[1:157])
+        new[156:311] = new[:155] ^ _mix(old[156:311], old[157:])
+        new[311:] = new[155:156] ^ _mix(old[311:], new[:1])
+        self._state = new
+        return new
+
+    @staticmethod
+    def _temper(y: U64) -> U64:
+        y = y ^ ((y >> np.uint64(29)) & np.uint64(0x5555555555555555))
+        y = y ^ ((y << np.uint64(17)) & np.uint64(0x71D67FFFEDA60000))
+        y = y ^ ((y << np.uint64(37)) & np.uint64(0xFFF7EEE000000000))
+        return y ^ (y >> np.uint64(43))
+
+
+def _mix(upper: U64, lower: U64) -> U64:
+    x = (upper & np.uint64(0xFFFFFFFF80000000)) | (lower & np.uint64(0x7FFFFFFF))
+    return (x >> np.uint64(1)) ^ np.where(x & np.uint64(1), np.uint64(0xB5026F5AA96619E9), np.uint64(0))
+
+
+def _multiply32(words: U64, bounds: U64) -> tuple[U64, U64]:
+    product = words * bounds
+    return product >> np.uint64(32), product & np.uint64(0xFFFFFFFF)
+
+
+def _multiply64(words: U64, bounds: U64) -> tuple[U64, U64]:
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a, b, c, d = words >> half, words & low, bounds >> half, bounds & low
+    middle = a * d + ((b * d) >> half)
+    high = a * c + (middle >> half) + ((b * c + (middle & low)) >> half)
+    return high, words * bounds
+
+
+def _lemire(words: _Words, bounds: U64) -> U64:
+    """A number below each of ``bounds``: the high half of word x bound (Lemire, "Fast random integer generation")."""
+    multiply: Callable[[U64, U64], tuple[U64, U64]] = _multiply32 if words.bits == 32 else _multiply64
+    mask = np.uint64((1 << words.bits) - 1)
+    out, at = np.empty(len(bounds), np.uint64), 0
+    while at < len(bounds):
+        bound = bounds[at : at + _BLOCK]
+        high, low = multiply(words.peek(len(bound)), bound)
+        suspects = np.flatnonzero(low < bound)
+        threshold = ((~bound[suspects] + np.uint64(1)) & mask) % bound[suspects]
+        odd = suspects[low[suspects] < threshold]
+        used = int(odd[0]) if len(odd) else len(bound)
+        out[at : at + used] = high[:used]
+        words.skip(used + (1 if len(odd) else 0))
+        at += used
+    return out
+
+
+def std_shuffle(values: I64, words: _Words) -> I64:
+    """std::shuffle of a copy of ``values``.
+
+    libstdc++ takes two places from one draw while the square of the size fits the generator's range.
+    """
+    n = len(values)
+    if n < 2:
+        return values.copy()
+    places = np.arange(1, n, dtype=np.uint64)
+    if ((1 << words.bits) - 1) // n < n:
+        return _swap(values, _lemire(words, places + np.uint64(1)).astype(np.int64), first=1)
+    odd = places[0 if n % 2 else 1 :: 2]  # the first place of each pair; an even size has one draw before them
+    bounds = (odd + np.uint64(1)) * (odd + np.uint64(2))
+    drawn = _lemire(words, bounds if n % 2 else np.concatenate([np.array([2], np.uint64), bounds]))
+    pairs = drawn if n % 2 else drawn[1:]
+    targets = np.stack([pairs // (odd + np.uint64(2)), pairs % (odd + np.uint64(2))], axis=1).reshape(-1)
+    if n % 2 == 0:
+        targets = np.concatenate([drawn[:1], targets])
+    return _swap(values, targets.astype(np.int64), first=1)
+
+
+def _swap(values: I64, targets: I64, first: int = 0) -> I64:
+    """``values`` after exchanging place first + k with place targets[k], one after the other."""
+    if len(targets) > 50_000:  # where compiled code is worth its import
+        from .order_cpu import swap
+
+        copy = values.copy()
+        swap(copy, np.ascontiguousarray(targets), first)
+        return copy
+    out: list[int] = values.tolist()
+    for i, j in enumerate(targets.tolist(), first):
+        out[i], out[j] = out[j], out[i]
+    return np.array(out, np.int64)
