@@ -145,6 +145,7 @@ class GraphBuilder:
     _scope_edges: list[Edge] = field(default_factory=list)
     _splits: dict[tuple[Edge, Edge], int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+    _adopted: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def add(
         self,
@@ -255,6 +256,22 @@ class GraphBuilder:
         for predicate, branch in self._scope[len(scope) :]:
             edge = self._split(edge, predicate, branch)
         return edge
+
+    # -- whole graphs -------------------------------------------------------------------------------------------
+
+    def adopt(self, other: GraphBuilder, edge: Edge) -> Edge:
+        """Copy ``edge`` of another builder, with all that it depends on, into this one; what was copied before is
+        used again."""
+        key = (id(other), edge.node)
+        if key not in self._adopted:
+            node = other.nodes[edge.node]
+            if node.scope or isinstance(node.op, (Split, Merge)):
+                raise SpecError("a conditional belongs to the pipeline in which it was written")
+            inputs = tuple(self.adopt(other, e) for e in node.inputs)
+            args = {k: self.adopt(other, e) for k, e in node.args.items()}
+            self.nodes.append(replace(node, id=len(self.nodes), inputs=inputs, args=args, name=self._unique(node.name)))
+            self._adopted[key] = self.nodes[-1].id
+        return Edge(self._adopted[key], edge.output)
 
     def build(self, outputs: Mapping[str, Edge]) -> Graph:
         """The finished graph."""
