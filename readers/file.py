@@ -1,0 +1,307 @@
+"""readers.file: a file is a sample, the folder it lies in is its label."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch, Origin
+from ..ops.context import Context
+from ..ops.errors import JobError, SpecError
+from ..ops.types import DALIDataType
+from .base import Reader
+
+I64 = npt.NDArray[np.int64]
+
+MEDIA_FILTERS = ("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm", "*.jp2",
+                 "*.webp", "*.flac", "*.ogg", "*.wav")  # fmt: skip
+MAX_FILE = 2**31 - 1
+"""Sizes are 32 bits wide in a Batch."""
+_STAT_THREADS = 16  # a file system answers many at a time, a remote one above all
+_STAT_CHUNK = 2048
+
+
+class FileSet:
+    """Files by number: names, sizes and times, and their bytes many at a time. What readers of files build on."""
+
+    groups: I64 | None = None
+
+    def __init__(self, root: str | None, names: Sequence[bytes], *, only_files: bool = False) -> None:
+        """``names`` are relative to ``root``, or to the working directory. ``only_files`` drops folders and devices.
+
+        ``kept`` says which of ``names`` are left.
+        """
+        self.root = root
+        self._directory = _open_directory(root)
+        self._name(names)
+        self.sizes, self.mtimes = self._stat()
+        self.kept: npt.NDArray[np.bool_] = np.ones(len(names), np.bool_)
+        if only_files:
+            from .file_cpu import NOT_A_FILE
+
+            self.kept = self.sizes != NOT_A_FILE
+            if not self.kept.all():
+                self._name([name for name, keep in zip(names, self.kept.tolist(), strict=True) if keep])
+                self.sizes, self.mtimes = self.sizes[self.kept], self.mtimes[self.kept]
+        self._repeated: set[bytes] | None = None
+
+    def _name(self, names: Sequence[bytes]) -> None:
+        self._names = np.frombuffer(bytearray(b"\0".join(names) + b"\0"), np.uint8)
+        lengths = np.fromiter(map(len, names), np.int64, len(names)) + 1
+        self._starts: I64 = np.cumsum(lengths) - lengths
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def name(self, i: int) -> bytes:
+        """The name of file ``i``, as it was given."""
+        start = int(self._starts[i])
+        stop = int(self._starts[i + 1]) if i + 1 < len(self) else len(self._names)
+        return self._names[start : stop - 1].tobytes()
+
+    def path(self, i: int) -> str:
+        """The path of file ``i``."""
+        return os.path.join(self.root or "", os.fsdecode(self.name(i)))
+
+    def origin(self, index: int) -> Origin:
+        """The key is the path below the root; a file that is listed twice has its number added."""
+        if self._repeated is None:
+            seen: set[bytes] = set()
+            names = self._names.tobytes().split(b"\0")[: len(self)]
+            self._repeated = {n for n in names if n in seen or seen.add(n)}  # type: ignore[func-returns-value]
+        name = self.name(index)
+        key = name.decode("utf-8", "backslashreplace")
+        return Origin(f"{key}#{index}" if name in self._repeated else key, self.path(index))
+
+    def fingerprint(self) -> str:
+        """Hash of names, sizes and modification times."""
+        h = hashlib.sha256(self._names.tobytes())
+        h.update(self.sizes.tobytes())
+        h.update(self.mtimes.tobytes())
+        return h.hexdigest()
+
+    def close(self) -> None:
+        """Let go of the root directory."""
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
+    def _stat(self) -> tuple[I64, I64]:
+        from .file_cpu import stat_files
+
+        n = len(self)
+        sizes, mtimes = np.empty(n, np.int64), np.empty(n, np.int64)
+        chunks = [(low, min(low + _STAT_CHUNK, n)) for low in range(0, n, _STAT_CHUNK)]
+
+        def stat(chunk: tuple[int, int]) -> None:
+            stat_files(self._directory, self._names, self._starts, sizes, mtimes, *chunk)
+
+        with ThreadPoolExecutor(min(_STAT_THREADS, len(chunks) or 1)) as pool:
+            list(pool.map(stat, chunks))
+        return sizes, mtimes
+
+    def read(self, ctx: Context, which: I64) -> Batch:
+        """The bytes of files ``which``, one for each sample of ``ctx``; what cannot be read is rejected."""
+        from .file_cpu import OK, read_files
+
+        sizes = self.sizes[which]
+        large = sizes > MAX_FILE
+        for k in np.flatnonzero(large).tolist():
+            ctx.reject(k, "too_large", f"the file has {int(sizes[k])} bytes; at most {MAX_FILE} can be one sample")
+        sizes = np.where(large, 0, sizes)
+        # places start at multiples of 16 bytes and end with room for one byte more, see read_files
+        room = np.where(sizes < 0, 0, (sizes // 16 + 1) * 16)
+        ends = np.cumsum(room)
+        at = ends - room
+        out = ctx.staging(int(ends[-1]) if len(ends) else 0)
+        status = np.empty(len(which), np.int32)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a pipe must not block
+        read_files(self._directory, flags, self._names, self._starts, which, out, at, sizes, status)
+        failed = (status != OK) & ~large
+        for k in np.flatnonzero(failed).tolist():
+            ctx.reject(k, "read_failed", self._why(int(which[k]), int(sizes[k])))
+        shapes = np.where(failed, 0, sizes).astype(np.int32).reshape(-1, 1)
+        return Batch(out, at, shapes, "", ctx.samples)
+
+    def _why(self, i: int, size: int) -> str:
+        """Ask the system again, for its reason."""
+        path = self.path(i)
+        try:
+            if not os.path.isfile(path) and os.path.exists(path):
+                return "is a folder or a device, not a file"
+            with open(path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
+                file.read(1)
+                now = os.fstat(file.fileno()).st_size
+        except OSError as e:
+            return f"cannot be read: {e.strerror}"
+        if size < 0:
+            return "could not be read when the job began"
+        return f"changed while the job ran: {size} bytes in the index, {now} now; start a new job"
+
+
+class _Files(FileSet):
+    """Files with labels."""
+
+    def __init__(self, root: str | None, names: Sequence[bytes], labels: Sequence[int], *, only_files: bool) -> None:
+        super().__init__(root, names, only_files=only_files)
+        self.labels = np.array(labels, np.int32)[self.kept]
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(super().fingerprint().encode() + self.labels.tobytes()).hexdigest()
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        which = ctx.samples.index
+        return self.read(ctx, which), scalars(self.labels[which], ctx)
+
+
+def scalars(values: npt.NDArray[np.generic], ctx: Context) -> Batch:
+    """One value a sample, of shape (1,), as DALI's readers give labels."""
+    return Batch.from_dense(np.ascontiguousarray(values).reshape(-1, 1), "", ctx.samples)
+
+
+class File(Reader, name="readers.file"):
+    """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them.
+
+    Outputs: the files' bytes (uint8, 1-D) and labels (int32, shape (1,)). Labels count the sorted folders (byte-wise,
+    empty ones included), come with the list, or are the places in it.
+    """
+
+    aliases = ("file_reader", "readers._file")
+    example = "{op: readers.file, file_root: ./train, random_shuffle: true, out: [jpegs, labels]}"
+    shuffles_list: ClassVar[bool] = True
+
+    file_root: Annotated[str | None, Arg("folder of folders, or what relative names in a list start from")] = None
+    files: Annotated[tuple[str, ...] | None, Arg("names of files")] = None
+    labels: Annotated[tuple[int, ...] | None, Arg("labels of files")] = None
+    file_list: Annotated[str | None, Arg("text file with a name and a label on every line")] = None
+    file_filters: Annotated[tuple[str, ...], Arg("patterns of file names below file_root")] = MEDIA_FILTERS
+    dir_filters: Annotated[tuple[str, ...] | None, Arg("patterns of folder names below file_root")] = None
+    case_sensitive_filter: Annotated[bool, Arg("patterns tell upper from lower case")] = False
+
+    @property
+    def num_outputs(self) -> int:
+        return 2
+
+    def check(self) -> None:
+        super().check()
+        if self.files is not None and self.file_list is not None:
+            raise SpecError("files and file_list exclude each other")
+        if self.files is None and self.file_list is None and self.file_root is None:
+            raise SpecError("needs one of file_root, files and file_list")
+        if self.labels is not None and self.files is None:
+            raise SpecError("labels belong to files; with file_root the folders are the labels")
+        if self.files is not None and not self.files:
+            raise SpecError("files is an empty list")
+        if self.labels is not None and self.files is not None and len(self.labels) != len(self.files):
+            raise SpecError(f"{len(self.labels)} labels for {len(self.files)} files")
+        if self.labels is not None and any(not -(2**31) <= label < 2**31 for label in self.labels):
+            raise SpecError("labels must fit 32 bits")
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        return Spec((None,), DALIDataType.UINT8), Spec((1,), DALIDataType.INT32)
+
+    def open(self) -> _Files:
+        if self.files is not None:
+            names = [os.fsencode(f) for f in self.files]
+            if any(b"\0" in n for n in names):
+                raise SpecError("a file name holds a NUL character")
+            return _Files(self.file_root, names, self.labels or range(len(names)), only_files=False)
+        if self.file_list is not None:
+            names, labels = read_file_list(self.file_list)
+            root = os.path.dirname(self.file_list) if self.file_root is None else self.file_root
+            return _Files(root or None, names, labels, only_files=False)
+        assert self.file_root is not None
+        return self._walk(self.file_root)
+
+    def _walk(self, root: str) -> _Files:
+        wanted_dir = matcher(self.dir_filters, self.case_sensitive_filter)
+        wanted_file = matcher(self.file_filters, self.case_sensitive_filter)
+        names: list[bytes] = []
+        labels: list[int] = []
+        folders = subdirectories(root, wanted_dir)
+        for label, folder in enumerate(folders):
+            inside = sorted(filter(wanted_file, _list(os.path.join(os.fsencode(root), folder))))
+            prefix = folder + b"/"
+            names += [prefix + name for name in inside]
+            labels += [label] * len(inside)
+        if not names:
+            patterns = ", ".join(self.file_filters)
+            seen = f"{len(folders)} folders were searched" if folders else "it has no matching folders"
+            raise JobError(
+                f"{root} has no files <folder>/<file> that match {patterns}: {seen}; give file_filters or files"
+            )
+        return _Files(root, names, labels, only_files=True)
+
+
+def subdirectories(root: str, wanted: Callable[[bytes], object]) -> list[bytes]:
+    """Names of the folders in ``root`` (links followed), sorted byte-wise. Raises JobError."""
+    try:
+        with os.scandir(os.fsencode(root)) as entries:
+            return sorted(e.name for e in entries if wanted(e.name) and e.is_dir())
+    except OSError as e:
+        raise JobError(f"{root} cannot be listed: {e.strerror}") from None
+
+
+def _list(folder: bytes) -> list[bytes]:
+    try:
+        return os.listdir(folder)
+    except OSError as e:
+        raise JobError(f"{os.fsdecode(folder)} cannot be listed: {e.strerror}") from None
+
+
+def matcher(patterns: Iterable[str] | None, case_sensitive: bool) -> Callable[[bytes], object]:
+    """Does a name match one of the shell patterns? Everything does where there are none."""
+    if patterns is None:
+        return lambda name: True  # noqa: ARG005
+    flags = 0 if case_sensitive else re.IGNORECASE
+    whole = b"|".join(os.fsencode(fnmatch.translate(p)) for p in patterns)
+    return re.compile(whole, flags).match
+
+
+_LINE = re.compile(rb"(.*\S)\s+(\d+)\s*\Z", re.DOTALL)
+
+
+def read_file_list(path: str) -> tuple[list[bytes], list[int]]:
+    """Names and labels from a text file: a name (spaces allowed), white space, a number. Blank lines are skipped.
+
+    Raises JobError with the line that is wrong.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as e:
+        raise JobError(f"{path} cannot be read: {e.strerror}") from None
+    names: list[bytes] = []
+    labels: list[int] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        found = _LINE.match(line)
+        if not found or b"\0" in line:
+            raise JobError(f"{path}:{number}: needs a file name and a label (a number), got {line[:200]!r}")
+        label = int(found[2][:20])
+        if label >= 2**31:
+            raise JobError(f"{path}:{number}: label {found[2][:20].decode()} does not fit 32 bits")
+        names.append(found[1].lstrip())
+        labels.append(label)
+    if not names:
+        raise JobError(f"{path} lists no files")
+    return names, labels
+
+
+def _open_directory(root: str | None) -> int:
+    if root is None:
+        return -100  # AT_FDCWD: relative to the working directory
+    try:
+        return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as e:
+        raise JobError(f"{root} cannot be opened: {e.strerror}") from None

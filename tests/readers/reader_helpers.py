@@ -1,0 +1,38 @@
+"""What the tests of readers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
+from dali_run.ops.errors import Reject
+from dali_run.readers.base import Reader, Source
+
+
+def open_reader(reader: Reader) -> Source:
+    reader.check()
+    return reader.open()
+
+
+def fetch(reader: Reader, source: Source, index: Any, staging: bool = False) -> tuple[tuple[Batch, ...], list[Reject]]:
+    """Records ``index`` as one call of the kernel, and what it rejected."""
+    index = np.asarray(index, np.int64)
+    n = len(index)
+    samples = Samples(np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int64), np.zeros(n, np.int64), index, source)
+    ctx = Context(op=reader, stage="cpu", samples=samples, source=source)
+    if staging:
+        ctx.allocate_staging = lambda nbytes: np.empty(nbytes, np.uint8)
+    batches = reader.cpu(ctx)
+    assert len(batches) == reader.num_outputs
+    assert all(len(b) == n for b in batches)
+    for b in batches:  # nothing may point outside the data
+        assert (b.offsets >= 0).all()
+        assert (b.offsets + b.sizes <= len(b.data)).all()
+    return batches, ctx.rejects
+
+
+def content(batch: Batch) -> list[bytes]:
+    return [s.tobytes() for s in batch]
