@@ -1,0 +1,200 @@
+// Types and records that the JPEG kernels and the host share. ops/jpeg_gpu.py mirrors the records field by field
+// (jpeg_layout lets it check the sizes). Compiled by NVRTC, and by g++ behind tests/ops/cuda_emulator.h.
+#pragma once
+
+#ifndef EMULATED
+#define PAUSE() __nanosleep(40)
+#else
+#define PAUSE()
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef short i16;
+typedef int i32;
+typedef long long i64;
+
+#define DEVICE __device__ __forceinline__
+#define KERNEL extern "C" __global__ void
+
+// Status bits of an image. Anything but 0 sends it to another decoder; the meaning follows libjpeg's warnings and errors.
+enum Status {
+    UNSUPPORTED = 1,      // set by the host
+    BAD_TABLE = 2,        // a Huffman table that is no prefix code
+    BAD_CODE = 4,         // a bit pattern that is no code, or a run past the end of a block
+    MISSING = 8,          // the scan ends before the last block
+    EXTRANEOUS = 16,      // a byte or more is left behind the last block
+    BAD_RESTART = 32,     // a restart marker out of order or out of place
+    OUT_OF_RANGE = 64,    // coefficients beyond what libjpeg's 16-bit SIMD inverse DCT takes without wrapping
+};
+
+enum Colour { COLOUR_GRAY = 0, COLOUR_YCBCR = 1, COLOUR_RGB = 2 };
+
+struct Component {
+    i64 plane;                    // first byte in Batch::planes
+    i32 h, v;                     // sampling factors, 1 x 1 when alone in its scan
+    i32 first;                    // its first block within an MCU
+    i32 width, height;            // in samples
+    i32 pitch;                    // of its plane, in bytes, a multiple of 32
+    i32 quant, quant_wide;        // quantisation table, from the start of the image; 16-bit entries
+    i32 expand_x, expand_y;       // upsampling factors
+    i32 roi_group, roi_row;       // region of interest: first group of four blocks, first row of blocks,
+    i32 roi_groups, roi_rows;     // and how many of either
+};
+
+struct Image {
+    i64 raw;                      // first byte in Batch::raw
+    i64 words;                    // first word in Batch::words
+    i64 entries;                  // first coefficient in Batch::entries
+    i64 blocks;                   // first block in Batch::blocks
+    i32 raw_size, scan;           // bytes of the file; where its entropy-coded bytes begin
+    i32 width, height;
+    i32 components, colour;
+    i32 mcus_x, mcus;             // per row, in all
+    i32 blocks_in_mcu, block_count;
+    i32 restart;                  // interval in MCUs, or 0
+    i32 segments, segment_count;  // first slot in Batch::segments; restart markers expected
+    i32 dc_slots, ac_slots;       // bit b: table slot of block b of an MCU
+    i32 dc[2], ac[2];             // Huffman tables of the two slots, from the start of the image
+    i32 unused;
+    Component component[3];
+};
+
+struct Axis {                    // one direction of a resize; names as in ops/resample_cpu.py
+    i64 weights;                  // first float in Batch::weights, [tap][output]; the first taps (int) are behind them
+    i64 stride;                   // of the output, in elements; negative when flipped
+    float lo, scale, support;     // source coordinate of the left edge, source per output sample, width of the filter
+    i32 table, table_last;        // the filter in Batch::filters; table -1: nearest neighbour
+    i32 first, count, taps;       // outputs kept, of the resized picture; taps of each
+    i32 begin, end;               // source samples; outside, the border sample stands in
+    i32 flip;                     // the output runs backwards
+    i32 unused;
+};
+
+struct Resize {                   // one picture's way through the resize kernel, as it lies in the decoded planes
+    i64 out;                      // first element of its output
+    Axis axis[2];                 // x, y
+    i32 stride_c;                 // between the channels
+    i32 image;
+};
+
+struct Pixels {                   // one image's way through the pixel kernel: a window of the oriented picture
+    i64 out;                      // first byte of its output
+    i32 x, y;                     // decoded position of the output's first pixel
+    i32 step_x_x, step_x_y;       // how the decoded position moves with the output column
+    i32 step_y_x, step_y_y;       // and with the output row
+    i32 width, height;            // of the output
+};
+
+struct Batch {
+    const u8 *raw;
+    u32 *words;                   // entropy-coded bits without stuffing, big endian
+    u32 *segments;                // end of every restart interval, in bytes of the unstuffed stream
+    u32 *stream;                  // per image: bytes of the unstuffed stream, restart markers found
+    u32 *tables;                  // four HuffmanTable records an image
+    u64 *blocks;                  // per block: where its AC coefficients are, how many, and its DC
+    u32 *entries;                 // AC coefficients: zig-zag position and value
+    u8 *planes;
+    float *weights;
+    const float *filters;         // tabulated filters
+    u8 *out;
+    i32 *status;
+    u32 *tickets;                 // one counter a chained kernel
+    u64 *unstuff_chain;           // what the chunk hands to the next one of its image
+    u64 *entropy_chain;
+    const Image *images;
+    const i32 *unstuff_first;     // exclusive sums over the images: their first chunk
+    const i32 *entropy_first;
+    const i32 *idct_first;        // the same over images x 3 components
+    const i32 *pixel_first;
+    const i32 *resize_first;
+    const Resize *resize;
+    const Pixels *pixels;
+    i32 count;                    // images
+    i32 output_type;              // 0 RGB, 1 BGR, 2 GRAY, 3 YCbCr
+    i32 out_dtype;                // 0 uint8, 1 float16, 2 float32
+    i32 round_to_uint8;           // between resize and normalisation, as in the unfused graph
+    i32 tile_rows;                // of the resize kernel, in outputs
+    i32 unused;
+    float mul[4], add[4];         // value * mul + add per channel
+};
+
+// Largest i with first[i] <= x, where first[0] = 0 and x < first[count].
+DEVICE int locate(const i32 *first, int count, int x) {
+    int low = 0, high = count;
+    while (high - low > 1) {
+        int middle = (low + high) >> 1;
+        if (first[middle] <= x) low = middle; else high = middle;
+    }
+    return low;
+}
+
+// Blocks of chained kernels take their work in the order in which they start, so that a chunk only ever waits for
+// chunks that are already running.
+DEVICE int take_ticket(u32 *counter) {
+    __shared__ u32 ticket;
+    if (threadIdx.x == 0) ticket = atomicAdd(counter, 1u);
+    __syncthreads();
+    return (int)ticket;
+}
+
+#define READY (1ull << 63)
+DEVICE u64 wait_for(const u64 *link) {
+    u64 value;
+    while (!((value = *(const volatile u64 *)link) & READY)) PAUSE();
+    return value;
+}
+DEVICE void hand_on(u64 *link, u64 value) { *(volatile u64 *)link = value | READY; }
+
+// Bytes a (1) and b (0) saturated to 0 ... 255, below the lower half of c.
+DEVICE u32 pack_saturated(int a, int b, u32 c) {
+#ifndef EMULATED
+    u32 packed;
+    asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;" : "=r"(packed) : "r"(a), "r"(b), "r"(c));
+    return packed;
+#else
+    return c << 16 | (u32)min(max(a, 0), 255) << 8 | (u32)min(max(b, 0), 255);
+#endif
+}
+
+DEVICE u16 to_half(float x) {
+#ifndef EMULATED
+    u16 half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+#else
+    _Float16 half = (_Float16)x;
+    return *(u16 *)&half;
+#endif
+}
+
+DEVICE u32 swap_bytes(u32 x) { return __byte_perm(x, 0, 0x0123); }
+
+// Inclusive sum over the lanes of a warp.
+DEVICE u32 warp_sum(u32 x) {
+    int lane = threadIdx.x & 31;
+    for (int step = 1; step < 32; step <<= 1) {
+        u32 below = __shfl_up_sync(~0u, x, step);
+        if (lane >= step) x += below;
+    }
+    return x;
+}
+
+// Inclusive sum over a block of at most 1024 threads; total: of all of them.
+DEVICE u32 block_sum(u32 x, u32 *total) {
+    __shared__ u32 warps[32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    x = warp_sum(x);
+    __syncthreads();
+    if (lane == 31) warps[warp] = x;
+    __syncthreads();
+    if (warp == 0) {
+        u32 y = lane < (int)(blockDim.x >> 5) ? warps[lane] : 0;
+        warps[lane] = warp_sum(y);
+    }
+    __syncthreads();
+    *total = warps[31];
+    return x + (warp ? warps[warp - 1] : 0);
+}

@@ -1,0 +1,124 @@
+// Component planes to pixels: chroma upsampling and colour, exactly as libjpeg-turbo does them ("fancy" upsampling,
+// 16-bit fixed point), and the plain output kernel.
+#include "jpeg_idct.cu"
+
+enum OutputType { OUTPUT_RGB = 0, OUTPUT_BGR = 1, OUTPUT_GRAY = 2, OUTPUT_YCBCR = 3 };
+
+// How a component reaches full resolution.
+enum Upsampling { FULL_SIZE, FANCY_H2V1, FANCY_H1V2, FANCY_H2V2, REPLICATE };
+
+struct Plane {
+    const u8 *samples;
+    int pitch, width, height, expand_x, expand_y, upsampling;
+};
+
+DEVICE Plane open_plane(const Batch *batch, const Component &component) {
+    Plane plane;
+    plane.samples = batch->planes + component.plane;
+    plane.pitch = component.pitch, plane.width = component.width, plane.height = component.height;
+    plane.expand_x = component.expand_x, plane.expand_y = component.expand_y;
+    bool wide = component.width > 2;  // libjpeg replicates narrower ones
+    plane.upsampling = plane.expand_x == 1 && plane.expand_y == 1 ? FULL_SIZE
+                       : plane.expand_x == 2 && plane.expand_y == 1 && wide ? FANCY_H2V1
+                       : plane.expand_x == 1 && plane.expand_y == 2 ? FANCY_H1V2
+                       : plane.expand_x == 2 && plane.expand_y == 2 && wide ? FANCY_H2V2 : REPLICATE;
+    return plane;
+}
+
+// The component at pixel (x, y). Fancy upsampling is a triangle filter: 3/4 of the nearer sample, 1/4 of the farther one,
+// per direction; the rounding constant alternates, and outside the plane its border sample stands in.
+DEVICE int sample(const Plane &plane, int x, int y) {
+    const u8 *samples = plane.samples;
+    if (plane.upsampling == FULL_SIZE) return samples[y * plane.pitch + x];
+    if (plane.upsampling == REPLICATE) return samples[y / plane.expand_y * plane.pitch + x / plane.expand_x];
+    int near_x = x, far_x = x, near_y = y, far_y = y;
+    if (plane.expand_x == 2) near_x = x >> 1, far_x = min(max(near_x + (x & 1 ? 1 : -1), 0), plane.width - 1);
+    if (plane.expand_y == 2) near_y = y >> 1, far_y = min(max(near_y + (y & 1 ? 1 : -1), 0), plane.height - 1);
+    const u8 *row = samples + near_y * plane.pitch, *far_row = samples + far_y * plane.pitch;
+    if (plane.upsampling == FANCY_H2V1) return (3 * row[near_x] + row[far_x] + (x & 1 ? 2 : 1)) >> 2;
+    if (plane.upsampling == FANCY_H1V2) return (3 * row[x] + far_row[x] + (y & 1 ? 2 : 1)) >> 2;
+    int here = 3 * row[near_x] + far_row[near_x], there = 3 * row[far_x] + far_row[far_x];
+    return (3 * here + there + (x & 1 ? 7 : 8)) >> 4;
+}
+
+// Y, Cb, Cr to packed R, G, B (bytes 0, 1, 2); jdcolor's constants: 1.40200, 0.34414, 0.71414, 1.77200 times 2^16.
+DEVICE u32 ycc_to_rgb(int y, int cb, int cr) {
+    cb -= 128, cr -= 128;
+    int r = y + ((91881 * cr + 32768) >> 16);
+    int g = y + ((-22554 * cb - 46802 * cr + 32768) >> 16);
+    int b = y + ((116130 * cb + 32768) >> 16);
+    return pack_saturated(g, r, pack_saturated(0, b, 0));
+}
+
+// DALI's RGB to YCbCr: BT.601, studio swing.
+DEVICE u32 rgb_to_studio_ycc(u32 rgb) {
+    float r = (float)(rgb & 255), g = (float)(rgb >> 8 & 255), b = (float)(rgb >> 16 & 255);
+    int y = (int)(0.25678824f * r + 0.50412941f * g + 0.09790588f * b + 16.5f);
+    int cb = (int)(-0.14822290f * r - 0.29099279f * g + 0.43921569f * b + 128.5f);
+    int cr = (int)(0.43921569f * r - 0.36778831f * g - 0.07142737f * b + 128.5f);
+    return pack_saturated(cb, y, pack_saturated(0, cr, 0));
+}
+
+// Up to three bytes in the order of the output type.
+DEVICE u32 pixel(const Plane *planes, int colour, int output_type, int x, int y) {
+    int first = sample(planes[0], x, y);
+    if (output_type == OUTPUT_GRAY && colour != COLOUR_RGB) return first;
+    u32 rgb;
+    if (colour == COLOUR_GRAY) {
+        rgb = first * 0x010101u;
+    } else {
+        int second = sample(planes[1], x, y), third = sample(planes[2], x, y);
+        rgb = colour == COLOUR_RGB ? first | second << 8 | third << 16 : ycc_to_rgb(first, second, third);
+    }
+    if (output_type == OUTPUT_BGR) return __byte_perm(rgb, 0, 0x4012);
+    if (output_type == OUTPUT_GRAY)  // jdcolor: rgb_gray_convert
+        return (19595 * (rgb & 255) + 38470 * (rgb >> 8 & 255) + 7471 * (rgb >> 16 & 255) + 32768) >> 16;
+    return output_type == OUTPUT_YCBCR ? rgb_to_studio_ycc(rgb) : rgb;
+}
+
+#define PIXEL_THREADS 256
+#define PIXELS_EACH 4
+#define PIXEL_CHUNK (PIXEL_THREADS * PIXELS_EACH * 4)
+
+// A window of every picture as interleaved bytes, four pixels a thread at a time.
+KERNEL __launch_bounds__(PIXEL_THREADS) jpeg_pixels(const Batch *batch) {
+    int at = locate(batch->pixel_first, batch->count, blockIdx.x);
+    if (batch->status[at]) return;
+    const Image &image = batch->images[at];
+    const Pixels &window = batch->pixels[at];
+    Plane planes[3];
+#pragma unroll
+    for (int c = 0; c < 3; c++) planes[c] = open_plane(batch, image.component[c < image.components ? c : 0]);
+    int output_type = batch->output_type, colour = image.colour;
+    int channels = output_type == OUTPUT_GRAY ? 1 : 3;
+    int size = window.width * window.height;
+    u8 *out = batch->out + window.out;
+    int begin = (blockIdx.x - batch->pixel_first[at]) * PIXEL_CHUNK, end = min(begin + PIXEL_CHUNK, size);
+    for (int first = begin + threadIdx.x * PIXELS_EACH; first < end; first += PIXEL_THREADS * PIXELS_EACH) {
+        int row = first / window.width, column = first - row * window.width;
+        u32 four[PIXELS_EACH];
+        int count = min(PIXELS_EACH, end - first);
+#pragma unroll
+        for (int i = 0; i < PIXELS_EACH; i++) {
+            four[i] = 0;
+            if (i >= count) continue;
+            four[i] = pixel(planes, colour, output_type, window.x + column * window.step_x_x + row * window.step_y_x,
+                            window.y + column * window.step_x_y + row * window.step_y_y);
+            if (++column == window.width) column = 0, row++;
+        }
+        u8 *to = out + (i64)first * channels;
+        if (count == PIXELS_EACH && ((u64)to & 3) == 0) {
+            u32 *words = (u32 *)to;
+            if (channels == 1) {
+                words[0] = four[0] | four[1] << 8 | four[2] << 16 | four[3] << 24;
+            } else {
+                words[0] = __byte_perm(four[0], four[1], 0x4210);
+                words[1] = __byte_perm(four[1], four[2], 0x5421);
+                words[2] = __byte_perm(four[2], four[3], 0x6542);
+            }
+        } else {
+            for (int i = 0; i < count; i++)
+                for (int k = 0; k < channels; k++) to[i * channels + k] = (u8)(four[i] >> (8 * k));
+        }
+    }
+}

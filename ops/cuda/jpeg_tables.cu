@@ -1,0 +1,86 @@
+// Lookup tables of the Huffman codes, one block of threads a table (T.81, C.2 and F.2.2.3).
+#include "jpeg_common.cuh"
+
+#ifndef LOOKUP_BITS
+#define LOOKUP_BITS 9  // 99 % of all codes are no longer
+#endif
+#define LONG_LENGTHS (16 - LOOKUP_BITS)
+
+// What a code does, in one word: bits it takes with its extra bits (0..7), how far the zig-zag index moves (16..23),
+// how many extra bits (24..27). Bit 8 marks a pattern that is no code. 0 in the lookup table: a longer code.
+#define ENTRY_MOVE 0x00ff00ffu
+#define ENTRY_INVALID 0x00010101u
+#define ENTRY_IS_INVALID 0x100u
+
+struct HuffmanTable {
+    u32 lookup[1 << LOOKUP_BITS];
+    u32 limit[LONG_LENGTHS + 1];  // per length above LOOKUP_BITS: the first 16-bit pattern behind its codes
+    i32 delta[LONG_LENGTHS + 1];  // symbol index less code
+    u8 symbol[256];
+};
+
+DEVICE u32 code_entry(u32 symbol, u32 length, bool is_dc) {
+    u32 size = symbol & 15, run = symbol >> 4;
+    u32 move = is_dc ? 1 : size ? run + 1 : run == 15 ? 16 : 64;
+    return size << 24 | move << 16 | (length + size);
+}
+
+KERNEL jpeg_tables(const Batch *batch) {
+    __shared__ int first[18], index[18];  // per length: first code, index of its first symbol
+    __shared__ int bad;
+    const Image &image = batch->images[blockIdx.x >> 2];
+    if (image.block_count == 0) return;
+    int slot = blockIdx.x & 1, is_dc = !(blockIdx.x & 2);
+    int offset = is_dc ? image.dc[slot] : image.ac[slot];
+    if (offset == 0) return;
+    HuffmanTable &table = ((HuffmanTable *)batch->tables)[blockIdx.x];
+    const u8 *counts = batch->raw + image.raw + offset, *symbols = counts + 16;
+    if (threadIdx.x == 0) {
+        int code = 0, total = 0;
+        bad = offset + 16 > image.raw_size;
+        for (int length = 1; length <= 16 && !bad; length++) {
+            first[length] = code;
+            index[length] = total;
+            code += counts[length - 1];
+            total += counts[length - 1];
+            if (counts[length - 1] && code >= 1 << length) bad = 1;  // all ones is no code
+            code <<= 1;
+        }
+        first[17] = code;
+        index[17] = total;
+        if (bad || total > 256 || offset + 16 + total > image.raw_size) bad = 1;
+    }
+    __syncthreads();
+    if (bad) {
+        if (threadIdx.x == 0) atomicOr(&batch->status[blockIdx.x >> 2], BAD_TABLE);
+        return;
+    }
+    for (int i = threadIdx.x; i < 256; i += blockDim.x) {
+        u8 symbol = i < index[17] ? symbols[i] : 0;
+        table.symbol[i] = symbol;
+        if (is_dc && symbol > 15) atomicOr(&batch->status[blockIdx.x >> 2], BAD_TABLE);
+    }
+    for (int i = threadIdx.x; i < 1 << LOOKUP_BITS; i += blockDim.x) {
+        u32 entry = 0;
+        for (int length = 1; length <= LOOKUP_BITS && !entry; length++) {
+            int nth = (i >> (LOOKUP_BITS - length)) - first[length];
+            if (nth < index[length + 1] - index[length]) entry = code_entry(symbols[index[length] + nth], length, is_dc);
+        }
+        table.lookup[i] = entry;
+    }
+    for (int i = threadIdx.x; i < LONG_LENGTHS; i += blockDim.x) {
+        int length = LOOKUP_BITS + 1 + i;
+        table.limit[i] = (u32)(first[length] + index[length + 1] - index[length]) << (16 - length);
+        table.delta[i] = index[length] - first[length];
+    }
+}
+
+// A code longer than LOOKUP_BITS; bits: the stream, left-aligned.
+DEVICE u32 long_code(const HuffmanTable &table, u32 bits, bool is_dc) {
+    u32 pattern = bits >> 16;
+    int i = 0;
+    while (i < LONG_LENGTHS && pattern >= table.limit[i]) i++;
+    if (i == LONG_LENGTHS) return ENTRY_INVALID;
+    int length = LOOKUP_BITS + 1 + i;
+    return code_entry(table.symbol[(table.delta[i] + (pattern >> (16 - length))) & 255], length, is_dc);
+}
