@@ -359,9 +359,8 @@ def main() -> None:
     odd = [p.read_bytes() for p in sorted(options.odd.rglob("*")) if p.is_file()] if options.odd else []
     files = Files(blobs)
     everything = Files([*blobs, *(b for b in odd if 0 < pixels_of(b) < 50_000_000)])
-    print(
-        f"{len(files)} files, {files.lengths.mean() / 1e3:.1f} kB and {files.pixels.mean() / 1e6:.3f} Mpixel in the mean"
-    )
+    size, area = files.lengths.mean() / 1e3, files.pixels.mean() / 1e6
+    print(f"{len(files)} files, {size:.1f} kB and {area:.3f} Mpixel in the mean")
     results: dict[str, Any] = {}
     sections: dict[str, Callable[[], dict[str, Any]]] = {
         "library": info,

@@ -68,6 +68,8 @@ def read_headers(
     """Walk the header of every image ``buffer[offset : offset + size]``; returns one HEADER row for each."""
     table = np.zeros(len(offsets), HEADER) if out is None else out
     columns = table.view(np.int32).reshape(len(offsets), _COLUMNS)
+    buffer = buffer.view()
+    buffer.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
     _walk_all(buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int64), columns)
     return table
 

@@ -1,0 +1,201 @@
+"""Decoding on the host: the headers of all images first, then every image straight into its place in the output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .batch import I32, I64, Batch
+from .context import Context
+from .errors import SampleError
+from .image_formats import Header, check_pixels, probe, recognise
+from .pixels import Pixels, channels_of, orient, recolour
+from .types import DALIImageType
+
+MAX_PIXELS = 178_956_970
+"""The default limit on an image (2^29 bytes of RGB), by which Pillow refuses decompression bombs too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decoded images are to be like."""
+
+    output_type: DALIImageType = DALIImageType.RGB
+    dtype: np.dtype[Any] = np.dtype(np.uint8)  # noqa: RUF009 (immutable)
+    adjust_orientation: bool = True
+    fast_idct: bool = False
+    fancy_upsampling: bool = False
+    max_pixels: int = MAX_PIXELS
+
+
+Windows = Callable[[I64, I64], tuple[I64, I64]]
+"""Heights and widths, int64[N], to anchors (y, x) and shapes (h, w), int64[N, 2]; rejects what it cannot cut."""
+
+
+@dataclass(slots=True)
+class Headers:
+    """What the headers of N encoded images say. Bad images are rejected already and have no pixels."""
+
+    jpeg: npt.NDArray[Any]
+    """[N] rows of `jpeg_header.HEADER`; status NOT_JPEG where the image is something else."""
+    others: dict[int, Header]
+    """The images that are no JPEGs, by place."""
+    good: npt.NDArray[np.bool_]
+    orientation: I32
+    """[N], 1 where it is to be ignored."""
+    height: I64
+    """[N], as seen (oriented)."""
+    width: I64
+    channels: I64
+    """[N], as decoded with ANY_DATA."""
+
+    def drop(self, i: int) -> None:
+        """Image ``i`` turned out to be bad."""
+        self.good[i] = False
+        self.height[i] = self.width[i] = 0
+
+
+def encoded(batch: Batch, i: int) -> memoryview:
+    """The bytes of image ``i``; no copy."""
+    start = int(batch.offsets[i])
+    return memoryview(batch.data[start : start + int(batch.shapes[i, 0])])
+
+
+def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
+    """Walk the headers of all images. What is none, or too large, is rejected."""
+    from . import jpeg_header
+
+    jpeg = jpeg_header.read_headers(batch.data, batch.offsets, batch.shapes[:, 0].astype(np.int64))
+    n = len(batch)
+    turned = jpeg["orientation"].astype(np.int32) if rules.adjust_orientation else np.ones(n, np.int32)
+    swap = turned >= 5
+    height, width = jpeg["height"].astype(np.int64), jpeg["width"].astype(np.int64)
+    height, width = np.where(swap, width, height), np.where(swap, height, width)
+    headers = Headers(
+        jpeg, {}, np.ones(n, np.bool_), turned, height, width, np.where(jpeg["components"] == 1, 1, 3).astype(np.int64)
+    )
+    plain = (jpeg["status"] == jpeg_header.OK) & (height * width <= rules.max_pixels)
+    for i in np.flatnonzero(~plain).tolist():
+        try:
+            _examine(headers, i, encoded(batch, i), rules)
+        except SampleError as e:
+            headers.drop(i)
+            ctx.reject(i, e.code, str(e))
+    return headers
+
+
+def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
+    from .jpeg_cpu import check_header
+
+    if recognise(data) == "jpeg":
+        check_header(headers.jpeg[i])
+    else:
+        header = probe(data)
+        headers.others[i] = header
+        headers.orientation[i] = header.orientation if rules.adjust_orientation else 1
+        swap = headers.orientation[i] >= 5
+        headers.height[i] = header.width if swap else header.height
+        headers.width[i] = header.height if swap else header.width
+        headers.channels[i] = header.channels
+    check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels)
+
+
+def decode_others(ctx: Context, batch: Batch, headers: Headers, rules: Rules) -> dict[int, Pixels]:
+    """The images that are no JPEGs, decoded, oriented and recoloured; ``headers`` learn their true shapes."""
+    if not headers.others:
+        return {}
+    from .pillow_decode import decode
+
+    images: dict[int, Pixels] = {}
+    for i, header in headers.others.items():
+        if not headers.good[i]:
+            continue
+        try:
+            pixels = decode(encoded(batch, i), header, rules.adjust_orientation, rules.max_pixels)
+        except SampleError as e:
+            headers.drop(i)
+            ctx.reject(i, e.code, str(e))
+            continue
+        images[i] = recolour(pixels, rules.output_type, rules.dtype)
+        headers.height[i], headers.width[i] = pixels.shape[:2]
+        headers.channels[i] = pixels.shape[2]
+    return images
+
+
+def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> I32:
+    """[N, 3] of images of these sizes; no pixels for bad ones."""
+    if rules.output_type is DALIImageType.ANY_DATA:
+        channels = headers.channels
+    else:
+        channels = np.full(len(heights), channels_of(rules.output_type, 3), np.int64)
+    shapes = np.stack([heights, widths, channels], axis=1).astype(np.int32)
+    shapes[~headers.good, :2] = 0
+    return shapes
+
+
+def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Batch:
+    """The images of ``batch`` (1-D uint8) as HWC, or what ``windows`` cut out of them."""
+    headers = read_headers(ctx, batch, rules)
+    others = decode_others(ctx, batch, headers, rules)
+    anchors = None
+    heights, widths = headers.height, headers.width
+    if windows is not None:
+        anchors, sizes = cut(ctx, headers, windows)
+        heights, widths = sizes[:, 0], sizes[:, 1]
+    out = Batch.allocate(ctx.empty, output_shapes(headers, rules, heights, widths), rules.dtype, "HWC", batch.samples)
+    for i in np.flatnonzero(headers.good).tolist():
+        anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
+        if i in others:
+            out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])
+            continue
+        try:
+            _decode_jpeg(encoded(batch, i), headers.jpeg[i], int(headers.orientation[i]), rules, anchor, out, i)
+        except SampleError as e:
+            headers.drop(i)
+            ctx.reject(i, e.code, str(e))
+    return out
+
+
+def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
+    """Anchors and shapes of the windows in good images; images whose window was refused become bad."""
+    before = len(ctx.rejects)
+    anchors, sizes = windows(headers.height, headers.width)
+    gone = {r.slot for r in ctx.rejects[before:]}
+    if gone:
+        for i in np.flatnonzero(np.isin(ctx.samples.slot, list(gone))).tolist():
+            headers.drop(i)
+    return anchors, np.where(headers.good[:, None], sizes, 0)
+
+
+def _window(image: Pixels, anchor: tuple[int, int] | None, shape: npt.NDArray[np.int32]) -> Pixels:
+    if anchor is None:
+        return image
+    y, x = anchor
+    return image[y : y + int(shape[0]), x : x + int(shape[1])]
+
+
+def _decode_jpeg(
+    data: memoryview, row: Any, orientation: int, rules: Rules, anchor: tuple[int, int] | None, out: Batch, i: int
+) -> None:
+    from .jpeg_cpu import decode_into, stored_channels
+
+    converts = rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
+    if orientation == 1 and anchor is None and not converts:
+        start = int(out.offsets[i])
+        place = memoryview(out.data[start : start + int(np.prod(out.shapes[i], dtype=np.int64))])
+        decode_into(data, row, rules.output_type, rules.fast_idct, place)
+        return
+    space = DALIImageType.RGB if rules.output_type is DALIImageType.YCbCr else rules.output_type
+    shape = (int(row["height"]), int(row["width"]), channels_of(space, stored_channels(row)))
+    whole = np.empty(shape, np.uint8)
+    decode_into(data, row, space, rules.fast_idct, whole.reshape(-1).data)
+    part = _window(orient(whole, orientation), anchor, out.shapes[i])
+    if converts:
+        # BGR and GRAY are what the decoder gave; only the type is still to change.
+        to = rules.output_type if rules.output_type is DALIImageType.YCbCr else DALIImageType.ANY_DATA
+        part = recolour(part, to, rules.dtype)
+    out.sample(i)[...] = part
