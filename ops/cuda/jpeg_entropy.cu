@@ -168,7 +168,7 @@ DEVICE u32 follow(const Stream &stream, const HuffmanTable *tables, const Mcu &m
     }
 }
 
-struct EntropyShared {
+struct __align__(16) EntropyShared {
     HuffmanTable tables[4];
     u32 states[STEPS + 1];     // at the start of every step
     u16 counts[STEPS];         // blocks that end in it

@@ -12,7 +12,7 @@
 #define ENTRY_INVALID 0x00010101u
 #define ENTRY_IS_INVALID 0x100u
 
-struct HuffmanTable {
+struct __align__(16) HuffmanTable {
     u32 lookup[1 << LOOKUP_BITS];
     u32 limit[LONG_LENGTHS + 1];  // per length above LOOKUP_BITS: the first 16-bit pattern behind its codes
     i32 delta[LONG_LENGTHS + 1];  // symbol index less code

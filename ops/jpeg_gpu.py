@@ -1,0 +1,614 @@
+"""JPEG decoding by our own CUDA kernels: what the host plans for a batch, and the launches.
+
+Everything here works on arrays with one row an image; nothing costs Python time per image, and nothing waits for the
+device. A batch is one upload of metadata, one memset and at most eight launches on a stream of the caller's:
+
+    tables -> unstuff -> entropy -> dc -> idct -> pixels | weights, resize
+
+The sources are in ops/cuda/jpeg_*.cu. The kernels find bad data themselves: ``status`` holds one word an image, 0 where
+the picture is right and BAD_... bits where another decoder must look at the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import jpeg_header as header
+from .resample import NEAREST, TABLE, TABLE_SIZE, TABLE_START
+
+SOURCES = Path(__file__).parent / "cuda"
+ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
+KERNELS = (
+    "jpeg_tables jpeg_unstuff jpeg_entropy jpeg_dc jpeg_idct jpeg_pixels jpeg_weights jpeg_resize jpeg_layout".split()
+)
+
+# Status bits, as in jpeg_common.cuh.
+UNSUPPORTED, BAD_TABLE, BAD_CODE, MISSING, EXTRANEOUS, BAD_RESTART, OUT_OF_RANGE = (1 << i for i in range(7))
+
+RGB, BGR, GRAY, YCBCR = range(4)  # output types
+UINT8, FLOAT16, FLOAT32 = range(3)  # output dtypes
+_DTYPES = (np.dtype(np.uint8), np.dtype(np.float16), np.dtype(np.float32))
+
+# Sizes the kernels are compiled with; jpeg_layout reports them.
+ENTROPY_THREADS = 128
+SUBSEQUENCE_BITS = 4096
+ENTRIES_EACH = SUBSEQUENCE_BITS // 2 + 64
+UNSTUFF_THREADS = 512
+UNSTUFF_CHUNK = UNSTUFF_THREADS * 16
+IDCT_THREADS = 256
+IDCT_GROUPS = 32
+PIXEL_THREADS = 256
+PIXEL_CHUNK = PIXEL_THREADS * 16
+RESIZE_THREADS = 256
+RESIZE_ROWS = 32
+TABLE_BYTES = 2368
+
+_MAX_BLOCKS = 1 << 24  # 64-megapixel 4:4:4 pictures go elsewhere
+
+COMPONENT = np.dtype(
+    [("plane", np.int64)]
+    + [
+        (name, np.int32)
+        for name in "h v first width height pitch quant quant_wide expand_x expand_y".split()
+        + "roi_group roi_row roi_groups roi_rows".split()
+    ]
+)
+IMAGE = np.dtype(
+    [(name, np.int64) for name in "raw words entries blocks".split()]
+    + [
+        (name, np.int32)
+        for name in "raw_size scan width height components colour mcus_x mcus blocks_in_mcu block_count".split()
+        + "restart segments segment_count dc_slots ac_slots".split()
+    ]
+    + [("dc", np.int32, (2,)), ("ac", np.int32, (2,)), ("unused", np.int32), ("component", COMPONENT, (3,))]
+)
+AXIS = np.dtype(
+    [("weights", np.int64), ("stride", np.int64), ("lo", np.float32), ("scale", np.float32), ("support", np.float32)]
+    + [(name, np.int32) for name in "table table_last first count taps begin end flip unused".split()]
+)
+RESIZE = np.dtype([("out", np.int64), ("axis", AXIS, (2,)), ("stride_c", np.int32), ("image", np.int32)])
+PIXELS = np.dtype(
+    [("out", np.int64)]
+    + [(name, np.int32) for name in "x y step_x_x step_x_y step_y_x step_y_y width height".split()]
+)
+_POINTERS = (
+    "raw words segments stream tables blocks entries planes weights filters out status tickets unstuff_chain "
+    "entropy_chain images unstuff_first entropy_first idct_first pixel_first resize_first resize pixels"
+).split()
+BATCH = np.dtype(
+    [(name, np.uint64) for name in _POINTERS]
+    + [
+        (name, np.int32) for name in "count output_type out_dtype round_to_uint8 tile_rows unused".split()
+    ]
+    + [("mul", np.float32, (4,)), ("add", np.float32, (4,))]
+)
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+
+
+class Runtime(Protocol):
+    """What runs the kernels: CuPy, or an emulator in tests."""
+
+    def allocate(self, size: int) -> tuple[Any, int]:
+        """Device memory, aligned to 256 bytes: its owner and its address."""
+
+    def upload(self, address: int, data: NDArray[np.uint8], stream: Any) -> None:
+        """Copy to the device in stream order; ``data`` may be reused at once."""
+
+    def zero(self, address: int, size: int, stream: Any) -> None: ...
+
+    def launch(self, kernel: str, grid: int, threads: int, batch: int, stream: Any) -> None: ...
+
+
+@dataclass
+class Plan:
+    """What decoding a batch takes, before any output is chosen."""
+
+    images: NDArray[Any]  # IMAGE
+    status: I32  # what is known before the device has seen a byte
+    orientation: I32
+    unstuff_first: I32
+    entropy_first: I32
+    idct_first: I32
+    words: int
+    segments: int
+    blocks: int
+    entries: int
+    planes: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def _firsts(counts: NDArray[Any]) -> I32:
+    """Exclusive sums with the total behind them."""
+    sums = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=sums[1:])
+    if sums[-1] >= 1 << 31:
+        raise ValueError("the batch is too large for one plan: split it")
+    return sums.astype(np.int32)
+
+
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+def plan_decode(
+    headers: NDArray[Any], offsets: I64, sizes: I64, windows: I32 | None = None, luma_only: bool = False
+) -> Plan:
+    """Plan a batch of files at ``offsets`` of one buffer.
+
+    ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
+    default: all. ``luma_only``: chroma is not needed (gray output).
+    """
+    n = len(headers)
+    images = np.zeros(n, IMAGE)
+    ok = (headers["status"] == header.OK) & (headers["width"] > 0)
+    components = np.where(ok, headers["components"], 1)
+    single = components == 1
+    h = np.where(single[:, None], 1, headers["h"][:, :3])
+    v = np.where(single[:, None], 1, headers["v"][:, :3])
+    used = np.arange(3) < components[:, None]
+    h, v = np.where(used & ok[:, None], h, 0), np.where(used & ok[:, None], v, 0)
+    h_max, v_max = np.maximum(h.max(1), 1), np.maximum(v.max(1), 1)
+    width, height = headers["width"].astype(np.int64), headers["height"].astype(np.int64)
+    mcus_x, mcus_y = _ceil(width, 8 * h_max), _ceil(height, 8 * v_max)
+    in_mcu = (h * v).sum(1)
+    block_count = mcus_x * mcus_y * in_mcu
+    scan_bytes = np.maximum(sizes - headers["scan_offset"], 0)
+
+    dc_slots, dc_tables, dc_fits = _table_slots(headers["dc"], components)
+    ac_slots, ac_tables, ac_fits = _table_slots(headers["ac"], components)
+    status = np.where(ok & dc_fits & ac_fits & (block_count < _MAX_BLOCKS), 0, UNSUPPORTED)
+    # A block takes two bits at least, so a huge picture from a small file needs no memory to be refused.
+    status = np.where((status == 0) & (block_count * 2 > scan_bytes * 8), MISSING, status).astype(np.int32)
+    go = status == 0
+    block_count = np.where(go, block_count, 0)
+    scan_bytes = np.where(go, scan_bytes, 0)
+    subsequences = _ceil(scan_bytes * 8, SUBSEQUENCE_BITS) + 1
+    words = _ceil(scan_bytes, 128) * 32 + 32
+    restart = headers["restart_interval"]
+    segment_count = np.where(go & (restart > 0), _ceil(mcus_x * mcus_y, np.maximum(restart, 1)) - 1, 0)
+
+    for name, value in {
+        "raw": offsets, "raw_size": sizes, "scan": headers["scan_offset"], "width": width, "height": height,
+        "components": components, "colour": headers["colour"], "mcus_x": mcus_x, "mcus": mcus_x * mcus_y,
+        "blocks_in_mcu": in_mcu, "block_count": block_count, "restart": restart, "segment_count": segment_count,
+        "words": _starts(words), "entries": _starts(subsequences * ENTRIES_EACH), "blocks": _starts(block_count),
+        "segments": _starts(segment_count), "dc": dc_tables, "ac": ac_tables,
+    }.items():  # fmt: skip
+        images[name] = value
+
+    component = images["component"]
+    first = np.cumsum(h * v, 1) - h * v
+    component["h"], component["v"], component["first"] = h, v, first
+    component["quant"] = headers["quant"][:, :3]
+    component["quant_wide"] = headers["quant_16bit"][:, None] >> np.arange(3) & 1
+    component["expand_x"] = h_max[:, None] // np.maximum(h, 1)
+    component["expand_y"] = v_max[:, None] // np.maximum(v, 1)
+    component["width"] = _ceil(width[:, None] * h, h_max[:, None])
+    component["height"] = _ceil(height[:, None] * v, v_max[:, None])
+    component["pitch"] = _ceil(mcus_x[:, None] * h, 4) * 32
+    plane_bytes = np.where(go[:, None], component["pitch"].astype(np.int64) * (mcus_y[:, None] * v * 8), 0)
+    component["plane"] = _starts(plane_bytes.reshape(-1)).reshape(n, 3)
+    for name, slots in (("dc_slots", dc_slots), ("ac_slots", ac_slots)):
+        images[name] = ((((1 << (h * v)) - 1) << first) * slots).sum(1)
+
+    _plan_window(component, width, height, windows)
+    unneeded = ~used | ~go[:, None]
+    if luma_only:
+        unneeded |= (np.arange(3) > 0) & (headers["colour"][:, None] != header.RGB)
+    component["roi_groups"][unneeded] = 0
+    idct_tiles = _ceil(component["roi_groups"].astype(np.int64) * component["roi_rows"], IDCT_GROUPS)
+    total_entries = int((subsequences * ENTRIES_EACH).sum())
+    if total_entries >= 1 << 32:
+        raise ValueError("the batch has more than a gigabyte of compressed data: split it")
+    return Plan(
+        images=images,
+        status=status,
+        orientation=headers["orientation"].astype(np.int32),
+        unstuff_first=_firsts(np.where(go, _ceil(scan_bytes + 15, UNSTUFF_CHUNK), 0)),
+        entropy_first=_firsts(np.where(go, _ceil(subsequences, ENTROPY_THREADS - 1), 0)),
+        idct_first=_firsts(idct_tiles.reshape(-1)),
+        words=int(words.sum()),
+        segments=int(segment_count.sum()),
+        blocks=int(block_count.sum()),
+        entries=total_entries,
+        planes=int(plane_bytes.sum()),
+    )
+
+
+def _starts(counts: NDArray[Any]) -> NDArray[Any]:
+    return np.cumsum(counts, dtype=np.int64) - counts
+
+
+def _table_slots(tables: NDArray[np.int32], components: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Which of two table slots each component uses, the tables in the slots, and whether two are enough."""
+    a, b, c = tables[:, 0], tables[:, 1], tables[:, 2]
+    colour = components == 3
+    second = np.where(colour, np.where(b != a, b, np.where(c != a, c, 0)), 0)
+    slots = np.stack([np.zeros_like(a), colour & (b != a), colour & (c != a)], 1)
+    fits = ~colour | (c == a) | (c == second)
+    return slots, np.stack([a, second], 1), fits
+
+
+def _plan_window(component: NDArray[Any], width: I64, height: I64, windows: I32 | None) -> None:
+    """Blocks that hold the window and one sample more on each side, which upsampling reads."""
+    if windows is None:
+        x0 = y0 = np.zeros_like(width)
+        x1, y1 = width, height
+    else:
+        x0, y0, x1, y1 = windows.astype(np.int64).T
+        x0, y0 = np.clip(x0, 0, width - 1), np.clip(y0, 0, height - 1)
+        x1, y1 = np.clip(x1, x0 + 1, width), np.clip(y1, y0 + 1, height)
+    expand_x, expand_y = component["expand_x"], component["expand_y"]
+    last_x = np.minimum((x1[:, None] - 1) // expand_x + (expand_x > 1), component["width"] - 1)
+    last_y = np.minimum((y1[:, None] - 1) // expand_y + (expand_y > 1), component["height"] - 1)
+    first_x = np.maximum(x0[:, None] // expand_x - (expand_x > 1), 0)
+    first_y = np.maximum(y0[:, None] // expand_y - (expand_y > 1), 0)
+    component["roi_group"], component["roi_row"] = first_x // 32, first_y // 8
+    component["roi_groups"] = last_x // 32 - first_x // 32 + 1
+    component["roi_rows"] = last_y // 8 - first_y // 8 + 1
+
+
+def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Exif orientation as (stored x runs backwards, stored y runs backwards, axes are swapped)."""
+    flip_x = np.isin(orientation, (2, 3, 7, 8))
+    flip_y = np.isin(orientation, (3, 4, 6, 7))
+    return flip_x, flip_y, orientation >= 5
+
+
+@dataclass
+class Output:
+    """What to make of the planes: interleaved pixels, or resized and normalised tensors."""
+
+    shapes: I32  # height, width per image, as the user sees them
+    offsets: I64  # first element of each
+    elements: int
+    dtype: int = UINT8
+    output_type: int = RGB
+    pixels: NDArray[Any] | None = None  # PIXELS
+    resize: NDArray[Any] | None = None  # RESIZE
+    weights: int = 0
+    threads: int = RESIZE_THREADS
+    round_to_uint8: bool = True
+    mul: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
+    add: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+
+
+def pixel_output(
+    plan: Plan, output_type: int = RGB, windows: I32 | None = None, orient: bool = True, offsets: I64 | None = None
+) -> Output:
+    """The pictures as interleaved bytes (HWC), the right way up. ``windows``: x0, y0, x1, y1 in the picture as it is
+    shown; default: all of it. ``offsets``: where each goes in the output; default: packed."""
+    images = plan.images
+    flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(len(plan), np.int32))
+    width, height = images["width"], images["height"]
+    shown_w, shown_h = np.where(swap, height, width), np.where(swap, width, height)
+    if windows is None:
+        x0, y0, x1, y1 = np.zeros_like(shown_w), np.zeros_like(shown_h), shown_w, shown_h
+    else:
+        x0, y0, x1, y1 = windows.T
+        x0, y0 = np.clip(x0, 0, shown_w), np.clip(y0, 0, shown_h)
+        x1, y1 = np.clip(x1, x0, shown_w), np.clip(y1, y0, shown_h)
+    go = plan.status == 0
+    rows = np.zeros(len(plan), PIXELS)
+    rows["width"], rows["height"] = np.where(go, x1 - x0, 0), np.where(go, y1 - y0, 0)
+    stored_x0, stored_y0 = np.where(swap, y0, x0), np.where(swap, x0, y0)
+    sign_x, sign_y = np.where(flip_x, -1, 1), np.where(flip_y, -1, 1)
+    rows["x"] = np.where(flip_x, width - 1 - stored_x0, stored_x0)
+    rows["y"] = np.where(flip_y, height - 1 - stored_y0, stored_y0)
+    rows["step_x_x"], rows["step_y_x"] = np.where(swap, 0, sign_x), np.where(swap, sign_x, 0)
+    rows["step_x_y"], rows["step_y_y"] = np.where(swap, sign_y, 0), np.where(swap, 0, sign_y)
+    sizes = rows["width"].astype(np.int64) * rows["height"] * (1 if output_type == GRAY else 3)
+    rows["out"] = _starts(sizes) if offsets is None else offsets
+    return Output(
+        shapes=np.stack([rows["height"], rows["width"]], 1),
+        offsets=rows["out"],
+        elements=int(sizes.sum()) if offsets is None else int((rows["out"] + sizes).max(initial=0)),
+        output_type=output_type,
+        pixels=rows,
+    )
+
+
+@dataclass
+class AxisSpec:
+    """One direction of a resize, per image, in the picture as it is shown; arguments as in resample's plan."""
+
+    lo: NDArray[np.float32]  # source interval that ...
+    hi: NDArray[np.float32]
+    size: I32  # ... so many outputs cover
+    first: I32  # outputs that are kept: [first, first + count)
+    count: I32
+    filter: I32  # NEAREST, TRIANGULAR, ...
+    support: NDArray[np.float32]
+    begin: I32  # source samples that may be read; outside, the border sample stands in
+    end: I32
+
+
+def resize_output(
+    plan: Plan,
+    x: AxisSpec,
+    y: AxisSpec,
+    *,
+    mirror: NDArray[np.bool_] | None = None,
+    orient: bool = True,
+    output_type: int = RGB,
+    dtype: int = FLOAT32,
+    layout: str = "CHW",
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    scale: float = 1.0,
+    shift: float = 0.0,
+    round_to_uint8: bool = True,
+) -> Output:
+    """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, as crop_mirror_normalize does."""
+    n, images = len(plan), plan.images
+    channels = 1 if output_type == GRAY else 3
+    flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(n, np.int32))
+    out_w, out_h = x.count.astype(np.int64), y.count.astype(np.int64)
+    go = plan.status == 0
+    rows = np.zeros(n, RESIZE)
+    sizes = out_w * out_h * channels
+    base = _starts(sizes)
+    if layout == "CHW":
+        stride_x, stride_y, stride_c = np.ones(n, np.int64), out_w, out_w * out_h
+    else:
+        stride_x, stride_y, stride_c = np.full(n, channels, np.int64), out_w * channels, np.ones(n, np.int64)
+    rows["out"], rows["stride_c"], rows["image"] = base, stride_c, np.arange(n)
+    backwards_x = np.zeros(n, bool) if mirror is None else mirror.astype(bool)
+    swapped = swap[:, None]
+    axis = rows["axis"]
+    extents = np.stack([images["width"], images["height"]], 1)
+    shown = (x, stride_x, backwards_x), (y, stride_y, np.zeros(n, bool))
+    for stored, flip in ((0, flip_x), (1, flip_y)):
+        (a, stride_a, back_a), (b, stride_b, back_b) = shown[stored], shown[1 - stored]
+        # A turned picture's stored x is the shown y, and the other way round.
+        pick = {
+            name: np.where(swapped[:, 0], getattr(b, name), getattr(a, name))
+            for name in "lo hi size first count filter support begin end".split()
+        }
+        extent = extents[:, stored]
+        column = axis[:, stored]
+        column["lo"] = np.where(flip, (extent - pick["hi"]).astype(np.float32), pick["lo"])
+        column["scale"] = ((pick["hi"] - pick["lo"]) / pick["size"].astype(np.float32)).astype(np.float32)
+        column["support"], column["flip"] = pick["support"], flip
+        column["first"] = np.where(flip, pick["size"] - pick["first"] - pick["count"], pick["first"])
+        column["count"] = np.where(go, pick["count"], 0)
+        column["begin"] = np.where(flip, extent - pick["end"], pick["begin"])
+        column["end"] = np.where(flip, extent - pick["begin"], pick["end"])
+        nearest = pick["filter"] == NEAREST
+        column["table"] = np.where(nearest, -1, TABLE_START[pick["filter"]])
+        column["table_last"] = TABLE_SIZE[pick["filter"]] - 1
+        column["taps"] = np.where(nearest, 1, np.maximum(1, np.ceil(pick["support"]))).astype(np.int32)
+        back = np.where(swapped[:, 0], back_b, back_a) ^ flip
+        stride = np.where(swapped[:, 0], stride_b, stride_a)
+        rows["out"] += np.where(back & go, (pick["count"] - 1) * stride, 0)
+        column["stride"] = np.where(back, -stride, stride)
+    weights = (axis["taps"].astype(np.int64) + 1) * axis["count"]
+    axis["weights"] = _starts(weights.reshape(-1)).reshape(n, 2)
+    mul = [scale / std[c % len(std)] for c in range(4)]
+    add = [shift - mean[c % len(mean)] * mul[c] for c in range(4)]
+    widest = int(axis[:, 0]["count"].max(initial=1))
+    columns = _ceil(widest, _ceil(widest, RESIZE_THREADS))
+    return Output(
+        shapes=np.stack([out_h, out_w], 1).astype(np.int32),
+        offsets=base,
+        elements=int(sizes.sum()),
+        dtype=dtype,
+        output_type=output_type,
+        resize=rows,
+        weights=int(weights.sum()),
+        threads=_ceil(columns, 32) * 32,
+        round_to_uint8=round_to_uint8,
+        mul=tuple(mul),
+        add=tuple(add),
+    )
+
+
+def source_windows(plan: Plan, output: Output) -> I32:
+    """The stored pixels that a resize reads: windows for plan_decode, so that only their blocks are computed."""
+    assert output.resize is not None
+    axis = output.resize["axis"]
+    half = axis["support"] / 2
+    low = axis["lo"] + (axis["first"] + 0.5) * axis["scale"] - half - 1
+    high = axis["lo"] + (axis["first"] + axis["count"] - 0.5) * axis["scale"] + half + 2
+    begin = np.clip(np.floor(low), axis["begin"], axis["end"] - 1)
+    end = np.clip(np.ceil(high), axis["begin"] + 1, axis["end"])
+    return np.concatenate([begin, end], 1).astype(np.int32)
+
+
+def resize_tiles(output: Output) -> I32:
+    assert output.resize is not None
+    axis = output.resize["axis"]
+    tiles = _ceil(axis[:, 0]["count"], output.threads) * _ceil(axis[:, 1]["count"], RESIZE_ROWS)
+    return _firsts(np.where(axis[:, 0]["count"] > 0, tiles, 0))
+
+
+class Workspace:
+    """Device memory of one lane: grows to the largest batch it has seen and is reused."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.size = 0
+        self.address = 0
+        self._owner: Any = None
+
+    def reserve(self, size: int) -> None:
+        if size > self.size:
+            self._owner = None
+            self.size = size + size // 8
+            self._owner, self.address = self.runtime.allocate(self.size)
+
+
+@dataclass
+class Decoder:
+    """The kernels and the fixed tables, for any number of lanes."""
+
+    runtime: Runtime
+
+    def __post_init__(self) -> None:
+        self._filters_owner, self._filters = self.runtime.allocate(TABLE.nbytes)
+        self.runtime.upload(self._filters, TABLE.view(np.uint8), None)
+
+    def decode(
+        self, raw: int, plan: Plan, output: Output, out: int, workspace: Workspace, stream: Any, trace: Any = None
+    ) -> int:
+        """Enqueue a batch: files at address ``raw``, output to address ``out``. Returns the address of the status
+        words (int32 per image), which hold until the workspace is used again. ``trace(name)`` is called after each
+        launch, for measurements."""
+        n = len(plan)
+        meta, zeroed, fixed = self._regions(plan, output)
+        at = _align(sum(_align(a.nbytes) for a in meta.values()) + _align(BATCH.itemsize))
+        zero_start, sizes = at, {**zeroed, **fixed}
+        workspace.reserve(at + sum(_align(s) for s in sizes.values()))
+        batch = np.zeros(1, BATCH)
+        addresses: dict[str, int] = {}
+        position = workspace.address + _align(BATCH.itemsize)
+        packed = np.empty(at, np.uint8)
+        for name, array in meta.items():
+            addresses[name] = position
+            start = position - workspace.address
+            packed[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            position += _align(array.nbytes)
+        position = workspace.address + at
+        for name, size in sizes.items():
+            addresses[name] = position
+            position += _align(size)
+        addresses |= {"raw": raw, "out": out, "filters": self._filters}
+        for name in _POINTERS:
+            batch[name] = addresses.get(name, 0)
+        batch["count"], batch["output_type"], batch["out_dtype"] = n, output.output_type, output.dtype
+        batch["round_to_uint8"], batch["tile_rows"] = output.round_to_uint8, RESIZE_ROWS
+        batch["mul"], batch["add"] = output.mul, output.add
+        packed[: BATCH.itemsize] = batch.view(np.uint8)
+        runtime = self.runtime
+        runtime.upload(workspace.address, packed, stream)
+        runtime.zero(workspace.address + zero_start, sum(_align(s) for s in zeroed.values()), stream)
+        for kernel, grid, threads in self._launches(plan, output, meta):
+            if grid:
+                runtime.launch(kernel, grid, threads, workspace.address, stream)
+            if trace is not None:
+                trace(kernel)
+        return addresses["status"]
+
+    def _regions(
+        self, plan: Plan, output: Output
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, int], dict[str, int]]:
+        """Arrays that travel, sizes of the memory that starts as zeros, and of the rest."""
+        meta: dict[str, NDArray[Any]] = {
+            "status": plan.status,
+            "images": plan.images,
+            "unstuff_first": plan.unstuff_first,
+            "entropy_first": plan.entropy_first,
+            "idct_first": plan.idct_first,
+        }
+        if output.pixels is not None:
+            counts = output.pixels["width"].astype(np.int64) * output.pixels["height"]
+            meta |= {"pixels": output.pixels, "pixel_first": _firsts(_ceil(counts, PIXEL_CHUNK))}
+        if output.resize is not None:
+            meta |= {"resize": output.resize, "resize_first": resize_tiles(output)}
+        zeroed = {
+            "tickets": 256,
+            "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
+            "entropy_chain": 8 * int(plan.entropy_first[-1]),
+        }
+        fixed = {
+            "words": 4 * plan.words,
+            "segments": 4 * plan.segments,
+            "stream": 8 * len(plan),
+            "tables": 4 * TABLE_BYTES * len(plan),
+            "blocks": 8 * plan.blocks,
+            "entries": 4 * plan.entries,
+            "planes": plan.planes,
+            "weights": 4 * output.weights,
+        }
+        return meta, zeroed, fixed
+
+    def _launches(self, plan: Plan, output: Output, meta: dict[str, NDArray[Any]]) -> list[tuple[str, int, int]]:
+        n = len(plan)
+        launches = [
+            ("jpeg_tables", 4 * n, 128),
+            ("jpeg_unstuff", int(plan.unstuff_first[-1]), UNSTUFF_THREADS),
+            ("jpeg_entropy", int(plan.entropy_first[-1]), ENTROPY_THREADS),
+            ("jpeg_dc", n, 256),
+            ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
+        ]
+        if output.pixels is not None:
+            launches.append(("jpeg_pixels", int(meta["pixel_first"][-1]), PIXEL_THREADS))
+        if output.resize is not None:
+            launches.append(("jpeg_weights", 2 * n, 128))
+            launches.append(("jpeg_resize", int(meta["resize_first"][-1]), output.threads))
+        return launches
+
+
+def _align(size: int) -> int:
+    return _ceil(size, 256) * 256
+
+
+def source_text() -> str:
+    """All kernels as one translation unit, every file included once (so that a change of any changes the cache key)."""
+    seen: set[str] = set()
+
+    def expand(name: str) -> str:
+        if name in seen:
+            return ""
+        seen.add(name)
+        lines = (SOURCES / name).read_text().splitlines()
+        parts = [
+            expand(line.split('"')[1]) if line.startswith('#include "') else line
+            for line in lines
+            if line.strip() != "#pragma once"
+        ]
+        return "\n".join(parts)
+
+    return expand(ENTRY_SOURCE)
+
+
+class CupyRuntime:
+    """The kernels on the current GPU. CuPy keeps the compiled module on disk."""
+
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        import cupy
+
+        self._cupy: Any = cupy
+        self.module: Any = cupy.RawModule(code=source_text(), options=("--std=c++17", *options), backend="nvrtc")
+        self.kernels = {name: self.module.get_function(name) for name in KERNELS}
+
+    def allocate(self, size: int) -> tuple[Any, int]:
+        memory = self._cupy.cuda.alloc(max(size, 1))
+        return memory, int(memory.ptr)
+
+    def upload(self, address: int, data: NDArray[np.uint8], stream: Any) -> None:
+        pinned = self._cupy.cuda.alloc_pinned_memory(data.nbytes)
+        np.frombuffer(pinned, np.uint8, data.nbytes)[:] = data
+        target = self._cupy.cuda.UnownedMemory(address, data.nbytes, self)
+        pointer = self._cupy.cuda.MemoryPointer(target, 0)
+        stream = stream if stream is not None else self._cupy.cuda.Stream.null
+        pointer.copy_from_host_async(pinned.ptr, data.nbytes, stream)
+        if stream is self._cupy.cuda.Stream.null:
+            stream.synchronize()
+        else:
+            self._keep(pinned, stream)
+
+    def _keep(self, pinned: Any, stream: Any) -> None:
+        """Hold pinned memory until the copy from it is done, without waiting for it."""
+        event = self._cupy.cuda.Event(disable_timing=True)
+        event.record(stream)
+        held = self.__dict__.setdefault("_held", [])
+        held[:] = [(p, e) for p, e in held if not e.done]
+        held.append((pinned, event))
+
+    def zero(self, address: int, size: int, stream: Any) -> None:
+        self._cupy.cuda.runtime.memsetAsync(address, 0, size, stream.ptr)
+
+    def launch(self, kernel: str, grid: int, threads: int, batch: int, stream: Any) -> None:
+        with stream:
+            self.kernels[kernel]((grid,), (threads,), (np.uint64(batch),))
