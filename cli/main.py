@@ -1,0 +1,99 @@
+"""The command ``dali-run``: one file a command; here what they share: help, exit codes, errors as single lines.
+
+Nothing but typer is imported until a command runs, so that help and completion answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from . import doctor, sample_data
+from .output import INTERRUPTED, JOB_FAILED, USAGE, say
+
+app = typer.Typer(
+    name="dali-run",
+    epilog="Start with: dali-run sample-data data && dali-run run configs/quickstart.yaml",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from ..version import __version__
+
+        typer.echo(f"dali-run {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Batch preprocessing from a YAML spec, on CPU and GPU: read, transform, write shards, report."""
+    del version  # its callback has done all
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(USAGE)
+
+
+COMMANDS = (doctor, sample_data)
+for module in COMMANDS:
+    app.command(module.NAME)(module.command)
+
+_ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException; typer may bring its own copy of click
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; its exit code. Errors end as lines on stderr, never as a traceback."""
+    try:
+        code = app(args=arguments, prog_name="dali-run", standalone_mode=False) or 0
+        if code == INTERRUPTED:  # what typer makes of Ctrl-C, and what a stopped job ends with
+            say("interrupted")
+        return int(code)
+    except _ClickError as e:
+        return _report_usage(e)
+    except BrokenPipeError:  # `dali-run ops | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as e:
+        if os.environ.get("DALI_RUN_DEBUG") == "1":
+            raise
+        return _report_error(e)
+
+
+def _report_usage(error: Exception) -> int:
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx else "dali-run"
+    message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    typer.echo(f"{path}: {message}; see {path} --help", err=True)
+    return USAGE
+
+
+def _report_error(error: Exception) -> int:
+    from ..ops.errors import DaliRunError, SpecError
+
+    if isinstance(error, DaliRunError):
+        for line in str(error).splitlines():
+            say(line)
+        return USAGE if isinstance(error, SpecError) else JOB_FAILED
+    if isinstance(error, OSError):
+        say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return JOB_FAILED
+    what = " ".join(str(error).split())
+    say(f"internal error: {type(error).__name__}: {what}; please report it, with what the same command prints under "
+        "DALI_RUN_DEBUG=1 and what dali-run doctor prints")  # fmt: skip
+    return JOB_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""``dali-run sample-data``: something to try everything on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import Json, print_json
+
+NAME = "sample-data"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
+    count: Annotated[int, typer.Option(min=1, help="How many pictures; a quarter of them for validation.")] = 96,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same pictures.")] = 0,
+    json: Json = False,
+) -> None:
+    """Make sample pictures, LMDB and TFRecord files.
+
+    Photo-like JPEGs of all kinds in class folders, and the same as LMDB and TFRecord.
+
+    DIR/train and DIR/val hold class folders; DIR/lmdb (Caffe Datum) and DIR/tfrecord (Example) hold the training
+    pictures. 4:2:0, 4:2:2, 4:4:4, gray, progressive and EXIF-rotated files are among them.
+
+    \b
+    Examples:
+      dali-run sample-data data
+      dali-run sample-data big --count 2000 --seed 7
+    """
+    from ..pipelines.sample_data import make_sample_data
+
+    made = make_sample_data(folder, count, seed)
+    if json:
+        print_json(made)
+        return
+    there = "is there already" if made.get("already_there") else "made"
+    typer.echo(f"{folder} {there}: {made['train']} pictures to train on (also as lmdb and tfrecord), {made['val']} to "
+               f"validate with, {len(made['classes'])} classes")  # fmt: skip

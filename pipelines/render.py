@@ -1,0 +1,158 @@
+"""Render: reports, plans, operators and findings as rich tables. All that is shown is in the JSON of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .units import count, duration, rate, size
+
+Row = Sequence[str | Text]
+_STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "warning": "bold red"}
+
+
+def table(columns: Sequence[str], rows: Sequence[Row], *, numbers: Sequence[str] = (), title: str = "") -> Table:
+    """A plain table; columns named in ``numbers`` are right-aligned and never wrapped."""
+    made = Table(title=title or None, title_justify="left", title_style="bold", box=None, header_style="dim",
+                 pad_edge=False, show_header=any(columns))  # fmt: skip
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", no_wrap=column in numbers)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+# -- a finished job ---------------------------------------------------------------------------------------------------
+
+_BAR = 12
+
+
+def report_view(report: Mapping[str, Any]) -> RenderableType:
+    """What a run did: operators, stages, rejects, and what held it back."""
+    return Group(_headline(report), Text(), _operator_table(report), Text(), _stage_table(report), Text(),
+                 *_rejects(report), *_bottleneck(report))  # fmt: skip
+
+
+def _headline(report: Mapping[str, Any]) -> Text:
+    samples = report["samples"]
+    line = Text(str(report.get("name") or "job"), "bold")
+    line.append(f": {count(samples.get('read', 0), 'sample')} read in {duration(report['seconds'])}", "default")
+    line.append(f", {rate(report['samples_per_second'])}", "bold cyan")
+    line.append(f" on {report['device']}, {count(report['threads'], 'thread')}", "default")
+    if "written" in samples:
+        line.append(f"; {samples['written']:,} written, {samples.get('rejected', 0):,} rejected", "default")
+    return line
+
+
+def _operator_table(report: Mapping[str, Any]) -> Table:
+    operators = report["operators"]
+    busiest = max((_busy(o) for o in operators), default=0.0) or 1.0
+    total = sum(_busy(o) for o in operators) or 1.0
+    rows: list[Row] = []
+    for o in operators:
+        busy = _busy(o)
+        bar = Text("━" * max(1, round(_BAR * busy / busiest)), "red" if busy == busiest else "yellow")
+        rows.append([o["name"], Text(o["runs_on"], "green" if o["runs_on"] != "cpu" else "cyan"), f"{o['samples']:,}",
+                     duration(busy), f"{busy / total:.0%}", bar, f"{o['p50_ms']:.2f}", f"{o['p95_ms']:.2f}",
+                     rate(o["samples_per_second"]), size(o["bytes_in"]), size(o["bytes_out"])])  # fmt: skip
+    columns = ("operator", "on", "samples", "busy", "share", "", "p50 ms", "p95 ms", "speed", "in", "out")
+    return table(columns, rows, numbers=[c for c in columns if c not in ("operator", "on", "")])
+
+
+def _busy(operator: Mapping[str, Any]) -> float:
+    """Seconds on the GPU, or added over CPU threads."""
+    return float(operator["gpu_seconds"] or operator["cpu_seconds"])
+
+
+def _stage_table(report: Mapping[str, Any]) -> Table:
+    seconds = report["seconds"] or 1.0
+    rows = [
+        [s["id"], ", ".join(s["operators"]) or "-"]
+        + [f"{s[k] / seconds:.0%}" for k in ("busy_seconds", "waiting_for_input_seconds", "blocked_on_output_seconds")]
+        for s in report["stages"]
+    ]
+    columns = ("stage", "operators", "busy", "waits for input", "blocked by output")
+    return table(columns, rows, numbers=columns[2:])
+
+
+def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if report.get("rejected"):
+        by_code = ", ".join(f"{n:,} {code}" for code, n in report["rejected"].items())
+        parts.append(Text(f"Rejected: {by_code}; each is a line in rejects.jsonl", "yellow"))
+    for reason, n in report.get("fallbacks", {}).items():
+        parts.append(Text(f"Fallback: {reason} ({n:,})", "yellow"))
+    return parts
+
+
+def _bottleneck(report: Mapping[str, Any]) -> list[RenderableType]:
+    found = report["bottleneck"]
+    return [Text(found["sentence"], "bold"), Text(f"To go faster: {found['advice']}")]
+
+
+# -- before a job -----------------------------------------------------------------------------------------------------
+
+
+def plan_view(plan: Mapping[str, Any]) -> RenderableType:
+    """What will run where, and what comes out."""
+    kinds = {s["id"]: s["kind"] for s in plan["stages"]}
+    ids = list(kinds)
+    rows: list[Row] = []
+    for o in plan["operators"]:
+        inputs = [*o["inputs"], *(f"{k}={v}" for k, v in o["arguments"].items())]
+        rows.append([ids[o["stage"]], o["name"], Text(o["runs_on"], "green" if o["runs_on"] != "cpu" else "cyan"),
+                     ", ".join(inputs), "\n".join(o["outputs"])])  # fmt: skip
+    parts: list[RenderableType] = [
+        Text.assemble((str(plan.get("name") or "plan"), "bold"), f": on {plan['device']}, seed {plan['seed']}"),
+        Text(),
+        table(("stage", "operator", "on", "from", "gives"), rows),
+        Text(),
+        table(("output", "from", "gives"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
+    ]
+    parts += [Text(f"Fused: {line}") for line in plan["fused"]]
+    for title in ("write", "memory"):
+        if plan.get(title):
+            facts = ", ".join(f"{k} {v}" for k, v in plan[title].items())
+            parts.append(Text(f"{title.capitalize()}: {facts}"))
+    return Group(*parts)
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+def operators_view(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """All operators, one line each."""
+    return table(("operator", "on", "summary"), [[o["name"], " ".join(o["stages"]), o["summary"]] for o in operators])
+
+
+def operator_view(operator: Mapping[str, Any]) -> RenderableType:
+    """One operator with its arguments."""
+    parts: list[RenderableType] = [Text(operator["name"], "bold"), Text(operator["doc"]), Text()]
+    parts.append(table(("", ""), [[Text(k, "dim"), v] for k, v in operator["facts"].items()]))
+    if operator["arguments"]:
+        rows = [[a["name"], a["type"], a["default"], a["help"]] for a in operator["arguments"]]
+        parts += [Text(), table(("argument", "type", "default", "meaning"), rows)]
+    if operator["example"]:
+        parts += [Text("\nexample", "dim"), Text(operator["example"])]
+    return Group(*parts)
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+
+def doctor_view(found: Mapping[str, Any]) -> RenderableType:
+    """Findings by area, then what to do."""
+    rows: list[Row] = []
+    area = ""
+    for f in found["findings"]:
+        first = Text(f["area"] if f["area"] != area else "", "bold")
+        rows.append([first, f["what"], Text(f["status"], _STYLES[f["status"]]), Text(f["value"])])
+        area = f["area"]
+    parts: list[RenderableType] = [table(("", "", "", ""), rows)]
+    if found["remedies"]:
+        parts += [Text("\nTo do:", "bold"), *(Text(f"  {r}") for r in found["remedies"])]
+    return Group(*parts)

@@ -1,0 +1,34 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+
+def size(nbytes: float) -> str:
+    """``1.4 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 100 else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """``1.24 s``, ``3 min 05 s``, ``2 h 07 min``."""
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def rate(per_second: float | None) -> str:
+    """``12,300/s``, ``4.2/s``; a dash for nothing measured."""
+    if per_second is None:
+        return "-"
+    return f"{per_second:,.0f}/s" if per_second >= 100 else f"{per_second:.1f}/s"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 sample``, ``12,000 samples``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,115 @@
+"""The command as a whole: help, exit codes, errors as lines, and how little is imported for that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dali_run.cli import main as cli
+from dali_run.ops.errors import DeviceError, JobError, SpecError
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("numba", "cupy", "cv2", "av", "torch", "jax", "scipy", "simplejpeg", "soundfile")
+
+
+def modules_after(*arguments: str) -> set[str]:
+    """What a fresh process has imported once ``arguments`` have run."""
+    code = f"import sys; from dali_run.cli.main import main; main({list(arguments)!r}); print('|'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.splitlines()[-1].split("|")}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    loaded = modules_after("--help")
+    assert "typer" in loaded
+    assert not loaded & {*HEAVY, "numpy", "rich", "yaml", "PIL"}
+
+
+def test_help_names_every_command_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    for command in cli.COMMANDS:
+        assert command.NAME in listed
+        assert cli.main([command.NAME, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert "Examples:" in text
+        assert f"dali-run {command.NAME}" in text
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["no-such-command"], ["sample-data"], ["sample-data", "x", "--count", "many"], ["doctor", "-z"]]
+)
+def test_wrong_usage_ends_with_2_and_help_on_stderr(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "dali-run" in err
+    assert len(err.splitlines()) == 1 or not arguments
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from dali_run.version import __version__
+
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"dali-run {__version__}\n"
+
+
+def failing(error: BaseException) -> Callable[[], None]:
+    def examine() -> None:
+        raise error
+
+    return examine
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (SpecError("a.yaml:3:5: step 1 (x): wrong"), 2, "a.yaml:3:5: step 1 (x): wrong"),
+        (SpecError("a.yaml:1:1: one\na.yaml:2:1: two"), 2, "a.yaml:1:1: one\na.yaml:2:1: two"),
+        (JobError("disk full"), 1, "dali-run: disk full"),
+        (DeviceError("no GPU"), 1, "dali-run: no GPU"),
+        (FileNotFoundError(2, "No such file or directory", "x.yaml"), 1, "dali-run: x.yaml: No such file or directory"),
+        (KeyboardInterrupt(), 130, "dali-run: interrupted"),
+    ],
+)
+def test_errors_are_lines_with_fixed_exit_codes(
+    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dali_run.pipelines.doctor.examine", failing(error))
+    assert cli.main(["doctor"]) == code
+    assert capsys.readouterr().err == line + "\n"
+
+
+def test_internal_errors_ask_for_a_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("dali_run.pipelines.doctor.examine", failing(ZeroDivisionError("oh")))
+    monkeypatch.delenv("DALI_RUN_DEBUG", raising=False)
+    assert cli.main(["doctor"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("dali-run: internal error: ZeroDivisionError: oh; please report it")
+    assert len(err.splitlines()) == 1
+    monkeypatch.setenv("DALI_RUN_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["doctor"])
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m dali_run.cli.main doctor --json | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["{", "0"]
+    assert done.stderr == ""
+
+
+def test_doctor_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {f["what"] for f in found["findings"]} >= {"Python", "numpy", "usable cores", "PNG", "driver"}
+
+
+def test_doctor_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    assert "libjpeg-turbo through simplejpeg" in capsys.readouterr().out
