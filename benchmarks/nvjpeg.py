@@ -20,7 +20,10 @@ import numpy as np
 import simplejpeg
 
 from dali_run.ops import nvjpeg
-from dali_run.ops.device import pinned_empty
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
+from dali_run.ops.decoders import Image
+from dali_run.ops.device import Lane, pinned_empty
 from dali_run.ops.jpeg_header import read_headers
 from dali_run.ops.nvjpeg import Backend, Decoder, NvJpegError, Output
 
@@ -284,6 +287,62 @@ def speed(files: Files, seconds: float) -> dict[str, Any]:
     return result
 
 
+def operator(files: Files, seconds: float) -> dict[str, Any]:
+    """decoders.image as jobs run it: batches of 256 in flight on several lanes, launched by one thread."""
+    result: dict[str, Any] = {}
+    taken = np.resize(np.arange(len(files)), 1024)
+
+    def run(lanes: int, load: float, batch: int) -> dict[str, float]:
+        op = Image(hw_decoder_load=load)
+        free = [Lane() for _ in range(lanes)]
+        batches = []
+        for k in range(0, len(taken), batch):
+            which = taken[k : k + batch]
+            samples = Samples.numbered(len(which), k)
+            shapes = files.lengths[which].astype(np.int32)[:, None]
+            batches.append(Batch(files.bytes, files.offsets[which], shapes, "", samples))
+        flying: list[tuple[Lane, Any]] = []
+        done, in_kernel = 0, 0.0
+
+        def one() -> None:
+            nonlocal done, in_kernel
+            lane = free.pop() if free else flying.pop(0)[0]
+            lane.synchronize()
+            encoded = batches[done // batch % len(batches)]
+            began = time.perf_counter()
+            with lane:
+                ctx = Context(op=op, stage="mixed", samples=encoded.samples, device=lane)
+                flying.append((lane, op.mixed(ctx, encoded)))
+            in_kernel += time.perf_counter() - began
+            assert not ctx.rejects, ctx.rejects
+            done += batch
+
+        for _ in range(2 * lanes + 2):
+            one()
+        for lane, _ in flying:
+            lane.synchronize()
+        done, in_kernel = 0, 0.0
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            one()
+        for lane, _ in flying:
+            lane.synchronize()
+        wall = time.perf_counter() - start
+        return {"images a second": round(done / wall), "kernel call, ms a batch": in_kernel / (done / batch) * 1e3}
+
+    for lanes, load, batch in (
+        (1, 1.0, 256), (2, 1.0, 256), (3, 1.0, 256), (3, 0.9, 256), (3, 0.8, 256), (3, 0.7, 256), (3, -1.0, 256),
+        (3, -1.0, 128), (3, -1.0, 512), (4, -1.0, 256), (3, 0.0, 256),
+    ):  # fmt: skip
+        key = f"{lanes} lanes, load {load}, batch {batch}"
+        try:
+            result[key] = run(lanes, load, batch)
+        except Exception as e:  # one refused configuration must not hide the others
+            result[key] = f"{type(e).__name__}: {e}"
+        print(f"  {key}: {result[key]}", flush=True)
+    return result
+
+
 def damage(blobs: list[bytes]) -> dict[str, Any]:
     """Status, and pixels left as they were, of damaged files; and whether a good batch decodes afterwards."""
     result: dict[str, Any] = {}
@@ -364,6 +423,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     sections: dict[str, Callable[[], dict[str, Any]]] = {
         "library": info,
+        "operator": lambda: operator(files, options.seconds),
         "speed": lambda: speed(files, options.seconds),
         "what is taken": lambda: acceptance(everything),
         "damage": lambda: damage(blobs),
@@ -374,7 +434,7 @@ def main() -> None:
             results[name] = section()
         except Exception as e:  # the sections are independent
             results[name] = f"{type(e).__name__}: {e}"
-        if name != "speed":
+        if name not in ("speed", "operator"):
             print(json.dumps(results[name], indent=1, default=str), flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1, default=str) + "\n")

@@ -83,6 +83,11 @@ class ImageDecoder(Operator, abstract=True):
     def cpu(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         return decode(ctx, encoded, self.rules, self.windows(ctx, *inputs))
 
+    def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
+        from .gpu_decode import decode as decode_on_gpu
+
+        return decode_on_gpu(ctx, encoded, self.rules, self.hw_decoder_load, self.windows(ctx, *inputs))
+
 
 def check_encoded(spec: Spec) -> None:
     """Raises SpecError where ``spec`` cannot be encoded bytes."""

@@ -5,7 +5,7 @@ and in kernels, so that the CPU path never needs it.
 from __future__ import annotations
 
 import threading
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class Lane:
         except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
         self._in_flight: list[Any] = []
+        self.cache: dict[str, Any] = {}
+        """What operators keep between batches of this lane: decoders, workspaces."""
 
     def __enter__(self) -> Lane:
         self.gpu.__enter__()
@@ -118,6 +120,15 @@ class Lane:
         if min(grid) > 0:
             load(source, kernel, self.index)(grid, (block,), args, stream=self.stream)
 
+    def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        """Run ``kernel`` of the CUDA source ``text``, as `launch` does. Products and sums are not contracted to fused
+        multiply-adds, so that generated arithmetic gives what the CPU gives."""
+        grid = (grid,) if isinstance(grid, int) else grid
+        if min(grid) > 0:
+            with _compiling:
+                compiled = _load_text(text, kernel, self.index)
+            compiled(grid, (block,), args, stream=self.stream)
+
     def keep(self, *things: Any) -> None:
         """Hold host or device memory until this lane's work so far is done."""
         self._in_flight.extend(things)
@@ -171,6 +182,15 @@ def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
 @cache
 def _load(source: str, kernel: str, index: int) -> Any:
     return _module(source, (kernel,) if "<" in kernel else (), index).get_function(kernel)
+
+
+@lru_cache(1024)
+def _load_text(text: str, kernel: str, index: int) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(index):
+        module = cupy.RawModule(code=text, options=("--std=c++17", f"-I{SOURCES}", "--fmad=false"))
+        return module.get_function(kernel)
 
 
 def load(source: str, kernel: str, index: int = 0) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,25 +104,33 @@ def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
     check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels)
 
 
-def decode_others(ctx: Context, batch: Batch, headers: Headers, rules: Rules) -> dict[int, Pixels]:
-    """The images that are no JPEGs, decoded, oriented and recoloured; ``headers`` learn their true shapes."""
+def decode_others(
+    ctx: Context, batch: Batch, headers: Headers, rules: Rules, run: Callable[..., Iterable[Any]] = map
+) -> dict[int, Pixels]:
+    """The images that are no JPEGs, decoded, oriented and recoloured; ``headers`` learn their true shapes.
+
+    ``run`` maps over the images: `map`, or that of a pool of threads.
+    """
     if not headers.others:
         return {}
     from .pillow_decode import decode
 
-    images: dict[int, Pixels] = {}
-    for i, header in headers.others.items():
-        if not headers.good[i]:
-            continue
+    def one(i: int) -> tuple[int, Pixels] | SampleError:
         try:
-            pixels = decode(encoded(batch, i), header, rules.adjust_orientation, rules.max_pixels)
+            pixels = decode(encoded(batch, i), headers.others[i], rules.adjust_orientation, rules.max_pixels)
         except SampleError as e:
+            return e
+        return pixels.shape[2], recolour(pixels, rules.output_type, rules.dtype)
+
+    images: dict[int, Pixels] = {}
+    good = [i for i in headers.others if headers.good[i]]
+    for i, result in zip(good, run(one, good), strict=True):
+        if isinstance(result, SampleError):
             headers.drop(i)
-            ctx.reject(i, e.code, str(e))
+            ctx.reject(i, result.code, str(result))
             continue
-        images[i] = recolour(pixels, rules.output_type, rules.dtype)
-        headers.height[i], headers.width[i] = pixels.shape[:2]
-        headers.channels[i] = pixels.shape[2]
+        headers.channels[i], images[i] = result
+        headers.height[i], headers.width[i] = images[i].shape[:2]
     return images
 
 
@@ -153,7 +161,7 @@ def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = N
             out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])
             continue
         try:
-            _decode_jpeg(encoded(batch, i), headers.jpeg[i], int(headers.orientation[i]), rules, anchor, out, i)
+            decode_jpeg(encoded(batch, i), headers.jpeg[i], int(headers.orientation[i]), rules, anchor, out, i)
         except SampleError as e:
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
@@ -178,9 +186,10 @@ def _window(image: Pixels, anchor: tuple[int, int] | None, shape: npt.NDArray[np
     return image[y : y + int(shape[0]), x : x + int(shape[1])]
 
 
-def _decode_jpeg(
+def decode_jpeg(
     data: memoryview, row: Any, orientation: int, rules: Rules, anchor: tuple[int, int] | None, out: Batch, i: int
 ) -> None:
+    """One JPEG as sample ``i`` of ``out``: turned, cut at ``anchor`` (y, x) and converted. Raises SampleError."""
     from .jpeg_cpu import decode_into, stored_channels
 
     converts = rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
