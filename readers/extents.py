@@ -1,0 +1,210 @@
+"""Containers as one flat array: files are mapped one after the other into one address range.
+
+Records are then (offset, size) in that array, whatever file holds them; a batch is a view, and nothing is copied that
+does not have to be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import mmap
+import os
+import stat
+import tempfile
+import weakref
+import zlib
+from collections.abc import Sequence
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.batch import Batch
+from ..ops.context import Context
+from ..ops.errors import JobError
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+MAX_RECORD = 2**31 - 1
+"""Sizes are 32 bits wide in a Batch."""
+_MAX_FILES = 60_000  # Linux allows 65530 mappings
+_GUARD = mmap.PAGESIZE  # readable zeros behind the last byte
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
+_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
+_COPY = 1 << 16  # bytes unpacked at a time, and what damage may cost
+
+
+class Mapped:
+    """Files as one array ``data``; file ``i`` is ``data[starts[i] : starts[i] + sizes[i]]``.
+
+    The mapping is private: a write into ``data`` stays in this process. It lives as long as any view of it. Gzip'ed
+    files are unpacked into temporary files first. Raises JobError for files that cannot be opened.
+    """
+
+    def __init__(self, paths: Sequence[str], max_unpacked: int = 1 << 36) -> None:
+        if len(paths) > _MAX_FILES:
+            raise JobError(f"{len(paths)} files are too many to map at once; at most {_MAX_FILES}: use larger shards")
+        self.paths = list(paths)
+        self.sizes: I64 = np.empty(len(paths), np.int64)
+        self.mtimes: I64 = np.empty(len(paths), np.int64)
+        """Modification times in ns of the files as they lie on disk."""
+        self.stored: I64 = np.empty(len(paths), np.int64)
+        """Bytes on disk; differs from ``sizes`` for gzip'ed files."""
+        self.unpacked: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
+        self.damage: dict[int, str] = {}
+        """What is wrong with the packing of gzip'ed files; what could be unpacked is there."""
+        handles = []
+        try:
+            for i, path in enumerate(self.paths):
+                handles.append(self._open(i, path, max_unpacked))
+            pages = -(-self.sizes // mmap.PAGESIZE) * mmap.PAGESIZE
+            self.starts: I64 = np.cumsum(pages) - pages
+            self.data: U8 = _map(handles, self.sizes, self.starts, int(pages.sum()))
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+    def _open(self, i: int, path: str, max_unpacked: int) -> int:
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as e:
+            raise JobError(f"{path} cannot be opened: {e.strerror}") from None
+        try:
+            info = os.fstat(handle)
+            if not stat.S_ISREG(info.st_mode):
+                raise JobError(f"{path} is not a file")
+            self.stored[i], self.mtimes[i], self.sizes[i] = info.st_size, info.st_mtime_ns, info.st_size
+            if os.pread(handle, 2, 0) == b"\x1f\x8b":
+                unpacked = self._unpack(i, handle, max_unpacked)
+                os.close(handle)
+                handle = unpacked
+                self.sizes[i] = os.fstat(handle).st_size
+        except BaseException as e:
+            os.close(handle)
+            if isinstance(e, OSError):
+                raise JobError(f"{path} cannot be read or unpacked: {e.strerror}") from None
+            raise
+        return handle
+
+    def _unpack(self, i: int, handle: int, max_unpacked: int) -> int:
+        self.unpacked[i] = True
+        with tempfile.TemporaryFile(prefix="dali-run-") as out, os.fdopen(os.dup(handle), "rb") as packed:
+            packed.seek(0)
+            try:
+                _gunzip(packed, out, max_unpacked)
+            except (EOFError, zlib.error) as e:
+                self.damage[i] = f"its gzip packing is damaged behind the first {out.tell()} bytes: {e}"
+            except OverflowError:
+                self.damage[i] = f"unpacks to more than {max_unpacked} bytes; unpack it before"
+            out.flush()
+            return os.dup(out.fileno())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def file_of(self, offsets: I64) -> npt.NDArray[np.intp]:
+        """The file that holds each offset."""
+        return np.searchsorted(self.starts, offsets, side="right") - 1
+
+    def truncated(self, offsets: I64) -> npt.NDArray[np.bool_]:
+        """Which of ``offsets`` lie in a file that has been cut short since it was mapped.
+
+        Touching what is gone would end the process (SIGBUS), so it is asked before every batch.
+        """
+        files = self.file_of(offsets)
+        bad = [f for f in np.unique(files).tolist() if not self._intact(f)]
+        return np.isin(files, bad)
+
+    def _intact(self, i: int) -> bool:
+        if self.unpacked[i]:
+            return True  # the mapped file is ours
+        try:
+            return os.stat(self.paths[i]).st_size >= int(self.stored[i])
+        except OSError:
+            return True  # removed or replaced: the mapping keeps the old bytes
+
+
+def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
+    """Unpack all gzip members. What comes before damage has been written when EOFError or zlib.error is raised."""
+    gzip_header = 16 + zlib.MAX_WBITS
+    decoder = zlib.decompressobj(gzip_header)
+    while chunk := packed.read(_COPY):
+        while chunk:
+            if decoder.eof:
+                decoder = zlib.decompressobj(gzip_header)
+            out.write(decoder.decompress(chunk, 16 * _COPY))
+            if out.tell() > limit:
+                raise OverflowError
+            chunk = decoder.unused_data.lstrip(b"\0") if decoder.eof else decoder.unconsumed_tail
+    out.write(decoder.flush())
+    if not decoder.eof:
+        raise EOFError("it ends early")
+
+
+def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int) -> U8:
+    libc = ctypes.CDLL(None, use_errno=True)
+    map_ = libc.mmap
+    map_.restype = ctypes.c_void_p
+    map_.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    unmap = libc.munmap
+    unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    length = total + _GUARD
+    writable = mmap.PROT_READ | mmap.PROT_WRITE
+    private = mmap.MAP_PRIVATE | _MAP_NORESERVE
+    base = map_(None, length, writable, private | mmap.MAP_ANONYMOUS, -1, 0)
+    if base is None or base == _FAILED:
+        raise JobError(f"{length} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
+    for handle, size, start in zip(handles, sizes.tolist(), starts.tolist(), strict=True):
+        if size and map_(base + start, size, writable, private | _MAP_FIXED, handle, 0) == _FAILED:
+            reason = os.strerror(ctypes.get_errno())
+            unmap(base, length)
+            raise JobError(f"{size} bytes cannot be mapped: {reason}")
+    buffer = (ctypes.c_uint8 * length).from_address(base)
+    weakref.finalize(buffer, unmap, base, length).atexit = False  # threads may still read while the interpreter ends
+    data: U8 = np.frombuffer(memoryview(buffer), np.uint8)[:total]
+    return data
+
+
+def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
+    """Extents of ``data`` as a batch of bytes: a view, or copied where the engine wants them in its own memory.
+
+    Extents must lie in ``data``; what was rejected has size 0.
+    """
+    shapes = sizes.astype(np.int32).reshape(-1, 1)
+    if ctx.allocate_staging is None:
+        return Batch(data, offsets, shapes, "", ctx.samples)
+    from .extents_cpu import copy_extents
+
+    room = (sizes + 15) // 16 * 16
+    ends = np.cumsum(room)
+    out = ctx.staging(int(ends[-1]) if len(ends) else 0)
+    copy_extents(data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), out, ends - room)
+    return Batch(out, ends - room, shapes, "", ctx.samples)
+
+
+def expand(paths: Sequence[str]) -> list[str]:
+    """Paths with patterns (``*``, ``?``, ``[...]``) expanded in sorted order. Raises JobError where nothing matches."""
+    found: list[str] = []
+    for path in paths:
+        if os.path.exists(path):
+            found.append(path)
+            continue
+        matches = sorted(glob.glob(path), key=os.fsencode)
+        if not matches:
+            raise JobError(f"there is no file {path}")
+        found += matches
+    return found
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Paths below their common folder: what tells the files of one data set apart."""
+    full = [os.path.abspath(p) for p in paths]
+    top = os.path.dirname(full[0]) if len(full) == 1 else os.path.commonpath([os.path.dirname(p) for p in full])
+    return [os.path.relpath(p, top) for p in full]
+
+
+def one_or_more(value: Any) -> tuple[str, ...]:
+    """A text, or several."""
+    return (value,) if isinstance(value, str) else tuple(value)

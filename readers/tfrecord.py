@@ -1,0 +1,232 @@
+"""readers.tfrecord: records of TFRecord files, taken apart into features or given whole."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch, Origin
+from ..ops.context import Context
+from ..ops.errors import JobError, RejectCode, SpecError
+from ..ops.types import DALIDataType
+from . import index_cache
+from .base import Reader
+from .example import ExampleParser, declared
+from .extents import MAX_RECORD, Mapped, expand, one_or_more, payload, short_names
+
+I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
+
+_VERSION = 1  # of the cached index
+_LOST = 2  # tfrecord_cpu.LOST
+_BLOCK = 1 << 16
+_THREADS = 16
+
+
+class _Records:
+    """The records of all files, by number."""
+
+    def __init__(self, reader: TFRecord) -> None:
+        paths = expand(one_or_more(reader.path))
+        self._check = reader.check_crc
+        self._parser = ExampleParser.of(declared(reader.features)) if reader.features is not None else None
+        self._mapped = Mapped(paths)
+        if reader.index_path is not None:
+            listed = expand(one_or_more(reader.index_path))
+            if len(listed) != len(paths):
+                raise JobError(f"{len(listed)} index files for {len(paths)} TFRecord files; give one for each")
+            parts = [_listed(p, self._mapped, i) for i, p in enumerate(listed)]
+        else:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                parts = list(pool.map(lambda i: _index(self._mapped, i, self._check), range(len(paths))))
+        self._offsets = np.concatenate([p[0] for p in parts])
+        self._sizes = np.concatenate([p[1] for p in parts])
+        self._kinds = np.concatenate([p[2] for p in parts])
+        self.groups: I64 | None = np.array([len(p[0]) for p in parts], np.int64)
+        self._firsts = np.cumsum(self.groups) - self.groups
+        self._names = short_names(paths)
+        if len(self._kinds) and (self._kinds != 0).all():
+            raise JobError(f"{paths[0]}: byte 0: {self._why(0)[1]}; is it a TFRecord file?")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def _file(self, index: int) -> int:
+        return int(np.searchsorted(self._firsts, index, side="right")) - 1
+
+    def _place(self, index: int, file: int) -> int:
+        """Where a record begins in its file, its header included."""
+        from .tfrecord_cpu import HEADER, LOST, TRUNCATED
+
+        framed = int(self._kinds[index]) not in (LOST, TRUNCATED)
+        return int(self._offsets[index] - self._mapped.starts[file]) - (HEADER if framed else 0)
+
+    def origin(self, index: int) -> Origin:
+        file = self._file(index)
+        record = index - int(self._firsts[file])
+        key = f"{self._names[file]}/{record:08d}"
+        return Origin(key, self._mapped.paths[file], record, self._place(index, file))
+
+    def fingerprint(self) -> str:
+        h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
+        for column in (self._mapped.stored, self._mapped.mtimes, self._offsets, self._sizes):
+            h.update(column.tobytes())
+        return h.hexdigest()
+
+    def close(self) -> None:
+        """The files stay mapped until the last batch that shows them is gone."""
+
+    def _why(self, index: int, kind: int | None = None) -> tuple[RejectCode, str]:
+        from . import tfrecord_cpu as cpu
+
+        kind = int(self._kinds[index]) if kind is None else kind
+        size = int(self._sizes[index])
+        file = self._file(index)
+        damage = self._mapped.damage.get(file)
+        if kind == cpu.TRUNCATED:
+            return "truncated", damage or f"the file ends inside the record; the last {size} bytes are lost"
+        if kind == cpu.LOST:
+            return "corrupt_record", damage or f"no record begins here or in the {size} bytes from here; they are lost"
+        if kind == cpu.BAD_LENGTH_CRC:
+            return "corrupt_record", "the checksum of the record's length is wrong (check_crc: false reads it anyway)"
+        return (
+            "corrupt_record",
+            f"the checksum of the record's {size} bytes is wrong (check_crc: false reads it anyway)",
+        )
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        from . import tfrecord_cpu as cpu
+
+        which = ctx.samples.index
+        offsets, sizes, kinds = self._offsets[which], self._sizes[which], self._kinds[which]
+        gone = self._mapped.truncated(offsets)
+        large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
+        kinds[gone | large] = cpu.LOST
+        if self._check:
+            cpu.check_records(self._mapped.data, offsets, sizes, kinds)
+        good = kinds == cpu.GOOD
+        for i in np.flatnonzero(~good).tolist():
+            if gone[i]:
+                ctx.reject(i, "read_failed", "the file was cut short while the job ran")
+            elif large[i]:
+                ctx.reject(i, "too_large", f"the record has {int(sizes[i])} bytes; at most {MAX_RECORD} are allowed")
+            else:
+                ctx.reject(i, *self._why(int(which[i]), int(kinds[i])))
+        offsets, sizes = np.where(good, offsets, 0), np.where(good, sizes, 0)
+        if self._parser is None:
+            return (payload(ctx, self._mapped.data, offsets, sizes),)
+        return self._parser.parse(ctx, self._mapped.data, offsets, sizes, good)
+
+
+def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
+    """Where the records of file ``i`` lie: from the cache, or by walking the file."""
+    start, size = int(mapped.starts[i]), int(mapped.sizes[i])
+    path, key = mapped.paths[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
+    kind = "tfrecord" if check else "tfrecord-unchecked"
+    if not mapped.unpacked[i]:
+        cached = index_cache.load(path, kind, *key, columns=3)
+        if cached is not None and _inside(cached, size):
+            return cached[0] + start, cached[1], cached[2].astype(np.int32)
+    offsets, sizes, kinds = _walk(mapped, start, start + size, check)
+    if i in mapped.damage and (len(kinds) == 0 or kinds[-1] == 0):  # what could be unpacked ends with a whole record
+        offsets, sizes, kinds = np.append(offsets, start + size), np.append(sizes, 0), np.append(kinds, np.int32(_LOST))
+    if not mapped.unpacked[i]:
+        index_cache.store(path, kind, *key, columns=[offsets - start, sizes, kinds.astype(np.int64)])
+    return offsets, sizes, kinds
+
+
+def _inside(columns: list[I64], size: int) -> bool:
+    """A cached index points only into its file, framing included."""
+    offsets, sizes, kinds = columns
+    framed = np.isin(kinds, (0, 1))
+    low, high = np.where(framed, offsets - 12, offsets), np.where(framed, size - 4, size)
+    known = (kinds >= 0) & (kinds <= 3)
+    return bool((known & (low >= 0) & (sizes >= 0) & (offsets <= high) & (sizes <= high - offsets)).all())
+
+
+def _walk(mapped: Mapped, at: int, stop: int, check: bool) -> tuple[I64, I64, I32]:
+    from .tfrecord_cpu import walk
+
+    blocks = []
+    while at < stop:
+        offsets, sizes, kinds = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int32)
+        n, at = walk(mapped.data, at, stop, check, offsets, sizes, kinds)
+        blocks.append((offsets[:n].copy(), sizes[:n].copy(), kinds[:n].copy()))
+    if not blocks:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
+    offsets, sizes, kinds = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    return offsets, sizes, kinds
+
+
+def _listed(path: str, mapped: Mapped, i: int) -> tuple[I64, I64, I32]:
+    """An index as DALI's tfrecord2idx writes it: lines of offset and length, framing included."""
+    start, size = int(mapped.starts[i]), int(mapped.sizes[i])
+    try:
+        text = Path(path).read_bytes()
+    except OSError as e:
+        raise JobError(f"{path} cannot be read: {e.strerror}") from None
+    try:
+        rows = [(int(a), int(b)) for a, b in (line.split() for line in text.splitlines() if line.strip())]
+        table = np.array(rows, np.int64).reshape(-1, 2)
+    except (ValueError, OverflowError):
+        lines = text.splitlines()
+        bad = next(k for k, line in enumerate(lines) if line.strip() and not _two_numbers(line))
+        raise JobError(f"{path}:{bad + 1}: needs an offset and a length, got {lines[bad][:100]!r}") from None
+    wrong = (table[:, 0] < 0) | (table[:, 1] < 16) | (table[:, 0] > size) | (table[:, 1] > size - table[:, 0])
+    if wrong.any():
+        row = table[np.flatnonzero(wrong)[0]].tolist()
+        raise JobError(f"{path}: offset {row[0]} and length {row[1]} do not lie in {mapped.paths[i]} ({size} bytes)")
+    return table[:, 0] + start + 12, table[:, 1] - 16, np.zeros(len(table), np.int32)
+
+
+def _two_numbers(line: bytes) -> bool:
+    parts = line.split()
+    return len(parts) == 2 and all(p.isdigit() and len(p) < 19 for p in parts)
+
+
+class TFRecord(Reader, name="readers.tfrecord"):
+    """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing.
+
+    Outputs: with ``features`` (of tf.train.Example) one each, in their order: strings as bytes (uint8, 1-D), numbers
+    as float32 or int64 of the feature's shape. Without, the record's bytes.
+    """
+
+    aliases = ("tfrecord_reader", "readers._tfrecord")
+    example = (
+        "{op: readers.tfrecord, path: train-*.tfrecord, features: {image/encoded: string, image/class/label: int64}, "
+        "out: [jpegs, labels]}"
+    )
+
+    path: Annotated[str | tuple[str, ...], Arg("files, or patterns of files")]
+    index_path: Annotated[str | tuple[str, ...] | None, Arg("tfrecord2idx's index of each file")] = None
+    features: Annotated[
+        dict[str, Any] | None,
+        Arg("name: type, or name: {dtype: string|float|int64, shape: [..], default: .., var_len: true}"),
+    ] = None
+    check_crc: Annotated[bool, Arg("check the checksums of every record")] = True
+    use_o_direct: Annotated[bool, Arg("read past the page cache", ignored="files are mapped")] = False
+
+    @property
+    def num_outputs(self) -> int:
+        return 1 if self.features is None else len(self.features)
+
+    def check(self) -> None:
+        super().check()
+        if self.features is not None and not declared(self.features):
+            raise SpecError("features is empty; name some, or leave it out for whole records")
+        if not one_or_more(self.path) or any(not p or "\0" in p for p in one_or_more(self.path)):
+            raise SpecError("path names no file")
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        if self.features is None:
+            return (Spec((None,), DALIDataType.UINT8),)
+        return tuple(f.spec for f in declared(self.features).values())
+
+    def open(self) -> _Records:
+        return _Records(self)

@@ -1,0 +1,95 @@
+"""TFRecord framing: uint64 length, its masked CRC-32C, the data, its masked CRC-32C (tensorflow.org, "TFRecord")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from ..ops.crc32c_cpu import masked_crc32c
+
+HEADER, FOOTER = 12, 4
+
+# kinds of an index entry
+GOOD = 0
+BAD_LENGTH_CRC = 1  # the length fits what follows, but not its checksum
+LOST = 2  # bytes that no record begins in
+TRUNCATED = 3  # the file ends before its record does
+BAD_DATA_CRC = 4  # found when read
+
+
+@numba.njit("int64(uint8[::1], int64)", nogil=True, cache=True)
+def _u64(data: Any, at: Any) -> Any:
+    value = np.uint64(0)
+    for k in range(8):
+        value |= np.uint64(data[at + k]) << np.uint64(8 * k)
+    return np.int64(value)
+
+
+@numba.njit("uint32(uint8[::1], int64)", nogil=True, cache=True)
+def _u32(data: Any, at: Any) -> Any:
+    value = np.uint32(0)
+    for k in range(4):
+        value |= np.uint32(data[at + k]) << np.uint32(8 * k)
+    return value
+
+
+@numba.njit("boolean(uint8[::1], int64, int64)", nogil=True, cache=True)
+def _is_header(data: Any, at: Any, stop: Any) -> Any:
+    """A length whose checksum is right; it may reach beyond the end."""
+    return stop - at >= HEADER and _u64(data, at) >= 0 and masked_crc32c(data, at, at + 8) == _u32(data, at + 8)
+
+
+@numba.njit("boolean(uint8[::1], int64, int64)", nogil=True, cache=True)
+def _fits(data: Any, at: Any, stop: Any) -> Any:
+    return stop - at >= HEADER + FOOTER and 0 <= _u64(data, at) <= stop - at - HEADER - FOOTER
+
+
+@numba.njit(
+    "Tuple((int64, int64))(uint8[::1], int64, int64, boolean, int64[::1], int64[::1], int32[::1])",
+    nogil=True,
+    cache=True,
+)
+def walk(data: Any, at: Any, stop: Any, check: Any, offsets: Any, sizes: Any, kinds: Any) -> Any:
+    """Records from ``at`` until ``stop`` or until the arrays are full: how many, and where to go on.
+
+    ``offsets`` and ``sizes`` are the data's. After damage the next length with a right checksum is looked for; what
+    lies between becomes one entry LOST. Without ``check`` any length that fits is believed.
+    """
+    n = 0
+    while at < stop and n < len(offsets):
+        fits = _fits(data, at, stop)
+        right = _is_header(data, at, stop)
+        if fits and (right or not check):
+            offsets[n], sizes[n], kinds[n] = at + HEADER, _u64(data, at), GOOD
+            at = offsets[n] + sizes[n] + FOOTER
+        elif right:
+            offsets[n], sizes[n], kinds[n] = at, stop - at, TRUNCATED
+            at = stop
+        else:
+            after = at + HEADER + _u64(data, at) + FOOTER if fits else at
+            if fits and (after == stop or (_is_header(data, after, stop) and _fits(data, after, stop))):
+                offsets[n], sizes[n], kinds[n] = at + HEADER, _u64(data, at), BAD_LENGTH_CRC
+                at = after
+            else:
+                start = at
+                at += 1
+                while at < stop and not (_fits(data, at, stop) and _is_header(data, at, stop)):
+                    at += 1
+                offsets[n], sizes[n], kinds[n] = start, at - start, LOST
+        n += 1
+    return n, at
+
+
+@numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1])", nogil=True, cache=True)
+def check_records(data: Any, offsets: Any, sizes: Any, kinds: Any) -> None:
+    """Both checksums of the records whose kind is GOOD; sets BAD_LENGTH_CRC or BAD_DATA_CRC. Extents must be framed."""
+    for i in range(len(offsets)):
+        if kinds[i] != GOOD:
+            continue
+        at, stop = offsets[i], offsets[i] + sizes[i]
+        if _u64(data, at - HEADER) != sizes[i] or masked_crc32c(data, at - HEADER, at - 4) != _u32(data, at - 4):
+            kinds[i] = BAD_LENGTH_CRC
+        elif masked_crc32c(data, at, stop) != _u32(data, stop):
+            kinds[i] = BAD_DATA_CRC
