@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from . import doctor, sample_data
+from . import doctor, ops, sample_data
 from .output import INTERRUPTED, JOB_FAILED, USAGE, say
 
 app = typer.Typer(
@@ -46,7 +46,7 @@ def options(
         raise typer.Exit(USAGE)
 
 
-COMMANDS = (doctor, sample_data)
+COMMANDS = (ops, doctor, sample_data)
 for module in COMMANDS:
     app.command(module.NAME)(module.command)
 

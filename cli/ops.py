@@ -1,0 +1,43 @@
+"""``dali-run ops``: the operators, and one of them in detail."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .output import Json, console, print_json
+
+NAME = "ops"
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One operator, with its arguments.")] = None,
+    json: Json = False,
+) -> None:
+    """List the operators, or show one with its arguments.
+
+    \b
+    Examples:
+      dali-run ops
+      dali-run ops resize
+      dali-run ops --json | jq -r '.[] | select(.stages | index("gpu")) | .name'
+    """
+    from ..pipelines import reference
+
+    if name is None:
+        operators = reference.describe_operators()
+        if json:
+            print_json(operators)
+            return
+        from ..pipelines.render import operators_view
+
+        console().print(operators_view(operators))
+        return
+    operator = reference.describe_operator(name)
+    if json:
+        print_json(operator)
+        return
+    from ..pipelines.render import operator_view
+
+    console().print(operator_view(operator))

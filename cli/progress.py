@@ -1,0 +1,114 @@
+"""Progress of a job: a bar on a terminal, a plain line every few seconds without one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, Task
+    from rich.text import Text
+
+SECONDS_BETWEEN_LINES = 5.0
+_REFRESHES_PER_SECOND = 8
+
+
+class State(Protocol):
+    """What the job says about itself, after every batch."""
+
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int | None: ...
+    @property
+    def rejected(self) -> int: ...
+    @property
+    def started(self) -> float:
+        """time.monotonic() of the start."""
+
+
+Report = Callable[[State], None]
+
+
+@contextmanager
+def shown(*, quiet: bool) -> Iterator[Report]:
+    """Something to call with the state after every batch; shows it on stderr in the way that fits there."""
+    if quiet:
+        yield lambda state: None
+    elif sys.stderr.isatty():
+        with _bar() as progress:
+            task = progress.add_task("", total=None, rejected=0)
+            yield lambda s: progress.update(task, completed=s.done, total=s.total, rejected=s.rejected)
+    else:
+        yield Lines()
+
+
+class Lines:
+    """A line at most every few seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    def __call__(self, state: State) -> None:
+        now = self._clock()
+        if now - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = now
+            typer.echo(line(state, now), err=True)
+
+
+def line(state: State, now: float) -> str:
+    """``12,000 of 50,000 samples (24 %), 4,000/s, 9.50 s left, 3 rejected``."""
+    from ..pipelines.units import duration, rate
+
+    elapsed = max(now - state.started, 1e-9)
+    speed = state.done / elapsed
+    text = f"{state.done:,}"
+    if state.total:
+        text += f" of {state.total:,} samples ({state.done / state.total:.0%})"
+    else:
+        text += " samples"
+    text += f", {rate(speed)}"
+    if state.total and speed:
+        text += f", {duration((state.total - state.done) / speed)} left"
+    return f"{text}, {state.rejected:,} rejected"
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text as RichText
+
+    class Rate(ProgressColumn):
+        """Samples per second, over the last half minute."""
+
+        def render(self, task: Task) -> Text:
+            from ..pipelines.units import rate
+
+            return RichText(rate(task.speed or task.finished_speed), "cyan")
+
+    return Progress(
+        BarColumn(),
+        TaskProgressColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TextColumn("eta"),
+        TimeRemainingColumn(),
+        TextColumn("[yellow]{task.fields[rejected]} rejected"),
+        console=Console(stderr=True),
+        refresh_per_second=_REFRESHES_PER_SECOND,
+        transient=True,
+    )
