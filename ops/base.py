@@ -165,11 +165,11 @@ class Parameter:
         return get_origin(strip_optional(self.type)) is tuple
 
 
-_PARAMETERS: dict[type[Operator], dict[str, Parameter]] = {}
+_PARAMETERS: dict[type[Any], dict[str, Parameter]] = {}
 
 
-def parameters(op: type[Operator]) -> dict[str, Parameter]:
-    """The arguments of ``op`` by name, in the order of its fields."""
+def parameters(op: type[Any]) -> dict[str, Parameter]:
+    """The arguments of ``op`` (an operator, or a writer) by name, in the order of its fields."""
     if op not in _PARAMETERS:
         hints = typing.get_type_hints(op, include_extras=True)
         table: dict[str, Parameter] = {}
