@@ -223,8 +223,8 @@ class _Composer:
         if self.values > MOST_VALUES:
             raise _TextError(mark, f"expands to more than {MOST_VALUES} values")
 
-    def alias(self, anchor: str, mark: Mark) -> Value:
-        if anchor not in self.anchors:
+    def alias(self, anchor: str | None, mark: Mark) -> Value:
+        if anchor is None or anchor not in self.anchors:
             raise _TextError(mark, f"alias *{anchor} has no anchor &{anchor} before it")
         found = self.anchors[anchor]
         if found is None:
