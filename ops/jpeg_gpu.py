@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import jpeg_header as header
-from .resample import NEAREST, TABLE, TABLE_SIZE, TABLE_START
+from . import resample
 
 SOURCES = Path(__file__).parent / "cuda"
 ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
@@ -33,7 +33,7 @@ UNSUPPORTED, BAD_TABLE, BAD_CODE, MISSING, EXTRANEOUS, BAD_RESTART, OUT_OF_RANGE
 
 RGB, BGR, GRAY, YCBCR = range(4)  # output types
 UINT8, FLOAT16, FLOAT32 = range(3)  # output dtypes
-_DTYPES = (np.dtype(np.uint8), np.dtype(np.float16), np.dtype(np.float32))
+DTYPES = (np.dtype(np.uint8), np.dtype(np.float16), np.dtype(np.float32))
 
 # Sizes the kernels are compiled with; jpeg_layout reports them.
 ENTROPY_THREADS = 128
@@ -318,26 +318,11 @@ def pixel_output(
     )
 
 
-@dataclass
-class AxisSpec:
-    """One direction of a resize, per image, in the picture as it is shown; arguments as in resample's plan."""
-
-    lo: NDArray[np.float32]  # source interval that ...
-    hi: NDArray[np.float32]
-    size: I32  # ... so many outputs cover
-    first: I32  # outputs that are kept: [first, first + count)
-    count: I32
-    filter: I32  # NEAREST, TRIANGULAR, ...
-    support: NDArray[np.float32]
-    begin: I32  # source samples that may be read; outside, the border sample stands in
-    end: I32
-
-
 def resize_output(
     plan: Plan,
-    x: AxisSpec,
-    y: AxisSpec,
+    sampling: resample.Plan,
     *,
+    domain: tuple[I64, I64] | None = None,
     mirror: NDArray[np.bool_] | None = None,
     orient: bool = True,
     output_type: int = RGB,
@@ -349,68 +334,83 @@ def resize_output(
     shift: float = 0.0,
     round_to_uint8: bool = True,
 ) -> Output:
-    """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, as crop_mirror_normalize does."""
+    """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, as crop_mirror_normalize does.
+
+    ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2] each: the source samples that
+    may be read, begin and end; outside, the border sample stands in. Default: the whole picture.
+    """
     n, images = len(plan), plan.images
     channels = 1 if output_type == GRAY else 3
     flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(n, np.int32))
-    out_w, out_h = x.count.astype(np.int64), y.count.astype(np.int64)
-    go = plan.status == 0
-    rows = np.zeros(n, RESIZE)
+    stored = np.stack([images["height"], images["width"]], 1).astype(np.int64)
+    shown = np.where(swap[:, None], stored[:, ::-1], stored)
+    begin, end = (np.zeros_like(shown), shown) if domain is None else domain
+    flip = sampling.flip if mirror is None else sampling.flip ^ np.stack([np.zeros(n, bool), mirror.astype(bool)], 1)
+    shape = np.where((plan.status == 0)[:, None], sampling.shape, 0)
+    out_h, out_w = sampling.shape.astype(np.int64).T
     sizes = out_w * out_h * channels
     base = _starts(sizes)
     if layout == "CHW":
-        stride_x, stride_y, stride_c = np.ones(n, np.int64), out_w, out_w * out_h
+        stride, stride_c = np.stack([out_w, np.ones(n, np.int64)], 1), out_w * out_h
     else:
-        stride_x, stride_y, stride_c = np.full(n, channels, np.int64), out_w * channels, np.ones(n, np.int64)
-    rows["out"], rows["stride_c"], rows["image"] = base, stride_c, np.arange(n)
-    backwards_x = np.zeros(n, bool) if mirror is None else mirror.astype(bool)
-    swapped = swap[:, None]
-    axis = rows["axis"]
-    extents = np.stack([images["width"], images["height"]], 1)
-    shown = (x, stride_x, backwards_x), (y, stride_y, np.zeros(n, bool))
-    for stored, flip in ((0, flip_x), (1, flip_y)):
-        (a, stride_a, back_a), (b, stride_b, back_b) = shown[stored], shown[1 - stored]
-        # A turned picture's stored x is the shown y, and the other way round.
-        pick = {
-            name: np.where(swapped[:, 0], getattr(b, name), getattr(a, name))
-            for name in "lo hi size first count filter support begin end".split()
-        }
-        extent = extents[:, stored]
-        column = axis[:, stored]
-        column["lo"] = np.where(flip, (extent - pick["hi"]).astype(np.float32), pick["lo"])
-        column["scale"] = ((pick["hi"] - pick["lo"]) / pick["size"].astype(np.float32)).astype(np.float32)
-        column["support"], column["flip"] = pick["support"], flip
-        column["first"] = np.where(flip, pick["size"] - pick["first"] - pick["count"], pick["first"])
-        column["count"] = np.where(go, pick["count"], 0)
-        column["begin"] = np.where(flip, extent - pick["end"], pick["begin"])
-        column["end"] = np.where(flip, extent - pick["begin"], pick["end"])
-        nearest = pick["filter"] == NEAREST
-        column["table"] = np.where(nearest, -1, TABLE_START[pick["filter"]])
-        column["table_last"] = TABLE_SIZE[pick["filter"]] - 1
-        column["taps"] = np.where(nearest, 1, np.maximum(1, np.ceil(pick["support"]))).astype(np.int32)
-        back = np.where(swapped[:, 0], back_b, back_a) ^ flip
-        stride = np.where(swapped[:, 0], stride_b, stride_a)
-        rows["out"] += np.where(back & go, (pick["count"] - 1) * stride, 0)
-        column["stride"] = np.where(back, -stride, stride)
-    weights = (axis["taps"].astype(np.int64) + 1) * axis["count"]
+        stride, stride_c = np.stack([out_w * channels, np.full(n, channels)], 1), np.ones(n, np.int64)
+    columns = {
+        "lo": sampling.lo, "hi": sampling.hi, "size": sampling.size, "first": sampling.anchor, "count": shape,
+        "kind": sampling.kind, "support": sampling.support, "begin": begin, "end": end, "flip": flip, "stride": stride,
+    }  # fmt: skip
+    # A turned picture's stored rows are the shown columns, and the other way round.
+    axes = {name: np.where(swap[:, None], a[:, ::-1], a) for name, a in columns.items()}
+    _ascending(axes, axes["hi"] < axes["lo"], 0)
+    _ascending(axes, np.stack([flip_y, flip_x], 1), stored)
+
+    rows = np.zeros(n, RESIZE)
+    last = np.maximum(axes["count"] - 1, 0) * axes["stride"]
+    rows["out"] = base + np.where(axes["flip"], last, 0).sum(1)
+    rows["stride_c"], rows["image"] = stride_c, np.arange(n)
+    axis = rows["axis"][:, ::-1]  # x, y -> H, W
+    kind = axes["kind"].astype(np.int64)
+    axis["stride"] = np.where(axes["flip"], -axes["stride"], axes["stride"])
+    axis["scale"] = (axes["hi"] - axes["lo"]).astype(np.float32) / axes["size"].astype(np.float32)
+    for name in ("lo", "first", "count", "support", "begin", "end"):
+        axis[name] = axes[name]
+    axis["flip"] = np.stack([flip_y, flip_x], 1)
+    axis["table"] = np.where(kind == resample.NEAREST, -1, resample.TABLE_START[kind])
+    axis["table_last"] = resample.TABLE_SIZE[kind] - 1
+    taps = np.where(kind == resample.NEAREST, 1, np.maximum(1, np.ceil(axes["support"]))).astype(np.int64)
+    axis["taps"] = taps
+    weights = (taps + 1) * axes["count"]
     axis["weights"] = _starts(weights.reshape(-1)).reshape(n, 2)
-    mul = [scale / std[c % len(std)] for c in range(4)]
-    add = [shift - mean[c % len(mean)] * mul[c] for c in range(4)]
-    widest = int(axis[:, 0]["count"].max(initial=1))
-    columns = _ceil(widest, _ceil(widest, RESIZE_THREADS))
+    mul = tuple(scale / std[c % len(std)] for c in range(4))
+    widest = max(int(axes["count"][:, 1].max(initial=1)), 1)
     return Output(
-        shapes=np.stack([out_h, out_w], 1).astype(np.int32),
+        shapes=sampling.shape.astype(np.int32),
         offsets=base,
         elements=int(sizes.sum()),
         dtype=dtype,
         output_type=output_type,
         resize=rows,
         weights=int(weights.sum()),
-        threads=_ceil(columns, 32) * 32,
+        threads=_ceil(_ceil(widest, _ceil(widest, RESIZE_THREADS)), 32) * 32,
         round_to_uint8=round_to_uint8,
-        mul=tuple(mul),
-        add=tuple(add),
+        mul=mul,
+        add=tuple(shift - mean[c % len(mean)] * mul[c] for c in range(4)),
     )
+
+
+def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: I64 | int) -> None:
+    """Where asked, count source samples from the other end (of a picture with ``extent`` of them), or, with 0, turn
+    a region that runs backwards. Outputs then come in reverse order, which their stride makes up for."""
+    lo, hi = axes["lo"], axes["hi"]
+    turned = {
+        "lo": hi if isinstance(extent, int) else extent - hi,
+        "hi": lo if isinstance(extent, int) else extent - lo,
+        "first": axes["size"] - axes["first"] - axes["count"],
+        "flip": ~axes["flip"],
+    }
+    if not isinstance(extent, int):
+        turned |= {"begin": extent - axes["end"], "end": extent - axes["begin"]}
+    for name, value in turned.items():
+        axes[name] = np.where(where, value, axes[name]).astype(axes[name].dtype)
 
 
 def source_windows(plan: Plan, output: Output) -> I32:
@@ -419,7 +419,7 @@ def source_windows(plan: Plan, output: Output) -> I32:
     axis = output.resize["axis"]
     half = axis["support"] / 2
     low = axis["lo"] + (axis["first"] + 0.5) * axis["scale"] - half - 1
-    high = axis["lo"] + (axis["first"] + axis["count"] - 0.5) * axis["scale"] + half + 2
+    high = axis["lo"] + (axis["first"] + np.maximum(axis["count"], 1) - 0.5) * axis["scale"] + half + 2
     begin = np.clip(np.floor(low), axis["begin"], axis["end"] - 1)
     end = np.clip(np.ceil(high), axis["begin"] + 1, axis["end"])
     return np.concatenate([begin, end], 1).astype(np.int32)
@@ -455,8 +455,8 @@ class Decoder:
     runtime: Runtime
 
     def __post_init__(self) -> None:
-        self._filters_owner, self._filters = self.runtime.allocate(TABLE.nbytes)
-        self.runtime.upload(self._filters, TABLE.view(np.uint8), None)
+        self._filters_owner, self._filters = self.runtime.allocate(resample.TABLE.nbytes)
+        self.runtime.upload(self._filters, resample.TABLE.view(np.uint8), None)
 
     def decode(
         self, raw: int, plan: Plan, output: Output, out: int, workspace: Workspace, stream: Any, trace: Any = None

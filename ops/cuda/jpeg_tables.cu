@@ -7,9 +7,10 @@
 #define LONG_LENGTHS (16 - LOOKUP_BITS)
 
 // What a code does, in one word: bits it takes with its extra bits (0..7), how far the zig-zag index moves (16..23),
-// how many extra bits (24..27). Bit 8 marks a pattern that is no code. 0 in the lookup table: a longer code.
+// how many extra bits (24..27). Bit 8 marks a pattern that is no code; it takes more bits than padding has, so that
+// padding (ones) runs over the end of its interval. 0 in the lookup table: a longer code.
 #define ENTRY_MOVE 0x00ff00ffu
-#define ENTRY_INVALID 0x00010101u
+#define ENTRY_INVALID 0x0001011fu
 #define ENTRY_IS_INVALID 0x100u
 
 struct __align__(16) HuffmanTable {

@@ -1,0 +1,129 @@
+"""The JPEG kernels under test: on the GPU, or without one (compiled by g++ behind cuda_emulator.h, memory is NumPy's)."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dali_run.ops import jpeg_gpu, jpeg_header
+
+EMULATOR = Path(__file__).with_name("cuda_emulator.h")
+
+
+@cache
+def _library(options: tuple[str, ...]) -> ctypes.CDLL:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++ to run the CUDA sources on the CPU")
+    folder = Path(tempfile.mkdtemp(prefix="jpeg-emulation-"))
+    source, library = folder / "jpeg.cpp", folder / "jpeg.so"
+    source.write_text(f'#include "{EMULATOR}"\n{jpeg_gpu.source_text()}\n')
+    flags = "-O2 -std=c++17 -fPIC -shared -U_FORTIFY_SOURCE -ffp-contract=off -fno-strict-aliasing".split()
+    subprocess.run([compiler, *flags, *options, "-o", library, source], check=True, capture_output=True)
+    return ctypes.CDLL(str(library))
+
+
+class EmulatedRuntime:
+    """Every allocation is followed by a strip that no kernel may write."""
+
+    GUARD = 4096
+
+    def __init__(self, *options: str) -> None:
+        self.library = _library(options)
+        self.launched: list[str] = []
+        self._owners: list[NDArray[np.uint8]] = []
+
+    def allocate(self, size: int) -> tuple[Any, int]:
+        memory = np.full(size + 256 + self.GUARD, 0xA5, np.uint8)
+        start = -memory.ctypes.data % 256
+        memory[start + size :] = 0x5A
+        view = memory[start : start + size]
+        self._owners.append(memory[start + size :])
+        return view, view.ctypes.data
+
+    def check_guards(self) -> None:
+        assert all((strip == 0x5A).all() for strip in self._owners)
+
+    def upload(self, address: int, data: NDArray[np.uint8], stream: Any) -> None:
+        ctypes.memmove(address, data.ctypes.data, data.nbytes)
+
+    def zero(self, address: int, size: int, stream: Any) -> None:
+        ctypes.memset(address, 0, size)
+
+    def launch(self, kernel: str, grid: int, threads: int, batch: int, stream: Any) -> None:
+        self.launched.append(kernel)
+        function = ctypes.cast(getattr(self.library, kernel), ctypes.c_void_p)
+        self.library.emulate(function, ctypes.c_int(grid), ctypes.c_int(threads), ctypes.c_void_p(batch))
+
+    def read(self, address: int, size: int) -> NDArray[np.uint8]:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address)).copy()
+
+    def stream(self) -> Any:
+        return None
+
+
+class GpuRuntime(jpeg_gpu.CupyRuntime):
+    def read(self, address: int, size: int) -> NDArray[np.uint8]:
+        host = np.empty(size, np.uint8)
+        self._cupy.cuda.runtime.deviceSynchronize()
+        self._cupy.cuda.runtime.memcpy(host.ctypes.data, address, size, 2)  # device to host
+        return host
+
+    def stream(self) -> Any:
+        return self._cupy.cuda.Stream(non_blocking=True)
+
+    def check_guards(self) -> None:  # compute-sanitizer does it there
+        pass
+
+
+class Harness:
+    """One lane: files in, host arrays out."""
+
+    def __init__(self, runtime: Any) -> None:
+        self.runtime = runtime
+        self.stream = runtime.stream()
+        self.decoder = jpeg_gpu.Decoder(runtime)
+        self.workspace = jpeg_gpu.Workspace(runtime)
+
+    def decode(
+        self, files: Sequence[bytes], make_output: Any, window: bool = False, **plan_arguments: Any
+    ) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
+        """Status per file, and its output where the status is 0. ``make_output(plan, headers)`` plans the output;
+        with ``window``, only the blocks that the output needs are computed."""
+        sizes = np.array([len(f) for f in files], np.int64)
+        offsets = np.cumsum(sizes + 3) - sizes - 3  # odd offsets too
+        buffer = np.full(int(offsets[-1] + sizes[-1]), 0xD7, np.uint8)
+        for start, file in zip(offsets, files, strict=True):
+            buffer[start : start + len(file)] = np.frombuffer(file, np.uint8)
+        headers = jpeg_header.read_headers(buffer, offsets, sizes)
+        plan = jpeg_gpu.plan_decode(headers, offsets, sizes, **plan_arguments)
+        output = make_output(plan)
+        if window:
+            windows = jpeg_gpu.source_windows(plan, output)
+            plan = jpeg_gpu.plan_decode(headers, offsets, sizes, windows=windows, **plan_arguments)
+        raw_owner, raw = self.runtime.allocate(len(buffer))
+        self.runtime.upload(raw, buffer, self.stream)
+        dtype = jpeg_gpu.DTYPES[output.dtype]
+        out_owner, out = self.runtime.allocate(max(output.elements, 1) * dtype.itemsize)
+        status_at = self.decoder.decode(raw, plan, output, out, self.workspace, self.stream)
+        status = self.runtime.read(status_at, 4 * len(files)).view(np.int32)
+        whole = self.runtime.read(out, output.elements * dtype.itemsize).view(dtype)
+        self.runtime.check_guards()
+        del raw_owner, out_owner
+        channels = 1 if output.output_type == jpeg_gpu.GRAY else 3
+        results = []
+        for (h, w), start in zip(output.shapes.tolist(), output.offsets.tolist(), strict=True):
+            flat = whole[start : start + h * w * channels]
+            chw = output.resize is not None and output.resize["stride_c"][0] != 1
+            results.append(flat.reshape(channels, h, w) if chw else flat.reshape(h, w, channels))
+        return results, status
