@@ -39,7 +39,7 @@ Report = Callable[[State], None]
 def shown(*, quiet: bool) -> Iterator[Report]:
     """Something to call with the state after every batch; shows it on stderr in the way that fits there."""
     if quiet:
-        yield lambda state: None
+        yield lambda _: None
     elif sys.stderr.isatty():
         with _bar() as progress:
             task = progress.add_task("", total=None, rejected=0)
