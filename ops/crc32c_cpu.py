@@ -18,8 +18,9 @@ from numba import extending, types
 from numpy.typing import NDArray
 
 _POLYNOMIAL = 0x82F63B78
-STREAM = 2048
-"""Bytes of each of the three streams; a power of two, so that the joining map is found by squaring."""
+LONG, SHORT = 4096, 256
+"""Bytes of each of the three streams, for long and for short stretches; powers of two, so that the joining map is found
+by squaring."""
 
 
 def _step_tables() -> NDArray[np.uint32]:
@@ -54,8 +55,8 @@ def _zeros_tables(nbytes: int) -> NDArray[np.uint32]:
 
 _ONES = np.uint32(0xFFFFFFFF)
 _TABLES = _step_tables()
-_ONE = _zeros_tables(STREAM)
-_TWO = _zeros_tables(2 * STREAM)
+_AFTER_LONG = np.stack([_zeros_tables(LONG), _zeros_tables(2 * LONG)])
+_AFTER_SHORT = np.stack([_zeros_tables(SHORT), _zeros_tables(2 * SHORT)])
 
 intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
 
@@ -87,6 +88,22 @@ def _crc64(_typing: Any, _crc: Any, _data: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
+@intrinsic
+def _prefetch(_typing: Any, _address: Any) -> Any:
+    """Ask for the cache line at an address, mapped or not."""
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        pointer, i32 = builder.inttoptr(args[0], ir.IntType(8).as_pointer()), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), (pointer.type, i32, i32, i32))
+        read, keep, data = i32(0), i32(3), i32(1)
+        builder.call(
+            builder.module.declare_intrinsic("llvm.prefetch", (pointer.type,), kind), [pointer, read, keep, data]
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
 @numba.njit(nogil=True, cache=True, inline="always")
 def _join(crc: Any, table: Any) -> Any:
     c = np.uint32(crc)
@@ -98,17 +115,28 @@ def _join(crc: Any, table: Any) -> Any:
     )
 
 
-def _update_hardware(crc: Any, buffer: Any, start: Any, stop: Any) -> Any:
-    at, base = start, buffer.ctypes.data
-    state = np.uint64(crc)
-    while stop - at >= 3 * STREAM:
+@numba.njit(nogil=True, cache=True)
+def _streams(state: Any, address: Any, stop: Any, stream: Any, after: Any) -> Any:
+    """The state after all whole blocks of three streams, and where they end."""
+    while stop - address >= 3 * stream:
         a, b, c = state, np.uint64(0), np.uint64(0)
-        for k in range(0, STREAM, 8):
-            a = _crc64(a, _load64(base + at + k))
-            b = _crc64(b, _load64(base + at + STREAM + k))
-            c = _crc64(c, _load64(base + at + 2 * STREAM + k))
-        state = _join(a, _TWO) ^ _join(b, _ONE) ^ c
-        at += 3 * STREAM
+        for line in range(address, address + stream, 64):
+            for k in range(3):  # two blocks ahead: three streams are more than the processor foresees
+                _prefetch(line + (6 + k) * stream)
+            for at in range(line, line + 64, 8):
+                a = _crc64(a, _load64(at))
+                b = _crc64(b, _load64(at + stream))
+                c = _crc64(c, _load64(at + 2 * stream))
+        state = _join(a, after[1]) ^ _join(b, after[0]) ^ c
+        address += 3 * stream
+    return state, address
+
+
+def _update_hardware(crc: Any, buffer: Any, start: Any, stop: Any) -> Any:
+    base = buffer.ctypes.data
+    state, at = _streams(np.uint64(crc), base + start, base + stop, LONG, _AFTER_LONG)
+    state, at = _streams(state, at, base + stop, SHORT, _AFTER_SHORT)
+    at -= base
     while stop - at >= 8:
         state = _crc64(state, _load64(base + at))
         at += 8
