@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -60,6 +60,10 @@ class Iteration:
     def origin_of(self, dropped: Dropped) -> Origin:
         """Where a dropped sample came from."""
         return self.everyone.origin(int(np.searchsorted(self.everyone.slot, dropped.slot)))
+
+    def position_of(self, dropped: Dropped) -> int:
+        """Position of a dropped sample."""
+        return int(self.everyone.position[np.searchsorted(self.everyone.slot, dropped.slot)])
 
     def outputs(self, plan: Plan) -> dict[str, Batch]:
         """The batches that leave the graph, by name."""
@@ -454,7 +458,7 @@ class NullLane:
         pass
 
 
-def replace_dropped(iteration: Iteration, edges: Sequence[Edge] | Any) -> None:
+def replace_dropped(iteration: Iteration, edges: Iterable[Edge]) -> None:
     """Put a copy of the nearest good sample in the place of every dropped one, in all outputs alike."""
     good = iteration.samples.slot
     if len(good) == 0:
@@ -463,6 +467,8 @@ def replace_dropped(iteration: Iteration, edges: Sequence[Edge] | Any) -> None:
     right = np.searchsorted(good, slots).clip(0, len(good) - 1)
     left = (right - 1).clip(0)
     nearest = np.where(np.abs(good[left] - slots) <= np.abs(good[right] - slots), left, right)
+    own = iteration.everyone.take(np.searchsorted(iteration.everyone.slot, slots))
+    taken = iteration.samples.take(nearest)
+    iteration.samples = Samples(own.slot, own.position, taken.epoch, taken.index, taken.origins)
     for edge in dict.fromkeys(edges):
-        iteration.env[edge] = iteration.env[edge].take(nearest)
-    iteration.samples = iteration.samples.take(nearest)
+        iteration.env[edge] = iteration.env[edge].take(nearest, iteration.samples)

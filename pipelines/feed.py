@@ -64,13 +64,15 @@ class JobFeed:
         """Raises SpecError where several readers differ in their number of records."""
         self.states: Mapping[int, Any] = sources.states
         self._jobs: list[tuple[int, Source, Job]] = [(i, s, o.job()) for i, _, _, s, o in sources.readers]
-        lengths = {name: len(order.job()) for _, name, _, _, order in sources.readers}
+        lengths = {name: len(job) for (_, name, _, _, _), (_, _, job) in zip(sources.readers, self._jobs, strict=True)}
         if len(set(lengths.values())) > 1:
             sizes = ", ".join(f"{name} has {n}" for name, n in lengths.items())
             raise SpecError(f"the readers of one job must have equally many records: {sizes}")
         whole = self._jobs[0][2].positions if self._jobs else range(limit or 0)
         self.positions = whole if limit is None else range(whole.start, min(whole.stop, whole.start + limit))
         """Positions of this job, in the order of the whole data set."""
+        self.whole = len(self._jobs[0][2].index) if self._jobs else len(self.positions)
+        """Positions of all shards together."""
 
     def requests(self, batch_size: int, start: int | None = None) -> Iterator[Request]:
         """Batches from position ``start`` on. Batches are cut at multiples of the batch size, wherever they begin."""

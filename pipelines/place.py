@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..ops.base import Stage
-from ..ops.errors import SpecError
+from ..ops.device import gpu_count
+from ..ops.errors import DeviceError, SpecError
 from .graph import Edge, Graph, Node
 
 
@@ -25,6 +26,25 @@ class Target:
     """Which GPU."""
     auto_mixed: bool = True
     """Decoders without a ``device`` become ``mixed`` on a GPU (YAML); DALI's Python API leaves them on the CPU."""
+
+
+def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
+    """What ``auto | cpu | gpu | gpu:N | null`` means on this machine. Raises DeviceError where a GPU that was asked for
+    is missing, SpecError for anything else."""
+    name, _, number = device.partition(":")
+    if device == "auto":
+        return Target("gpu" if gpu_count() else "cpu", 0, auto_mixed)
+    if device in ("cpu", "null"):
+        return Target("cpu" if device == "cpu" else "null", 0, auto_mixed)
+    if name == "gpu" and (number.isdigit() or not number):
+        index = int(number or 0)
+        if index >= gpu_count():
+            raise DeviceError(
+                f"device {device} was asked for, but this machine has {gpu_count()} usable GPUs; `dali-run doctor` "
+                "says why, `--device cpu` runs without"
+            )
+        return Target("gpu", index, auto_mixed)
+    raise SpecError(f"device must be auto, cpu, gpu, gpu:N or null, got {device!r}")
 
 
 def place(graph: Graph, target: Target) -> Graph:

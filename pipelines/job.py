@@ -1,0 +1,266 @@
+"""Job: a spec with a ``write:`` section from start to end - read, run, write, report - and how it went."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..ops.errors import JobError, SpecError
+from ..readers.base import Reader
+from ..writers.rejects import Budget, RejectRow
+from ..writers.shards import Output, WriteConfig
+from .build import BuiltSpec, build
+from .compile import Plan, compile_graph
+from .execute import Engine, Iteration, Options
+from .feed import JobFeed, Sources
+from .graph import Graph
+from .place import Target, resolve_target
+from .report import build_report
+from .spec import Spec, load_spec
+from .stats import Stats
+
+CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is."""
+
+    done: int
+    """Positions finished in this run."""
+    total: int
+    """Positions to do in this run."""
+    rejected: int
+    started: float
+    """`time.perf_counter` at the first batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended."""
+
+    exit_code: int
+    message: str
+    """One sentence: what was done, or what ended it."""
+    report: Mapping[str, Any]
+    path: Path
+    """Where the output is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A spec that was read, checked and compiled; no data was touched."""
+
+    spec: Spec
+    built: BuiltSpec
+    plan: Plan
+
+
+def prepare(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    device: str | None = None,
+    part: tuple[int, int] | None = None,
+) -> Prepared:
+    """Read and compile a spec. ``part`` (i, n) restricts its readers to shard i of n. Raises SpecError, DeviceError."""
+    spec = load_spec(path, overrides or {})
+    built = build(spec)
+    target = resolve_target(device or spec.pipeline.device)
+    graph = built.graph if part is None else in_parts(built.graph, part)
+    return Prepared(spec, built, compile_graph(graph, target, spec.pipeline.seed))
+
+
+def in_parts(graph: Graph, part: tuple[int, int]) -> Graph:
+    """The graph whose readers read shard ``part[0]`` of ``part[1]``. Raises SpecError where they have shards."""
+    index, count = part
+    if not 0 <= index < count:
+        raise SpecError(f"--shard-id must be from 0 to {count - 1}, got {index}")
+    nodes = []
+    for node in graph.nodes:
+        if isinstance(node.op, Reader):
+            if node.op.num_shards != 1:
+                raise SpecError(f"{node.where}: has num_shards of its own; leave it out to use --num-shards")
+            node = dataclasses.replace(node, op=dataclasses.replace(node.op, num_shards=count, shard_id=index))
+        nodes.append(node)
+    return dataclasses.replace(graph, nodes=tuple(nodes))
+
+
+def run_job(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    device: str | None = None,
+    part: tuple[int, int] | None = None,
+    limit: int | None = None,
+    fresh: bool = False,
+    trace: str | Path | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> JobResult:
+    """Run the job of a spec, or continue it. Raises SpecError for a wrong spec, DeviceError and JobError for what stops
+    a job before its output is open; what ends it later is in the result, with a report of what was done till then."""
+    prepared = prepare(path, overrides, device=device, part=part)
+    config = write_config(prepared)
+    settings = prepared.spec.pipeline
+    with Sources(prepared.plan, settings.batch_size) as sources:
+        feed = JobFeed(sources, limit)
+        output = Output.open(
+            config,
+            identity(prepared, sources),
+            start=feed.positions.start,
+            total=len(feed.positions),
+            whole=feed.whole if part is not None else None,
+            part=part,
+            budget=Budget.parse(prepared.spec.on_error.max_errors),
+            fresh=fresh,
+        )
+        with output:
+            if output.finished:
+                return _already_done(output, config)
+            return _Run(prepared, feed, output, config, trace, progress).run()
+
+
+def write_config(prepared: Prepared) -> WriteConfig:
+    """The ``write:`` section for the writers. Raises SpecError where there is none or its writer refuses it."""
+    config = prepared.built.write
+    if config is None:
+        raise SpecError(f"{prepared.spec.file}: there is no `write:` section, so there is nothing to run; "
+                        "`dali-run bench` measures such a spec, the Python API iterates over it")  # fmt: skip
+    writer = config.check()
+    graph = prepared.plan.graph
+    writer.check(config.fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
+    return config
+
+
+def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
+    """What decides the output's bytes besides the ``write:`` section, for comparing before a job is resumed."""
+    settings = prepared.spec.pipeline
+    libraries = ["simplejpeg", "pillow"]
+    return {
+        "graph": graph_digest(prepared.built.graph),
+        "seed": settings.seed,
+        "rng": settings.rng,
+        "device": "gpu" if prepared.plan.target.device == "gpu" else "cpu",
+        "inputs": sources.fingerprint(),
+        "versions": {"dali-run": _version("dali-run"), **{p: _version(p) for p in libraries}},
+    }
+
+
+def graph_digest(graph: Graph) -> str:
+    """A digest of operators, arguments and connections; the same for YAML and Python."""
+    rows = []
+    for node in graph.nodes:
+        fields = {f.name: repr(getattr(node.op, f.name)) for f in dataclasses.fields(node.op)}
+        fields["per_sample"] = ",".join(sorted(node.op.per_sample))
+        rows.append([node.op.name, fields, [repr(e) for e in node.inputs],
+                     {k: repr(e) for k, e in sorted(node.args.items())}, node.seed])  # fmt: skip
+    rows.append(["outputs", {k: repr(e) for k, e in graph.outputs.items()}])
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a checkout that was never installed
+        return "unknown"
+
+
+def _already_done(output: Output, config: WriteConfig) -> JobResult:
+    report: dict[str, Any] = {}
+    if (config.path / "report.json").exists():
+        report = json.loads((config.path / "report.json").read_text())
+    code = REJECTS if output.rejected else CLEAN
+    return JobResult(code, f"{config.path} is complete already ({output.written} samples); nothing to do. "
+                     "--fresh starts anew", report, config.path)  # fmt: skip
+
+
+class _Run:
+    """One run of a job whose output is open."""
+
+    def __init__(
+        self, prepared: Prepared, feed: JobFeed, output: Output, config: WriteConfig,
+        trace: str | Path | None, progress: Callable[[Progress], None],
+    ) -> None:  # fmt: skip
+        self.plan = prepared.plan
+        self.output = output
+        self.config = config
+        self.trace = trace
+        self.progress = progress
+        self.first = output.resume_from
+        self.total = feed.positions.stop - self.first
+        self.writing = 0.0
+        self.read = self.rejected = 0
+        self.began = time.perf_counter()
+        options = options_of(prepared.spec, prepared.plan.target)
+        requests = feed.requests(prepared.spec.pipeline.batch_size, self.first)
+        self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
+
+    def run(self) -> JobResult:
+        try:
+            with self.engine:
+                for iteration in self.engine:
+                    self._write(iteration)
+                    self.progress(Progress(self.read, self.total, self.rejected, self.began))
+        except KeyboardInterrupt:
+            return self._ended(INTERRUPTED, f"interrupted after {self.read} of {self.total} samples; run the same "
+                               "command again: it continues")  # fmt: skip
+        except JobError as e:
+            return self._ended(FAILED, str(e))
+        report = self._report()
+        self.output.finish(report)
+        code = REJECTS if self.output.rejected else CLEAN
+        rejected = f", {self.output.rejected} rejected (see {self.config.path / 'rejects.jsonl'})" * (code == REJECTS)
+        return self._result(code, f"wrote {self.output.written} samples to {self.config.path}{rejected}", report)
+
+    def _write(self, iteration: Iteration) -> None:
+        start, stop = iteration.request.start, iteration.request.start + iteration.request.n
+        rejects = []
+        for d in iteration.dropped:
+            origin, position = iteration.origin_of(d), iteration.position_of(d)
+            rejects.append(RejectRow(position, origin.key, origin.source, origin.record, origin.offset,
+                                     d.node, d.code, d.message))  # fmt: skip
+        began = time.perf_counter()
+        self.output.add(start, stop, iteration.samples, iteration.outputs(self.plan), rejects)
+        self.writing += time.perf_counter() - began
+        self.engine.stats.span("write", "write", began, time.perf_counter(), iteration.number)
+        self.read += stop - start
+        self.rejected += len(rejects)
+
+    def _report(self) -> dict[str, Any]:
+        seconds = time.perf_counter() - self.began
+        counts = {"read": self.read, "written": self.read - self.rejected, "rejected": self.rejected}
+        report = build_report(self.engine, seconds, counts, sink_seconds=self.writing)
+        if self.first:
+            report["resumed_from"] = self.first
+        return report
+
+    def _ended(self, code: int, message: str) -> JobResult:
+        report = self._report()
+        self.output.abort()
+        return self._result(code, message, report)
+
+    def _result(self, code: int, message: str, report: dict[str, Any]) -> JobResult:
+        if self.trace is not None:
+            Path(self.trace).write_text(json.dumps(self.engine.stats.chrome_trace()))
+        return JobResult(code, message, report, self.config.path)
+
+
+def options_of(spec: Spec, target: Target) -> Options:
+    """The engine's options from the ``pipeline:`` and ``on_error:`` sections."""
+    settings = spec.pipeline
+    return Options(
+        num_threads=settings.threads,
+        cpu_queue=settings.cpu_queue,
+        gpu_queue=settings.gpu_queue,
+        lanes=settings.gpu_queue + 1 if target.device != "cpu" else 1,
+        policy=spec.on_error.policy,
+        rng=settings.rng,
+    )
