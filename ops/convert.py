@@ -1,0 +1,57 @@
+"""Conversion between element types by DALI's rules, in NumPy: saturating, halves away from zero, NaN to 0.
+
+``cuda/convert.cuh`` says the same for the GPU. float16 is rounded to nearest, ties to even (IEEE 754); DALI's CPU
+backend rounds such ties away from zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def saturate(values: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:
+    """``values`` as ``dtype``; themselves where they have it already.
+
+    Integers saturate at the ends of the range. Floats round half away from zero first. bool is true where the rounded
+    value is not zero (so 0.3 is false), and for NaN.
+    """
+    out = np.dtype(dtype)
+    if values.dtype == out:
+        return values
+    if out.kind == "f":
+        with np.errstate(over="ignore"):
+            return values.astype(out)
+    if values.dtype.kind == "b":
+        return values.astype(out)
+    if values.dtype.kind in "iu":
+        return values.astype(np.bool_) if out.kind == "b" else _saturate_integers(values, out)
+    if out.kind == "b":
+        return np.asarray(np.logical_not(np.abs(values) < 0.5))
+    return _round_to_integers(values, out)
+
+
+def _saturate_integers(values: npt.NDArray[Any], out: np.dtype[Any]) -> npt.NDArray[Any]:
+    have, want = np.iinfo(values.dtype), np.iinfo(out)
+    if want.min <= have.min and have.max <= want.max:
+        return values.astype(out)
+    clipped: npt.NDArray[Any] = np.clip(values, max(have.min, want.min), min(have.max, want.max))
+    return clipped.astype(out)
+
+
+def _round_to_integers(values: npt.NDArray[Any], out: np.dtype[Any]) -> npt.NDArray[Any]:
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)
+    rounded = np.trunc(values)
+    # The distance to the truncated value is exact; adding 0.5 before truncating is not (0.49999997 + 0.5 = 1).
+    with np.errstate(invalid="ignore"):  # inf - inf, and NaN
+        rounded += np.copysign(np.abs(values - rounded) >= 0.5, values)
+    ends = np.iinfo(out)
+    below, above = values <= ends.min, values >= ends.max  # the ends may round outwards as floats, hence the masks
+    plain = ~(below | above | np.isnan(values))
+    result = np.zeros(values.shape, out)
+    np.copyto(result, rounded, where=plain, casting="unsafe")
+    result[below], result[above] = ends.min, ends.max
+    return result

@@ -1,0 +1,151 @@
+"""crop, and the cropping arguments that crop_mirror_normalize shares with it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+
+from .base import Arg, Operator, Spec
+from .batch import I64, Batch
+from .context import Context
+from .errors import SpecError
+from .strided import convert, pad, run, whole, window
+from .types import DALIDataType, DALIImageType, to_numpy
+from .window import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout, place
+
+_SIZES = {"D": "crop_d", "H": "crop_h", "W": "crop_w"}
+_POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
+
+
+class CropWindow(Operator, abstract=True):
+    """Where the window of an image lies."""
+
+    layouts = IMAGE_LAYOUTS
+
+    crop: Annotated[
+        tuple[float, ...] | None,
+        Arg("(height, width) or (depth, height, width); fractions are cut off, 0 is the whole extent", per_sample=True),
+    ] = None
+    crop_d: Annotated[float, Arg("depth of the window", per_sample=True)] = 0.0
+    crop_h: Annotated[float, Arg("height of the window", per_sample=True)] = 0.0
+    crop_w: Annotated[float, Arg("width of the window", per_sample=True)] = 0.0
+    crop_pos_x: Annotated[float, Arg("0..1, left to right", ge=0, le=1, per_sample=True)] = 0.5
+    crop_pos_y: Annotated[float, Arg("0..1, top to bottom", ge=0, le=1, per_sample=True)] = 0.5
+    crop_pos_z: Annotated[float, Arg("0..1, front to back", ge=0, le=1, per_sample=True)] = 0.5
+    rounding: Annotated[
+        Literal["round", "truncate"], Arg("of the start of the window: half away from zero, or towards zero")
+    ] = "round"
+
+    def check(self) -> None:
+        apart = [n for n in _SIZES.values() if self.given(n)]
+        if self.given("crop") and apart:
+            raise SpecError(f"crop and {apart[0]} exclude each other: give the size in one way")
+        if apart and not (self.given("crop_h") and self.given("crop_w")):
+            raise SpecError("crop_h and crop_w go together: give both")
+        if self.crop is not None and len(self.crop) not in (2, 3):
+            raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
+
+    def cropped(self, spec: Spec) -> Spec:
+        """What is known of the windows of ``spec``."""
+        layout = image_layout(spec.layout, spec.ndim)
+        if spec.shape is None or not layout:
+            return Spec(None if spec.shape is None else (None,) * len(spec.shape), spec.dtype, layout)
+        shape = list(spec.shape)
+        for letter, size in self._constant_sizes().items():
+            at = _axis(layout, letter)
+            if at >= 0 and size != 0:
+                shape[at] = size
+        return Spec(tuple(shape), spec.dtype, layout)
+
+    def _constant_sizes(self) -> dict[str, int | None]:
+        """Extents of the window by axis; None where they are known only at run time, 0 where whole."""
+        if "crop" in self.per_sample:
+            return {"D": None, "H": None, "W": None}
+        if self.crop is not None:
+            return {letter: max(int(v), 0) for letter, v in zip("WHD", reversed(self.crop), strict=False)}
+        return {letter: None if a in self.per_sample else max(int(getattr(self, a)), 0) for letter, a in _SIZES.items()}
+
+    def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
+        """Anchor and shape [N, D] of the window of each sample, after ``policy``."""
+        extent = batch.shapes.astype(np.int64)
+        anchor, shape = np.zeros_like(extent), extent.copy()
+        together = ctx.arg("crop") if self.given("crop") else None
+        for letter, name in _SIZES.items():
+            at = _axis(layout, letter)
+            column = "WHD".index(letter) + 1
+            if at < 0 or (together is not None and together.shape[1] < column):
+                continue
+            size = (ctx.arg(name) if together is None else together[:, -column]).astype(np.int64)
+            shape[:, at] = np.where(size > 0, size, extent[:, at])
+            position = ctx.arg(_POSITIONS[letter])
+            if _POSITIONS[letter] in ctx.args:
+                wrong = ~((position >= 0) & (position <= 1))
+                for i in np.flatnonzero(wrong).tolist():
+                    ctx.reject(i, "bad_argument", f"{_POSITIONS[letter]} must be between 0 and 1, got {position[i]:g}")
+                position = np.where(wrong, 0, position)
+            anchor[:, at] = place(position, extent[:, at], shape[:, at], self.rounding)
+        return bounded(ctx, policy, anchor, shape, extent)
+
+
+class Cropping(CropWindow, abstract=True):
+    """A window that may be filled where it reaches outside."""
+
+    fill_values: Annotated[tuple[float, ...], Arg("what stands outside the input, one value or one a channel")] = (0.0,)
+    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it")] = None
+
+
+def _axis(layout: str, letter: str) -> int:
+    """Where ``letter`` stands in ``layout``; the frames of a sequence are its depth, as in DALI."""
+    at = layout.find(letter)
+    return layout.find("F") if letter == "D" and at < 0 else at
+
+
+def known_layout(batch: Batch, allowed: tuple[str, ...]) -> str:
+    """The layout of ``batch``, or DALI's guess. Raises SpecError for one that is not ``allowed``."""
+    layout = image_layout(batch.layout, batch.ndim)
+    if layout not in allowed:
+        what = f"the layout {layout}" if layout else f"{batch.ndim} dimensions without a layout"
+        raise SpecError(f"takes layouts {', '.join(allowed)}, got {what}; set it with reshape (layout: ...)")
+    return layout
+
+
+class Crop(Cropping, name="crop"):
+    """Cut a window out of images.
+
+    With ``dtype``, values are rounded half away from zero and saturated (DALI cuts fractions off here).
+    """
+
+    example = "{op: crop, in: images, crop: [224, 224], out: images}"
+
+    out_of_bounds_policy: Annotated[OutOfBounds, Arg("what to do where the window reaches outside the input")] = "error"
+    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+    output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+
+    def infer(self, *specs: Spec) -> Spec:
+        known = self.cropped(specs[0])
+        shape = known.shape
+        if self.out_of_bounds_policy == "trim_to_shape" and shape is not None:
+            shape = (None,) * len(shape)
+        return Spec(shape, self.dtype if self.dtype is not None else known.dtype, known.layout)
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        layout = known_layout(images, self.layouts)
+        images = images.replace(layout=layout)
+        plan = window(whole(images), *self.windows(ctx, images, layout, self.out_of_bounds_policy))
+        plan = pad(
+            plan, border(self.out_of_bounds_policy), *fill_along(ctx, self.fill_values, images, layout.find("C"))
+        )
+        return run(ctx, plan if self.dtype is None else convert(plan, to_numpy(self.dtype)), images)
+
+    gpu = cpu
+
+
+def fill_along(ctx: Context, values: tuple[float, ...], batch: Batch, channel: int) -> tuple[tuple[float, ...], int]:
+    """``values`` and the dimension they run along. Rejects samples with another number of channels."""
+    if len(values) <= 1:
+        return values or (0.0,), -1
+    for i in np.flatnonzero(batch.shapes[:, channel] != len(values)).tolist():
+        ctx.reject(i, "bad_argument", f"fill_values has {len(values)} values for {batch.shapes[i, channel]} channels; "
+                   "give one value, or one for each channel")  # fmt: skip
+    return values, channel

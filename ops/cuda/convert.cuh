@@ -1,0 +1,85 @@
+// Conversion between element types by DALI's rules: saturating, halves away from zero, NaN to 0 (ops/convert.py says
+// the same for the CPU). Compiles without host headers, so float16 is a struct of its own here.
+#pragma once
+
+struct half {
+    unsigned short bits;
+};
+
+struct boolean {
+    unsigned char value;
+};
+
+__device__ __forceinline__ float half_to_float(half h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
+    return f;
+}
+
+__device__ __forceinline__ half float_to_half(float f) {
+    half h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));
+    return h;
+}
+
+__device__ __forceinline__ half double_to_half(double f) {
+    half h;
+    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(h.bits) : "d"(f));
+    return h;
+}
+
+template <typename T> struct limits;
+template <> struct limits<unsigned char> { static constexpr unsigned long long high = 255; static constexpr long long low = 0; };
+template <> struct limits<unsigned short> { static constexpr unsigned long long high = 65535; static constexpr long long low = 0; };
+template <> struct limits<unsigned int> { static constexpr unsigned long long high = 4294967295ULL; static constexpr long long low = 0; };
+template <> struct limits<unsigned long long> { static constexpr unsigned long long high = ~0ULL; static constexpr long long low = 0; };
+template <> struct limits<signed char> { static constexpr unsigned long long high = 127; static constexpr long long low = -128; };
+template <> struct limits<short> { static constexpr unsigned long long high = 32767; static constexpr long long low = -32768; };
+template <> struct limits<int> { static constexpr unsigned long long high = 2147483647; static constexpr long long low = -2147483648LL; };
+template <> struct limits<long long> { static constexpr unsigned long long high = 9223372036854775807ULL; static constexpr long long low = -9223372036854775807LL - 1; };
+
+// What a value is for arithmetic: float16 and bool have none of their own.
+__device__ __forceinline__ float plain(half v) { return half_to_float(v); }
+__device__ __forceinline__ unsigned char plain(boolean v) { return v.value; }
+template <typename T> __device__ __forceinline__ T plain(T v) { return v; }
+
+template <typename Out> struct Saturate {  // integers
+    template <typename In> static __device__ __forceinline__ Out from(In v) {
+        if (v < 0) return static_cast<long long>(v) < limits<Out>::low ? static_cast<Out>(limits<Out>::low) : static_cast<Out>(v);
+        return static_cast<unsigned long long>(v) > limits<Out>::high ? static_cast<Out>(limits<Out>::high) : static_cast<Out>(v);
+    }
+    static __device__ __forceinline__ Out from(float v) {
+        if (!(v == v)) return 0;
+        if (v <= static_cast<float>(limits<Out>::low)) return static_cast<Out>(limits<Out>::low);
+        if (v >= static_cast<float>(limits<Out>::high)) return static_cast<Out>(limits<Out>::high);
+        return static_cast<Out>(roundf(v));
+    }
+    static __device__ __forceinline__ Out from(double v) {
+        if (!(v == v)) return 0;
+        if (v <= static_cast<double>(limits<Out>::low)) return static_cast<Out>(limits<Out>::low);
+        if (v >= static_cast<double>(limits<Out>::high)) return static_cast<Out>(limits<Out>::high);
+        return static_cast<Out>(round(v));
+    }
+};
+
+template <> struct Saturate<float> {
+    template <typename In> static __device__ __forceinline__ float from(In v) { return static_cast<float>(v); }
+};
+
+template <> struct Saturate<double> {
+    template <typename In> static __device__ __forceinline__ double from(In v) { return static_cast<double>(v); }
+};
+
+template <> struct Saturate<half> {
+    template <typename In> static __device__ __forceinline__ half from(In v) { return float_to_half(static_cast<float>(v)); }
+    static __device__ __forceinline__ half from(double v) { return double_to_half(v); }
+};
+
+template <> struct Saturate<boolean> {
+    template <typename In> static __device__ __forceinline__ boolean from(In v) { return {static_cast<unsigned char>(v != 0)}; }
+    static __device__ __forceinline__ boolean from(float v) { return {static_cast<unsigned char>(!(fabsf(v) < 0.5f))}; }
+    static __device__ __forceinline__ boolean from(double v) { return {static_cast<unsigned char>(!(fabs(v) < 0.5))}; }
+};
+
+// `v` as `Out`.
+template <typename Out, typename In> __device__ __forceinline__ Out saturate(In v) { return Saturate<Out>::from(plain(v)); }

@@ -1,0 +1,114 @@
+// Strided copies of a whole batch (ops/strided.py): one block writes one tile of one sample, in the order of memory.
+#include "convert.cuh"
+
+enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE, COLUMNS };
+enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
+
+// Index `i` outside [0, n) as one inside.
+__device__ long long reflect(long long i, long long n, int border) {
+    if (border == EDGE || n == 1) return i < 0 ? 0 : i >= n ? n - 1 : i;
+    long long period = border == WRAP ? n : border == REFLECT_1001 ? 2 * n : 2 * n - 2;
+    i %= period;
+    if (i < 0) i += period;
+    if (i < n) return i;
+    return border == REFLECT_1001 ? 2 * n - 1 - i : 2 * n - 2 - i;
+}
+
+template <typename In, typename Out, bool AFFINE> __device__ __forceinline__ Out converted(In v, const float* factor) {
+    if constexpr (AFFINE) {
+        return saturate<Out>((static_cast<float>(plain(v)) - factor[0]) * factor[1] + factor[2]);
+    } else {
+        return saturate<Out>(v);
+    }
+}
+
+// grid (tiles, samples); a thread writes 16 bytes. `dims` is [N][D][COLUMNS]; `packed`: samples are written without
+// gaps; `fill` [1 or N][fill_width] and `factors` [1 or N][factor_width][3] (mean, mul, add) run along `channel` where
+// they are wider than 1, one row a sample where `*_rows` is 1.
+template <typename In, typename Out, int D, bool AFFINE>
+__global__ void strided(const In* source, Out* target, const long long* dims, const long long* base,
+                        const long long* out_base, int packed, int border, int channel, const Out* fill, int fill_width,
+                        int fill_rows, const float* factors, int factor_width, int factor_rows) {
+    constexpr int V = 16 / sizeof(Out);
+    const long long sample = blockIdx.y;
+    dims += sample * D * COLUMNS;
+    fill += fill_rows * sample * fill_width;
+    factors += factor_rows * sample * factor_width * 3;
+    source += base[sample];
+    target += out_base[sample];
+
+    long long total = 1;
+    for (int d = 0; d < D; ++d) total *= dims[d * COLUMNS + SHAPE];
+    const long long first = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
+    if (first >= total) return;
+
+    long long index[D];
+    if (total <= 0xffffffffLL) {  // 32-bit division is many times cheaper
+        unsigned int rest = static_cast<unsigned int>(first);
+        #pragma unroll
+        for (int d = D - 1; d >= 0; --d) {
+            const unsigned int n = static_cast<unsigned int>(dims[d * COLUMNS + SHAPE]);
+            index[d] = rest % n;
+            rest /= n;
+        }
+    } else {
+        long long rest = first;
+        #pragma unroll
+        for (int d = D - 1; d >= 0; --d) {
+            const long long n = dims[d * COLUMNS + SHAPE];
+            index[d] = rest % n;
+            rest /= n;
+        }
+    }
+
+    alignas(16) Out values[V];
+    const int count = total - first < V ? static_cast<int>(total - first) : V;
+    const bool vector = packed && count == V && reinterpret_cast<unsigned long long>(target + first) % 16 == 0;
+    const long long* last = dims + (D - 1) * COLUMNS;
+    long long row = 0, out_row = 0;
+    bool inside = true, fresh = true;
+    #pragma unroll
+    for (int v = 0; v < V; ++v) {
+        if (v >= count) break;
+        if (fresh) {  // the outer dimensions of this row
+            row = out_row = 0;
+            inside = true;
+            #pragma unroll
+            for (int d = 0; d < D - 1; ++d) {
+                const long long* dim = dims + d * COLUMNS;
+                long long at = index[d] + dim[ANCHOR];
+                if (at < 0 || at >= dim[EXTENT]) {
+                    if (border == FILL) inside = false;
+                    else at = reflect(at, dim[EXTENT], border);
+                }
+                row += at * dim[STRIDE];
+                out_row += index[d] * dim[OUT_STRIDE];
+            }
+            fresh = false;
+        }
+        int k = 0;
+        #pragma unroll
+        for (int d = 0; d < D; ++d)
+            if (d == channel) k = static_cast<int>(index[d]);
+        long long at = index[D - 1] + last[ANCHOR];
+        bool known = inside;
+        if (at < 0 || at >= last[EXTENT]) {
+            if (border == FILL) known = false;
+            else at = reflect(at, last[EXTENT], border);
+        }
+        Out value = known ? converted<In, Out, AFFINE>(source[row + at * last[STRIDE]], factors + (factor_width > 1 ? 3 * k : 0))
+                          : fill[fill_width > 1 ? k : 0];
+        if (vector) values[v] = value;
+        else target[packed ? first + v : out_row + index[D - 1] * last[OUT_STRIDE]] = value;
+        // The next element.
+        bool carry = true;
+        #pragma unroll
+        for (int d = D - 1; d >= 0; --d) {
+            index[d] += carry;
+            carry = carry && index[d] == dims[d * COLUMNS + SHAPE];
+            if (carry) index[d] = 0;
+            if (d == D - 1) fresh = carry;
+        }
+    }
+    if (vector) *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(values);
+}

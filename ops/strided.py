@@ -1,0 +1,309 @@
+"""Strided copies: the plan that crop, flip, transpose, pad, cast, normalise, cat, ... turn into, and its execution.
+
+Operators start from `whole` and change the plan with `window`, `mirror`, `permute`, `insert`, `convert`; `run` then
+moves all samples of the batch in one kernel, on the CPU (``strided_cpu.py``) or the GPU (``cuda/strided.cu``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .batch import I64, Batch
+from .context import Context
+from .convert import saturate
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+
+class Border(IntEnum):
+    """What stands outside the source. Values are those of the kernels."""
+
+    FILL = 0
+    EDGE = 1
+    REFLECT_1001 = 2
+    REFLECT_101 = 3
+    WRAP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``(value - mean) * mul + add`` for each entry of the plan's channel dimension, in float32."""
+
+    mean: F32
+    """[N or 1, K]"""
+    mul: F32
+    """[N or 1, K]"""
+    add: F32
+    """[N or 1, K]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """For N samples of D dimensions: which source element every output element is, and what is done to it.
+
+    Output element ``i`` of a dimension is source index ``anchor + i``, of ``extent`` indices that lie ``stride``
+    elements apart; index 0 of all dimensions is element ``base`` of the batch's data. Indices outside the extent are
+    outside the source: what stands there is up to ``border``.
+    """
+
+    shape: I64
+    """[N, D] of the output."""
+    base: I64
+    """[N]"""
+    stride: I64
+    """[N, D], negative where mirrored, 0 where repeated."""
+    anchor: I64
+    """[N, D]"""
+    extent: I64
+    """[N, D]"""
+    layout: str
+    dtype: np.dtype[Any]
+    """Of the output."""
+    border: Border = Border.FILL
+    fill: F64 | None = None
+    """[N or 1, K or 1] values of the output type that stand outside; zeros by default."""
+    channel: int = -1
+    """The dimension of length K that ``fill`` and ``affine`` run along; -1 where they are the same everywhere."""
+    affine: Affine | None = None
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
+    def ndim(self) -> int:
+        return int(self.shape.shape[1])
+
+
+def row_major(shape: I64) -> I64:
+    """Strides in elements of packed samples of ``shape`` [N, D]."""
+    if shape.shape[1] == 0:
+        return shape
+    inner = np.cumprod(shape[:, :0:-1], axis=1)[:, ::-1]
+    return np.concatenate([inner, np.ones((len(shape), 1), np.int64)], axis=1)
+
+
+# -- making plans -----------------------------------------------------------------------------------------------------
+
+
+def whole(batch: Batch) -> Plan:
+    """Every sample of ``batch`` as it is."""
+    shape = batch.shapes.astype(np.int64)
+    return Plan(
+        shape, batch.offsets, row_major(shape), np.zeros_like(shape), shape, batch.layout, batch.dtype
+    )  # fmt: skip
+
+
+def window(plan: Plan, anchor: I64, shape: I64) -> Plan:
+    """The window of ``shape`` [N, D] that starts at ``anchor`` [N, D]; it may reach outside."""
+    return replace(plan, anchor=plan.anchor + anchor, shape=shape)
+
+
+def mirror(plan: Plan, axis: int, where: npt.NDArray[np.bool_]) -> Plan:
+    """The samples ``where`` [N] reversed along ``axis``."""
+    if not where.any():
+        return plan
+    base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
+    extent, shape = plan.extent[where, axis], plan.shape[where, axis]
+    base[where] += (extent - 1) * stride[where, axis]
+    stride[where, axis] *= -1
+    anchor[where, axis] = extent - anchor[where, axis] - shape
+    return replace(plan, base=base, stride=stride, anchor=anchor)
+
+
+def permute(plan: Plan, order: Sequence[int], layout: str) -> Plan:
+    """Output dimension ``i`` is dimension ``order[i]`` of ``plan``."""
+    at = list(order)
+    channel = at.index(plan.channel) if plan.channel >= 0 else -1
+    return replace(plan, shape=plan.shape[:, at], stride=plan.stride[:, at], anchor=plan.anchor[:, at],
+                   extent=plan.extent[:, at], layout=layout, channel=channel)  # fmt: skip
+
+
+def convert(plan: Plan, dtype: Any, affine: Affine | None = None, channel: int = -1) -> Plan:
+    """The same elements as ``dtype``, after ``affine`` along dimension ``channel``."""
+    return replace(plan, dtype=np.dtype(dtype), affine=affine, channel=channel)
+
+
+def pad(plan: Plan, border: Border, fill: npt.ArrayLike = 0.0, channel: int = -1) -> Plan:
+    """What stands outside: ``fill`` is one value, K values along ``channel``, or [N, K or 1] of them."""
+    values = np.asarray(fill, np.float64)
+    values = values.reshape(1, -1) if values.ndim < 2 else values
+    return replace(plan, border=border, fill=values, channel=channel if values.shape[1] > 1 else plan.channel)
+
+
+# -- running them -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A part of a batch that a plan writes: where the samples start, and the strides of the plan's dimensions."""
+
+    batch: Batch
+    base: I64
+    """[N] in elements of the batch's data."""
+    stride: I64
+    """[N, D]"""
+
+
+def run(ctx: Context, plan: Plan, batch: Batch) -> Batch:
+    """The batch that ``plan`` makes of the data of ``batch``, in the kernel's stage.
+
+    Samples with more channels than ``fill`` and ``affine`` have values for come out empty; operators reject them.
+    """
+    plan = _guarded(plan)
+    if ctx.stage == "cpu" and plan.affine is not None and plan.dtype not in _FUSED_OUT:
+        exact = run(ctx, replace(plan, dtype=np.dtype(np.float32)), batch)
+        return exact.replace(data=saturate(exact.data, plan.dtype))
+    out = Batch.allocate(ctx.empty, plan.shape.astype(np.int32), plan.dtype, plan.layout, batch.samples)
+    run_into(ctx, plan, batch, Target(out, out.offsets, row_major(plan.shape)))
+    return out
+
+
+def _guarded(plan: Plan) -> Plan:
+    c = plan.channel
+    if c < 0:
+        return plan
+    beyond = np.zeros(len(plan), np.bool_)
+    if plan.fill is not None and plan.fill.shape[1] > 1:
+        beyond |= plan.shape[:, c] > plan.fill.shape[1]
+    if plan.affine is not None and plan.affine.mean.shape[1] > 1:
+        inside = np.minimum(plan.shape[:, c], plan.extent[:, c] - plan.anchor[:, c])
+        beyond |= inside > plan.affine.mean.shape[1]
+    return replace(plan, shape=np.where(beyond[:, None], 0, plan.shape)) if beyond.any() else plan
+
+
+def run_into(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
+    """Write what ``plan`` makes of the data of ``batch`` into a part of a batch of the plan's dtype."""
+    if len(plan) == 0 or target.batch.data.size == 0:
+        return
+    if ctx.stage == "cpu":
+        _run_cpu(plan, batch, target)
+    else:
+        _run_gpu(ctx, plan, batch, target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """A plan as the kernels take it: dimensions joined where they are contiguous on both sides."""
+
+    dims: I64
+    """[N, D, 5]: SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE of each dimension."""
+    channel: int
+    """The dimension that fill and affine run along, or -1."""
+
+
+SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
+_UNIT = (1, 0, 0, 1, 0)  # a dimension of length 1
+
+
+def _loops(plan: Plan, target: Target) -> _Loops:
+    dims = np.stack([plan.shape, plan.stride, plan.anchor, plan.extent, target.stride], axis=2)
+    full = np.all((plan.anchor == 0) & (plan.extent == plan.shape), axis=0).tolist()
+    inside = np.all((plan.anchor >= 0) & (plan.anchor + plan.shape <= plan.extent), axis=0).tolist()
+    kept: list[I64] = []  # innermost first
+    channel, open_to = -1, False
+    for d in range(plan.ndim - 1, -1, -1):
+        dim = dims[:, d]
+        is_channel = d == plan.channel
+        if open_to and not is_channel and (plan.border == Border.FILL or inside[d]):
+            inner, n = kept[-1], kept[-1][:, SHAPE]
+            if (dim[:, STRIDE] == inner[:, STRIDE] * n).all() and (
+                dim[:, OUT_STRIDE] == inner[:, OUT_STRIDE] * n
+            ).all():
+                inner[:, [SHAPE, ANCHOR, EXTENT]] = dim[:, [SHAPE, ANCHOR, EXTENT]] * n[:, None]
+                open_to = full[d]
+                continue
+        if is_channel:
+            channel = len(kept)
+        kept.append(dim)
+        open_to = full[d] and not is_channel
+    if not kept:
+        return _Loops(np.tile(np.array(_UNIT, np.int64), (len(plan), 1, 1)), -1)
+    return _Loops(np.stack(kept[::-1], axis=1), len(kept) - 1 - channel if channel >= 0 else -1)
+
+
+def _tile(loops: _Loops) -> I64:
+    """``dims`` in the order of the CPU kernel: outer dimensions, rows, and a short one (colours) innermost."""
+    dims, n = loops.dims, loops.dims.shape[1]
+    short = dims[:, :, SHAPE].max(axis=0) <= _SHORT
+    inner = loops.channel
+    if inner < 0 and n > 1 and short[n - 1]:
+        inner = n - 1
+    elif inner < 0 and n > 1:
+        dense = np.flatnonzero(short & (np.abs(dims[:, :, STRIDE]) == 1).all(axis=0))
+        inner = int(dense[0]) if len(dense) else -1
+    order = [d for d in range(n) if d != inner]
+    unit = np.broadcast_to(np.array(_UNIT, np.int64), (len(dims), 1, 5))
+    parts = [dims[:, order]]
+    if not order:
+        parts.append(unit)
+    parts.append(dims[:, inner : inner + 1] if inner >= 0 else unit)
+    return np.ascontiguousarray(np.concatenate(parts, axis=1))
+
+
+_SHORT = 4
+_FUSED_IN = (np.dtype(np.uint8), np.dtype(np.float32))
+_FUSED_OUT = tuple(np.dtype(t) for t in (np.float32, np.float16, np.uint8, np.int8))
+_IDENTITY = Affine(np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32))
+
+
+def _fill(plan: Plan) -> npt.NDArray[Any]:
+    values = np.zeros((1, 1)) if plan.fill is None else plan.fill
+    return np.ascontiguousarray(saturate(values, plan.dtype))
+
+
+def _run_cpu(plan: Plan, batch: Batch, target: Target) -> None:
+    from .strided_cpu import move
+
+    source, base, affine = batch.data, plan.base, plan.affine
+    fused_in = source.dtype in _FUSED_IN
+    if affine is None and source.dtype != plan.dtype and fused_in and plan.dtype in _FUSED_OUT:
+        affine = _IDENTITY  # exact: these types are in float32
+    wanted = source.dtype if affine is not None and fused_in else np.dtype(np.float32) if affine else plan.dtype
+    if wanted != source.dtype:
+        # Types without a kernel of their own are converted first, no more of the data than these samples span.
+        lo, hi = int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
+        source, base = saturate(source[lo:hi], wanted), base - lo
+    move(
+        source, target.batch.data, _tile(_loops(plan, target)), base, target.base, int(plan.border), _fill(plan), affine
+    )
+
+
+def _run_gpu(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
+    loops = _loops(plan, target)
+    n, ndim = loops.dims.shape[:2]
+    source, out, fill, affine = batch.data, target.batch.data, _fill(plan), plan.affine
+    if source.dtype == out.dtype and affine is None:  # bits are moved; one kernel for all types of a size
+        bits = np.dtype(f"u{out.dtype.itemsize}")
+        source, out, fill = source.view(bits), out.view(bits), fill.view(bits)
+    sizes = loops.dims[:, :, SHAPE].prod(axis=1)
+    packed = bool((loops.dims[:, :, OUT_STRIDE] == row_major(loops.dims[:, :, SHAPE])).all())
+    numbers = (affine or _IDENTITY).mean, (affine or _IDENTITY).mul, (affine or _IDENTITY).add
+    rows = [np.broadcast_to(a, (max(len(b) for b in numbers), max(b.shape[1] for b in numbers))) for a in numbers]
+    dims, base, out_base, fills, factors = ctx.device.upload(
+        loops.dims, plan.base, target.base, fill, np.stack(rows, axis=2)
+    )  # fmt: skip
+    per_thread = 16 // out.dtype.itemsize
+    tiles = -(-int(sizes.max()) // (_THREADS * per_thread))
+    name = f"strided<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[out.dtype]}, {ndim}, {str(affine is not None).lower()}>"
+    ctx.device.launch(
+        "strided.cu", name, (tiles, n), _THREADS, source, out, dims, base, out_base, np.int32(packed),
+        np.int32(plan.border), np.int32(loops.channel), fills, np.int32(fill.shape[1]), np.int32(len(fill) > 1),
+        factors, np.int32(rows[0].shape[1]), np.int32(len(rows[0]) > 1),
+    )  # fmt: skip
+
+
+_THREADS = 256
+CUDA_TYPES = {
+    np.dtype(np.uint8): "unsigned char", np.dtype(np.uint16): "unsigned short", np.dtype(np.uint32): "unsigned int",
+    np.dtype(np.uint64): "unsigned long long", np.dtype(np.int8): "signed char", np.dtype(np.int16): "short",
+    np.dtype(np.int32): "int", np.dtype(np.int64): "long long", np.dtype(np.float16): "half",
+    np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.bool_): "boolean",
+}  # fmt: skip
+"""Element types as ``cuda/convert.cuh`` names them."""
