@@ -2,24 +2,44 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# cuda12 or cuda13 where the driver runs a GPU, else nothing; `make demo EXTRA=` installs for the CPU only.
+EXTRA ?= $(shell $(PYTHON) -P ops/driver.py 2>/dev/null)
+comma := ,
+REPORT ?= out/quickstart/report.json
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
 
-$(VENV)/.installed: pyproject.toml
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dali-run needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make $(MAKECMDGOALS) PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint,media]'
+
+$(VENV)/.runtime: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.$(if $(EXTRA),[$(EXTRA)])'
 	@touch $@
 
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint,media$(if $(EXTRA),$(comma)$(EXTRA))]'
+	@touch $@ $(VENV)/.runtime
+
 .PHONY: setup
-setup: $(VENV)/.installed ## make the environment (.venv)
+setup: $(VENV)/.installed ## make the environment for development (.venv)
+
+.PHONY: demo
+demo: $(VENV)/.runtime ## install, make sample data, run configs/quickstart.yaml, show its report
+	$(BIN)/dali-run sample-data data
+	$(BIN)/dali-run run configs/quickstart.yaml --fresh
 
 .PHONY: test
 test: setup ## pass the tests (GPU tests are skipped without a GPU)
 	$(BIN)/python -m pytest -q
+
+.PHONY: test-gpu
+test-gpu: setup ## the tests, where a missing or broken GPU fails them
+	DALI_RUN_DEMAND_GPU=1 $(BIN)/python -m pytest -q
 
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, import directions
@@ -27,3 +47,24 @@ lint: setup ## ruff, mypy --strict, import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+.PHONY: docs
+docs: $(VENV)/.runtime ## write the generated pages of docs/
+	$(BIN)/python docs/generate.py
+
+.PHONY: report-svg
+report-svg: $(VENV)/.runtime ## draw a run's report (REPORT=path/report.json) as docs/report.svg
+	$(BIN)/python docs/report_svg.py $(REPORT) docs/report.svg
+
+.PHONY: wheel
+wheel: $(VENV)/.runtime ## build the wheel, and try its command in an environment of its own
+	rm -rf build/wheel build/wheel-venv
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv build/wheel-venv
+	build/wheel-venv/bin/python -m pip install --quiet build/wheel/*.whl
+	cd build && wheel-venv/bin/dali-run --help > /dev/null && wheel-venv/bin/dali-run doctor
+
+.PHONY: clean
+clean: ## remove what was built (not .venv, not data)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

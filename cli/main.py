@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from . import doctor, ops, sample_data
-from .output import INTERRUPTED, JOB_FAILED, USAGE, say
+from . import doctor, ops, plan, run, sample_data, validate
+from .output import JOB_FAILED, USAGE, say
 
 app = typer.Typer(
     name="dali-run",
@@ -46,7 +46,7 @@ def options(
         raise typer.Exit(USAGE)
 
 
-COMMANDS = (ops, doctor, sample_data)
+COMMANDS = (run, validate, plan, ops, doctor, sample_data)
 for module in COMMANDS:
     app.command(module.NAME)(module.command)
 
@@ -56,10 +56,7 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException; 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; its exit code. Errors end as lines on stderr, never as a traceback."""
     try:
-        code = app(args=arguments, prog_name="dali-run", standalone_mode=False) or 0
-        if code == INTERRUPTED:  # what typer makes of Ctrl-C, and what a stopped job ends with
-            say("interrupted")
-        return int(code)
+        return app(args=arguments, prog_name="dali-run", standalone_mode=False) or 0  # 130 for Ctrl-C
     except _ClickError as e:
         return _report_usage(e)
     except BrokenPipeError:  # `dali-run ops | head`

@@ -25,6 +25,17 @@ Device = Annotated[
 ]
 
 
+def overrides(changes: list[str] | None) -> dict[str, str]:
+    """The ``--set`` options as a mapping; values are YAML texts."""
+    result = {}
+    for change in changes or []:
+        key, equals, value = change.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"needs KEY=VALUE, got {change!r}", param_hint="--set")
+        result[key] = value
+    return result
+
+
 def say(line: str) -> None:
     """A line for the user that is not the command's result."""
     typer.echo(line if _has_place(line) else f"dali-run: {line}", err=True)

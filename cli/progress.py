@@ -24,12 +24,12 @@ class State(Protocol):
     @property
     def done(self) -> int: ...
     @property
-    def total(self) -> int | None: ...
+    def total(self) -> int: ...
     @property
     def rejected(self) -> int: ...
     @property
     def started(self) -> float:
-        """time.monotonic() of the start."""
+        """time.perf_counter() of the start."""
 
 
 Report = Callable[[State], None]
@@ -51,7 +51,7 @@ def shown(*, quiet: bool) -> Iterator[Report]:
 class Lines:
     """A line at most every few seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._last = clock()
 
@@ -68,13 +68,8 @@ def line(state: State, now: float) -> str:
 
     elapsed = max(now - state.started, 1e-9)
     speed = state.done / elapsed
-    text = f"{state.done:,}"
-    if state.total:
-        text += f" of {state.total:,} samples ({state.done / state.total:.0%})"
-    else:
-        text += " samples"
-    text += f", {rate(speed)}"
-    if state.total and speed:
+    text = f"{state.done:,} of {state.total:,} samples ({state.done / max(state.total, 1):.0%}), {rate(speed)}"
+    if speed:
         text += f", {duration((state.total - state.done) / speed)} left"
     return f"{text}, {state.rejected:,} rejected"
 

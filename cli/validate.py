@@ -1,0 +1,41 @@
+"""``dali-run validate``: specs, without touching data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import USAGE, Json, Set, overrides, print_json, say
+
+NAME = "validate"
+
+
+def command(
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="YAML specs.")],
+    changes: Set = None,
+    json: Json = False,
+) -> None:
+    """Check specs for CPU and GPU; no data is touched.
+
+    Every problem is a line on stderr: file:line:column: what is wrong, what is allowed. Ends with 2 if there is one.
+
+    \b
+    Examples:
+      dali-run validate configs/*.yaml
+      dali-run validate spec.yaml --set data=/mnt/train
+      dali-run validate spec.yaml --json
+    """
+    from ..pipelines.preview import check_spec
+
+    results = [check_spec(spec, overrides(changes)) for spec in specs]
+    if json:
+        print_json(results)
+    else:
+        for result in results:
+            for problem in result["problems"]:
+                say(problem)
+            if not result["problems"]:
+                typer.echo(f"{result['file']}: {result['summary']}")
+    raise typer.Exit(USAGE if any(r["problems"] for r in results) else 0)

@@ -1,0 +1,22 @@
+"""Draw a report.json as the terminal shows it: report_svg.py REPORT.json PICTURE.svg"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from dali_run.pipelines.render import report_view
+
+
+def main(report: str, picture: str) -> None:
+    console = Console(record=True, width=124, file=io.StringIO(), force_terminal=True, highlight=False)
+    console.print(report_view(json.loads(Path(report).read_text())))
+    console.save_svg(picture, title="dali-run run configs/quickstart.yaml", unique_id="report")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
