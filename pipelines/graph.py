@@ -24,6 +24,8 @@ class Mark:
     file: str
     line: int
     column: int
+    label: str = ""
+    """What stands there, for people: ``step 3 (resize)``."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
@@ -73,7 +75,7 @@ class Node:
     @property
     def where(self) -> str:
         """For messages: ``spec.yaml:12:5: step 3 (resize)`` or ``resize``."""
-        return f"{self.mark}: {self.name}" if self.mark else self.name
+        return f"{self.mark}: {self.mark.label or self.name}" if self.mark else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,23 +289,34 @@ def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[
     constants: dict[str, Any] = {}
     edges: dict[str, Edge] = {}
     problems: list[str] = []
-    for name, value in args.items():
-        param = known.get(name)
-        if param is None:
-            problems.append(f"has no argument {name!r}{nearest(name, known)}")
-            continue
-        if param.arg.deprecated and param.arg.deprecated in known:
-            name, param = param.arg.deprecated, known[param.arg.deprecated]
-        if isinstance(value, Edge):
-            if param.arg.per_sample:
-                edges[name] = value
-            else:
-                problems.append(f"argument {name!r} must be a constant, not the output of an operator")
-            continue
+    for given, value in args.items():
         try:
-            constants[name] = coerce(param, value)
-        except ValueError as e:
-            problems.append(f"argument {name!r}: {e}")
+            name, checked = check_argument(cls, given, value)
+        except SpecError as e:
+            problems.append(str(e))
+        else:
+            (edges if isinstance(checked, Edge) else constants)[name] = checked
     missing = [p for p in known.values() if p.required and p.name not in constants and p.name not in edges]
     problems += [f"needs argument {p.name!r} ({type_name(p.type)}: {p.arg.help})" for p in missing]
     return constants, edges, problems
+
+
+def check_argument(cls: type[Operator], name: str, value: Any) -> tuple[str, Any]:
+    """The argument that ``name`` stands for (a deprecated one hands its value on) and its value as the right type.
+
+    Raises SpecError that says what is wrong.
+    """
+    known = parameters(cls)
+    param = known.get(name)
+    if param is None:
+        raise SpecError(f"has no argument {name!r}{nearest(name, known)}")
+    if param.arg.deprecated and param.arg.deprecated in known:
+        name, param = param.arg.deprecated, known[param.arg.deprecated]
+    if isinstance(value, Edge):
+        if not param.arg.per_sample:
+            raise SpecError(f"argument {name!r} must be a constant, not the output of an operator")
+        return name, value
+    try:
+        return name, coerce(param, value)
+    except ValueError as e:
+        raise SpecError(f"argument {name!r}: {e}") from None

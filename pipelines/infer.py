@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..ops.base import Spec
@@ -14,18 +15,19 @@ def infer(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         given = [nodes[e.node].specs[e.output] for e in node.inputs]
-        nodes.append(replace(node, specs=_infer(node, given)))
+        try:
+            nodes.append(replace(node, specs=infer_node(node, given)))
+        except SpecError as e:
+            raise SpecError(f"{node.where}: {e}") from None
     return replace(graph, nodes=tuple(nodes))
 
 
-def _infer(node: Node, given: list[Spec]) -> tuple[Spec, ...]:
+def infer_node(node: Node, given: Sequence[Spec]) -> tuple[Spec, ...]:
+    """What comes out of one node. Raises SpecError, without a place."""
     layouts = node.op.layouts
     if layouts and given and given[0].layout and given[0].layout not in layouts:
-        raise SpecError(f"{node.where}: takes layouts {', '.join(layouts)}, got {given[0].layout}")
-    try:
-        result = node.op.infer(*given)
-    except SpecError as e:
-        raise SpecError(f"{node.where}: {e}") from None
+        raise SpecError(f"takes layouts {', '.join(layouts)}, got {given[0].layout}")
+    result = node.op.infer(*given)
     specs = (result,) if isinstance(result, Spec) else tuple(result)
     if len(specs) != node.op.num_outputs:
         raise AssertionError(f"{node.op.name}.infer gave {len(specs)} specs for {node.op.num_outputs} outputs")
