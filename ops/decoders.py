@@ -9,9 +9,11 @@ import numpy as np
 from .base import Arg, Operator, Spec
 from .batch import I64, Batch
 from .context import Context
+from .crop import CropWindow
 from .errors import SpecError
 from .host_decode import MAX_PIXELS, Rules, Windows, decode, read_headers
 from .pixels import channels_of
+from .slice import Slice
 from .types import DALIDataType, DALIImageType, to_numpy
 
 _PADDING = "memory is taken from pools that grow as needed"
@@ -76,17 +78,17 @@ class ImageDecoder(Operator, abstract=True):
             self.max_pixels,
         )
 
-    def windows(self, ctx: Context, *inputs: Batch) -> Windows | None:
+    def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
         """What is cut out of each image; None for all of it."""
         return None
 
     def cpu(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
-        return decode(ctx, encoded, self.rules, self.windows(ctx, *inputs))
+        return decode(ctx, encoded, self.rules, self.cuts(ctx, *inputs))
 
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         from .gpu_decode import decode as decode_on_gpu
 
-        return decode_on_gpu(ctx, encoded, self.rules, self.hw_decoder_load, self.windows(ctx, *inputs))
+        return decode_on_gpu(ctx, encoded, self.rules, self.hw_decoder_load, self.cuts(ctx, *inputs))
 
 
 def check_encoded(spec: Spec) -> None:
@@ -125,7 +127,7 @@ class ImageRandomCrop(ImageDecoder, name="decoders.image_random_crop"):
 
         check_window_ranges(self.random_aspect_ratio, self.random_area)
 
-    def windows(self, ctx: Context, *inputs: Batch) -> Windows:
+    def cuts(self, ctx: Context, *inputs: Batch) -> Windows:
         from .random_window import WINDOW_SALT, random_windows
 
         streams = ctx.streams(WINDOW_SALT)
@@ -136,6 +138,82 @@ class ImageRandomCrop(ImageDecoder, name="decoders.image_random_crop"):
             )
 
         return draw
+
+
+class ImageCrop(ImageDecoder, CropWindow, name="decoders.image_crop"):
+    """Decode a window of each image, of the size and at the place that crop would cut out."""
+
+    aliases = ("image_decoder_crop", "experimental.decoders.image_crop")
+    layouts = ()
+    example = "{op: decoders.image_crop, in: jpegs, crop: [224, 224], out: images}"
+
+    def check(self) -> None:
+        ImageDecoder.check(self)
+        CropWindow.check(self)
+
+    def infer(self, *specs: Spec) -> Spec:
+        return self.cropped(ImageDecoder.infer(self, *specs))
+
+    def cuts(self, ctx: Context, *inputs: Batch) -> Windows:
+        def place(heights: I64, widths: I64) -> tuple[I64, I64]:
+            anchors, shapes = self.windows(ctx, _images(ctx, heights, widths), "HWC", "error")
+            return anchors[:, :2], shapes[:, :2]
+
+        return place
+
+
+class ImageSlice(ImageDecoder, name="decoders.image_slice"):
+    """Decode a part of each image, the one that slice would cut out."""
+
+    aliases = ("image_decoder_slice", "experimental.decoders.image_slice")
+    inputs = (1, 3)
+    example = "{op: decoders.image_slice, in: jpegs, rel_start: [0.1, 0.1], rel_shape: [0.8, 0.8], out: images}"
+
+    axes: Annotated[tuple[int, ...], Arg("axes that the arguments speak of, in their order", per_sample=True)] = (1, 0)
+    axis_names: Annotated[str, Arg("the same by layout (HWC); stronger than axes")] = "WH"
+    start: Annotated[tuple[int, ...] | None, Arg("first element", per_sample=True)] = None
+    end: Annotated[tuple[int, ...] | None, Arg("element behind the last", per_sample=True)] = None
+    shape: Annotated[tuple[int, ...] | None, Arg("elements", per_sample=True)] = None
+    rel_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
+    rel_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None
+    rel_shape: Annotated[tuple[float, ...] | None, Arg("shape, in parts of the extent", per_sample=True)] = None
+    normalized_anchor: Annotated[bool, Arg("a floating-point second input is relative")] = True
+    normalized_shape: Annotated[bool, Arg("a floating-point third input is relative")] = True
+
+    @property
+    def slice(self) -> Slice:
+        """The slice operator of the same arguments."""
+        return Slice(
+            axes=self.axes, axis_names=self.axis_names, start=self.start, end=self.end, shape=self.shape,
+            rel_start=self.rel_start, rel_end=self.rel_end, rel_shape=self.rel_shape,
+            normalized_anchor=self.normalized_anchor, normalized_shape=self.normalized_shape,
+            per_sample=self.per_sample,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        self.slice.check()
+
+    def infer(self, *specs: Spec) -> Spec:
+        image = super().infer(specs[0])
+        if set(self.axis_names) - set("HW") or (self.given("axes") and set(self.axes) - {0, 1}):
+            raise SpecError("slices images along H and W (axes 0 and 1) alone; slice channels with slice afterwards")
+        return self.slice.infer(image, *specs[1:])
+
+    def cuts(self, ctx: Context, *inputs: Batch) -> Windows:
+        def place(heights: I64, widths: I64) -> tuple[I64, I64]:
+            anchors, shapes = self.slice.windows(ctx, _images(ctx, heights, widths), inputs)
+            for i in np.flatnonzero((shapes[:, 2] != 3) & shapes.any(axis=1)).tolist():
+                ctx.reject(i, "bad_argument", "axes must be 0 and 1 (H and W); slice channels with slice afterwards")
+            return anchors[:, :2], shapes[:, :2]
+
+        return place
+
+
+def _images(ctx: Context, heights: I64, widths: I64) -> Batch:
+    """Images of these sizes without their pixels, for those who compute windows."""
+    shapes = np.stack([heights, widths, np.full_like(heights, 3)], axis=1).astype(np.int32)
+    return Batch(np.empty(0, np.uint8), np.zeros(len(heights), np.int64), shapes, "HWC", ctx.samples)
 
 
 class PeekImageShape(Operator, name="peek_image_shape"):

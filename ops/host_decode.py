@@ -170,9 +170,13 @@ def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = N
 
 def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
     """Anchors and shapes of the windows in good images; images whose window was refused become bad."""
+    bad = set(ctx.samples.slot[~headers.good].tolist())
     before = len(ctx.rejects)
     anchors, sizes = windows(headers.height, headers.width)
-    gone = {r.slot for r in ctx.rejects[before:]}
+    # Each image is reported once, for the first thing that is wrong with it.
+    fresh = {r.slot: r for r in reversed(ctx.rejects[before:]) if r.slot not in bad}
+    ctx.rejects[before:] = fresh.values()
+    gone = set(fresh)
     if gone:
         for i in np.flatnonzero(np.isin(ctx.samples.slot, list(gone))).tolist():
             headers.drop(i)

@@ -17,7 +17,7 @@ from PIL import ImageOps
 from dali_run.ops.base import Spec, find
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
-from dali_run.ops.decoders import Image, ImageRandomCrop, PeekImageShape
+from dali_run.ops.decoders import Image, ImageCrop, ImageRandomCrop, ImageSlice, PeekImageShape
 from dali_run.ops.errors import REJECT_CODES, Reject, SpecError
 from dali_run.ops.random_window import WINDOW_SALT, random_windows
 from dali_run.ops.types import DALIDataType, DALIImageType
@@ -232,6 +232,67 @@ def test_random_crop_takes_every_format_and_skips_bad_ones(rgb: np.ndarray) -> N
     assert [r.slot for r in rejects] == [1]
     assert out.sample(0).size > 0
     assert out.sample(2).size > 0
+
+
+def test_crop_is_a_window_of_the_whole_image(imagenet: list[Path], rgb: np.ndarray) -> None:
+    blobs = [imagenet[0].read_bytes(), imagenet[1].read_bytes(), b"", encode(rgb, "PNG")]
+    op = ImageCrop(crop=(100, 120), crop_pos_x=0.25, crop_pos_y=0.9, output_type=DALIImageType.BGR)
+    assert str(op.infer(Spec())) == "uint8[100x120x3] HWC"
+    out, rejects = run(op, blobs)
+    assert [(r.slot, r.code) for r in rejects] == [(2, "not_an_image"), (3, "out_of_bounds")]
+    for k in (0, 1):
+        whole = decode(blobs[k])[..., ::-1]
+        y, x = round((whole.shape[0] - 100) * 0.9), round((whole.shape[1] - 120) * 0.25)
+        np.testing.assert_array_equal(out.sample(k), whole[y : y + 100, x : x + 120])
+
+
+def test_crop_of_a_turned_image(rgb: np.ndarray) -> None:
+    exif = Pillow.Exif()
+    exif[ORIENTATION] = 6
+    for format in ("JPEG", "PNG"):
+        blob = encode(rgb, format, exif=exif)
+        out, rejects = run(ImageCrop(crop=(9, 5), crop_pos_x=0.0, crop_pos_y=1.0), [blob])
+        assert not rejects
+        np.testing.assert_array_equal(out.sample(0), decode(blob)[-9:, :5])
+
+
+def test_crop_takes_its_place_from_an_input(rgb: np.ndarray) -> None:
+    blob = encode(rgb, "JPEG")
+    samples = Samples.numbered(2)
+    position = Batch.from_dense(np.array([0.0, 1.0], np.float32), "", samples)
+    out, _ = run(ImageCrop(crop_h=13, crop_w=8, per_sample=frozenset({"crop_pos_x"})), [blob, blob],
+                 args={"crop_pos_x": position})  # fmt: skip
+    np.testing.assert_array_equal(out.sample(0), decode(blob)[:, :8])
+    np.testing.assert_array_equal(out.sample(1), decode(blob)[:, -8:])
+
+
+def test_slice_by_arguments_and_by_inputs(imagenet: list[Path]) -> None:
+    blob = imagenet[2].read_bytes()
+    whole = decode(blob)
+    h, w = whole.shape[:2]
+    want = whole[h // 4 : h // 4 + 50, w // 2 : w // 2 + 30]
+    start, size = (w // 2, h // 4), (30, 50)
+    out, rejects = run(ImageSlice(start=start, shape=size), [blob])
+    assert not rejects
+    np.testing.assert_array_equal(out.sample(0), want)
+    out, _ = run(ImageSlice(rel_start=(0.5, 0.0), rel_end=(1.0, 1.0)), [blob])
+    np.testing.assert_array_equal(out.sample(0), whole[:, int(w / 2 + 0.5) :])
+    op = ImageSlice(normalized_anchor=False, normalized_shape=False)
+    op.infer(Spec(), Spec((2,)), Spec((2,)))
+    encoded = batch_of([blob])
+    ctx = Context(op=op, stage="cpu", samples=encoded.samples)
+    given = [Batch.from_dense(np.array([v], np.float32), "", encoded.samples) for v in (start, size)]
+    np.testing.assert_array_equal(op.cpu(ctx, encoded, *given).sample(0), want)
+
+
+def test_slice_outside_or_along_channels_is_refused(rgb: np.ndarray) -> None:
+    blob = encode(rgb, "JPEG")
+    _, rejects = run(ImageSlice(start=(0, 0), shape=(500, 5)), [blob])
+    assert [r.code for r in rejects] == ["out_of_bounds"]
+    with pytest.raises(SpecError, match="H and W"):
+        ImageSlice(axes=(2,), start=(0,), shape=(1,)).infer(Spec())
+    with pytest.raises(SpecError, match="exclude"):
+        ImageSlice(start=(0, 0), rel_start=(0.0, 0.0)).check()
 
 
 # -- hostile input ----------------------------------------------------------------------------------------------------
