@@ -1,17 +1,19 @@
-"""Image decoders: decoders.image, its cropping variants, and peek_image_shape."""
+"""Decoders of files: decoders.image and its cropping variants, peek_image_shape, decoders.numpy, io.file.read."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .base import Arg, Operator, Spec
 from .batch import I64, Batch
 from .context import Context
+from .convert import saturate
 from .crop import CropWindow
-from .errors import SpecError
-from .host_decode import MAX_PIXELS, Rules, Windows, decode, read_headers
+from .errors import SampleError, SpecError
+from .host_decode import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, read_headers
 from .pixels import channels_of
 from .slice import Slice
 from .types import DALIDataType, DALIImageType, to_numpy
@@ -219,7 +221,7 @@ def _images(ctx: Context, heights: I64, widths: I64) -> Batch:
 class PeekImageShape(Operator, name="peek_image_shape"):
     """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
 
-    aliases = ("experimental.peek_image_shape", "decoders.peek_image_shape")
+    aliases = ("experimental.peek_image_shape",)
     example = "{op: peek_image_shape, in: jpegs, out: shapes}"
 
     dtype: Annotated[DALIDataType, Arg("element type of the shape")] = DALIDataType.INT64
@@ -246,3 +248,69 @@ class PeekImageShape(Operator, name="peek_image_shape"):
             channels = np.full(len(encoded), channels_of(self.image_type, 3), np.int64)
         shapes = np.stack([headers.height, headers.width, channels], axis=1).astype(to_numpy(self.dtype))
         return Batch.from_dense(shapes, "", encoded.samples)
+
+
+class Numpy(Operator, name="decoders.numpy"):
+    """Decode .npy files: arrays of any shape, of one type and number of dimensions. Pickles are refused."""
+
+    example = "{op: decoders.numpy, in: files, dtype: FLOAT, out: arrays}"
+
+    dtype: Annotated[DALIDataType | None, Arg("element type; needed where files differ in theirs")] = None
+
+    def infer(self, *specs: Spec) -> Spec:
+        check_encoded(specs[0])
+        return Spec(None, self.dtype, "")
+
+    def cpu(self, ctx: Context, encoded: Batch) -> Batch:
+        from .npy import read_header, view
+
+        arrays: dict[int, npt.NDArray[Any]] = {}
+        for i in range(len(encoded)):
+            try:
+                data = encoded_bytes(encoded, i)
+                arrays[i] = view(data, read_header(data))
+            except SampleError as e:
+                ctx.reject(i, e.code, str(e))
+        first = next(iter(arrays.values()), np.empty(0, np.float32))
+        dtype = to_numpy(self.dtype) if self.dtype is not None else first.dtype.newbyteorder("=")
+        for i, array in list(arrays.items()):
+            same_type = self.dtype is not None or array.dtype.newbyteorder("=") == dtype
+            if array.ndim != first.ndim or not same_type:
+                ctx.reject(
+                    i, "bad_shape",
+                    f"a batch holds arrays of one type and number of dimensions: {array.dtype}, {array.ndim}-D among "
+                    f"{dtype}, {first.ndim}-D" + ("" if same_type else "; set dtype to convert"),
+                )  # fmt: skip
+                del arrays[i]
+        shapes = np.zeros((len(encoded), first.ndim), np.int32)
+        for i, array in arrays.items():
+            shapes[i] = array.shape
+        out = Batch.allocate(ctx.empty, shapes, dtype, "", encoded.samples)
+        for i, array in arrays.items():
+            out.sample(i)[...] = saturate(array.astype(array.dtype.newbyteorder("="), copy=False), dtype)
+        return out
+
+
+class ReadFile(Operator, name="io.file.read"):
+    """Read whole files; the input holds their paths as bytes."""
+
+    example = "{op: io.file.read, in: paths, out: files}"
+
+    dont_use_mmap: Annotated[bool, Arg("read instead of mapping", ignored="files are always read")] = False
+    use_o_direct: Annotated[bool, Arg("bypass the page cache", ignored="the page cache is used")] = False
+
+    def infer(self, *specs: Spec) -> Spec:
+        check_encoded(specs[0])
+        return Spec((None,), DALIDataType.UINT8, "")
+
+    def cpu(self, ctx: Context, filepaths: Batch) -> Batch:
+        contents = []
+        for i in range(len(filepaths)):
+            path = bytes(encoded_bytes(filepaths, i)).rstrip(b"\0")
+            try:
+                contents.append(np.fromfile(path, np.uint8))
+            except (OSError, ValueError) as e:
+                reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+                ctx.reject(i, "read_failed", f"{path.decode(errors='replace')} cannot be read: {reason}")
+                contents.append(np.empty(0, np.uint8))
+        return Batch.from_list(contents, "", filepaths.samples)

@@ -23,7 +23,17 @@ from .batch import I32, I64, Batch
 from .context import Context
 from .device import Lane, pinned_empty
 from .errors import DeviceError, SampleError
-from .host_decode import Headers, Rules, Windows, cut, decode_jpeg, decode_others, encoded, output_shapes, read_headers
+from .host_decode import (
+    Headers,
+    Rules,
+    Windows,
+    cut,
+    decode_jpeg,
+    decode_others,
+    encoded_bytes,
+    output_shapes,
+    read_headers,
+)
 from .nvjpeg import Backend, Output
 from .pixels import channels_of
 from .types import DALIImageType
@@ -352,7 +362,7 @@ class HostPart:
             anchor = None if job.anchors is None else (int(job.anchors[i, 0]), int(job.anchors[i, 1]))
             row, orientation = job.headers.jpeg[i], int(job.headers.orientation[i])
             try:
-                decode_jpeg(encoded(job.batch, i), row, orientation, job.rules, anchor, part, k)
+                decode_jpeg(encoded_bytes(job.batch, i), row, orientation, job.rules, anchor, part, k)
             except SampleError as e:
                 bad.append((i, e))
         return bad

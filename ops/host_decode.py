@@ -59,7 +59,7 @@ class Headers:
         self.height[i] = self.width[i] = 0
 
 
-def encoded(batch: Batch, i: int) -> memoryview:
+def encoded_bytes(batch: Batch, i: int) -> memoryview:
     """The bytes of image ``i``; no copy."""
     start = int(batch.offsets[i])
     return memoryview(batch.data[start : start + int(batch.shapes[i, 0])])
@@ -81,7 +81,7 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     plain = (jpeg["status"] == jpeg_header.OK) & (height * width <= rules.max_pixels)
     for i in np.flatnonzero(~plain).tolist():
         try:
-            _examine(headers, i, encoded(batch, i), rules)
+            _examine(headers, i, encoded_bytes(batch, i), rules)
         except SampleError as e:
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
@@ -117,7 +117,7 @@ def decode_others(
 
     def one(i: int) -> tuple[int, Pixels] | SampleError:
         try:
-            pixels = decode(encoded(batch, i), headers.others[i], rules.adjust_orientation, rules.max_pixels)
+            pixels = decode(encoded_bytes(batch, i), headers.others[i], rules.adjust_orientation, rules.max_pixels)
         except SampleError as e:
             return e
         return pixels.shape[2], recolour(pixels, rules.output_type, rules.dtype)
@@ -161,7 +161,7 @@ def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = N
             out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])
             continue
         try:
-            decode_jpeg(encoded(batch, i), headers.jpeg[i], int(headers.orientation[i]), rules, anchor, out, i)
+            decode_jpeg(encoded_bytes(batch, i), headers.jpeg[i], int(headers.orientation[i]), rules, anchor, out, i)
         except SampleError as e:
             headers.drop(i)
             ctx.reject(i, e.code, str(e))

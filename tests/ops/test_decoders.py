@@ -17,7 +17,7 @@ from PIL import ImageOps
 from dali_run.ops.base import Spec, find
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
-from dali_run.ops.decoders import Image, ImageCrop, ImageRandomCrop, ImageSlice, PeekImageShape
+from dali_run.ops.decoders import Image, ImageCrop, ImageRandomCrop, ImageSlice, Numpy, PeekImageShape, ReadFile
 from dali_run.ops.errors import REJECT_CODES, Reject, SpecError
 from dali_run.ops.random_window import WINDOW_SALT, random_windows
 from dali_run.ops.types import DALIDataType, DALIImageType
@@ -362,6 +362,57 @@ def test_damaged_files_never_raise(samples_of_all_formats: list[bytes], data: st
     for k in range(2):
         assert (out.sample(k).size == 0) <= (k in {r.slot for r in rejects})
     run(PeekImageShape(), [bytes(blob)])
+
+
+# -- arrays and files -------------------------------------------------------------------------------------------------
+
+
+def npy(array: np.ndarray, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def test_numpy_arrays() -> None:
+    a = np.arange(6, dtype=np.float32).reshape(2, 3) * 50 - 20
+    wild = [npy(a), npy(np.asfortranarray(a)), npy(a.astype(">f4")), npy(a[:1]), npy(a[:0])]
+    out, rejects = run(Numpy(), wild, gap=3)
+    assert not rejects
+    for got, want in zip(out, [a, a, a, a[:1], a[:0]], strict=True):
+        np.testing.assert_array_equal(got, want)
+    out, rejects = run(Numpy(dtype=DALIDataType.UINT8), [npy(a), npy(np.array([[-5.0, 2.5, 300.0]]))])
+    assert not rejects
+    np.testing.assert_array_equal(out.sample(1), [[0, 3, 255]])
+    out, _ = run(Numpy(), [npy(np.float32(3))])
+    assert out.sample(0).shape == ()
+
+
+def test_bad_numpy_files_are_refused() -> None:
+    good = npy(np.ones((3, 4), np.int32))
+    bad = {
+        b"": "corrupt_record",
+        good[:-1]: "truncated",
+        good[:40]: "corrupt_record",
+        npy(np.array([{"a": 1}], object), allow_pickle=True): "unsupported",
+        npy(np.array(["text"])): "unsupported",
+        npy(np.ones(3, np.int32)): "bad_shape",
+        npy(np.ones((1, 1), np.float64)): "bad_shape",
+        good.replace(b"(3, 4)", b"(-3,4)"): "corrupt_record",
+    }
+    out, rejects = run(Numpy(), [good, *bad])
+    assert {r.slot - 1: r.code for r in rejects} == dict(enumerate(bad.values()))
+    np.testing.assert_array_equal(out.sample(0), np.ones((3, 4)))
+
+
+def test_files_by_path(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"hello")
+    (tmp_path / "b").write_bytes(b"")
+    paths = [str(tmp_path / n).encode() for n in ("a", "missing", "b")]
+    out, rejects = run(ReadFile(), [*paths, str(tmp_path).encode()])
+    assert [(r.slot, r.code) for r in rejects] == [(1, "read_failed"), (3, "read_failed")]
+    assert "missing cannot be read: No such file" in rejects[0].message
+    assert out.sample(0).tobytes() == b"hello"
+    assert out.sample(2).size == 0
 
 
 # -- declaration ------------------------------------------------------------------------------------------------------
