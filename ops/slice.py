@@ -96,7 +96,8 @@ class Slice(Operator, name="slice"):
             return [layout.index(a) for a in self.axis_names]
         return resolve_axes(self.axes, ndim)
 
-    def cpu(self, ctx: Context, data: Batch, *inputs: Batch) -> Batch:
+    def windows(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...]) -> tuple[I64, I64]:
+        """Anchor and shape [N, D] of the slice of each sample, after the policy; of ``data`` the shapes are enough."""
         extent = data.shapes.astype(np.int64)
         start, end = self._ranges(ctx, extent, data, inputs)
         anchor, stop = round_half_away(start), round_half_away(end)
@@ -104,7 +105,10 @@ class Slice(Operator, name="slice"):
         for i in np.flatnonzero(backwards).tolist():
             ctx.reject(i, "bad_argument", f"the slice {anchor[i].tolist()} to {stop[i].tolist()} ends before it starts")
         shape = refused(stop - anchor, backwards)
-        anchor, shape = bounded(ctx, self.out_of_bounds_policy, refused(anchor, backwards), shape, extent)
+        return bounded(ctx, self.out_of_bounds_policy, refused(anchor, backwards), shape, extent)
+
+    def cpu(self, ctx: Context, data: Batch, *inputs: Batch) -> Batch:
+        anchor, shape = self.windows(ctx, data, inputs)
         channel = data.layout.index("C") if "C" in data.layout else data.ndim - 1
         plan = window(whole(data), anchor, shape)
         # Channels are counted in the output, so that a slice of them takes the first fill values.

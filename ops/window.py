@@ -20,7 +20,7 @@ _BORDERS = {
     "edge": Border.EDGE, "clamp": Border.EDGE, "reflect": Border.REFLECT_1001, "reflect_1001": Border.REFLECT_1001,
     "reflect_101": Border.REFLECT_101, "wrap": Border.WRAP,
 }  # fmt: skip
-IMAGE_LAYOUTS = ("HWC", "CHW", "DHWC", "CDHW", "FHWC", "FCHW", "CFHW", "FDHWC", "FCDHW", "CFDHW")
+IMAGE_LAYOUTS: tuple[str, ...] = ("HWC", "CHW", "DHWC", "CDHW", "FHWC", "FCHW", "CFHW", "FDHWC", "FCDHW", "CFDHW")
 """Layouts that DALI's cropping operators take."""
 
 
