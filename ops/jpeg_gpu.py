@@ -24,8 +24,16 @@ from . import resample
 
 SOURCES = Path(__file__).parent / "cuda"
 ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
+_HELPERS = ("jpeg_layout",)
 KERNELS = (
-    "jpeg_tables jpeg_unstuff jpeg_entropy jpeg_dc jpeg_idct jpeg_pixels jpeg_weights jpeg_resize jpeg_layout".split()
+    "jpeg_tables",
+    "jpeg_unstuff",
+    "jpeg_entropy",
+    "jpeg_dc",
+    "jpeg_idct",
+    "jpeg_pixels",
+    "jpeg_weights",
+    "jpeg_resize",
 )
 
 # Status bits, as in jpeg_common.cuh.
@@ -51,42 +59,41 @@ TABLE_BYTES = 2368
 
 _MAX_BLOCKS = 1 << 24  # 64-megapixel 4:4:4 pictures go elsewhere
 
+
+def _fields(dtype: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, dtype) for name in names.split()]
+
+
+# The records of jpeg_common.cuh, field by field.
 COMPONENT = np.dtype(
-    [("plane", np.int64)]
-    + [
-        (name, np.int32)
-        for name in "h v first width height pitch quant quant_wide expand_x expand_y".split()
-        + "roi_group roi_row roi_groups roi_rows".split()
-    ]
+    _fields(np.int64, "plane")
+    + _fields(np.int32, "h v first width height pitch quant quant_wide expand_x expand_y")
+    + _fields(np.int32, "roi_group roi_row roi_groups roi_rows")
 )
 IMAGE = np.dtype(
-    [(name, np.int64) for name in "raw words entries blocks".split()]
-    + [
-        (name, np.int32)
-        for name in "raw_size scan width height components colour mcus_x mcus blocks_in_mcu block_count".split()
-        + "restart segments segment_count dc_slots ac_slots".split()
-    ]
-    + [("dc", np.int32, (2,)), ("ac", np.int32, (2,)), ("unused", np.int32), ("component", COMPONENT, (3,))]
+    _fields(np.int64, "raw words entries blocks")
+    + _fields(np.int32, "raw_size scan width height components colour mcus_x mcus blocks_in_mcu block_count")
+    + _fields(np.int32, "restart segments segment_count dc_slots ac_slots")
+    + _fields((np.int32, 2), "dc ac")
+    + _fields(np.int32, "unused")
+    + _fields((COMPONENT, 3), "component")
 )
 AXIS = np.dtype(
-    [("weights", np.int64), ("stride", np.int64), ("lo", np.float32), ("scale", np.float32), ("support", np.float32)]
-    + [(name, np.int32) for name in "table table_last first count taps begin end flip unused".split()]
+    _fields(np.int64, "weights stride")
+    + _fields(np.float32, "lo scale support")
+    + _fields(np.int32, "table table_last first count taps begin end flip unused")
 )
-RESIZE = np.dtype([("out", np.int64), ("axis", AXIS, (2,)), ("stride_c", np.int32), ("image", np.int32)])
-PIXELS = np.dtype(
-    [("out", np.int64)]
-    + [(name, np.int32) for name in "x y step_x_x step_x_y step_y_x step_y_y width height".split()]
-)
+RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
+PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))
 _POINTERS = (
-    "raw words segments stream tables blocks entries planes weights filters out status tickets unstuff_chain "
-    "entropy_chain images unstuff_first entropy_first idct_first pixel_first resize_first resize pixels"
-).split()
+    _fields(np.uint64, "raw words segments stream tables blocks entries planes weights filters out status tickets")
+    + _fields(np.uint64, "unstuff_chain entropy_chain images unstuff_first entropy_first idct_first")
+    + _fields(np.uint64, "pixel_first resize_first resize pixels")
+)
 BATCH = np.dtype(
-    [(name, np.uint64) for name in _POINTERS]
-    + [
-        (name, np.int32) for name in "count output_type out_dtype round_to_uint8 tile_rows unused".split()
-    ]
-    + [("mul", np.float32, (4,)), ("add", np.float32, (4,))]
+    _POINTERS
+    + _fields(np.int32, "count output_type out_dtype round_to_uint8 tile_rows unused")
+    + _fields((np.float32, 4), "mul add")
 )
 
 I64 = NDArray[np.int64]
@@ -225,11 +232,13 @@ def plan_decode(
     )
 
 
-def _starts(counts: NDArray[Any]) -> NDArray[Any]:
-    return np.cumsum(counts, dtype=np.int64) - counts
+def _starts(counts: NDArray[Any]) -> I64:
+    return np.asarray(np.cumsum(counts, dtype=np.int64) - counts, np.int64)
 
 
-def _table_slots(tables: NDArray[np.int32], components: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _table_slots(
+    tables: NDArray[np.int32], components: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Which of two table slots each component uses, the tables in the slots, and whether two are enough."""
     a, b, c = tables[:, 0], tables[:, 1], tables[:, 2]
     colour = components == 3
@@ -413,7 +422,7 @@ def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: 
         axes[name] = np.where(where, value, axes[name]).astype(axes[name].dtype)
 
 
-def source_windows(plan: Plan, output: Output) -> I32:
+def source_windows(output: Output) -> I32:
     """The stored pixels that a resize reads: windows for plan_decode, so that only their blocks are computed."""
     assert output.resize is not None
     axis = output.resize["axis"]
@@ -483,7 +492,7 @@ class Decoder:
             addresses[name] = position
             position += _align(size)
         addresses |= {"raw": raw, "out": out, "filters": self._filters}
-        for name in _POINTERS:
+        for name, _ in _POINTERS:
             batch[name] = addresses.get(name, 0)
         batch["count"], batch["output_type"], batch["out_dtype"] = n, output.output_type, output.dtype
         batch["round_to_uint8"], batch["tile_rows"] = output.round_to_uint8, RESIZE_ROWS
@@ -499,9 +508,7 @@ class Decoder:
                 trace(kernel)
         return addresses["status"]
 
-    def _regions(
-        self, plan: Plan, output: Output
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, int], dict[str, int]]:
+    def _regions(self, plan: Plan, output: Output) -> tuple[dict[str, NDArray[Any]], dict[str, int], dict[str, int]]:
         """Arrays that travel, sizes of the memory that starts as zeros, and of the rest."""
         meta: dict[str, NDArray[Any]] = {
             "status": plan.status,
@@ -550,7 +557,7 @@ class Decoder:
 
 
 def _align(size: int) -> int:
-    return _ceil(size, 256) * 256
+    return -(-size // 256) * 256
 
 
 def source_text() -> str:
@@ -580,7 +587,7 @@ class CupyRuntime:
 
         self._cupy: Any = cupy
         self.module: Any = cupy.RawModule(code=source_text(), options=("--std=c++17", *options), backend="nvrtc")
-        self.kernels = {name: self.module.get_function(name) for name in KERNELS}
+        self.kernels = {name: self.module.get_function(name) for name in (*KERNELS, *_HELPERS)}
 
     def allocate(self, size: int) -> tuple[Any, int]:
         memory = self._cupy.cuda.alloc(max(size, 1))

@@ -101,7 +101,7 @@ def _walk(data, row, tables):  # type: ignore[no-untyped-def]
     if size < 2 or data[0] != 0xFF or data[1] != 0xD8:
         return NOT_JPEG
     tables[:] = 0
-    wide = 0  # bit i: quantisation table i has 16-bit entries
+    wide: Any = np.int64(0)  # bit i: quantisation table i has 16-bit entries
     at = 2
     while True:
         while at < size and data[at] != 0xFF:
@@ -131,7 +131,7 @@ def _walk(data, row, tables):  # type: ignore[no-untyped-def]
             return TRUNCATED
         if marker == 0xDA:
             return _scan(data, begin, end, row, tables, wide)
-        error = OK
+        error: Any = OK
         if marker == 0xC4:
             error = _huffman_tables(data, begin, end, tables)
         elif marker == 0xDB:

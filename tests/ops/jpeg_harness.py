@@ -1,4 +1,4 @@
-"""The JPEG kernels under test: on the GPU, or without one (compiled by g++ behind cuda_emulator.h, memory is NumPy's)."""
+"""The JPEG kernels under test: on the GPU, or without one (g++ behind cuda_emulator.h; memory is NumPy's)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _library(options: tuple[str, ...]) -> ctypes.CDLL:
     folder = Path(tempfile.mkdtemp(prefix="jpeg-emulation-"))
     source, library = folder / "jpeg.cpp", folder / "jpeg.so"
     source.write_text(f'#include "{EMULATOR}"\n{jpeg_gpu.source_text()}\n')
-    flags = "-O2 -std=c++17 -fPIC -shared -U_FORTIFY_SOURCE -ffp-contract=off -fno-strict-aliasing".split()
+    flags = ["-O2", "-std=c++17", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing"]
     subprocess.run([compiler, *flags, *options, "-o", library, source], check=True, capture_output=True)
     return ctypes.CDLL(str(library))
 
@@ -109,7 +109,7 @@ class Harness:
         plan = jpeg_gpu.plan_decode(headers, offsets, sizes, **plan_arguments)
         output = make_output(plan)
         if window:
-            windows = jpeg_gpu.source_windows(plan, output)
+            windows = jpeg_gpu.source_windows(output)
             plan = jpeg_gpu.plan_decode(headers, offsets, sizes, windows=windows, **plan_arguments)
         raw_owner, raw = self.runtime.allocate(len(buffer))
         self.runtime.upload(raw, buffer, self.stream)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ from PIL import Image, ImageOps
 
 from dali_run.ops import jpeg_gpu, resample
 from dali_run.ops.types import DALIInterpType
-
 from tests.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
 
 
 @pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
-def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    yield Harness(EmulatedRuntime() if request.param == "emulated" else GpuRuntime())
+def harness(request: pytest.FixtureRequest) -> Harness:
+    return Harness(EmulatedRuntime() if request.param == "emulated" else GpuRuntime())
 
 
 def picture(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -215,16 +213,14 @@ def test_damage_is_noticed(harness: Harness) -> None:
                 data[at:at] = rng.integers(0, 256, 5, dtype=np.uint8).tobytes()
             files.append(bytes(data))
     results, status = harness.decode(files, pixels())
-    assert (status == 0).any() and (status != 0).any()
+    assert (status == 0).any()
+    assert (status != 0).any()
     for i in np.flatnonzero(status == 0):
-        try:
-            expected = np.asarray(simplejpeg.decode_jpeg(files[i], "RGB", strict=False))
-        except ValueError as e:  # TurboJPEG's own limits on sampling factors
-            assert "subsampling" in str(e)
-            continue
+        expected = np.asarray(Image.open(io.BytesIO(files[i])).convert("RGB"))  # TurboJPEG refuses odd samplings
         np.testing.assert_array_equal(results[i], expected, err_msg=f"mutation {i}")
 
 
+Span = tuple[float, float, int]  # lo, hi, size
 INTERP = {
     resample.NEAREST: DALIInterpType.INTERP_NN,
     resample.TRIANGULAR: DALIInterpType.INTERP_LINEAR,
@@ -258,10 +254,10 @@ def expected_taps(lo: float, hi: float, size: int, extent: int, kind: int) -> ND
     return matrix
 
 
-def expected_resize(image: NDArray[np.uint8], x: tuple[float, float, int], y: tuple[float, float, int], kind: int) -> Any:
+def expected_resize(image: NDArray[np.uint8], x: Span, y: Span, kind: int) -> NDArray[np.float64]:
     h, w = image.shape[:2]
     rows, columns = expected_taps(*y, h, kind), expected_taps(*x, w, kind)
-    return np.einsum("ij,jkc,lk->ilc", rows, image.astype(np.float64), columns)
+    return np.stack([rows @ image[..., c].astype(np.float64) @ columns.T for c in range(3)], 2)
 
 
 @pytest.mark.parametrize("kind", [resample.NEAREST, resample.TRIANGULAR, resample.CUBIC, resample.LANCZOS3])

@@ -1,0 +1,258 @@
+"""The CUDA JPEG decoder on one GPU: is it right, how long does each kernel take, how many images a second.
+
+    python benchmarks/gpu_jpeg.py FOLDER [--batch 256] [--lanes 1,2,4,8,12] [--seconds 3] [--json out.json]
+
+Every file of FOLDER is compared with Pillow (libjpeg-turbo) first. Then two jobs are timed on random batches: `rgb`
+(decode to interleaved RGB) and `train` (resize to 256 x 256 with antialias, crop 224, mirror, normalise to float32
+CHW). "resident": the files are on the GPU already; "upload": they are copied from pinned memory each time; "host": the
+headers are walked and the batch is planned each time as well. `--once JOB` runs one batch and ends, for profilers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from dali_run.ops import jpeg_gpu, jpeg_header, resample
+from dali_run.ops.types import DALIInterpType
+
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+JOBS = ("rgb", "train")
+
+
+class Batch:
+    """Files packed into pinned memory, as a reader leaves them."""
+
+    def __init__(self, files: list[bytes]) -> None:
+        self.sizes = np.array([len(f) for f in files], np.int64)
+        aligned = -(-self.sizes // 16) * 16
+        self.offsets = np.cumsum(aligned) - aligned
+        self.bytes = int(aligned.sum())
+        self.pinned = cupy.cuda.alloc_pinned_memory(self.bytes)
+        self.host = np.frombuffer(self.pinned, np.uint8, self.bytes)
+        for start, file in zip(self.offsets, files, strict=True):
+            self.host[start : start + len(file)] = np.frombuffer(file, np.uint8)
+        self.mirror = np.random.default_rng(0).integers(0, 2, len(files)).astype(np.bool_)
+
+    def plan(self, job: str) -> tuple[jpeg_gpu.Plan, jpeg_gpu.Output]:
+        headers = jpeg_header.read_headers(self.host, self.offsets, self.sizes)
+        plan = jpeg_gpu.plan_decode(headers, self.offsets, self.sizes)
+        if job == "rgb":
+            return plan, jpeg_gpu.pixel_output(plan)
+        n = len(headers)
+        swap = plan.orientation >= 5
+        extent = np.stack([headers["height"], headers["width"]], 1)
+        extent = np.where(swap[:, None], extent[:, ::-1], extent)
+        interp = np.full(n, DALIInterpType.INTERP_LINEAR, np.int64)
+        hi = np.maximum(extent, 1).astype(np.float32)
+        sampling = resample.plan(np.zeros((n, 2), np.float32), hi, np.full((n, 2), 256), interp, interp, antialias=True)
+        sampling = sampling.window(np.full((n, 2), 16), np.full((n, 2), 224))
+        output = jpeg_gpu.resize_output(plan, sampling, mirror=self.mirror, mean=MEAN, std=STD)
+        windows = jpeg_gpu.source_windows(output)
+        return jpeg_gpu.plan_decode(headers, self.offsets, self.sizes, windows=windows), output
+
+
+class Lane:
+    """A stream with its memory."""
+
+    def __init__(self, decoder: jpeg_gpu.Decoder, batch: Batch, job: str) -> None:
+        self.decoder, self.batch, self.job = decoder, batch, job
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.workspace = jpeg_gpu.Workspace(decoder.runtime)
+        self.plan, self.output = batch.plan(job)
+        self.raw = cupy.empty(batch.bytes, np.uint8)
+        dtype = jpeg_gpu.DTYPES[self.output.dtype]
+        self.out = cupy.empty(self.output.elements, dtype)
+        self.upload()
+        self.status_at = self.enqueue()
+        self.stream.synchronize()
+        self.done = cupy.cuda.Event(disable_timing=True)
+        self.done.record(self.stream)
+
+    def upload(self) -> None:
+        self.raw.data.copy_from_host_async(self.batch.pinned.ptr, self.batch.bytes, self.stream)
+
+    def enqueue(self, trace: Callable[[str], None] | None = None) -> int:
+        return self.decoder.decode(
+            self.raw.data.ptr, self.plan, self.output, self.out.data.ptr, self.workspace, self.stream, trace
+        )
+
+    def status(self) -> NDArray[np.int32]:
+        host = np.empty(len(self.plan), np.int32)
+        self.stream.synchronize()
+        cupy.cuda.runtime.memcpy(host.ctypes.data, self.status_at, host.nbytes, 2)
+        return host
+
+    def turn(self, mode: str) -> None:
+        """One batch, once the lane's last one is done."""
+        self.done.synchronize()
+        if mode == "host":
+            self.plan, self.output = self.batch.plan(self.job)
+        if mode != "resident":
+            self.upload()
+        self.enqueue()
+        self.done.record(self.stream)
+
+
+def check(decoder: jpeg_gpu.Decoder, files: list[bytes], names: list[str], size: int) -> dict[str, Any]:
+    """Every file against Pillow."""
+    exact, rejected, wrong = 0, [], []
+    for begin in range(0, len(files), size):
+        part = files[begin : begin + size]
+        lane = Lane(decoder, Batch(part), "rgb")
+        whole, status = cupy.asnumpy(lane.out), lane.status()
+        for i, file in enumerate(part):
+            name = names[begin + i]
+            if status[i]:
+                rejected.append((name, int(status[i])))
+                continue
+            h, w = lane.output.shapes[i]
+            start = lane.output.offsets[i]
+            result = whole[start : start + 3 * h * w].reshape(h, w, 3)
+            image = Image.open(io.BytesIO(file))
+            expected = np.asarray(image.convert("RGB"))
+            if lane.plan.orientation[i] != 1:
+                expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+            difference = int(np.abs(expected.astype(int) - result).max()) if expected.shape == result.shape else 999
+            if difference:
+                wrong.append((name, difference))
+            else:
+                exact += 1
+    return {"files": len(files), "exact": exact, "rejected": rejected, "wrong": wrong}
+
+
+def phases(decoder: jpeg_gpu.Decoder, batch: Batch, job: str, repeats: int = 20) -> dict[str, float]:
+    """Milliseconds of each launch, the median of some runs, one batch alone on the GPU."""
+    lane = Lane(decoder, batch, job)
+    runs: list[dict[str, float]] = []
+    for _ in range(repeats):
+        events: list[tuple[str, Any]] = []
+
+        def mark(name: str, events: list[tuple[str, Any]] = events) -> None:
+            event = cupy.cuda.Event()
+            event.record(lane.stream)
+            events.append((name, event))
+
+        lane.stream.synchronize()
+        mark("start")
+        lane.enqueue(mark)
+        lane.stream.synchronize()
+        pairs = pairwise(events)
+        runs.append({name: cupy.cuda.get_elapsed_time(before, event) for (_, before), (name, event) in pairs})
+    result = {name: float(np.median([r[name] for r in runs])) for name in runs[0]}
+    return result | {"total": sum(result.values())}
+
+
+def throughput(lanes: list[Lane], mode: str, seconds: float) -> float:
+    for lane in lanes:
+        lane.turn(mode)
+    for lane in lanes:
+        lane.stream.synchronize()
+    start, images = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        for lane in lanes:
+            lane.turn(mode)
+            images += len(lane.plan)
+    for lane in lanes:
+        lane.stream.synchronize()
+    return images / (time.perf_counter() - start)
+
+
+def host_costs(lane: Lane) -> dict[str, float]:
+    """Milliseconds of Python a batch."""
+
+    def best(call: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(10):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+            lane.stream.synchronize()
+        return 1e3 * float(np.median(times))
+
+    batch = lane.batch
+    return {
+        "headers": best(lambda: jpeg_header.read_headers(batch.host, batch.offsets, batch.sizes)),
+        "plan": best(lambda: batch.plan(lane.job)),
+        "enqueue": best(lane.enqueue),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--lanes", default="1,2,4,8,12")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--once", choices=JOBS)
+    parser.add_argument("--no-check", action="store_true")
+    parser.add_argument("--define", action="append", default=[], help="compile-time size, e.g. SUBSEQUENCE_BITS=2048")
+    arguments = parser.parse_args()
+    for define in arguments.define:
+        name, value = define.split("=")
+        setattr(jpeg_gpu, name, int(value))
+    jpeg_gpu.ENTRIES_EACH = jpeg_gpu.SUBSEQUENCE_BITS // 2 + 64
+    paths = sorted(p for p in arguments.folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg"))
+    files = [p.read_bytes() for p in paths]
+    start = time.perf_counter()
+    decoder = jpeg_gpu.Decoder(jpeg_gpu.CupyRuntime([f"-D{d}" for d in arguments.define]))
+    report: dict[str, Any] = {
+        "gpu": cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(),
+        "files": len(files),
+        "compile_s": round(time.perf_counter() - start, 2),
+        "batch": arguments.batch,
+        "defines": arguments.define,
+    }
+    rng = np.random.default_rng(0)
+    copies = [files[i % len(files)] for i in range(max(len(files), arguments.batch))]
+
+    def draw() -> Batch:
+        return Batch([copies[i] for i in rng.permutation(len(copies))[: arguments.batch]])
+
+    if arguments.once:
+        print("status", np.unique(Lane(decoder, draw(), arguments.once).status(), return_counts=True))
+        return
+    print(report)
+    if not arguments.no_check:
+        report["check"] = check(decoder, files, [p.name for p in paths], arguments.batch)
+        print(
+            "check:", {k: v if isinstance(v, int) else (len(v), v[:5]) for k, v in report["check"].items()}, flush=True
+        )
+    counts = [int(n) for n in arguments.lanes.split(",")]
+    for job in JOBS:
+        batch = draw()
+        report[job] = result = {"phases_ms": phases(decoder, batch, job)}
+        print(f"{job}: " + ", ".join(f"{k} {v:.3f}" for k, v in result["phases_ms"].items()), flush=True)
+        lanes = [Lane(decoder, draw(), job) for _ in range(max(counts))]
+        result["host_ms"] = host_costs(lanes[0])
+        result["workspace_mb"] = round(lanes[0].workspace.size / 1e6)
+        print(f"{job}: host {result['host_ms']}, workspace {result['workspace_mb']} MB a lane")
+        result["status"] = int(sum((lane.status() != 0).sum() for lane in lanes))
+        result["images_per_s"] = {}
+        for mode in ("resident", "upload", "host"):
+            for n in counts:
+                speed = throughput(lanes[:n], mode, arguments.seconds)
+                result["images_per_s"][f"{mode}, {n} lanes"] = round(speed)
+                print(f"{job}: {mode}, {n} lanes: {speed:,.0f} images/s", flush=True)
+        del lanes
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
