@@ -34,6 +34,14 @@ class Value:
     mark: Mark
     key_marks: Mapping[str, Mark] = field(default_factory=dict)
     """Where the keys of a mapping stand."""
+    broken: bool = False
+    """A problem was reported for this value already; what depends on it is not worth another."""
+
+    @property
+    def sound(self) -> bool:
+        """Neither this value nor one in it is broken."""
+        inner = self.data.values() if isinstance(self.data, dict) else self.data if isinstance(self.data, tuple) else ()
+        return not self.broken and all(v.sound for v in inner)
 
     def plain(self) -> Any:
         """The value without marks: lists and dicts of Python scalars."""
@@ -102,7 +110,7 @@ def parse(content: bytes | str, name: str, problems: Problems, *, json: bool = F
     except _TextError as e:
         problems.add(e.mark, e.text)
     except yaml.YAMLError as e:
-        problems.add(*_syntax(e, name))
+        problems.add(*_syntax(e, name, text))
     except (ValueError, OverflowError) as e:  # PyYAML's own parsing of directives and escapes
         problems.add(Mark(name, 1, 1), f"is not YAML: {e}")
     return None
@@ -147,14 +155,18 @@ def _mark_at(text: str, position: int, name: str) -> Mark:
     return Mark(name, text.count("\n", 0, position) + 1, position - line_start + 1)
 
 
-def _syntax(e: yaml.YAMLError, name: str) -> tuple[Mark, str]:
+def _syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
     at = getattr(e, "problem_mark", None) or getattr(e, "context_mark", None)
-    mark = Mark(name, at.line + 1, at.column + 1) if at is not None else Mark(name, 1, 1)
-    parts = [p for p in (getattr(e, "context", None), getattr(e, "problem", None)) if p]
-    reason = ", ".join(parts) or str(e)
-    if "'\\t'" in reason or "tab" in reason:
+    if at is None:
+        return Mark(name, 1, 1), f"is not valid YAML: {e}"
+    reason = ", ".join(p for p in (getattr(e, "context", None), getattr(e, "problem", None)) if p)
+    lines = text.split("\n")
+    here = lines[at.line][at.column : at.column + 1] if at.line < len(lines) else ""
+    if here == "\t" or " tab " in reason:
         reason += "; indent with spaces, not with tabs"
-    return mark, f"is not valid YAML: {reason}"
+    elif here in ("@", "`", "%"):
+        reason += f"; quote text that starts with {here}"
+    return Mark(name, at.line + 1, at.column + 1), f"is not valid YAML: {reason}"
 
 
 # -- composing --------------------------------------------------------------------------------------------------------
@@ -204,12 +216,14 @@ class _Composer:
         before = self.values
         if event.anchor is not None:
             self.anchors[event.anchor] = None  # being made: an alias to it now would make it contain itself
+        reported = len(self.problems.found)
         if event.tag is not None:
             self.problems.add(
                 mark, f"tag {show(event.tag)} is not allowed: specs are plain data; remove the tag, and quote text"
             )
         if isinstance(event, yaml.ScalarEvent):
-            made = Value(self.scalar(event, mark), mark)
+            data = self.scalar(event, mark)
+            made = Value(data, mark, broken=len(self.problems.found) > reported)
         elif isinstance(event, yaml.SequenceStartEvent):
             made = Value(tuple(self.items(depth)), mark)
         else:

@@ -1,0 +1,195 @@
+"""``${name}`` and ``${env:NAME}`` in a spec, and the values that ``--set`` puts into it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..ops.base import nearest
+from .graph import Mark
+from .problems import Problems, show
+from .yaml_marks import Value, from_python, parse, resolve
+
+MOST_CHARACTERS = 1 << 16
+_REFERENCE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
+
+
+# -- ${...} -----------------------------------------------------------------------------------------------------------
+
+
+def substitute(root: Value, problems: Problems) -> Value:
+    """The document with every ``${...}`` replaced. ``$${`` stands for ``${`` itself.
+
+    A value that is nothing but one reference takes the variable's type; in longer text, the variable's text is put in.
+    """
+    assert isinstance(root.data, dict)
+    given = root.data.get("vars")
+    variables = _Variables(given if given is not None else Value({}, root.mark), problems)
+    entries = {k: variables.in_value(v) for k, v in root.data.items() if k != "vars"}
+    if given is not None:
+        entries["vars"] = variables.all()
+    return replace(root, data=entries)
+
+
+class _Variables:
+    def __init__(self, given: Value, problems: Problems) -> None:
+        self.problems = problems
+        self.given = given
+        self.raw: dict[str, Value] = given.data if isinstance(given.data, dict) else {}
+        if given.data is not None and not isinstance(given.data, dict) and not given.broken:
+            problems.add(given.mark, f"vars must be a mapping (name: value), got {given.kind}")
+        for name in self.raw:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
+                problems.add(given.key_marks[name], f"{show(name)} is no name of a variable: use letters, digits and _")
+        self.done: dict[str, Value] = {}
+        self.open: list[str] = []
+
+    def all(self) -> Value:
+        """``vars`` itself with the references in it resolved."""
+        return replace(self.given, data={name: self.value(name) for name in self.raw})
+
+    def value(self, name: str) -> Value:
+        """Variable ``name``, which exists."""
+        if name not in self.done:
+            if name in self.open:
+                chain = " -> ".join([*self.open[self.open.index(name) :], name])
+                self.problems.add(self.raw[name].mark, f"variables refer to each other in a circle: {chain}")
+                return Value(None, self.raw[name].mark, broken=True)
+            self.open.append(name)
+            self.done[name] = self.in_value(self.raw[name])
+            self.open.pop()
+        return self.done[name]
+
+    def in_value(self, value: Value) -> Value:
+        if isinstance(value.data, dict):
+            return replace(value, data={k: self.in_value(v) for k, v in value.data.items()})
+        if isinstance(value.data, tuple):
+            return replace(value, data=tuple(self.in_value(v) for v in value.data))
+        if isinstance(value.data, str) and "${" in value.data:
+            return self.in_text(value, value.data)
+        return value
+
+    def in_text(self, value: Value, text: str) -> Value:
+        whole = _REFERENCE.fullmatch(text)
+        if whole and whole[2] is not None:
+            found = self.lookup(whole[2], value.mark)
+            return Value(None, value.mark, broken=True) if found is None else replace(found, mark=value.mark)
+        parts: list[str] = []
+        at = 0
+        for match in _REFERENCE.finditer(text):
+            parts.append(text[at : match.start()])
+            at = match.end()
+            part = "${" if match[1] else self.text(match[2], value.mark)
+            if part is None:
+                return replace(value, broken=True)
+            parts.append(part)
+        if "${" in text[at:]:
+            self.problems.add(value.mark, f"{show(text)} opens ${{ without closing it; write $${{ for the characters")
+            return replace(value, broken=True)
+        result = "".join([*parts, text[at:]])
+        if len(result) > MOST_CHARACTERS:
+            self.problems.add(value.mark, f"becomes longer than {MOST_CHARACTERS} characters")
+            return replace(value, broken=True)
+        return replace(value, data=result)
+
+    def text(self, name: str, mark: Mark) -> str | None:
+        """A variable as text, for use inside of longer text."""
+        found = self.lookup(name, mark)
+        if found is None or found.broken:
+            return None
+        if isinstance(found.data, bool):
+            return str(found.data).lower()
+        if found.data is None or isinstance(found.data, (tuple, dict)):
+            self.problems.add(mark, f"variable {name!r} is {found.kind} and cannot stand inside of text")
+            return None
+        return str(found.data)
+
+    def lookup(self, name: str, mark: Mark) -> Value | None:
+        if name.startswith("env:"):
+            return self.environment(name.removeprefix("env:"), mark)
+        if name in self.raw:
+            return self.value(name)
+        hint = nearest(name, self.raw) or (f"; known: {', '.join(self.raw)}" if self.raw else "; `vars:` defines none")
+        self.problems.add(mark, f"there is no variable {show(name)}{hint}")
+        return None
+
+    def environment(self, name: str, mark: Mark) -> Value | None:
+        content = os.environ.get(name)
+        if content is None:
+            self.problems.add(
+                mark, f"environment variable {show(name)} is not set; export it, or use a variable and --set"
+            )
+            return None
+        if any("\ud800" <= c <= "\udfff" for c in content):
+            self.problems.add(mark, f"environment variable {show(name)} is not UTF-8 text")
+            return None
+        return Value(content, mark)
+
+
+# -- --set ------------------------------------------------------------------------------------------------------------
+
+
+def override(
+    root: Value, overrides: Mapping[str, Any], sections: Mapping[str, Sequence[str]], problems: Problems
+) -> Value:
+    """The document with ``overrides`` put in: names of variables, or dotted paths into it."""
+    for key, given in overrides.items():
+        mark = Mark(f"--set {key}", 1, 1)
+        value = _from_command_line(given, mark, problems) if isinstance(given, str) else from_python(given, mark)
+        path = _path(root, key, sections)
+        if path is None:
+            known = [*_variables(root), *sections, *(f"{s}.{k}" for s, keys in sections.items() for k in keys)]
+            hint = nearest(key, known) or f"; variables: {', '.join(_variables(root)) or 'none'}"
+            problems.add(mark, f"there is no variable and no section {show(key)} in the spec{hint}")
+        else:
+            root = _put(root, path, value)
+    return root
+
+
+def _from_command_line(text: str, mark: Mark, problems: Problems) -> Value:
+    """Lists, mappings and quoted text as YAML; anything else is one plain scalar, whatever characters it holds."""
+    if text[:1] in ("[", "{", '"', "'"):
+        found = parse(text, mark.file, problems)
+        return found if found is not None else Value(None, mark, broken=True)
+    before = len(problems.found)
+    data = resolve(text, mark, problems)
+    return Value(data, mark, broken=len(problems.found) > before)
+
+
+def _variables(root: Value) -> list[str]:
+    assert isinstance(root.data, dict)
+    given = root.data.get("vars")
+    return list(given.data) if given is not None and isinstance(given.data, dict) else []
+
+
+def _path(root: Value, key: str, sections: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """Where ``key`` points to; None where that is nowhere."""
+    assert isinstance(root.data, dict)
+    if key in _variables(root):
+        return ["vars", key]
+    parts = key.split(".")
+    if parts[0] == "vars" and len(parts) == 2:
+        return parts if parts[1] in _variables(root) else None
+    if parts[0] not in sections or parts[0] in ("vars", "graph") or "" in parts:
+        return None
+    here: Value | None = root
+    for part in parts[:-1]:
+        here = here.data.get(part) if here is not None and isinstance(here.data, dict) else None
+        if here is not None and not isinstance(here.data, dict) and here.data is not None:
+            return None
+    if len(parts) == 2 and sections[parts[0]] and parts[1] not in sections[parts[0]] and parts[0] != "write":
+        return None
+    return parts
+
+
+def _put(value: Value | None, path: list[str], new: Value) -> Value:
+    if not path:
+        return new
+    old = value.data if value is not None and isinstance(value.data, dict) else {}
+    marks = value.key_marks if value is not None else {}
+    inner = _put(old.get(path[0]), path[1:], new)
+    mark = value.mark if value is not None else new.mark
+    return Value({**old, path[0]: inner}, mark, {**marks, path[0]: marks.get(path[0], new.mark)})
