@@ -1,0 +1,542 @@
+"""readers.lmdb, readers.caffe, readers.caffe2: records of LMDB databases, whole or taken apart by a schema.
+
+The database is read without the LMDB library: pages are walked once, values are views of the mapped file. It must not
+be written to while it is read.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch, Origin
+from ..ops.context import Context
+from ..ops.errors import JobError, RejectCode, SpecError
+from ..ops.types import DALIDataType
+from . import index_cache
+from .base import Reader
+from .example import ExampleParser, declared
+from .extents import MAX_RECORD, U8, Mapped, expand, one_or_more, payload, short_names
+
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_VERSION = 1  # of the cached index
+_BLOCK = 1 << 16
+_THREADS = 16
+_MAGIC, _EMPTY = 0xBEEFC0DE, 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    """The newest meta page of a database."""
+
+    page_size: int
+    root: int
+    entries: int
+    transaction: int
+
+
+def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
+    """Raises JobError where there is none."""
+    found: list[_Meta] = []
+    problem = "no page is a meta page of LMDB"
+    for page_size in (4096, 8192, 16384, 32768, 65536, 2048, 1024, 512):  # the second meta page is the second page
+        for at in (0, page_size):
+            if at + 152 > size:
+                continue
+            page = data[start + at : start + at + 152].tobytes()
+            magic, version = struct.unpack_from("<II", page, 16)
+            if magic != _MAGIC:
+                continue
+            if version != 1:
+                problem = (
+                    f"its format is {version}; only format 1 (LMDB 0.9) is known; copy it with LMDB 0.9's mdb_copy"
+                )
+                continue
+            (pad,) = struct.unpack_from("<I", page, 40)
+            _, flags, _, _, _, _, entries, root, _, transaction = struct.unpack_from("<IHHQQQQQQQ", page, 88)
+            if pad != page_size:
+                continue
+            if flags & 0x34:  # DUPSORT, DUPFIXED, INTEGERDUP
+                problem = "keys have several values (DUPSORT), which is not supported"
+                continue
+            found.append(_Meta(page_size, root, entries, transaction))
+        if found:
+            break
+    if not found:
+        raise JobError(f"{path}: byte 0: cannot be read as LMDB: {problem}")
+    return max(found, key=lambda m: m.transaction)
+
+
+def _walk(mapped: Mapped, i: int) -> tuple[I64, int]:
+    """Rows (key offset, key size, value offset, value size, kind) of database ``i``, and its page size."""
+    start, size = int(mapped.starts[i]), int(mapped.sizes[i])
+    meta = _meta(mapped.paths[i], mapped.data, start, size)
+    if meta.root == _EMPTY:
+        return np.empty((0, 5), np.int64), meta.page_size
+    version = (_VERSION << 48) ^ (meta.transaction & 0xFFFFFFFFFFFF)
+    key = (version, int(mapped.stored[i]), int(mapped.mtimes[i]))
+    if not mapped.unpacked[i]:
+        cached = index_cache.load(mapped.paths[i], "lmdb", *key, columns=5)
+        if cached is not None:
+            rows = np.stack(cached, axis=1)
+            if _inside(rows, size):
+                return rows, meta.page_size
+    from .lmdb_cpu import MAX_DEPTH, walk
+
+    visited = np.zeros(size // meta.page_size + 1, np.uint8)
+    stack = np.zeros(2 * MAX_DEPTH + 1, np.int64)
+    root = meta.root if meta.root < 2**63 else -1
+    blocks: list[I64] = []
+    while not blocks or (len(blocks[-1]) == _BLOCK and stack[0] > 0):
+        block = np.empty((_BLOCK, 5), np.int64)
+        blocks.append(block[: walk(mapped.data, start, size, meta.page_size, root, visited, block, stack)])
+    rows = np.concatenate(blocks)
+    if not mapped.unpacked[i]:
+        index_cache.store(mapped.paths[i], "lmdb", *key, columns=list(rows.T))
+    return rows, meta.page_size
+
+
+def _inside(rows: I64, size: int) -> bool:
+    """A cached index points only into its file."""
+    low, lengths = rows[:, [0, 2]], rows[:, [1, 3]]
+    good = (low >= 0) & (lengths >= 0) & (low <= size) & (lengths <= size - low)
+    return bool((good.all(axis=1) | (rows[:, 4] == 2)).all())
+
+
+class Schema(Protocol):
+    """Takes the values of records apart."""
+
+    specs: tuple[Spec, ...]
+
+    def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
+        """One batch an output from ``data[offsets[i] : offsets[i] + sizes[i]]``; see `ExampleParser.parse`."""
+        ...
+
+
+class _Records:
+    """The records of all databases, by number."""
+
+    def __init__(self, path: str | tuple[str, ...], schema: Schema, keys: tuple[str, ...] | None = None) -> None:
+        self.folders = expand(one_or_more(path))
+        files = [os.path.join(p, "data.mdb") if os.path.isdir(p) else p for p in self.folders]
+        self._mapped = Mapped(files)
+        self._schema = schema
+        with ThreadPoolExecutor(_THREADS) as pool:
+            walked = list(pool.map(self._walked, range(len(files))))
+        rows = [r for r, _, _ in walked]
+        if keys is not None:
+            rows = [self._matching(r, i, keys) for i, r in enumerate(rows)]
+        self._rows = np.concatenate(rows)
+        self._page_sizes = np.array([size for _, size, _ in walked], np.int64)
+        self._damage = {i: problem for i, (_, _, problem) in enumerate(walked) if problem}
+        self.groups: I64 | None = np.array([len(r) for r in rows], np.int64)
+        self._firsts = np.cumsum(self.groups) - self.groups
+        self._names = short_names(self.folders)
+        if len(self._rows) and (self._rows[:, 4] != 0).all():
+            message = self._why(0)[1]
+            raise JobError(message if 0 in self._damage else f"{files[0]}: byte {int(self._rows[0, 2])}: {message}")
+
+    def _walked(self, i: int) -> tuple[I64, int, str]:
+        """A database that cannot be read at all becomes one record, which is rejected."""
+        try:
+            return *_walk(self._mapped, i), ""
+        except JobError as e:
+            return np.array([[0, 0, 0, 0, 2]], np.int64), 4096, str(e)
+
+    def _matching(self, rows: I64, i: int, keys: tuple[str, ...]) -> I64:
+        match = re.compile("|".join(fnmatch.translate(k) for k in keys).encode()).match
+        start = int(self._mapped.starts[i])
+        data = self._mapped.data
+        keep = [k == 2 or bool(match(data[start + a : start + a + n].tobytes())) for a, n, _, _, k in rows.tolist()]
+        return rows[np.array(keep, np.bool_)]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _file(self, index: int) -> int:
+        return int(np.searchsorted(self._firsts, index, side="right")) - 1
+
+    def origin(self, index: int) -> Origin:
+        file = self._file(index)
+        start, (at, size, value, _, kind) = int(self._mapped.starts[file]), self._rows[index].tolist()
+        record = index - int(self._firsts[file])
+        if size:
+            key = self._mapped.data[start + at : start + at + size].tobytes().decode("utf-8", "backslashreplace")
+        else:
+            key = f"record-{record:08d}" if kind != 2 else f"page-{value}"
+        if len(self._names) > 1:
+            key = f"{self._names[file]}/{key}"
+        return Origin(key, self.folders[file], record, value)
+
+    def fingerprint(self) -> str:
+        h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
+        for column in (self._mapped.stored, self._mapped.mtimes, self._rows):
+            h.update(np.ascontiguousarray(column).tobytes())
+        return h.hexdigest()
+
+    def close(self) -> None:
+        """The files stay mapped until the last batch that shows them is gone."""
+
+    def _why(self, index: int, kind: int | None = None) -> tuple[RejectCode, str]:
+        from . import lmdb_cpu as cpu
+
+        kind = int(self._rows[index, 4]) if kind is None else kind
+        damage = self._damage.get(self._file(index))
+        if damage:
+            return "corrupt_record", damage
+        if kind == cpu.NOT_PLAIN:
+            return "unsupported", "is a named database or a key with several values, not a record"
+        if kind == cpu.BAD_PAGE:
+            return "corrupt_record", "a page of the database is damaged; the records on it and below it are lost"
+        if kind == cpu.BAD_OVERFLOW:
+            return "corrupt_record", "the pages of the value are damaged"
+        return "corrupt_record", "the record points outside the database"
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        from . import lmdb_cpu as cpu
+
+        which = ctx.samples.index
+        rows = self._rows[which]
+        files = np.searchsorted(self._firsts, which, side="right") - 1
+        starts = self._mapped.starts[files]
+        offsets, sizes, kinds = (np.ascontiguousarray(rows[:, k]) for k in (2, 3, 4))
+        gone = self._mapped.truncated(starts + offsets)
+        large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
+        kinds[gone | large] = cpu.BAD_NODE
+        cpu.check_overflow(self._mapped.data, starts, self._page_sizes[files], offsets, sizes, kinds)
+        good: Mask = kinds == cpu.GOOD
+        for i in np.flatnonzero(~good).tolist():
+            if gone[i]:
+                ctx.reject(i, "read_failed", "the database was cut short while the job ran")
+            elif large[i]:
+                ctx.reject(i, "too_large", f"the value has {int(sizes[i])} bytes; at most {MAX_RECORD} are allowed")
+            else:
+                ctx.reject(i, *self._why(int(which[i]), int(kinds[i])))
+        at = np.where(good, starts + offsets, 0)
+        return self._schema.parse(ctx, self._mapped.data, at, np.where(good, sizes, 0), good)
+
+
+# -- schemas ----------------------------------------------------------------------------------------------------------
+
+
+class Raw:
+    """The value's bytes."""
+
+    specs: tuple[Spec, ...] = (Spec((None,), DALIDataType.UINT8),)
+
+    def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
+        return (payload(ctx, data, offsets, sizes),)
+
+
+class Examples:
+    """tf.train.Example."""
+
+    def __init__(self, features: dict[str, Any]) -> None:
+        self._parser = ExampleParser.of(declared(features))
+        self.specs = tuple(f.spec for f in self._parser.features.values())
+
+    def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
+        return self._parser.parse(ctx, data, offsets, sizes, good)
+
+
+class Datum:
+    """Caffe's Datum: image and label."""
+
+    def __init__(self, image: bool = True, label: bool = True, encoded: bool = True) -> None:
+        self.image, self.label, self.encoded = image, label, encoded
+        pixels = Spec((None, None, None), DALIDataType.UINT8, "CHW")
+        specs = [Spec((None,), DALIDataType.UINT8) if encoded else pixels] if image else []
+        self.specs = (*specs, Spec((1,), DALIDataType.INT32)) if label else tuple(specs)
+
+    def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
+        from . import datum_cpu as cpu
+
+        found = np.empty((len(offsets), cpu.DATUM_COLUMNS), np.int64)
+        status = np.where(good, cpu.OK, cpu.DAMAGED).astype(np.int32)
+        cpu.read_datums(data, offsets, sizes, found, status)
+        nbytes = found[:, cpu.DATA_STOP] - found[:, cpu.DATA]
+        extents = found[:, cpu.CHANNELS : cpu.WIDTH + 1]
+        # products of numbers that are not sizes must not wrap around to something that looks right
+        sane = ((extents > 0) & (extents <= MAX_RECORD)).all(axis=1)
+        fits = sane & (np.prod(extents.astype(np.float64), axis=1) == nbytes)
+        odd = status != cpu.OK
+        if self.label:
+            odd |= found[:, cpu.HAS_LABEL] == 0
+        if self.image:
+            unlike = (found[:, cpu.ENCODED] == 0) if self.encoded else (found[:, cpu.ENCODED] == 1) | ~fits
+            odd |= (found[:, cpu.HAS_DATA] == 0) | unlike
+        for i in np.flatnonzero(good & odd).tolist():
+            ctx.reject(i, *self._problem(status[i] == cpu.OK, found[i].tolist(), int(sizes[i])))
+        good = good & ~odd
+        at, nbytes = np.where(good, found[:, cpu.DATA], 0), np.where(good, nbytes, 0)
+        out = []
+        if self.image:
+            images = payload(ctx, data, at, nbytes)
+            if not self.encoded:
+                shapes = np.where(good[:, None], extents, 0).astype(np.int32)
+                images = images.replace(shapes=shapes, layout="CHW")
+            out.append(images)
+        if self.label:
+            out.append(Batch.from_dense(found[:, cpu.LABEL : cpu.LABEL + 1].astype(np.int32), "", ctx.samples))
+        return tuple(out)
+
+    def _problem(self, parsed: bool, row: list[int], size: int) -> tuple[RejectCode, str]:
+        from . import datum_cpu as cpu
+
+        if not parsed:
+            return "corrupt_record", f"is no Caffe Datum: its {size} bytes do not parse"
+        if self.label and not row[cpu.HAS_LABEL]:
+            return "missing_feature", "the Datum has no label (label_available: false does without)"
+        if not row[cpu.HAS_DATA]:
+            return "missing_feature", "the Datum has no data (image_available: false does without)"
+        if self.encoded:
+            return "unsupported", "the Datum holds raw pixels, not an encoded image; set encoded: false"
+        if row[cpu.ENCODED] == 1:
+            return "unsupported", "the Datum holds an encoded image, not raw pixels; leave out encoded: false"
+        c, h, w = row[: cpu.WIDTH + 1]
+        return "bad_shape", f"the Datum's {row[cpu.DATA_STOP] - row[cpu.DATA]} bytes are not {c} x {h} x {w} pixels"
+
+
+class Tensors:
+    """Caffe2's TensorProtos: image, label by ``label_type``, further tensors, boxes."""
+
+    def __init__(
+        self, label_type: int, num_labels: int, additional: int, bbox: bool, image: bool, encoded: bool
+    ) -> None:
+        self._label_type, self._num_labels, self._encoded, self._image = label_type, num_labels, encoded, image
+        self._labels = {0: 1, 1: 1, 2: 1, 3: 2, 4: 0}[label_type]  # tensors that make up the label
+        self._further = additional + bbox
+        self._additional = additional
+        pixels = Spec((None, None, None), DALIDataType.UINT8, "HWC")
+        specs = [Spec((None,), DALIDataType.UINT8) if encoded else pixels] if image else []
+        width = {0: 1, 1: num_labels, 2: None, 3: num_labels, 4: None}[label_type]
+        if label_type != 4:
+            specs.append(Spec((width,), DALIDataType.FLOAT if label_type == 3 else DALIDataType.INT32))
+        further = [Spec((None,), None)] * additional + [Spec((None,), DALIDataType.INT32)] * bbox
+        self.specs = (*specs, *further)
+
+    def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
+        from . import datum_cpu as cpu
+
+        n = len(offsets)
+        wanted = self._image + self._labels + self._further
+        found = np.empty((n, max(wanted, 1), cpu.TENSOR_COLUMNS), np.int64)
+        counts = np.empty(n, np.int64)
+        status = np.where(good, cpu.OK, cpu.DAMAGED).astype(np.int32)
+        cpu.read_tensors(data, offsets, sizes, found, counts, status)
+        good = good.copy()
+
+        def refuse(bad: Mask, code: RejectCode, message: str) -> None:
+            for i in np.flatnonzero(good & bad).tolist():
+                ctx.reject(i, code, message)
+                good[i] = False
+
+        refuse(status != cpu.OK, "corrupt_record", "is no Caffe2 TensorProtos: its bytes do not parse")
+        refuse(counts < wanted, "missing_feature", f"has fewer tensors than the {wanted} that are read")
+        out: list[Batch] = []
+        at = 0
+        if self._image:
+            out.append(self._pixels(ctx, data, found[:, 0], good, refuse))
+            at = 1
+        columns = [np.ascontiguousarray(found[:, k]) for k in range(at, wanted)]
+        if self._labels:
+            out.append(self._label(ctx, data, columns[: self._labels], good, refuse))
+        for k, column in enumerate(columns[self._labels :]):
+            kinds = column[good, cpu.TYPE]
+            kind = int(kinds[0]) if len(kinds) and k < self._additional else cpu.INT32
+            refuse(~np.isin(column[:, cpu.TYPE], (cpu.FLOAT, cpu.INT32)), "unsupported", f"tensor {k} has no numbers")
+            refuse(column[:, cpu.TYPE] != kind, "unsupported", f"tensor {k} changes its type between records")
+            out.append(self._numbers(ctx, data, column, good, np.float32 if kind == cpu.FLOAT else np.int32))
+        return tuple(b.replace(shapes=np.where(good[:, None], b.shapes, 0)) for b in out)
+
+    def _pixels(self, ctx: Context, data: U8, found: I64, good: Mask, refuse: Any) -> Batch:
+        from . import datum_cpu as cpu
+
+        kind, nbytes = found[:, cpu.TYPE], found[:, cpu.STOP] - found[:, cpu.START]
+        if self._encoded:
+            refuse(kind != cpu.STRING, "unsupported", "the image is not an encoded one (a string); set encoded: false")
+            refuse(found[:, cpu.COUNT] != 1, "bad_shape", "the image tensor holds no string, or several")
+            return payload(ctx, data, np.where(good, found[:, cpu.START], 0), np.where(good, nbytes, 0))
+        extents = found[:, cpu.DIM0 : cpu.DIM2 + 1]
+        sane = ((extents > 0) & (extents <= MAX_RECORD)).all(axis=1) & (found[:, cpu.DIMS] == 3)
+        fits = sane & (np.prod(extents.astype(np.float64), axis=1) == nbytes)
+        refuse(kind != cpu.BYTE, "unsupported", "the image holds no raw bytes; leave out encoded: false")
+        refuse(~fits, "bad_shape", "the image's dimensions are not height x width x channels of its bytes")
+        images = payload(ctx, data, np.where(good, found[:, cpu.START], 0), np.where(good, nbytes, 0))
+        return images.replace(shapes=np.where(good[:, None], extents, 0).astype(np.int32), layout="HWC")
+
+    def _label(self, ctx: Context, data: U8, found: list[I64], good: Mask, refuse: Any) -> Batch:
+        from . import datum_cpu as cpu
+
+        first = found[0]
+        refuse(first[:, cpu.TYPE] != cpu.INT32, "unsupported", "the label tensor does not hold integers")
+        if self._label_type == 0:
+            refuse(first[:, cpu.COUNT] != 1, "bad_shape", "the label tensor does not hold one number")
+        if self._label_type in (0, 2):
+            return self._numbers(ctx, data, first, good, np.int32)
+        if self._label_type == 3:
+            refuse(found[1][:, cpu.TYPE] != cpu.FLOAT, "unsupported", "the weights of the labels are not numbers")
+            refuse(found[1][:, cpu.COUNT] != first[:, cpu.COUNT], "bad_shape", "labels and weights differ in number")
+        which = self._numbers(ctx, data, first, good, np.int64)
+        weights = self._numbers(ctx, data, found[1], good, np.float32) if self._label_type == 3 else None
+        n = len(first)
+        out = np.zeros((n, self._num_labels), np.int32 if weights is None else np.float32)
+        rows = np.repeat(np.arange(n), which.sizes)
+        outside = (which.data < 0) | (which.data >= self._num_labels)
+        if outside.any():
+            message = f"a label is not below num_labels ({self._num_labels})"
+            refuse(np.isin(np.arange(n), rows[outside]), "bad_argument", message)
+        out[rows[~outside], which.data[~outside]] = 1 if weights is None else weights.data[~outside]
+        return Batch.from_dense(out, "", ctx.samples)
+
+    @staticmethod
+    def _numbers(ctx: Context, data: U8, found: I64, good: Mask, dtype: Any) -> Batch:
+        from . import datum_cpu as cpu
+
+        found = found.copy()
+        found[~good] = 0
+        counts = found[:, cpu.COUNT]
+        ends = np.cumsum(counts)
+        values = np.empty(int(ends[-1]) if len(ends) else 0, np.float64)
+        cpu.read_numbers(data, found, ends - counts, values)
+        shapes = counts.astype(np.int32).reshape(-1, 1)
+        return Batch(values.astype(dtype), ends - counts, shapes, "", ctx.samples)
+
+
+# -- the operators ----------------------------------------------------------------------------------------------------
+
+
+class LMDB(Reader, name="readers.lmdb"):
+    """Read the records of LMDB databases, in the order of their keys.
+
+    Outputs by ``schema``: raw gives the value's bytes; datum bytes and label; example one output a feature.
+    """
+
+    example = "{op: readers.lmdb, path: ./train_lmdb, schema: datum, out: [jpegs, labels]}"
+
+    path: Annotated[str | tuple[str, ...], Arg("database folders or files, or patterns of them")]
+    schema: Annotated[Literal["raw", "datum", "example"], Arg("what a value is")] = "raw"
+    features: Annotated[dict[str, Any] | None, Arg("features of schema example, as in readers.tfrecord")] = None
+    keys: Annotated[tuple[str, ...] | None, Arg("patterns of keys to read, for databases that hold other things")] = (
+        None
+    )
+    encoded: Annotated[bool, Arg("schema datum: images are encoded files; false: raw pixels, given as CHW")] = True
+
+    def _schema(self) -> Schema:
+        if self.schema == "example":
+            if not self.features:
+                raise SpecError("schema example needs features")
+            return Examples(self.features)
+        if self.features is not None:
+            raise SpecError(f"features belong to schema example, not {self.schema}")
+        return Raw() if self.schema == "raw" else Datum(encoded=self.encoded)
+
+    def check(self) -> None:
+        super().check()
+        check_path(self.path)
+        self._schema()
+        if not self.encoded and self.schema != "datum":
+            raise SpecError(f"encoded belongs to schema datum, not {self.schema}")
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self._schema().specs)
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        return self._schema().specs
+
+    def open(self) -> _Records:
+        return _Records(self.path, self._schema(), self.keys)
+
+
+class Caffe(Reader, name="readers.caffe"):
+    """Read images and labels from Caffe's LMDBs (Datum).
+
+    Outputs: bytes (uint8, 1-D) and label (int32, shape (1,)). Raw pixels (``encoded: false``) are given as Caffe stores
+    them, CHW; DALI calls the same bytes HWC.
+    """
+
+    aliases = ("caffe_reader", "readers._caffe")
+    example = "{op: readers.caffe, path: ./train_lmdb, random_shuffle: true, out: [jpegs, labels]}"
+
+    path: Annotated[str | tuple[str, ...], Arg("database folders or files, or patterns of them")]
+    image_available: Annotated[bool, Arg("give the image")] = True
+    label_available: Annotated[bool, Arg("give the label")] = True
+    encoded: Annotated[bool, Arg("images are encoded files; false: raw pixels, given as CHW")] = True
+
+    def _schema(self) -> Datum:
+        return Datum(self.image_available, self.label_available, self.encoded)
+
+    def check(self) -> None:
+        super().check()
+        check_path(self.path)
+        if not self.image_available and not self.label_available:
+            raise SpecError("gives nothing: neither image_available nor label_available is true")
+
+    @property
+    def num_outputs(self) -> int:
+        return self.image_available + self.label_available
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        return self._schema().specs
+
+    def open(self) -> _Records:
+        return _Records(self.path, self._schema())
+
+
+class Caffe2(Reader, name="readers.caffe2"):
+    """Read tensors from Caffe2's LMDBs (TensorProtos).
+
+    Outputs: image bytes (uint8, 1-D), label, then ``additional_inputs`` tensors and the box. ``label_type``: 0 one
+    integer; 1 which of num_labels are set (0 or 1 each); 2 integers as they stand; 3 weights of some of num_labels;
+    4 none.
+    """
+
+    aliases = ("caffe2_reader", "readers._caffe2")
+    example = "{op: readers.caffe2, path: ./train_lmdb, out: [jpegs, labels]}"
+
+    path: Annotated[str | tuple[str, ...], Arg("database folders or files, or patterns of them")]
+    label_type: Annotated[int, Arg("how the label is stored", ge=0, le=4)] = 0
+    num_labels: Annotated[int, Arg("labels that there are, for types 1 and 3", ge=1)] = 1
+    additional_inputs: Annotated[int, Arg("further tensors behind the label", ge=0, le=64)] = 0
+    bbox: Annotated[bool, Arg("the last tensor is a box")] = False
+    image_available: Annotated[bool, Arg("the first tensor is an image")] = True
+    encoded: Annotated[bool, Arg("images are encoded files; false: raw pixels, given as HWC")] = True
+
+    def _schema(self) -> Tensors:
+        return Tensors(self.label_type, self.num_labels, self.additional_inputs, self.bbox, self.image_available,
+                       self.encoded)  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        check_path(self.path)
+        if not self._schema().specs:
+            raise SpecError("gives nothing: no image, no label, no further tensor")
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self._schema().specs)
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        return self._schema().specs
+
+    def open(self) -> _Records:
+        return _Records(self.path, self._schema())
+
+
+def check_path(path: str | tuple[str, ...]) -> None:
+    """Raises SpecError for an empty path."""
+    if not one_or_more(path) or any(not p or "\0" in p for p in one_or_more(path)):
+        raise SpecError("path names no file")
