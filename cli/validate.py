@@ -27,7 +27,7 @@ def command(
       dali-run validate spec.yaml --set data=/mnt/train
       dali-run validate spec.yaml --json
     """
-    from ..pipelines.preview import check_spec
+    from ..pipelines.preview import check_spec, problem_line
 
     results = [check_spec(spec, overrides(changes)) for spec in specs]
     if json:
@@ -35,7 +35,7 @@ def command(
     else:
         for result in results:
             for problem in result["problems"]:
-                say(problem)
+                say(problem_line(problem))
             if not result["problems"]:
                 typer.echo(f"{result['file']}: {result['summary']}")
     raise typer.Exit(USAGE if any(r["problems"] for r in results) else 0)

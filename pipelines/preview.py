@@ -7,68 +7,69 @@ from pathlib import Path
 from typing import Any
 
 from ..ops.errors import SpecError
-from .job import Prepared, prepare, write_config
+from .build import BuiltSpec, load_spec
+from .compile import compile_graph
+from .place import Target, resolve_target
+from .problems import SpecErrors
+from .units import count
 
 Overrides = Mapping[str, Any]
 
 
 def check_spec(path: Path, overrides: Overrides | None = None) -> dict[str, Any]:
-    """Everything that is wrong with a spec: ``{"file", "problems": [...], "summary"}``.
+    """Everything that is wrong with a spec: ``{"file", "problems": [{"file", "line", "column", "text"}], "summary"}``.
 
     It is compiled for the CPU and for a GPU (which need not be there), unless it insists on one of them.
     """
+    problems: list[dict[str, Any]] = []
+    summary = ""
     try:
-        prepared = _compiled(path, overrides, "cpu")
+        built = load_spec(path, overrides)
+        for target in _targets(built.spec.pipeline.device):
+            compile_graph(built.graph, target, built.spec.pipeline.seed)
+        summary = _summary(built)
+    except SpecErrors as e:
+        for p in e.problems:
+            place = {"file": p.mark.file, "line": p.mark.line, "column": p.mark.column} if p.mark else {}
+            problems.append({**place, "text": p.text})
     except SpecError as e:
-        if not _insists_on_gpu(path, overrides):
-            return _wrong(path, e)
-        prepared = None
-    try:
-        on_gpu = _compiled(path, overrides, "null")
-    except SpecError as e:
-        return _wrong(path, e)
-    return {"file": str(path), "problems": [], "summary": _summary(prepared or on_gpu)}
+        problems = [{"text": line} for line in str(e).splitlines()]
+    return {"file": str(path), "problems": problems, "summary": summary}
 
 
-def _compiled(path: Path, overrides: Overrides | None, device: str) -> Prepared:
-    prepared = prepare(path, overrides, device=device)
-    if prepared.built.write is not None:
-        write_config(prepared)
-    return prepared
+def problem_line(problem: Mapping[str, Any]) -> str:
+    """A problem of `check_spec` as a line: ``file:line:column: text``."""
+    if "file" not in problem:
+        return str(problem["text"])
+    return f"{problem['file']}:{problem['line']}:{problem['column']}: {problem['text']}"
 
 
-def _insists_on_gpu(path: Path, overrides: Overrides | None) -> bool:
-    from .spec import load_spec
-
-    try:
-        return load_spec(path, overrides or {}).pipeline.device.startswith("gpu")
-    except SpecError:
-        return False
-
-
-def _wrong(path: Path, error: SpecError) -> dict[str, Any]:
-    return {"file": str(path), "problems": str(error).splitlines(), "summary": ""}
+def _targets(device: str) -> list[Target]:
+    if device == "cpu":
+        return [Target("cpu")]
+    if device == "auto":
+        return [Target("cpu"), Target("null")]
+    return [Target("null")]
 
 
-def _summary(prepared: Prepared) -> str:
-    from .units import count
-
-    write = prepared.built.write
-    return f"right: {count(len(prepared.plan.graph.nodes), 'operator')}, " + (
-        f"{', '.join(write.fields)} as {write.writer} to {write.path}" if write else "nothing to write"
-    )
+def _summary(built: BuiltSpec) -> str:
+    write = built.spec.write
+    what = f"{', '.join(built.graph.outputs)} as {write.writer} to {write.path}" if write else "nothing to write"
+    return f"right: {count(len(built.graph.nodes), 'operator')}, {what}"
 
 
 def describe_job(path: Path, overrides: Overrides | None = None, device: str | None = None) -> dict[str, Any]:
     """The plan of a spec as plain data. Raises SpecError, DeviceError."""
-    prepared = prepare(path, overrides, device=device)
-    plan: dict[str, Any] = {"name": prepared.spec.name, **prepared.plan.describe()}
-    plan["batch_size"] = prepared.spec.pipeline.batch_size
-    plan["threads"] = prepared.spec.pipeline.threads
-    plan["write"] = None
-    if prepared.built.write is not None:
-        config = write_config(prepared)
-        plan["write"] = {"writer": config.writer, "path": str(config.path), "samples a shard": config.samples,
-                         "bytes a shard": config.bytes,
-                         "fields": {k: v.encode for k, v in config.fields.items()}}  # fmt: skip
+    built = load_spec(path, overrides)
+    settings, write = built.spec.pipeline, built.spec.write
+    target = resolve_target(device or settings.device)
+    plan: dict[str, Any] = {"name": built.spec.name, **compile_graph(built.graph, target, settings.seed).describe()}
+    plan |= {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "write": None}
+    if write is not None:
+        plan["write"] = {
+            "writer": write.writer,
+            "path": write.path,
+            "shard": {"samples": write.shard_samples, "bytes": write.shard_bytes},
+            "fields": {name: config.encode for name, config in (built.fields or {}).items()},
+        }
     return plan

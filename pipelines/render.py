@@ -114,11 +114,17 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
         table(("output", "from", "gives"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
     ]
     parts += [Text(f"Fused: {line}") for line in plan["fused"]]
-    for title in ("write", "memory"):
-        if plan.get(title):
-            facts = ", ".join(f"{k} {v}" for k, v in plan[title].items())
-            parts.append(Text(f"{title.capitalize()}: {facts}"))
+    if plan.get("write"):
+        parts.append(Text(_write_line(plan["write"])))
     return Group(*parts)
+
+
+def _write_line(write: Mapping[str, Any]) -> str:
+    limits = [f"{write['shard']['samples']:,} samples"] if write["shard"]["samples"] else []
+    limits += [size(write["shard"]["bytes"])] if write["shard"]["bytes"] else []
+    shards = f"a shard every {' or '.join(limits)}" if limits else "one shard"
+    fields = ", ".join(f"{name} ({encode})" for name, encode in write["fields"].items())
+    return f"Writes {fields} as {write['writer']} to {write['path']}, {shards}"
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
