@@ -92,7 +92,7 @@ class Stack(Operator, name="stack"):
     inputs = (1, 999)
     example = "{op: stack, in: [first, second], axis_name: F, out: frames}"
 
-    axis: Annotated[int, Arg("where the new axis stands in the output, from -ndim - 1 to ndim")] = 0
+    axis: Annotated[int, Arg("where the new axis stands in the output, from -ndim to ndim; -1 is last")] = 0
     axis_name: Annotated[str | None, Arg("letter of the new axis in the layout")] = None
 
     def check(self) -> None:
@@ -116,8 +116,8 @@ class Stack(Operator, name="stack"):
         return Spec((*merged[:at], len(specs), *merged[at:]), dtype, self._layout(layout, at, ndim))
 
     def _axis(self, ndim: int) -> int:
-        if not -ndim - 1 <= self.axis <= ndim:
-            raise SpecError(f"axis {self.axis} is outside the {ndim + 1} dimensions of the output")
+        if not -max(ndim, 1) <= self.axis <= ndim:
+            raise SpecError(f"axis {self.axis} is outside what inputs of {ndim} dimensions allow: {-ndim} to {ndim}")
         return self.axis % (ndim + 1)
 
     def _layout(self, layout: str, at: int, ndim: int) -> str:

@@ -58,6 +58,9 @@ class Reshaping(Operator, abstract=True):
     def inferred(self, specs: tuple[Spec, ...]) -> Spec:
         """What is known of the reshaped input."""
         data = specs[0]
+        changes = any(map(self.given, ("shape", "rel_shape", "src_dims", "layout")))
+        if len(specs) == 1 and not changes and self.same_bytes():
+            raise SpecError("needs shape, rel_shape, src_dims, layout, or the shape as second input")
         if len(specs) == 2:
             if any(map(self.given, ("shape", "rel_shape"))):
                 raise SpecError("a second input is the shape: leave out shape and rel_shape")
@@ -80,6 +83,10 @@ class Reshaping(Operator, abstract=True):
     def _fitted(self, shape: tuple[int | None, ...], data: Spec) -> tuple[int | None, ...]:
         """``shape`` with the free extent filled in. Raises SpecError where the volumes differ."""
         return shape
+
+    def same_bytes(self) -> bool:
+        """The type of the elements stays."""
+        return True
 
     def new_shapes(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...], volume: I64) -> I64:
         """The shapes [N, D] after reshaping to ``volume`` [N] elements; samples that do not fit are rejected."""
@@ -137,9 +144,6 @@ class Reshape(Reshaping, name="reshape"):
     example = "{op: reshape, in: features, shape: [-1, 4], out: boxes}"
 
     def infer(self, *specs: Spec) -> Spec:
-        nothing = not any(map(self.given, ("shape", "rel_shape", "src_dims"))) and self.layout is None
-        if len(specs) == 1 and nothing:
-            raise SpecError("needs shape, rel_shape, src_dims, layout, or the shape as second input")
         return self.inferred(specs)
 
     def _fitted(self, shape: tuple[int | None, ...], data: Spec) -> tuple[int | None, ...]:
@@ -167,6 +171,9 @@ class Reinterpret(Reshaping, name="reinterpret"):
     example = "{op: reinterpret, in: bytes, dtype: FLOAT, out: values}"
 
     dtype: Annotated[DALIDataType | None, Arg("new type; the same by default")] = None
+
+    def same_bytes(self) -> bool:
+        return self.dtype is None
 
     def infer(self, *specs: Spec) -> Spec:
         known = self.inferred(specs)
