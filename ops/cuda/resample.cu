@@ -1,0 +1,118 @@
+// Separable resampling of a whole batch (ops/resample.py): the taps of every axis, then one kernel a pass.
+// Arithmetic is spelled out without fused multiply-adds, so that results equal the CPU kernels' bit for bit.
+#include "convert.cuh"
+
+enum Filter { NEAREST, TRIANGULAR };  // the others are only looked up
+
+// One axis of one sample.
+enum AxisColumn { EXTENT, SIZE, ANCHOR, SHAPE, KIND, FLIP, KEPT, STARTS, WEIGHTS, AXIS_COLUMNS };
+
+// The filter at `x`, linear between the entries of its table, zero outside.
+__device__ __forceinline__ float filter_at(long long kind, const float* table, int last, float x) {
+    if (kind == TRIANGULAR) return fmaxf(0.0f, __fsub_rn(1.0f, fabsf(__fsub_rn(x, 1.0f))));
+    if (!(x > -1.0f && x < last + 1)) return 0.0f;
+    const int below = static_cast<int>(floorf(x));
+    const float a = below >= 0 ? table[below] : 0.0f;
+    const float b = below < last ? table[below + 1] : 0.0f;
+    return __fadd_rn(a, __fmul_rn(__fsub_rn(x, static_cast<float>(below)), __fsub_rn(b, a)));
+}
+
+// grid (tiles, axes of all samples); a thread makes the first source pixel and the weights of one output.
+// `regions` [axes][3] is (lo, hi, support); `tables` [5][2] is where the table of a filter starts and how long it is.
+extern "C" __global__ void taps(const long long* axes, const float* regions, const long long* tables,
+                                const float* table, int* starts, float* weights) {
+    const long long* axis = axes + static_cast<long long>(blockIdx.y) * AXIS_COLUMNS;
+    const float lo = regions[3 * blockIdx.y], hi = regions[3 * blockIdx.y + 1], support = regions[3 * blockIdx.y + 2];
+    const long long n = axis[EXTENT], shape = axis[SHAPE], kept = axis[KEPT], kind = axis[KIND];
+    const float scale = __fdiv_rn(__fsub_rn(hi, lo), static_cast<float>(axis[SIZE]));
+    for (long long j = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; j < shape;
+         j += static_cast<long long>(gridDim.x) * blockDim.x) {
+        const float output = static_cast<float>(axis[ANCHOR] + (axis[FLIP] ? shape - 1 - j : j));
+        int* start_out = starts + axis[STARTS] + j;
+        float* row = weights + axis[WEIGHTS] + j * kept;
+        if (kind == NEAREST) {
+            const float at = floorf(__fadd_rn(lo, __fmul_rn(__fadd_rn(output, 0.5f), scale)));
+            *start_out = static_cast<int>(fminf(fmaxf(at, 0.0f), static_cast<float>(n - 1)));
+            row[0] = 1.0f;
+            continue;
+        }
+        const float* values = table + tables[2 * kind];
+        const int last = static_cast<int>(tables[2 * kind + 1]) - 1;
+        const float density = __fdiv_rn(static_cast<float>(last), support);
+        const float half_pixel = __fsub_rn(__fmul_rn(0.5f, scale), 0.5f);
+        const float origin = __fsub_rn(__fadd_rn(lo, half_pixel), __fdiv_rn(last * 0.5f, density));
+        const int count = static_cast<int>(fmaxf(1.0f, ceilf(support)));
+        const float at = __fadd_rn(__fmul_rn(output, scale), origin);
+        const long long start = static_cast<long long>(ceilf(at));
+        float total = 0.0f;
+        for (int k = 0; k < count; ++k)
+            total = __fadd_rn(total, filter_at(kind, values, last, __fmul_rn(__fsub_rn(static_cast<float>(start + k), at), density)));
+        const long long most = n - kept;
+        const long long first = start < 0 ? 0 : start > most ? most : start;
+        *start_out = static_cast<int>(first);
+        for (long long k = 0; k < kept; ++k) row[k] = 0.0f;
+        for (int k = 0; k < count; ++k) {
+            const float w = filter_at(kind, values, last, __fmul_rn(__fsub_rn(static_cast<float>(start + k), at), density));
+            const long long pixel = start + k < 0 ? 0 : start + k > n - 1 ? n - 1 : start + k;
+            row[pixel - first] = __fadd_rn(row[pixel - first], __fdiv_rn(w, total));
+        }
+    }
+}
+
+// One pass of one sample: lines of outputs along an axis, each output `inner` adjacent elements.
+enum PassColumn { SOURCE, TARGET, TOTAL, INNER, OUTPUTS, ROWS, FRAME_STRIDE, ROW_STRIDE, TAP_STRIDE, PASS_STARTS, PASS_WEIGHTS, PASS_KEPT, PASS_COLUMNS };
+
+// Element `t` of the pass: sum over the taps.
+template <typename In>
+__device__ __forceinline__ float resampled(const In* source, const long long* pass, const int* starts,
+                                           const float* weights, unsigned int t) {
+    const unsigned int inner = static_cast<unsigned int>(pass[INNER]), outputs = static_cast<unsigned int>(pass[OUTPUTS]);
+    const unsigned int rows = static_cast<unsigned int>(pass[ROWS]);
+    const unsigned int i = t % inner, line = t / inner;
+    const unsigned int j = line % outputs, outer = line / outputs;
+    const unsigned int row = outer % rows, frame = outer / rows;
+    const int kept = static_cast<int>(pass[PASS_KEPT]);
+    const long long step = pass[TAP_STRIDE];
+    const float* w = weights + pass[PASS_WEIGHTS] + static_cast<long long>(j) * kept;
+    const In* at = source + pass[SOURCE] + frame * pass[FRAME_STRIDE] + row * pass[ROW_STRIDE] +
+                   starts[pass[PASS_STARTS] + j] * step + i;
+    float sum = __fmul_rn(w[0], static_cast<float>(*at));
+    for (int k = 1; k < kept; ++k) {
+        at += step;
+        sum = __fadd_rn(sum, __fmul_rn(w[k], static_cast<float>(*at)));
+    }
+    return sum;
+}
+
+// grid (tiles, samples).
+template <typename In, typename Out>
+__global__ void resample_pass(const In* source, Out* target, const long long* passes, const int* starts,
+                              const float* weights) {
+    const long long* pass = passes + static_cast<long long>(blockIdx.y) * PASS_COLUMNS;
+    target += pass[TARGET];
+    const unsigned int total = static_cast<unsigned int>(pass[TOTAL]);
+    for (unsigned int t = blockIdx.x * blockDim.x + threadIdx.x; t < total; t += gridDim.x * blockDim.x)
+        target[t] = saturate<Out>(resampled(source, pass, starts, weights, t));
+}
+
+// The last pass over images [frames, height, width, channels], rounded to `Rounded` and normalised: (v - mean) * mul +
+// add. `places` [N][5] is (width, channels, and how far apart rows, columns and channels lie in the output).
+template <typename In, typename Rounded, typename Out>
+__global__ void normalize_pass(const In* source, Out* target, const long long* passes, const int* starts,
+                               const float* weights, const long long* places, const float* factors, int factor_width,
+                               int factor_rows) {
+    const long long sample = blockIdx.y;
+    const long long* pass = passes + sample * PASS_COLUMNS;
+    const long long* place = places + sample * 5;
+    target += pass[TARGET];
+    factors += factor_rows * sample * factor_width * 3;
+    const unsigned int total = static_cast<unsigned int>(pass[TOTAL]);
+    const unsigned int width = static_cast<unsigned int>(place[0]), channels = static_cast<unsigned int>(place[1]);
+    for (unsigned int t = blockIdx.x * blockDim.x + threadIdx.x; t < total; t += gridDim.x * blockDim.x) {
+        const unsigned int c = t % channels, pixel = t / channels;
+        const unsigned int x = pixel % width, y = pixel / width;
+        const float* factor = factors + (factor_width > 1 ? 3 * c : 0);
+        const float v = static_cast<float>(saturate<Rounded>(resampled(source, pass, starts, weights, t)));
+        target[y * place[2] + x * place[3] + c * place[4]] = saturate<Out>((v - factor[0]) * factor[1] + factor[2]);
+    }
+}

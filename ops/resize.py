@@ -1,0 +1,349 @@
+"""resize and resize_crop_mirror, and DALI's older names of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+
+from .base import Arg, Operator, Spec
+from .batch import I64, Batch, Samples
+from .context import Context
+from .crop import CropWindow
+from .errors import SpecError
+from .resample import F32, LAYOUTS, Plan, output_spec, plan, resample, spatial_axes
+from .types import DALIDataType, DALIImageType, DALIInterpType
+
+Mode = Literal["default", "stretch", "not_larger", "not_smaller"]
+
+_FARTHEST = 1e6
+"""Regions may begin and end so many pixels outside of an image; beyond lies only its edge."""
+_THINNEST = np.float32(1e-3)
+"""Regions of an image that are thinner are widened to it, as in DALI."""
+
+
+class Resampling(Operator, abstract=True):
+    """Arguments of everything that resamples: filters and the output type."""
+
+    layouts = LAYOUTS
+    bound = "at most 1 level for integers (DALI and GPU; sums are taken in another order), 1e-5 of the range for FLOAT"
+
+    interp_type: Annotated[DALIInterpType, Arg("filter for both directions", per_sample=True)] = (
+        DALIInterpType.INTERP_LINEAR
+    )
+    min_filter: Annotated[
+        DALIInterpType | None, Arg("filter for axes that shrink, instead of interp_type", per_sample=True)
+    ] = None
+    mag_filter: Annotated[
+        DALIInterpType | None, Arg("filter for axes that grow, instead of interp_type", per_sample=True)
+    ] = None
+    antialias: Annotated[bool, Arg("widen the filter with the scale where an axis shrinks")] = True
+    dtype: Annotated[DALIDataType | None, Arg("output type: that of the input (default) or FLOAT")] = None
+    minibatch_size: Annotated[int, Arg("images a kernel call", ignored="whole batches are one call")] = 32
+    temp_buffer_hint: Annotated[int, Arg("size hint", ignored="buffers are sized from the plan")] = 0
+
+    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
+        """How the samples of shapes [N, ndim] are resampled; samples that cannot be are rejected."""
+        raise NotImplementedError
+
+    def cpu(self, ctx: Context, images: Batch) -> Any:
+        """Resample the batch."""
+        axes = spatial_axes(images.layout, images.ndim)
+        return resample(ctx, self.plan(ctx, images.shapes.astype(np.int64), axes), images, self.dtype)
+
+    gpu = cpu
+
+    def filters(self, ctx: Context) -> tuple[I64, I64]:
+        """The DALIInterpType for shrinking and for growing axes of each sample."""
+        names = ("min_filter" if self.given("min_filter") else "interp_type",
+                 "mag_filter" if self.given("mag_filter") else "interp_type")  # fmt: skip
+        found = []
+        for name in names:
+            values = ctx.arg(name, np.int64)
+            bad = (values < 0) | (values >= len(DALIInterpType))
+            for i in np.flatnonzero(bad).tolist():
+                ctx.reject(i, "bad_argument", f"{name} {values[i]} is no filter; use 0 to {len(DALIInterpType) - 1}")
+            found.append(np.where(bad, 0, values))
+        return found[0], found[1]
+
+
+class Sized(Resampling, abstract=True):
+    """Arguments that say how large the result is and what part of the image it shows."""
+
+    size: Annotated[
+        tuple[float, ...] | None,
+        Arg("output size, one number for each spatial axis or one for all; 0: from the others", per_sample=True),
+    ] = None
+    resize_x: Annotated[float | None, Arg("output width; negative flips, 0: from the others", per_sample=True)] = None
+    resize_y: Annotated[float | None, Arg("output height; negative flips, 0: from the others", per_sample=True)] = None
+    resize_z: Annotated[float | None, Arg("output depth; negative flips, 0: from the others", per_sample=True)] = None
+    resize_shorter: Annotated[float | None, Arg("output size of the shortest axis", per_sample=True)] = None
+    resize_longer: Annotated[float | None, Arg("output size of the longest axis", per_sample=True)] = None
+    max_size: Annotated[
+        tuple[float, ...] | None, Arg("largest output, one number for each spatial axis or one for all; 0: no limit")
+    ] = None
+    mode: Annotated[
+        Mode,
+        Arg("default: missing extents keep the aspect ratio; stretch: they stay; not_larger, not_smaller: fit, cover"),
+    ] = "default"  # fmt: skip
+    roi_start: Annotated[
+        tuple[float, ...] | None, Arg("where the source region begins, in pixels, ordered as size", per_sample=True)
+    ] = None  # fmt: skip
+    roi_end: Annotated[
+        tuple[float, ...] | None, Arg("where the source region ends; before its start: flipped", per_sample=True)
+    ] = None
+    roi_relative: Annotated[bool, Arg("the region is given in fractions of the image")] = False
+    subpixel_scale: Annotated[
+        bool, Arg("where a size was rounded, adjust the source region so that the scale stays exact")
+    ] = True
+
+    def check(self) -> None:
+        ways = {
+            "size": self.given("size"),
+            "resize_x, resize_y, resize_z": any(map(self.given, ("resize_x", "resize_y", "resize_z"))),
+            "resize_shorter": self.given("resize_shorter"),
+            "resize_longer": self.given("resize_longer"),
+        }
+        given = [way for way, is_given in ways.items() if is_given]
+        if len(given) != 1:
+            raise SpecError(f"say the size in one way: {'; or '.join(ways)}; got {' and '.join(given) or 'none'}")
+        if given[0] in ("resize_shorter", "resize_longer") and self.mode != "default":
+            raise SpecError(f"{given[0]} and mode exclude each other")
+        if self.given("roi_start") != self.given("roi_end"):
+            raise SpecError("roi_start and roi_end go together")
+        for name in ("size", "max_size", "roi_start", "roi_end"):
+            value = getattr(self, name)
+            if value is not None and not np.isfinite(value).all():
+                raise SpecError(f"{name} must be finite, got {list(value)}")
+
+    def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
+        return output_spec(specs[0], self.dtype, self._known_size(specs[0]))
+
+    def _known_size(self, spec: Spec) -> tuple[int | None, ...] | None:
+        """The output's extents as far as they follow from the arguments."""
+        if spec.shape is None:
+            return None
+        first, count = spatial_axes(spec.layout, len(spec.shape))
+        self._check_lengths(count)
+        extents = spec.shape[first : first + count]
+        sizes = ("size", "resize_x", "resize_y", "resize_z", "resize_shorter", "resize_longer", "roi_start", "roi_end")
+        if self.per_sample.intersection(sizes):
+            return None
+        if None in extents and not self._is_complete(count):
+            return None
+        ctx = Context(self, "cpu", Samples.numbered(1))
+        shapes = np.array([[1 if d is None else d for d in spec.shape]], np.int64)
+        plan = Sized.plan(self, ctx, shapes, (first, count))
+        return None if ctx.rejects else tuple(plan.size[0].tolist())
+
+    def _is_complete(self, count: int) -> bool:
+        """All extents of the output are given, so that they do not depend on the image."""
+        names = ("resize_z", "resize_y", "resize_x")[3 - count :]
+        given = self.size if self.size is not None else tuple(getattr(self, n) or 0.0 for n in names)
+        return self.mode in ("default", "stretch") and all(given) and self.resize_shorter is self.resize_longer is None
+
+    def _check_lengths(self, count: int) -> None:
+        for name in ("size", "max_size", "roi_start", "roi_end"):
+            value = getattr(self, name)
+            if value is not None and len(value) not in (1, count):
+                raise SpecError(f"{name} needs 1 or {count} numbers, got {len(value)}")
+
+    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
+        first, count = axes
+        self._check_lengths(count)
+        extents = shapes[:, first : first + count]
+        lo, hi = self._region(ctx, extents)
+        wanted = self._requested(ctx, count)
+        bad = ~np.isfinite(wanted).all(axis=1) | ~np.isfinite(lo).all(axis=1) | ~np.isfinite(hi).all(axis=1)
+        for i in np.flatnonzero(bad).tolist():
+            ctx.reject(i, "bad_argument", f"size {wanted[i].tolist()} or region is not finite")
+        wanted[bad], lo[bad], hi[bad] = 1, 0, 1
+        lo, hi, size = fit(wanted, lo, hi, extents, self._mode, self._limit(count), self.subpixel_scale)
+        shrink, enlarge = self.filters(ctx)
+        return plan(lo, hi, size, shrink, enlarge, self.antialias)
+
+    @property
+    def _mode(self) -> Mode:
+        if self.given("resize_shorter"):
+            return "not_smaller"
+        return "not_larger" if self.given("resize_longer") else self.mode
+
+    def _limit(self, count: int) -> F32 | None:
+        if self.max_size is None:
+            return None
+        return np.broadcast_to(np.asarray(self.max_size, np.float32), (count,))
+
+    def _requested(self, ctx: Context, count: int) -> F32:
+        """The size as the user gave it, [N, A]; 0 where not given."""
+        n = len(ctx.samples)
+        for name in ("resize_shorter", "resize_longer"):
+            if self.given(name):
+                return np.repeat(ctx.arg(name)[:, None], count, axis=1)
+        if self.given("size"):
+            return _for_axes(ctx, "size", count)
+        wanted = np.zeros((n, count), np.float32)
+        for axis, name in enumerate(("resize_z", "resize_y", "resize_x")[3 - count :]):
+            if self.given(name):
+                wanted[:, axis] = ctx.arg(name)
+        return wanted
+
+    def _region(self, ctx: Context, extents: I64) -> tuple[F32, F32]:
+        """Begin and end of the source region, [N, A] in pixels."""
+        count = extents.shape[1]
+        whole = extents.astype(np.float32)
+        if not self.given("roi_start"):
+            return np.zeros_like(whole), whole
+        lo, hi = _for_axes(ctx, "roi_start", count), _for_axes(ctx, "roi_end", count)
+        if self.roi_relative:
+            lo, hi = lo * whole, hi * whole
+        thin = (np.abs(hi - lo) < _THINNEST) & (extents > 0)
+        half = np.where(thin, np.copysign(_THINNEST / 2, hi - lo), np.float32(0))
+        return (lo - half).astype(np.float32), (hi + half).astype(np.float32)
+
+
+def shaped(ctx: Context, shapes: I64) -> Batch:
+    """A batch that has ``shapes`` and no data: an image before it exists, for operators that place windows in it."""
+    return Batch(np.empty(0, np.uint8), np.zeros(len(shapes), np.int64), shapes.astype(np.int32), "", ctx.samples)
+
+
+def _for_axes(ctx: Context, name: str, count: int) -> F32:
+    """A vector argument as [N, A]; one number stands for all axes."""
+    values = ctx.arg(name)
+    if values.shape[1] not in (1, count):
+        for i in range(len(values)):
+            ctx.reject(i, "bad_argument", f"{name} needs 1 or {count} numbers, got {values.shape[1]}")
+        return np.ones((len(values), count), np.float32)
+    return np.array(np.broadcast_to(values, (len(values), count)), np.float32)
+
+
+def fit(
+    wanted: F32, lo: F32, hi: F32, extents: I64, mode: Mode, limit: F32 | None, subpixel: bool
+) -> tuple[F32, F32, I64]:
+    """Source regions and output sizes [N, A] for ``wanted`` sizes of the regions [``lo``, ``hi``).
+
+    DALI 2.4's rules and arithmetic: 0 stands for a size that follows from the others by ``mode``, negative ones and
+    reversed regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the
+    region around its centre where rounding changed the scale.
+    """
+    reverse = hi < lo
+    lo, hi = np.where(reverse, hi, lo), np.where(reverse, lo, hi)
+    size = _complete(np.where(reverse, -wanted, wanted), hi - lo, mode, limit)
+    pixels = np.abs(size)
+    rounded = np.floor(pixels.astype(np.float64) + 0.5)
+    rounded = np.clip(rounded, np.where((extents == 0).any(axis=1), 0, 1)[:, None], 2.0**31 - 1)
+    flip = size < 0
+    lo, hi = np.where(flip, hi, lo), np.where(flip, lo, hi)
+    if subpixel:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            adjustment = np.clip(rounded / pixels, -10, 10)
+        centre = (lo + hi).astype(np.float64) * 0.5
+        adjust = (rounded != pixels) & (pixels > 0)
+        lo = np.where(adjust, centre + (lo - centre) * adjustment, lo)
+        hi = np.where(adjust, centre + (hi - centre) * adjustment, hi)
+    reach = extents + _FARTHEST
+    lo, hi = np.clip(lo, -_FARTHEST, reach), np.clip(hi, -_FARTHEST, reach)
+    return lo.astype(np.float32), hi.astype(np.float32), rounded.astype(np.int64)
+
+
+def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
+    """``wanted`` with its zeros filled in and its limits kept, for regions of ``extent`` pixels, all [N, A]."""
+    known = (wanted != 0) & (extent != 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(extent != 0, wanted / extent, np.float32(1)).astype(np.float64)
+    count = known.sum(axis=1, keepdims=True)
+    if mode in ("default", "stretch"):
+        product = np.prod(np.abs(np.where(known, scale, 1)), axis=1, keepdims=True)
+        mean = product ** (1 / np.maximum(count, 1)) if mode == "default" else 1.0
+        size = np.where(known, wanted, (extent * mean).astype(np.float32))
+        if limit is not None:
+            size = np.where((limit > 0) & (np.abs(size) > limit), np.copysign(limit, size), size)
+    else:
+        pick = np.max if mode == "not_smaller" else np.min
+        worst = 0 if mode == "not_smaller" else np.inf
+        final = pick(np.where(known, np.abs(scale), worst), axis=1, keepdims=True)
+        if limit is not None:
+            with np.errstate(divide="ignore"):
+                most = np.where(limit > 0, limit / extent.astype(np.float64), np.inf)
+            final = np.minimum(final, most.min(axis=1, keepdims=True))
+        final = np.where(count > 0, final, 1.0)
+        keep = known & (np.abs(scale) == final)
+        size = np.where(keep, wanted, (extent * np.copysign(final, scale)).astype(np.float32))
+    return np.where(count > 0, size, extent).astype(np.float32)
+
+
+class Resize(Sized, name="resize"):
+    """Resize images, sequences and volumes.
+
+    The second output, with save_attrs, is the size before: int32 of the spatial axes.
+    """
+
+    example: ClassVar[str] = "{op: resize, in: images, resize_shorter: 256, out: images}"
+
+    save_attrs: Annotated[bool, Arg("a second output: the size before")] = False
+    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="resizing does not depend on it")] = None
+
+    @property
+    def num_outputs(self) -> int:
+        return 2 if self.save_attrs else 1
+
+    def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
+        out = output_spec(specs[0], self.dtype, self._known_size(specs[0]))
+        if not self.save_attrs:
+            return out
+        shape = specs[0].shape
+        count = None if shape is None else spatial_axes(specs[0].layout, len(shape))[1]
+        return out, Spec((count,), DALIDataType.INT32)
+
+    def cpu(self, ctx: Context, images: Batch) -> Any:
+        resized = super().cpu(ctx, images)
+        if not self.save_attrs:
+            return resized
+        first, count = spatial_axes(images.layout, images.ndim)
+        before = np.ascontiguousarray(images.shapes[:, first : first + count])
+        if ctx.stage != "cpu":
+            (before,) = ctx.device.upload(before)
+        return resized, Batch.from_dense(before, "", images.samples)
+
+    gpu = cpu
+
+
+class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
+    """Resize, cut a window out and mirror it, in one step.
+
+    Equal to resize, crop, flip up to 1 level. A window that reaches outside of the resized image shows its edge.
+    """
+
+    example: ClassVar[str] = (
+        "{op: resize_crop_mirror, in: images, resize_shorter: 256, crop: [224, 224], mirror: $coin, out: images}"
+    )
+
+    layouts: ClassVar[tuple[str, ...]] = LAYOUTS
+
+    mirror: Annotated[
+        int, Arg("1 mirrors left to right, 2 top to bottom, 4 front to back, and their sums", per_sample=True)
+    ] = 0
+
+    def check(self) -> None:
+        Sized.check(self)
+        CropWindow.check(self)
+
+    def infer(self, *specs: Spec) -> Spec:
+        resized = output_spec(specs[0], self.dtype, self._known_size(specs[0]))
+        return Spec(self.cropped(resized).shape, resized.dtype, resized.layout)
+
+    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
+        first, count = axes
+        whole = Sized.plan(self, ctx, shapes, axes)
+        resized = shapes.copy()
+        resized[:, first : first + count] = whole.size
+        layout = "".join("DHW"[d - first - count] if 0 <= d - first < count else "-" for d in range(shapes.shape[1]))
+        anchor, shape = self.windows(ctx, shaped(ctx, resized), layout, "pad")
+        bits = np.array([4, 2, 1])[3 - count :]
+        mirror = (ctx.arg("mirror", np.int64)[:, None] & bits) != 0
+        return whole.window(anchor[:, first : first + count], shape[:, first : first + count]).mirrored(mirror)
+
+
+class FastResizeCropMirror(ResizeCropMirror, name="fast_resize_crop_mirror"):
+    """DALI's older name of resize_crop_mirror without antialiasing."""
+
+    antialias: Annotated[bool, Arg("widen the filter with the scale where an axis shrinks")] = False
