@@ -1,0 +1,326 @@
+"""What a writer is: a format's name, its options, and how whole batches of records become bytes of a shard.
+
+    class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
+        '''TensorFlow's records.'''
+
+        index: Annotated[bool, Arg("also write the .idx file that DALI's reader takes")] = True
+
+        def open(self, files, fields) -> Shard: ...
+
+A shard is given records twice: ``frame`` makes their bytes and says how many each adds, ``append`` writes the first n
+of them. In between, `Output` decides how many still belong to this shard. Neither takes Python time per sample.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args
+
+import numpy as np
+
+from ..ops.base import Arg, Parameter, Spec, coerce, nearest, parameters, type_name
+from ..ops.batch import I64, Batch, Samples
+from ..ops.errors import RejectCode, SpecError
+from . import files_io
+from .files_io import Bytes, File
+
+Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp"]
+ENCODINGS: tuple[str, ...] = get_args(Encode)
+ENCODED = ("keep", "jpeg", "png", "webp")
+"""Encodings whose samples arrive as bytes: 1-D uint8."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldConfig:
+    """How one field is stored."""
+
+    encode: str = "auto"
+    """One of `ENCODINGS`. ``auto``: numbers and lists of numbers as such, 1-D uint8 as bytes, the rest ``raw``."""
+    quality: int | None = None
+    """Of jpeg and webp; the encoder's default where None."""
+    extension: str = ""
+    """File name extension in tar and file outputs, without the dot; by encoding where empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Samples that survived, with their fields; all parallel."""
+
+    samples: Samples
+    fields: Mapping[str, Batch]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def take(self, where: Any) -> Records:
+        """The records at ``where`` (indices, a mask, or a slice); the data is shared."""
+        samples = self.samples.take(where)
+        return Records(samples, {k: b.take(where, samples) for k, b in self.fields.items()})
+
+    def sample_keys(self) -> list[str]:
+        """The samples' own keys."""
+        return [self.samples.origin(i).key for i in range(len(self.samples))]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Record ``at`` of some records cannot be written."""
+
+    at: int
+    code: RejectCode
+    message: str
+
+
+@dataclass(slots=True)
+class Frames:
+    """Records made ready for one shard. Writers add what they need."""
+
+    sizes: I64
+    """Bytes that each record adds to the shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A published file, as journal and manifest list it."""
+
+    name: str
+    """Path below the output directory, with forward slashes."""
+    bytes: int
+    crc32c: str
+    sha256: str
+
+
+class ShardFile:
+    """A file of an open shard, under a temporary name; keeps its checksums."""
+
+    def __init__(self, temporary: Path, final: str) -> None:
+        self.final = final
+        self.temporary = temporary
+        self._file = File(temporary)
+        self._rewritten = False
+        self._info: FileInfo | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._sha = hashlib.sha256()
+        self._crc = 0
+
+    def _take(self, data: Bytes) -> None:
+        from ..ops.crc32c_cpu import crc32c_extend
+
+        self._sha.update(data if isinstance(data, bytes) else data.data)
+        array = data if isinstance(data, np.ndarray) else np.frombuffer(bytearray(data), np.uint8)
+        self._crc = int(crc32c_extend(np.uint32(self._crc), array))
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._file.size
+
+    def write(self, data: Bytes) -> None:
+        """Write ``data`` at the end."""
+        self._file.write(data)
+        self._take(data)
+
+    def rewrite(self, offset: int, data: bytes) -> None:
+        """Replace bytes written before (a header that depends on what follows). The file is then read again for its
+        checksums."""
+        self._file.write_at(offset, data)
+        self._rewritten = True
+
+    def finish(self) -> FileInfo:
+        """Make the content durable and close the file; again, it only tells."""
+        if self._info is not None:
+            return self._info
+        if self._rewritten:
+            self._reset()
+            self._file.read_all(self._take)
+        self._file.sync()
+        self._file.close()
+        self._info = FileInfo(self.final, self._file.size, f"{self._crc:08x}", self._sha.hexdigest())
+        return self._info
+
+    def close(self) -> None:
+        """Close without finishing."""
+        self._file.close()
+
+
+class ShardFiles:
+    """The files of one open shard below ``root``: temporary until `publish`."""
+
+    def __init__(self, root: Path, stem: str, tag: str, expected: int = 0, state: Any = None) -> None:
+        self.root = root
+        self.stem = stem
+        """The shard's name without suffix: ``train-00000-of-00012``."""
+        self.expected = expected
+        """Samples that the shard will hold if none is rejected; 0 where nobody knows."""
+        self.state = state
+        """What `Writer.begin` returned."""
+        self._tag = tag
+        self._open: list[ShardFile] = []
+        self._moves: list[tuple[Path, Path]] = []
+
+    def create(self, suffix: str) -> ShardFile:
+        """A new file, to be published as ``<stem><suffix>``."""
+        final = self.stem + suffix
+        temporary = self._temporary(final)
+        return self._add(ShardFile(temporary, final), temporary, self.root / final)
+
+    def create_in_directory(self, suffix: str, name: str) -> ShardFile:
+        """A new file ``name`` in a directory of its own, to be published as ``<stem><suffix>/<name>``."""
+        final = self.stem + suffix
+        directory = self._temporary(final)
+        files_io.make_dirs(directory)
+        return self._add(ShardFile(directory / name, f"{final}/{name}"), directory, self.root / final)
+
+    def create_at(self, number: int, final: str) -> ShardFile:
+        """A new file, to be published as ``final``, a path below the root that the caller has made safe."""
+        directory = self._temporary(self.stem)
+        files_io.make_dirs(directory)
+        temporary = directory / f"{number:08d}"
+        return self._add(ShardFile(temporary, final), temporary, self.root / final)
+
+    def _temporary(self, final: str) -> Path:
+        return self.root / f".{final}.tmp-{self._tag}"
+
+    def _add(self, file: ShardFile, temporary: Path, final: Path) -> ShardFile:
+        self._open.append(file)
+        self._moves.append((temporary, final))
+        return file
+
+    def publish(self) -> list[FileInfo]:
+        """Make all files durable, then give them their final names, in the order of their creation."""
+        infos = [f.finish() for f in self._open]
+        directories = {self.root}
+        for temporary, final in self._moves:
+            if temporary.is_dir():
+                files_io.sync_dir(temporary)
+            if final.parent not in directories:
+                files_io.make_dirs(final.parent)
+                directories.update(p for p in final.parents if p.is_relative_to(self.root))
+            files_io.rename(temporary, final)
+        staging = self._temporary(self.stem)
+        if staging.is_dir():
+            files_io.remove(staging)
+        for directory in sorted(directories):
+            files_io.sync_dir(directory)
+        return infos
+
+    def discard(self) -> None:
+        """Close and remove what is not published."""
+        for file in self._open:
+            file.close()
+        for temporary, _ in self._moves:
+            files_io.remove(temporary)
+        files_io.remove(self._temporary(self.stem))
+
+
+class Shard:
+    """An open shard. Formats derive from it."""
+
+    def frame(self, records: Records) -> Frames:
+        """The bytes of ``records``; changes nothing in the shard."""
+        raise NotImplementedError
+
+    def append(self, frames: Frames, n: int) -> None:
+        """Write the first ``n`` of framed records."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Write what stands at the end (trailers, indexes). The files stay open for `ShardFiles.publish`."""
+
+
+_WRITERS: dict[str, type[Writer]] = {}
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Base of every format: fields are options, as arguments are of operators."""
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+    """Of a shard's main file."""
+    default_samples: ClassVar[int | None] = None
+    """Samples a shard where the spec does not say; None for everything in one."""
+
+    def __init_subclass__(cls, name: str = "", suffix: str = "") -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        if not name:
+            raise TypeError(f"{cls.__name__} needs a name: class {cls.__name__}(Writer, name=..., suffix=...)")
+        cls.name, cls.suffix = name, suffix
+        _WRITERS[name] = cls
+
+    def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
+        """Raises SpecError where these fields cannot be written; called once, before any data is read."""
+
+    def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
+        """Start a shard."""
+        raise NotImplementedError
+
+    def refuse(self, records: Records, carry: dict[str, Any]) -> Sequence[Refused]:
+        """Records that cannot be written. ``carry`` (JSON-able) is kept over shards, kills and restarts."""
+        return ()
+
+    def begin(self, root: Path, finished: Sequence[Mapping[str, Any]]) -> Any:
+        """State that shards of a run share (``ShardFiles.state``); ``finished`` are the journal's entries of earlier
+        runs. For what `refuse`'s carry is too small for."""
+        return None
+
+    def check_root(self, root: Path) -> None:
+        """Raises JobError where a new job must not write into directory ``root``."""
+
+
+def writers() -> dict[str, type[Writer]]:
+    """Every format by its name, sorted."""
+    package = importlib.import_module(__package__)
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.startswith("_") and not module.name.endswith("_cpu"):
+            importlib.import_module(f"{__package__}.{module.name}")
+    return dict(sorted(_WRITERS.items()))
+
+
+def find_writer(name: str) -> type[Writer]:
+    """The format ``name``. Raises SpecError with the nearest names."""
+    known = writers()
+    if name in known:
+        return known[name]
+    raise SpecError(f"there is no writer {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+
+
+def options_of(writer: type[Writer]) -> dict[str, Parameter]:
+    """The options of a format by name."""
+    return parameters(writer)
+
+
+def make_writer(name: str, options: Mapping[str, Any]) -> Writer:
+    """A format with its options. Raises SpecError that lists everything wrong with them."""
+    cls = find_writer(name)
+    known = options_of(cls)
+    values: dict[str, Any] = {}
+    problems = []
+    for key, value in options.items():
+        if key not in known:
+            problems.append(f"writer {name} has no option {key!r}{nearest(key, known)}")
+            continue
+        try:
+            values[key] = coerce(known[key], value)
+        except ValueError as e:
+            problems.append(f"option {key!r}: {e}")
+    problems += [
+        f"needs option {p.name!r} ({type_name(p.type)}: {p.arg.help})"
+        for p in known.values()
+        if p.required and p.name not in options
+    ]
+    if problems:
+        raise SpecError("; ".join(problems))
+    return cls(**values)
+
+
+KeyBy = Annotated[Literal["sample", "position"], Arg("name records by the sample's own key, or by its position")]

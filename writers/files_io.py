@@ -1,0 +1,153 @@
+"""Every file operation of the writers, in one place: where tests inject kills and I/O errors.
+
+All errors are OSError with the path in ``filename``; `Output` turns them into JobError.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = bytes | npt.NDArray[np.uint8]
+Hook = Callable[[str, str], int | None]
+"""Called with (operation, path) before each operation. It may raise OSError (the operation then does not happen), end
+the process, or return how many bytes a write may take at once (short writes, torn writes)."""
+
+_hook: Hook | None = None
+
+
+def set_hook(hook: Hook | None) -> None:
+    """Install ``hook`` for the whole process (tests only); None takes it away."""
+    global _hook
+    _hook = hook
+
+
+def before(operation: str, path: Path) -> int | None:
+    """To be called ahead of each operation."""
+    return None if _hook is None else _hook(operation, str(path))
+
+
+class File:
+    """A file being written, in order, with the few things that a shard needs."""
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
+        """Make ``path`` (it must not exist), or open it for appending.
+
+        Appending looks like O_APPEND is meant for: the end is found by the kernel at each write.
+        """
+        self.path = path
+        before("open", path)
+        flags = os.O_RDWR | os.O_CREAT | (os.O_APPEND if append else os.O_EXCL)
+        self._fd = os.open(path, flags, 0o666)
+        self.size = os.fstat(self._fd).st_size
+
+    def write(self, data: Bytes) -> None:
+        """Write all of ``data`` at the end."""
+        view = memoryview(data if isinstance(data, bytes) else data.data)
+        at = 0
+        while at < len(view):
+            limit = before("write", self.path)
+            with _named(self.path):
+                # Linux takes at most 0x7ffff000 bytes a call.
+                done = os.write(self._fd, view[at : at + min(limit or 1 << 30, 1 << 30)])
+            at += done
+            self.size += done
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Replace bytes that were written before."""
+        before("write", self.path)
+        with _named(self.path):
+            if os.pwrite(self._fd, data, offset) != len(data):
+                raise OSError(5, "short write")
+
+    def read_all(self, consume: Callable[[bytes], Any]) -> None:
+        """Hand the whole content to ``consume``, piece by piece."""
+        at = 0
+        with _named(self.path):
+            while piece := os.pread(self._fd, 1 << 22, at):
+                consume(piece)
+                at += len(piece)
+
+    def sync(self) -> None:
+        """Make the content durable."""
+        before("fsync", self.path)
+        with _named(self.path):
+            os.fsync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes."""
+        before("truncate", self.path)
+        with _named(self.path):
+            os.ftruncate(self._fd, size)
+        self.size = size
+
+    def close(self) -> None:
+        """Let go of the descriptor; twice does no harm."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            with _named(self.path):
+                os.close(fd)
+
+
+class _named:  # noqa: N801
+    """Puts the path into an OSError that was raised for a descriptor."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(self.path)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """A durable new file with ``data``."""
+    file = File(path)
+    try:
+        file.write(data)
+        file.sync()
+    finally:
+        file.close()
+
+
+def rename(old: Path, new: Path) -> None:
+    """Rename atomically, replacing ``new``."""
+    before("rename", new)
+    os.replace(old, new)
+
+
+def sync_dir(path: Path) -> None:
+    """Make the names in directory ``path`` durable."""
+    before("fsync", path)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with _named(path):
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_dirs(path: Path) -> None:
+    """Make directory ``path`` and those above it, where missing."""
+    if not path.is_dir():
+        before("mkdir", path)
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a directory with what it holds; nothing happens where there is none. Links are not followed."""
+    if path.is_dir() and not path.is_symlink():
+        for child in sorted(path.iterdir()):
+            remove(child)
+        before("remove", path)
+        path.rmdir()
+    elif path.exists() or path.is_symlink():
+        before("remove", path)
+        path.unlink()

@@ -1,0 +1,536 @@
+"""The shard protocol: an Output takes batches in order and publishes shards that survive anything.
+
+A shard is written under a temporary name, fsynced, renamed; then one line goes to journal.jsonl, fsynced; manifest.json
+comes last. Whatever the journal does not list is done again, so a rerun after any interruption ends in the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import glob
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..ops.batch import Batch, Samples
+from ..ops.errors import DaliRunError, JobError, SpecError
+from . import files_io
+from .base import FieldConfig, FileInfo, Frames, Records, Shard, ShardFiles, Writer, make_writer
+from .files_io import File
+from .journal import Journal, differences, encode_json, read_journal
+from .lock import Lock
+from .rejects import Budget, ErrorBudget, RejectRow
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"[A-Za-z0-9_.+=@-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteConfig:
+    """The ``write:`` section of a spec."""
+
+    path: Path
+    name: str
+    """First part of the shards' names."""
+    writer: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    samples: int | None = None
+    """Samples a shard: shard k holds positions [k * samples, (k + 1) * samples), less the rejected ones."""
+    bytes: int | None = None
+    """A shard ends after the record that makes it this large."""
+    fields: Mapping[str, FieldConfig] = field(default_factory=dict)
+    """What is written, in this order."""
+
+    def check(self) -> Writer:
+        """The writer. Raises SpecError where the section is wrong."""
+        if not _NAME.fullmatch(self.name) or self.name.startswith("."):
+            raise SpecError(f"name {self.name!r} cannot be part of file names; use letters, digits and _ . + = @ -")
+        for limit, value in (("samples", self.samples), ("bytes", self.bytes)):
+            if value is not None and value < 1:
+                raise SpecError(f"shard: {limit} must be at least 1, got {value}")
+        if not self.fields:
+            raise SpecError("write: fields is empty; name at least one output")
+        return make_writer(self.writer, self.options)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the output's bytes; compared when a job resumes."""
+        return {
+            "name": self.name,
+            "writer": self.writer,
+            "options": dict(self.options),
+            "shard": {"samples": self.samples, "bytes": self.bytes},
+            "fields": {k: dataclasses.asdict(v) for k, v in self.fields.items()},
+        }
+
+
+class Output:
+    """The output directory of one job, from `open` to `finish` (or `abort`). One thread uses it.
+
+        with Output.open(config, identity, total=n) as out:
+            for batch in job(out.resume_from):
+                out.add(start, stop, samples, fields, rejects)
+            out.finish(report)
+
+    Raises JobError, with path and reason, whenever the job cannot go on; what is on disk can then be resumed.
+    """
+
+    def __init__(
+        self, config: WriteConfig, writer: Writer, side: _Side, lock: Lock, journal: Journal, start: int,
+        total: int | None, whole: int | None, budget: ErrorBudget,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.budget = budget
+        self._writer = writer
+        self._side = side
+        self._lock = lock
+        self._journal = journal
+        self._start = start
+        self._stop = None if total is None else start + total
+        self._samples = config.samples
+        if config.samples is None and config.bytes is None:
+            self._samples = writer.default_samples
+        whole = whole if whole is not None else self._stop
+        self._count: int | None = None
+        if whole is not None and config.bytes is None:
+            self._count = -(-whole // self._samples) if self._samples else 1
+        self._carry: dict[str, Any] = journal.carry
+        self._next = journal.stop
+        self._shard: _OpenShard | None = None
+        self._closed = False
+        self._rejects_file: File | None = None
+        self._state: Any = None
+        if side.tag and self._samples and config.bytes is None and start % self._samples:
+            raise SpecError(
+                f"part {side.mark[1:]} begins at position {start}, inside a shard of {self._samples} samples; parts "
+                "begin at multiples of that"
+            )
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
+        whole: int | None = None, part: tuple[int, int] | None = None, budget: Budget | None = None,
+        fresh: bool = False,
+    ) -> Output:  # fmt: skip
+        """Open the output of positions [start, start + total), or start and on where ``total`` is None.
+
+        ``identity`` (JSON-able) is everything else that decides the output: spec, seed, inputs, versions. A job that
+        was interrupted continues at `resume_from` if it is equal. ``fresh`` removes an earlier job's output first.
+        ``part`` (i, n) is one of n jobs that fill one directory together, ``whole`` the positions of all of them.
+        """
+        writer = config.check()
+        with _job_errors():
+            files_io.make_dirs(config.path)
+            side = _Side(config.path, part)
+            lock = Lock(side.lock)
+            try:
+                header = {
+                    "identity": dict(identity),
+                    "write": config.identity(),
+                    "range": [start, None if total is None else start + total],
+                    "whole": whole,
+                    "part": None if part is None else list(part),
+                }
+                journal = _open_journal(side, config, writer, header, fresh)
+                limits = ErrorBudget(budget or Budget(), total)
+                limits.resume(journal.stop - start, journal.rejected)
+                out = cls(config, writer, side, lock, journal, start, total, whole, limits)
+            except BaseException:
+                lock.release()
+                raise
+            with out._guard():
+                if not out.finished:
+                    out._prepare()
+            return out
+
+    def _prepare(self) -> None:
+        """Undo what an interrupted run did beyond its journal."""
+        self._remove_unlisted()
+        self._rejects_file = File(self._side.rejects, append=True)
+        listed = self._journal.rejects_size
+        if self._rejects_file.size < listed:
+            raise JobError(
+                f"{self._side.rejects} is shorter than the journal says ({self._rejects_file.size} bytes, {listed} "
+                "expected); restore it, or start anew with --fresh"
+            )
+        if self._rejects_file.size > listed:
+            self._rejects_file.truncate(listed)
+        self._state = self._writer.begin(self.config.path, self._journal.entries)
+
+    def _remove_unlisted(self) -> None:
+        prefix = f".{self.config.name}-"
+        for entry in sorted(os.listdir(self.config.path)):
+            if entry.startswith(prefix) and f".tmp-{self._side.tag}" in entry:
+                files_io.remove(self.config.path / entry)
+        if self._journal.done:
+            return
+        # Only the shard after the journal's last can have been published without its line.
+        stem = self._stem(self._next)
+        for entry in sorted(os.listdir(self.config.path)):
+            if entry.startswith(stem + "."):
+                files_io.remove(self.config.path / entry)
+
+    # -- what there is to do --------------------------------------------------------------------------------------
+
+    @property
+    def resume_from(self) -> int:
+        """First position still to do."""
+        return self._next
+
+    @property
+    def finished(self) -> bool:
+        """Everything is published already."""
+        return self._journal.done and self._side.manifest.exists()
+
+    @property
+    def written(self) -> int:
+        """Samples in published shards and in the open one."""
+        return self._journal.samples + (self._shard.samples if self._shard else 0)
+
+    @property
+    def rejected(self) -> int:
+        """Rejects so far, earlier runs included."""
+        return self._journal.rejected + (self._shard.rejects if self._shard else 0)
+
+    # -- taking batches -------------------------------------------------------------------------------------------
+
+    def add(
+        self, start: int, stop: int, samples: Samples, fields: Mapping[str, Batch], rejects: Sequence[RejectRow] = ()
+    ) -> None:
+        """Take positions [start, stop): ``samples`` with their ``fields`` survived, the rest are ``rejects``."""
+        with self._guard():
+            self._check_range(start, stop, samples, rejects)
+            records = Records(samples, {name: fields[name] for name in self.config.fields} if len(samples) else fields)
+            rows = sorted(rejects, key=lambda r: r.position)
+            at = start
+            while at < stop:
+                end = min(stop, self._boundary(at)) if self._samples else stop
+                if end == stop and at == start:
+                    at = self._add_piece(at, end, records, rows)
+                    continue
+                lo, hi = np.searchsorted(samples.position, (at, end))
+                inside = [r for r in rows if at <= r.position < end]
+                at = self._add_piece(at, end, records.take(slice(int(lo), int(hi))), inside)
+
+    def _boundary(self, position: int) -> int:
+        assert self._samples is not None
+        return (position // self._samples + 1) * self._samples
+
+    def _add_piece(self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow]) -> int:
+        """Take as much of [start, stop) as belongs to one shard; returns the position after it."""
+        shard = self._shard or self._open_shard(start)
+        refused = self._writer.refuse(records, self._carry) if len(records) else ()
+        if refused:
+            rejects = sorted([*rejects, *(self._row(records, r) for r in refused)], key=lambda r: r.position)
+            kept = np.ones(len(records), bool)
+            kept[[r.at for r in refused]] = False
+            records = records.take(kept)
+        n = len(records)
+        frames: Frames | None = None
+        if n:
+            frames = self._opened(shard).frame(records)
+            if self.config.bytes is not None:
+                reached = shard.bytes + np.cumsum(frames.sizes)
+                n = min(n, int(np.searchsorted(reached, self.config.bytes)) + 1)
+                full = int(reached[n - 1]) >= self.config.bytes
+                if full:
+                    stop = int(records.samples.position[n - 1]) + 1
+                    rejects = [r for r in rejects if r.position < stop]
+        if frames is not None:
+            self._opened(shard).append(frames, n)
+            shard.add(records, frames, n)
+        if rejects:
+            assert self._rejects_file is not None
+            self._rejects_file.write("".join(r.line() for r in rejects).encode())
+            shard.rejects += len(rejects)
+        self._next = shard.stop = stop
+        self.budget.add(stop - start, rejects)
+        ends_here = self._samples is not None and stop == self._boundary(start)
+        if ends_here or (self.config.bytes is not None and shard.bytes >= self.config.bytes):
+            self._close_shard()
+        return stop
+
+    def _row(self, records: Records, refused: Any) -> RejectRow:
+        origin = records.samples.origin(refused.at)
+        return RejectRow(
+            int(records.samples.position[refused.at]), origin.key, origin.source, origin.record, origin.offset,
+            f"write.{self._writer.name}", refused.code, refused.message,
+        )  # fmt: skip
+
+    def _check_range(self, start: int, stop: int, samples: Samples, rejects: Sequence[RejectRow]) -> None:
+        if self._closed or self.finished:
+            raise JobError("internal: samples were delivered to an output that is closed")
+        if start != self._next or stop < start or (self._stop is not None and stop > self._stop):
+            raise JobError(
+                f"internal: positions {start} to {stop} were delivered, but {self._next} is the next of "
+                f"{self._start} to {'?' if self._stop is None else self._stop}"
+            )
+        given = np.concatenate((samples.position, np.array([r.position for r in rejects], np.int64)))
+        ordered = bool((np.diff(samples.position) > 0).all())
+        if not ordered or not np.array_equal(np.sort(given), np.arange(start, stop)):
+            raise JobError(
+                f"internal: of positions {start} to {stop}, {len(samples)} samples and {len(rejects)} rejects do not "
+                "account for each one exactly once"
+            )
+
+    # -- shards -------------------------------------------------------------------------------------------------
+
+    def _stem(self, start: int) -> str:
+        """Name of the shard that begins at ``start``, without suffix."""
+        if self.config.bytes is not None:  # numbered as they come, by each part for itself
+            return f"{self.config.name}{self._side.mark}-{self._journal.shards:05d}"
+        number = start // self._samples if self._samples else 0
+        of = "" if self._count is None else f"-of-{self._count:05d}"
+        return f"{self.config.name}-{number:05d}{of}"
+
+    def _open_shard(self, start: int) -> _OpenShard:
+        end = self._stop if self._stop is not None else 0
+        if self._samples is not None:
+            end = min(self._boundary(start), self._stop or self._boundary(start))
+        expected = 0 if self.config.bytes is not None else max(0, end - start)
+        tag = f"{self._side.tag}{os.getpid()}"
+        files = ShardFiles(self.config.path, self._stem(start), tag, expected, self._state)
+        self._shard = _OpenShard(files, None, start, start)
+        return self._shard
+
+    def _opened(self, shard: _OpenShard) -> Shard:
+        """The format's side of the shard; its files are made when the first record comes."""
+        if shard.opened is None:
+            shard.opened = self._writer.open(shard.files, self.config.fields)
+        return shard.opened
+
+    def _close_shard(self) -> None:
+        shard = self._shard
+        assert shard is not None
+        assert self._rejects_file is not None
+        infos: list[FileInfo] = []
+        if shard.samples or self.config.bytes is None or not self._journal.shards:
+            # Where names promise a count, or there is nothing else, a shard without samples is published too.
+            self._opened(shard).close()
+            infos = shard.files.publish()
+        self._rejects_file.sync()
+        self._journal.append(
+            {
+                "shard": shard.files.stem,
+                "positions": [shard.start, shard.stop],
+                "samples": shard.samples,
+                "rejects": shard.rejects,
+                "first_key": shard.first_key,
+                "last_key": shard.last_key,
+                "files": [dataclasses.asdict(i) for i in infos],
+                "rejects_size": self._rejects_file.size,
+                "carry": self._carry,
+            }
+        )
+        self._shard = None
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def finish(self, report: Mapping[str, Any] | None = None) -> None:
+        """Publish the last shard, the report and the manifest. An output that was finished before stays as it is."""
+        if self.finished:
+            self.abort()
+            return
+        with self._guard():
+            if not self._journal.done:
+                self._finish_shards()
+            if report is not None:
+                self._replace(self._side.report, encode_json(report, indent=2))
+            self._replace(self._side.manifest, encode_json(self._manifest(), indent=2))
+        self._release()
+
+    def _finish_shards(self) -> None:
+        if self._stop is not None and self._next != self._stop:
+            raise JobError(
+                f"the job ended at position {self._next} of {self._stop}; run the same command again: it continues"
+            )
+        self.budget.finish()
+        if self._shard is None and self._journal.shards == 0:
+            self._open_shard(self._start)  # an empty data set still has a readable output
+        if self._shard is not None:
+            self._close_shard()
+        self._journal.append({"done": True, "stop": self._next})
+
+    def _manifest(self) -> dict[str, Any]:
+        journal = self._journal
+        return {
+            "format": "dali-run-manifest",
+            "version": 1,
+            **journal.header,
+            "positions": [self._start, self._next],
+            "samples": journal.samples,
+            "rejects": journal.rejected,
+            "rejects_file": self._side.rejects.name,
+            "shards": [{k: v for k, v in e.items() if k not in ("rejects_size", "carry")} for e in journal.entries],
+        }
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        """Publish a small file atomically."""
+        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        files_io.remove(temporary)
+        files_io.write_new(temporary, data)
+        files_io.rename(temporary, path)
+        files_io.sync_dir(path.parent)
+
+    def abort(self) -> None:
+        """Stop here: remove what is not published and let go of the lock. The job can be resumed."""
+        shard, self._shard = self._shard, None
+        if shard is not None and not self._closed:
+            with contextlib.suppress(OSError):  # the next run removes what is left
+                shard.files.discard()
+        self._release()
+
+    def _release(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):
+            if self._rejects_file is not None:
+                self._rejects_file.close()
+        with contextlib.suppress(OSError):
+            self._journal.close()
+        with contextlib.suppress(OSError):
+            self._lock.release()
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        """After any error the output is closed, so that nothing half-written can be added to."""
+        try:
+            with _job_errors():
+                yield
+        except BaseException:
+            self.abort()
+            raise
+
+
+@dataclass(slots=True)
+class _OpenShard:
+    files: ShardFiles
+    opened: Shard | None
+    start: int
+    stop: int
+    samples: int = 0
+    rejects: int = 0
+    bytes: int = 0
+    first_key: str | None = None
+    last_key: str | None = None
+
+    def add(self, records: Records, frames: Frames, n: int) -> None:
+        self.samples += n
+        self.bytes += int(frames.sizes[:n].sum())
+        if self.first_key is None:
+            self.first_key = records.samples.origin(0).key
+        self.last_key = records.samples.origin(n - 1).key
+
+
+class _Side:
+    """The files beside the shards. Parts of a job have their own."""
+
+    def __init__(self, root: Path, part: tuple[int, int] | None) -> None:
+        mark = "" if part is None else f"-{part[0]:05d}-of-{part[1]:05d}"
+        self.mark = "" if part is None else f"-{part[0]:05d}"
+        self.lock = root / f".dali-run{mark}.lock"
+        self.journal = root / f"journal{mark}.jsonl"
+        self.rejects = root / f"rejects{mark}.jsonl"
+        self.report = root / f"report{mark}.json"
+        self.manifest = root / f"manifest{mark}.json"
+        self.tag = "" if part is None else f"{part[0]}-"
+        """In temporary names, so that a part removes only its own leftovers."""
+
+    @property
+    def all(self) -> list[Path]:
+        """In the order in which a job is taken back: the journal, which knows of the rest, last."""
+        return [self.manifest, self.report, self.rejects, self.journal]
+
+
+def _open_journal(
+    side: _Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool
+) -> Journal:  # fmt: skip
+    root = config.path
+    known = read_journal(side.journal)
+    if fresh:
+        _remove_job(side, known.entries if known else [])
+        known = None
+    for path in (side.manifest, side.report):
+        for temporary in sorted(root.glob(f".{glob.escape(path.name)}.tmp-*")):
+            files_io.remove(temporary)
+    if known is None:
+        if not fresh:
+            _refuse_foreign(side, config, writer)
+        return Journal.start(side.journal, header)
+    changed = differences(known.header, dict(header))
+    if changed:
+        raise JobError(
+            f"{root} holds the output of another job; this one differs in\n  "
+            + "\n  ".join(changed)
+            + "\nChoose another path, or start anew with --fresh (removes the earlier output)"
+        )
+    for entry in known.entries:
+        for info in entry["files"]:
+            path = root / info["name"]
+            size = path.stat().st_size if path.exists() else -1
+            if size != info["bytes"]:
+                what = "is missing" if size < 0 else f"has {size} bytes instead of {info['bytes']}"
+                raise JobError(f"{path} was written before but {what}; restore it, or start anew with --fresh")
+    return Journal.reopen(side.journal, known)
+
+
+def _remove_job(side: _Side, entries: Sequence[Mapping[str, Any]]) -> None:
+    root = side.journal.parent
+    files_io.remove(side.manifest)
+    for entry in entries:
+        for info in entry["files"]:
+            path = root / info["name"]
+            if not path.resolve().is_relative_to(root.resolve()):
+                raise JobError(f"{side.journal} names a file outside of {root}: {info['name']!r}; remove it by hand")
+            files_io.remove(path)
+            parent = path.parent
+            while parent != root and parent.is_dir() and not any(parent.iterdir()):
+                files_io.remove(parent)
+                parent = parent.parent
+    for path in side.all:
+        files_io.remove(path)
+
+
+def _refuse_foreign(side: _Side, config: WriteConfig, writer: Writer) -> None:
+    """A new job never touches what it did not write."""
+    ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
+    for entry in sorted(os.listdir(config.path)):
+        if entry in [p.name for p in side.all[:-1]] or (side.tag == "" and ours.fullmatch(entry)):
+            raise JobError(
+                f"{config.path} already holds {entry}, and no journal that knows of it; choose another path, or remove "
+                "it"
+            )
+    writer.check_root(config.path)
+
+
+@contextlib.contextmanager
+def _job_errors() -> Iterator[None]:
+    """OSError as JobError: what failed, why, and that nothing is lost."""
+    try:
+        yield
+    except DaliRunError:
+        raise
+    except OSError as e:
+        code = errno.errorcode.get(e.errno or 0, "?")
+        raise JobError(
+            f"cannot write {e.filename or 'the output'}: {e.strerror or e} ({code}); put that right and run the same "
+            "command again: it continues after the last finished shard"
+        ) from e
