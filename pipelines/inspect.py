@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,42 @@ from PIL import Image, ImageDraw
 from ..ops.batch import Batch
 from ..ops.errors import SampleError
 from ..ops.image_formats import recognise
+from .build import load_spec
+from .compile import compile_graph
+from .feed import JobFeed, Sources
+from .graph import Edge, Merge, Split
+from .place import Target
+from .run_nodes import Env, Run, run_nodes
 
 Entry = tuple[str, int, Batch]
 """Name of an operator, number of its output, and what came out; host memory."""
 CONTACT_SHEET = "contact-sheet.png"
 _SUFFIXES = {"jpeg": ".jpg", "jpeg2000": ".jp2"}
 _CELL, _LABEL = 160, 14
+
+
+def inspect_spec(path: Path, overrides: Mapping[str, Any] | None, n: int, folder: Path) -> dict[str, Any]:
+    """Run the first ``n`` samples of a spec on the CPU, nothing fused, and `dump` what every operator gives.
+
+    Raises SpecError, JobError. Nothing is written where the spec writes.
+    """
+    built = load_spec(path, overrides)
+    settings = built.spec.pipeline
+    plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
+    env: Env = {}
+    with Sources(plan, n) as sources:
+        feed = JobFeed(sources, n)
+        samples, per_reader = feed.samples(next(feed.requests(n)))
+        run = Run(samples, plan.seeds, settings.rng, states=sources.states, reader_samples=per_reader)
+        run_nodes(plan.graph.nodes, env, run)
+        nodes = [x for x in plan.graph.nodes if not isinstance(x.op, (Split, Merge))]
+        entries = [(x.name, k, env[Edge(x.id, k)]) for x in nodes for k in range(x.op.num_outputs)]
+        rows = dump(entries, folder)
+        origins = {int(s): samples.origin(i) for i, s in enumerate(samples.slot)}
+        rejects = [{"key": origins[d.slot].key, "source": origins[d.slot].source, "operator": d.node, "code": d.code,
+                    "message": d.message} for d in run.dropped]  # fmt: skip
+    return {"name": built.spec.name, "folder": str(folder), "samples": [origins[int(s)].key for s in samples.slot],
+            "intermediates": rows, "rejects": rejects}  # fmt: skip
 
 
 def dump(entries: Sequence[Entry], folder: Path) -> list[dict[str, Any]]:
@@ -37,7 +67,7 @@ def dump(entries: Sequence[Entry], folder: Path) -> list[dict[str, Any]]:
         outputs[name] = max(outputs.get(name, 0), output)
     for number, (name, output, batch) in enumerate(entries):
         title = name if outputs[name] == 0 else f"{name}[{output}]"
-        stem = f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', title).rstrip('_')}"
+        stem = f"{number:02d}-{safe_name(title)}"
         files, seen = [], []
         for i, sample in enumerate(batch):
             path, picture = _write(np.asarray(sample), batch.layout, folder / f"{stem}-{i}")
@@ -112,6 +142,20 @@ def as_picture(sample: NDArray[Any], layout: str) -> Image.Image | None:
         pixels = ((np.nan_to_num(values, nan=low, posinf=high, neginf=low) - low) * (255 / ((high - low) or 1))).round()
         pixels = pixels.astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
+
+
+def save_pictures(rows: Sequence[tuple[str, Sequence[Image.Image]]], folder: Path) -> None:
+    """Write named pictures and their contact sheet below ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, pictures in rows:
+        for i, picture in enumerate(pictures):
+            picture.save(folder / f"{safe_name(name)}-{i}.png")
+    contact_sheet(rows).save(folder / CONTACT_SHEET)
+
+
+def safe_name(text: str) -> str:
+    """``text`` as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_.") or "unnamed"
 
 
 def contact_sheet(rows: Sequence[tuple[str, Sequence[Image.Image]]]) -> Image.Image:

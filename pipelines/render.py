@@ -147,6 +147,56 @@ def operator_view(operator: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+# -- data -------------------------------------------------------------------------------------------------------------
+
+
+def intermediates_view(found: Mapping[str, Any]) -> RenderableType:
+    """What every operator of a spec gave."""
+    rows: list[Row] = []
+    for r in found["intermediates"]:
+        shapes = " ".join("x".join(map(str, s)) or "scalar" for s in r["shapes"][:3])
+        more = f" +{len(r['shapes']) - 3}" if len(r["shapes"]) > 3 else ""
+        values = ["-" if r[k] is None else f"{r[k]:.4g}" for k in ("min", "max", "mean")]
+        rows.append([r["name"], shapes + more, r["dtype"], r["layout"], *values])
+    columns = ("operator", "shapes", "dtype", "layout", "min", "max", "mean")
+    parts: list[RenderableType] = [table(columns, rows, numbers=("min", "max", "mean")), Text()]
+    for r in found["rejects"]:
+        parts.append(Text(f"Rejected: {r['key']}: {r['operator']}: {r['code']}: {r['message']}", "yellow"))
+    parts.append(Text(f"{count(len(found['samples']), 'sample')}; pictures and arrays are in {found['folder']}"))
+    return Group(*parts)
+
+
+def data_view(found: Mapping[str, Any]) -> RenderableType:
+    """What a data set holds."""
+    records = "" if found["records"] is None else f", {count(found['records'], 'record')}"
+    rows: list[Row] = []
+    for s in found["samples"]:
+        first = s["key"]
+        for name, f in s["fields"].items():
+            rows.append([first, name, Text(_value(f), "red" if f.get("problem") else "")])
+            first = ""
+        if s["problem"]:
+            rows.append([first, "", Text(s["problem"], "red")])
+    return Group(Text(f"{found['target']}: {found['kind']}{records}"), Text(), table(("key", "field", "holds"), rows))
+
+
+def _value(f: Mapping[str, Any]) -> str:
+    parts = [f["what"]]
+    if "width" in f:
+        parts.append(f"{f['width']} x {f['height']} {f['mode']}")
+    if "shape" in f:
+        parts.append(f"{f['dtype']}[{'x'.join(map(str, f['shape'])) or 'scalar'}]")
+    if "min" in f:
+        parts.append(f"{f['min']:.4g} .. {f['max']:.4g}, mean {f['mean']:.4g}")
+    if "value" in f:
+        parts.append(str(f["value"]))
+    if "bytes" in f:
+        parts.append(f"({size(f['bytes'])})")
+    if "problem" in f:
+        parts.append(str(f["problem"]))
+    return " ".join(parts)
+
+
 # -- the machine ------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,51 @@
+"""``dali-run inspect``: what flows through a graph, and what a data set holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import Json, Set, console, overrides, print_json
+
+NAME = "inspect"
+_SPECS = (".yaml", ".yml", ".json")
+
+
+def command(
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A spec, a shard, a folder, an LMDB.")],
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="How many samples.")] = 4,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where pictures go; for a spec inspect/<its name> by default.")
+    ] = None,
+    changes: Set = None,
+    json: Json = False,
+) -> None:
+    """Look at every intermediate of a spec, or into a data set.
+
+    A spec: its first samples are run on the CPU; what every operator gives becomes a picture (or .npy), with a table of
+    shapes, types and ranges and a contact sheet. Nothing is written to the spec's output.
+
+    A shard or a data set (files, TFRecord, tar, LMDB, .npy): its samples are listed, and pictures are decoded.
+
+    \b
+    Examples:
+      dali-run inspect configs/imagenet_train.yaml -n 8 --out look
+      dali-run inspect out/quickstart
+      dali-run inspect data/lmdb -n 2 --json
+    """
+    if target.suffix in _SPECS:
+        from ..pipelines.inspect import inspect_spec
+
+        found = inspect_spec(target, overrides(changes), samples, out or Path("inspect") / target.stem)
+    else:
+        from ..pipelines.inspect_data import inspect_data
+
+        found = inspect_data(target, samples, out)
+    if json:
+        print_json(found)
+        return
+    from ..pipelines.render import data_view, intermediates_view
+
+    console().print((intermediates_view if target.suffix in _SPECS else data_view)(found))
