@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ from ..ops.errors import JobError, SpecError
 from ..readers.base import Reader
 from ..writers.rejects import Budget, RejectRow
 from ..writers.shards import Output, WriteConfig
-from .build import BuiltSpec, build
+from .build import BuiltSpec, load_spec
 from .compile import Plan, compile_graph
 from .execute import Engine, Iteration, Options
 from .feed import JobFeed, Sources
 from .graph import Graph
 from .place import Target, resolve_target
 from .report import build_report
-from .spec import Spec, load_spec
+from .spec import Settings, Spec
 from .stats import Stats
 
 CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
@@ -59,9 +60,13 @@ class JobResult:
 class Prepared:
     """A spec that was read, checked and compiled; no data was touched."""
 
-    spec: Spec
     built: BuiltSpec
     plan: Plan
+
+    @property
+    def spec(self) -> Spec:
+        """What the file says."""
+        return self.built.spec
 
 
 def prepare(
@@ -72,11 +77,11 @@ def prepare(
     part: tuple[int, int] | None = None,
 ) -> Prepared:
     """Read and compile a spec. ``part`` (i, n) restricts its readers to shard i of n. Raises SpecError, DeviceError."""
-    spec = load_spec(path, overrides or {})
-    built = build(spec)
-    target = resolve_target(device or spec.pipeline.device)
+    built = load_spec(path, overrides)
+    settings = built.spec.pipeline
+    target = resolve_target(device or settings.device)
     graph = built.graph if part is None else in_parts(built.graph, part)
-    return Prepared(spec, built, compile_graph(graph, target, spec.pipeline.seed))
+    return Prepared(built, compile_graph(graph, target, settings.seed))
 
 
 def in_parts(graph: Graph, part: tuple[int, int]) -> Graph:
@@ -119,7 +124,7 @@ def run_job(
             total=len(feed.positions),
             whole=feed.whole if part is not None else None,
             part=part,
-            budget=Budget.parse(prepared.spec.on_error.max_errors),
+            budget=Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate),
             fresh=fresh,
         )
         with output:
@@ -130,14 +135,23 @@ def run_job(
 
 def write_config(prepared: Prepared) -> WriteConfig:
     """The ``write:`` section for the writers. Raises SpecError where there is none or its writer refuses it."""
-    config = prepared.built.write
-    if config is None:
-        raise SpecError(f"{prepared.spec.file}: there is no `write:` section, so there is nothing to run; "
-                        "`dali-run bench` measures such a spec, the Python API iterates over it")  # fmt: skip
-    writer = config.check()
+    spec, fields = prepared.spec, prepared.built.fields
+    if spec.write is None or fields is None or prepared.built.writer is None:
+        raise SpecError(
+            f"{spec.file}: there is no `write:` section, so there is nothing to run; `dali-run bench` measures such a "
+            "spec, the Python API iterates over it"
+        )
     graph = prepared.plan.graph
-    writer.check(config.fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
-    return config
+    prepared.built.writer.check(fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
+    return WriteConfig(
+        path=Path(spec.write.path),
+        name=spec.name,
+        writer=spec.write.writer,
+        options=spec.write.options,
+        samples=spec.write.shard_samples,
+        bytes=spec.write.shard_bytes,
+        fields=fields,
+    )
 
 
 def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
@@ -257,10 +271,17 @@ def options_of(spec: Spec, target: Target) -> Options:
     """The engine's options from the ``pipeline:`` and ``on_error:`` sections."""
     settings = spec.pipeline
     return Options(
-        num_threads=settings.threads,
-        cpu_queue=settings.cpu_queue,
-        gpu_queue=settings.gpu_queue,
-        lanes=settings.gpu_queue + 1 if target.device != "cpu" else 1,
+        num_threads=threads_of(settings),
+        cpu_queue=settings.prefetch_cpu,
+        gpu_queue=settings.prefetch_gpu,
+        lanes=settings.prefetch_gpu + 1 if target.device != "cpu" else 1,
         policy=spec.on_error.policy,
         rng=settings.rng,
     )
+
+
+def threads_of(settings: Settings) -> int:
+    """Worker threads; ``auto`` is one for each core that this process may use."""
+    if settings.num_threads == "auto":
+        return len(os.sched_getaffinity(0))
+    return settings.num_threads
