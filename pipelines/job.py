@@ -206,6 +206,7 @@ class _Run:
         self.plan = prepared.plan
         self.output = output
         self.config = config
+        self.name = prepared.spec.name
         self.trace = trace
         self.progress = progress
         self.first = output.resume_from
@@ -251,7 +252,7 @@ class _Run:
     def _report(self) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
         counts = {"read": self.read, "written": self.read - self.rejected, "rejected": self.rejected}
-        report = build_report(self.engine, seconds, counts, sink_seconds=self.writing)
+        report = {"name": self.name, **build_report(self.engine, seconds, counts, sink_seconds=self.writing)}
         if self.first:
             report["resumed_from"] = self.first
         return report

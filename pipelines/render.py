@@ -70,11 +70,14 @@ def _busy(operator: Mapping[str, Any]) -> float:
 
 def _stage_table(report: Mapping[str, Any]) -> Table:
     seconds = report["seconds"] or 1.0
-    rows = [
-        [s["id"], ", ".join(s["operators"]) or "-"]
-        + [f"{s[k] / seconds:.0%}" for k in ("busy_seconds", "waiting_for_input_seconds", "blocked_on_output_seconds")]
-        for s in report["stages"]
-    ]
+    busy_of = {o["name"]: _busy(o) for o in report["operators"]}
+    rows: list[Row] = []
+    for s in report["stages"]:
+        busy = s["busy_seconds"]
+        if s["kind"] == "chunk":  # the work is in the threads, not in the stage's own one
+            busy = sum(busy_of.get(name, 0.0) for name in s["operators"]) / report["threads"]
+        shares = (busy, s["waiting_for_input_seconds"], s["blocked_on_output_seconds"])
+        rows.append([s["id"], ", ".join(s["operators"]) or "-", *(f"{x / seconds:.0%}" for x in shares)])
     columns = ("stage", "operators", "busy", "waits for input", "blocked by output")
     return table(columns, rows, numbers=columns[2:])
 
