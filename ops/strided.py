@@ -189,8 +189,8 @@ def run_into(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loops:
-    """A plan as the kernels take it: dimensions joined where they are contiguous on both sides."""
+class Loops:
+    """A plan as the kernels take it: dimensions joined where all samples are contiguous on both sides."""
 
     dims: I64
     """[N, D, 5]: SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE of each dimension."""
@@ -202,7 +202,8 @@ SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 _UNIT = (1, 0, 0, 1, 0)  # a dimension of length 1
 
 
-def _loops(plan: Plan, target: Target) -> _Loops:
+def loops(plan: Plan, target: Target) -> Loops:
+    """The loops that copy ``plan`` into ``target``."""
     dims = np.stack([plan.shape, plan.stride, plan.anchor, plan.extent, target.stride], axis=2)
     full = np.all((plan.anchor == 0) & (plan.extent == plan.shape), axis=0).tolist()
     inside = np.all((plan.anchor >= 0) & (plan.anchor + plan.shape <= plan.extent), axis=0).tolist()
@@ -224,15 +225,15 @@ def _loops(plan: Plan, target: Target) -> _Loops:
         kept.append(dim)
         open_to = full[d] and not is_channel
     if not kept:
-        return _Loops(np.tile(np.array(_UNIT, np.int64), (len(plan), 1, 1)), -1)
-    return _Loops(np.stack(kept[::-1], axis=1), len(kept) - 1 - channel if channel >= 0 else -1)
+        return Loops(np.tile(np.array(_UNIT, np.int64), (len(plan), 1, 1)), -1)
+    return Loops(np.stack(kept[::-1], axis=1), len(kept) - 1 - channel if channel >= 0 else -1)
 
 
-def _tile(loops: _Loops) -> I64:
+def _tile(folded: Loops) -> I64:
     """``dims`` in the order of the CPU kernel: outer dimensions, rows, and a short one (colours) innermost."""
-    dims, n = loops.dims, loops.dims.shape[1]
+    dims, n = folded.dims, folded.dims.shape[1]
     short = dims[:, :, SHAPE].max(axis=0) <= _SHORT
-    inner = loops.channel
+    inner = folded.channel
     if inner < 0 and n > 1 and short[n - 1]:
         inner = n - 1
     elif inner < 0 and n > 1:
@@ -271,30 +272,30 @@ def _run_cpu(plan: Plan, batch: Batch, target: Target) -> None:
         lo, hi = int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
         source, base = saturate(source[lo:hi], wanted), base - lo
     move(
-        source, target.batch.data, _tile(_loops(plan, target)), base, target.base, int(plan.border), _fill(plan), affine
+        source, target.batch.data, _tile(loops(plan, target)), base, target.base, int(plan.border), _fill(plan), affine
     )
 
 
 def _run_gpu(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
-    loops = _loops(plan, target)
-    n, ndim = loops.dims.shape[:2]
+    folded = loops(plan, target)
+    n, ndim = folded.dims.shape[:2]
     source, out, fill, affine = batch.data, target.batch.data, _fill(plan), plan.affine
     if source.dtype == out.dtype and affine is None:  # bits are moved; one kernel for all types of a size
         bits = np.dtype(f"u{out.dtype.itemsize}")
         source, out, fill = source.view(bits), out.view(bits), fill.view(bits)
-    sizes = loops.dims[:, :, SHAPE].prod(axis=1)
-    packed = bool((loops.dims[:, :, OUT_STRIDE] == row_major(loops.dims[:, :, SHAPE])).all())
+    sizes = folded.dims[:, :, SHAPE].prod(axis=1)
+    packed = bool((folded.dims[:, :, OUT_STRIDE] == row_major(folded.dims[:, :, SHAPE])).all())
     numbers = (affine or _IDENTITY).mean, (affine or _IDENTITY).mul, (affine or _IDENTITY).add
     rows = [np.broadcast_to(a, (max(len(b) for b in numbers), max(b.shape[1] for b in numbers))) for a in numbers]
     dims, base, out_base, fills, factors = ctx.device.upload(
-        loops.dims, plan.base, target.base, fill, np.stack(rows, axis=2)
+        folded.dims, plan.base, target.base, fill, np.stack(rows, axis=2)
     )  # fmt: skip
     per_thread = 16 // out.dtype.itemsize
     tiles = -(-int(sizes.max()) // (_THREADS * per_thread))
     name = f"strided<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[out.dtype]}, {ndim}, {str(affine is not None).lower()}>"
     ctx.device.launch(
         "strided.cu", name, (tiles, n), _THREADS, source, out, dims, base, out_base, np.int32(packed),
-        np.int32(plan.border), np.int32(loops.channel), fills, np.int32(fill.shape[1]), np.int32(len(fill) > 1),
+        np.int32(plan.border), np.int32(folded.channel), fills, np.int32(fill.shape[1]), np.int32(len(fill) > 1),
         factors, np.int32(rows[0].shape[1]), np.int32(len(rows[0]) > 1),
     )  # fmt: skip
 
