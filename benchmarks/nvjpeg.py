@@ -293,7 +293,7 @@ def operator(files: Files, seconds: float) -> dict[str, Any]:
     taken = np.resize(np.arange(len(files)), 1024)
 
     def run(lanes: int, load: float, batch: int) -> dict[str, float]:
-        op = Image(hw_decoder_load=load)
+        op = Image(jpeg_decoder="nvjpeg", hw_decoder_load=load)
         free = [Lane() for _ in range(lanes)]
         batches = []
         for k in range(0, len(taken), batch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,9 @@ _ALLOWED = (
 class ImageDecoder(Operator, abstract=True):
     """What all image decoders share."""
 
-    bound = "JPEG: the CPU is bit-identical to libjpeg-turbo; nvJPEG differs by up to a few levels"
+    bound = (
+        "JPEG: the CPU and our CUDA decoder are bit-identical to libjpeg-turbo; nvJPEG differs by up to a few levels"
+    )
 
     output_type: Annotated[DALIImageType, Arg("colour space: RGB, BGR, GRAY, YCbCr, or ANY_DATA as stored")] = (
         DALIImageType.RGB
@@ -41,6 +43,10 @@ class ImageDecoder(Operator, abstract=True):
     jpeg_fancy_upsampling: Annotated[
         bool, Arg("interpolate chroma on the GPU as the CPU always does, instead of repeating it")
     ] = False
+    jpeg_decoder: Annotated[
+        Literal["auto", "nvjpeg"],
+        Arg("on a GPU: auto takes our CUDA decoder for what it can, nvjpeg leaves it out"),
+    ] = "auto"
     hw_decoder_load: Annotated[
         float,
         Arg("part of the JPEGs for the GPU's JPEG engines, the rest goes to CPU threads; -1 chooses", ge=-1, le=1),
@@ -90,7 +96,7 @@ class ImageDecoder(Operator, abstract=True):
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         from .gpu_decode import decode as decode_on_gpu
 
-        return decode_on_gpu(ctx, encoded, self.rules, self.hw_decoder_load, self.cuts(ctx, *inputs))
+        return decode_on_gpu(ctx, encoded, self.rules, self.jpeg_decoder, self.hw_decoder_load, self.cuts(ctx, *inputs))
 
 
 def check_encoded(spec: Spec) -> None:

@@ -1,8 +1,9 @@
 """Decoding onto the GPU (the mixed stage): a JPEG goes to a decoder that takes its kind, and on failure to the next.
 
-The engines (or, on a GPU without any, nvJPEG's batched decoding on its cores) take plain baseline images, as one call a
-batch; nvJPEG's hybrid decoders, on threads, take progressive and other odd ones; threads of the CPU take the rest, what
-the others refused, and a share of the load.
+Our CUDA decoder takes the plain baseline images. Of what it leaves, or of all images where it is not wanted, the
+engines (or, on a GPU without any, nvJPEG's batched decoding on its cores) take the baseline ones, as one call a batch;
+nvJPEG's hybrid decoders, on threads, take progressive and other odd ones; threads of the CPU take the rest, what the
+others refused, and a share of the load.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from . import jpeg_header, nvjpeg
 from .batch import I32, I64, Batch
 from .context import Context
+from .cuda_decode import decode_pixels, takes
 from .device import Lane, pinned_empty
 from .errors import DeviceError, SampleError
 from .host_decode import (
@@ -94,10 +96,13 @@ def stored_channels(headers: Headers, rules: Rules) -> I64:
     return np.full(len(headers.good), channels_of(space, 3), np.int64)
 
 
-def decode(ctx: Context, batch: Batch, rules: Rules, load: float = -1.0, windows: Windows | None = None) -> Batch:
+def decode(
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0, windows: Windows | None = None
+) -> Batch:
     """The images of ``batch`` (host, 1-D uint8) on the device, as HWC, or what ``windows`` cut out of them.
 
-    ``load``: the engines' part of the images that they could take, -1 for a balance with the CPU's threads.
+    ``decoder``: "nvjpeg" leaves out our CUDA decoder. ``load``: the engines' part of the images that they could take,
+    -1 for a balance with the CPU's threads.
     """
     lane: Lane = ctx.device
     headers = read_headers(ctx, batch, rules)
@@ -112,7 +117,9 @@ def decode(ctx: Context, batch: Batch, rules: Rules, load: float = -1.0, windows
     left = headers.good.copy()
     left[list(headers.others)] = False
     host = HostPart(job, others)
-    batched, hybrid = (None, None) if ctx.attempt else decoders(lane, rules.fancy_upsampling)
+    if decoder != "nvjpeg" and ctx.attempt == 0:
+        left &= ~decode_pixels(ctx, batch, headers, rules, takes(headers, rules), anchors, out)
+    batched, hybrid = (None, None) if ctx.attempt or not left.any() else decoders(lane, rules.fancy_upsampling)
     by_engine = left & batched.takes(job) & _share(ctx, batched, load) if batched else np.zeros_like(left)
     by_hybrid = left & ~by_engine & hybrid.takes(job) if hybrid else np.zeros_like(left)
     # The threads start first: a call to the engines may hold this one until they are done.

@@ -164,7 +164,7 @@ def assert_close(got: Batch, want: Batch, mean: float, level: float = 1.0) -> No
 @pytest.mark.parametrize("load", [-1.0, 0.0, 0.5, 1.0])
 def test_imagenet_on_the_gpu(imagenet: list[Path], lane: Any, load: float) -> None:
     blobs = [f.read_bytes() for f in imagenet]
-    op = Image(hw_decoder_load=load, jpeg_fancy_upsampling=True)
+    op = Image(jpeg_decoder="nvjpeg", hw_decoder_load=load, jpeg_fancy_upsampling=True)
     got, rejects = on_gpu(op, blobs, lane)
     assert not rejects
     assert_close(got, on_cpu(op, blobs)[0], mean=0.0 if load == 0 else 1.0)
@@ -190,7 +190,9 @@ def test_colour_and_type_on_the_gpu(
     imagenet: list[Path], lane: Any, output_type: DALIImageType, dtype: DALIDataType, level: float
 ) -> None:
     blobs = [f.read_bytes() for f in imagenet[:24]]
-    op = Image(output_type=output_type, dtype=dtype, hw_decoder_load=0.8, jpeg_fancy_upsampling=True)
+    op = Image(
+        output_type=output_type, dtype=dtype, jpeg_decoder="nvjpeg", hw_decoder_load=0.8, jpeg_fancy_upsampling=True
+    )
     got, rejects = on_gpu(op, blobs, lane)
     assert not rejects
     assert_close(got, on_cpu(op, blobs)[0], mean=1.5, level=level)
@@ -206,7 +208,7 @@ def test_orientation_and_every_format_on_the_gpu(lane: Any) -> None:
         blobs += [encode(picture, exif=exif, subsampling=0), encode(picture, "PNG", exif=exif)]
     blobs += [encode(picture, f) for f in ("BMP", "TIFF", "PPM", "WEBP")]
     blobs += [encode(smooth(1100, 1000), progressive=True), encode(picture[..., 0])]
-    op = Image(hw_decoder_load=1.0, jpeg_fancy_upsampling=True)
+    op = Image(jpeg_decoder="nvjpeg", hw_decoder_load=1.0, jpeg_fancy_upsampling=True)
     got, rejects = on_gpu(op, blobs, lane)
     assert not rejects
     assert_close(got, on_cpu(op, blobs)[0], mean=1.0)
@@ -215,7 +217,7 @@ def test_orientation_and_every_format_on_the_gpu(lane: Any) -> None:
 @pytest.mark.gpu
 def test_random_crop_on_the_gpu(imagenet: list[Path], lane: Any) -> None:
     blobs = [f.read_bytes() for f in imagenet[:40]]
-    op = ImageRandomCrop(hw_decoder_load=0.7, jpeg_fancy_upsampling=True)
+    op = ImageRandomCrop(jpeg_decoder="nvjpeg", hw_decoder_load=0.7, jpeg_fancy_upsampling=True)
     got, rejects = on_gpu(op, blobs, lane, seed=5)
     assert not rejects
     assert_close(got, on_cpu(op, blobs, seed=5)[0], mean=1.0)
@@ -225,7 +227,7 @@ def test_random_crop_on_the_gpu(imagenet: list[Path], lane: Any) -> None:
 def test_bad_images_on_the_gpu_cost_only_themselves(imagenet: list[Path], lane: Any) -> None:
     good = [f.read_bytes() for f in imagenet[:20]]
     blobs = [*good[:10], b"", good[3][:4000], b"GARBAGE", good[4][: len(good[4]) // 2] + b"\xff\xd9", *good[10:]]
-    op = Image(hw_decoder_load=1.0, jpeg_fancy_upsampling=True)
+    op = Image(jpeg_decoder="nvjpeg", hw_decoder_load=1.0, jpeg_fancy_upsampling=True)
     got, rejects = on_gpu(op, blobs, lane)
     wrong = {r.slot for r in rejects}
     assert {10, 11, 12} <= wrong <= {10, 11, 12, 13}

@@ -1,0 +1,120 @@
+"""Our CUDA JPEG decoder as a lane of the image decoders: it takes the plain baseline JPEGs of a batch, all at once.
+
+The kernels check every image themselves. An image that fails a check is run again by the engine with ``attempt`` 1, on
+the CPU, which decides whether the file is damaged.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import jpeg_gpu, jpeg_header
+from .batch import I32, I64, Batch
+from .context import Context
+from .device import Lane, pinned_empty
+from .host_decode import Headers, Rules
+from .types import DALIImageType
+
+Mask = npt.NDArray[np.bool_]
+
+OUTPUT_TYPES = {
+    DALIImageType.RGB: jpeg_gpu.RGB,
+    DALIImageType.BGR: jpeg_gpu.BGR,
+    DALIImageType.GRAY: jpeg_gpu.GRAY,
+}
+"""The output types that the kernels make. ANY_DATA would give images of one batch different numbers of channels; YCbCr
+is BT.601's studio swing in DALI, not the full swing of JPEG files."""
+
+
+@cache
+def _kernels(index: int) -> jpeg_gpu.Decoder:
+    """The compiled kernels of GPU ``index``, which must be the current one; all its lanes share them."""
+    del index  # the key of the cache
+    return jpeg_gpu.Decoder(jpeg_gpu.CupyRuntime())
+
+
+class CudaDecoder:
+    """The decoder of one lane: shared kernels, memory of its own."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._decoder = _kernels(lane.index)
+        self._workspace = jpeg_gpu.Workspace(self._decoder.runtime)
+
+    def plan(self, headers: Headers, encoded: Batch, which: Mask, windows: I32 | None = None) -> jpeg_gpu.Plan:
+        """Plan the images ``which``; the others are left out. ``windows``: the stored pixels that are needed."""
+        rows = headers.jpeg.copy()
+        rows["status"] = np.where(which, rows["status"], jpeg_header.UNSUPPORTED)
+        rows["orientation"] = headers.orientation
+        low = int(encoded.offsets.min()) if len(encoded) else 0
+        return jpeg_gpu.plan_decode(rows, encoded.offsets - low, encoded.sizes, windows)
+
+    def run(self, ctx: Context, encoded: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:
+        """Upload the files and enqueue all kernels; what fails a check is run again by the engine."""
+        import cupy
+
+        lane = self._lane
+        taken = plan.status == 0
+        raw = lane.to_device(encoded)
+        status_at = self._decoder.decode(
+            int(raw.data.data.ptr), plan, output, int(out.data.ptr), self._workspace, lane.stream
+        )
+        status = pinned_empty(4 * len(plan)).view(np.int32)
+        cupy.cuda.runtime.memcpyAsync(
+            status.ctypes.data, status_at, status.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, lane.stream.ptr
+        )
+        lane.keep(status)
+        ctx.check_later(lambda: np.flatnonzero(taken & (status != 0)))
+
+
+def cuda_decoder(lane: Lane) -> CudaDecoder:
+    """The lane's decoder, made at its first use."""
+    found = lane.cache.get("cuda jpeg")
+    if found is None:
+        found = lane.cache["cuda jpeg"] = CudaDecoder(lane)
+    decoder: CudaDecoder = found
+    return decoder
+
+
+def takes(headers: Headers, rules: Rules) -> Mask:
+    """The images whose headers say that the kernels can decode them as ``rules`` want."""
+    if rules.output_type not in OUTPUT_TYPES or rules.dtype != np.uint8:
+        return np.zeros(len(headers.good), np.bool_)
+    taken: Mask = headers.good & (headers.jpeg["status"] == jpeg_header.OK)
+    taken[list(headers.others)] = False
+    return taken
+
+
+def decode_pixels(
+    ctx: Context, encoded: Batch, headers: Headers, rules: Rules, which: Mask, corners: I64 | None, out: Batch
+) -> Mask:
+    """Enqueue ``which`` into ``out`` (HWC, uint8); returns those that were taken.
+
+    ``corners`` [N, 2] (y, x): where each window begins in the image as it is shown; its size is that of the output.
+    """
+    decoder = cuda_decoder(ctx.device)
+    shown = stored = None
+    if corners is not None:
+        ends = corners + out.shapes[:, :2]
+        shown = np.concatenate([corners[:, ::-1], ends[:, ::-1]], axis=1).astype(np.int32)
+        stored = _stored(shown, headers)
+    plan = decoder.plan(headers, encoded, which, stored)
+    taken: Mask = plan.status == 0
+    if taken.any():
+        output = jpeg_gpu.pixel_output(plan, OUTPUT_TYPES[rules.output_type], shown, offsets=out.offsets)
+        decoder.run(ctx, encoded, plan, output, out.data)
+    return taken
+
+
+def _stored(shown: I32, headers: Headers) -> I32:
+    """Windows (x0, y0, x1, y1) of shown pictures, in the coordinates in which they are stored."""
+    flip_x, flip_y, swap = jpeg_gpu.oriented(headers.orientation)
+    x0, y0, x1, y1 = np.where(swap[:, None], shown[:, [1, 0, 3, 2]], shown).T
+    width, height = headers.jpeg["width"], headers.jpeg["height"]
+    x0, x1 = np.where(flip_x, width - x1, x0), np.where(flip_x, width - x0, x1)
+    y0, y1 = np.where(flip_y, height - y1, y0), np.where(flip_y, height - y0, y1)
+    return np.stack([x0, y0, x1, y1], axis=1).astype(np.int32)
