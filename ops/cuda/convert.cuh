@@ -10,6 +10,7 @@ struct boolean {
     unsigned char value;
 };
 
+#ifndef EMULATED
 __device__ __forceinline__ float half_to_float(half h) {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
@@ -27,6 +28,23 @@ __device__ __forceinline__ half double_to_half(double f) {
     asm("cvt.rn.f16.f64 %0, %1;" : "=h"(h.bits) : "d"(f));
     return h;
 }
+#else  // compiled for the CPU by the tests
+inline float half_to_float(half h) {
+    _Float16 f;
+    __builtin_memcpy(&f, &h, 2);
+    return f;
+}
+
+template <typename T> half rounded_to_half(T value) {
+    const _Float16 f = static_cast<_Float16>(value);
+    half h;
+    __builtin_memcpy(&h, &f, 2);
+    return h;
+}
+
+inline half float_to_half(float f) { return rounded_to_half(f); }
+inline half double_to_half(double f) { return rounded_to_half(f); }
+#endif
 
 template <typename T> struct limits;
 template <> struct limits<unsigned char> { static constexpr unsigned long long high = 255; static constexpr long long low = 0; };

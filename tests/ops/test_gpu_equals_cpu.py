@@ -1,0 +1,128 @@
+"""Every operator's gpu kernel against its cpu kernel, on ragged batches: on a GPU, and run on the CPU without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.ops.base import coerce, find, parameter
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
+from dali_run.pipelines.registry import load_operators
+
+from .emulated_lane import EmulatedLane
+
+load_operators()
+
+IMAGES = [(7, 9, 3), (5, 12, 3), (1, 1, 3), (6, 10, 3)]
+"""Of a batch with gaps, see `ragged`."""
+CMN = {"mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("crop", {"crop": [3, 4], "out_of_bounds_policy": "pad", "fill_values": [9]}, {}),
+    ("crop", {"crop": [6, 7], "out_of_bounds_policy": "pad", "fill_values": [1, 2, 3], "dtype": "FLOAT"}, {}),
+    ("crop", {"crop": [6, 7], "out_of_bounds_policy": "trim_to_shape"}, {"dtype": "float32"}),
+    ("slice", {"start": [-2, -3], "end": [9, 20], "axes": [0, 1], "out_of_bounds_policy": "reflect_101"}, {}),
+    ("slice", {"start": [-2, -30], "end": [9, 20], "axes": [0, 1], "out_of_bounds_policy": "wrap"}, {}),
+    ("slice", {"start": [-8, -3], "end": [9, 20], "axes": [0, 1], "out_of_bounds_policy": "reflect"}, {}),
+    ("slice", {"start": [-2, -3], "end": [9, 20], "axes": [0, 1], "out_of_bounds_policy": "edge"}, {"dtype": "uint16"}),
+    ("slice", {"rel_start": [0.1, 0.3], "rel_end": [0.9, 0.8], "axis_names": "WH"}, {}),
+    ("flip", {"horizontal": 1, "vertical": 1}, {}),
+    ("flip", {"horizontal": 1}, {"dtype": "float32"}),
+    ("crop_mirror_normalize", {"crop": [1, 1], "mirror": 1, **CMN}, {}),
+    ("crop_mirror_normalize", {"mirror": 1, **CMN}, {}),
+    ("crop_mirror_normalize", {"mirror": 1, "dtype": "FLOAT16", "output_layout": "HWC", **CMN}, {}),
+    ("crop_mirror_normalize", {"dtype": "INT8", "scale": 70.0, **CMN}, {}),
+    ("crop_mirror_normalize",
+     {"pad_output": True, "crop": [4, 6], "out_of_bounds_policy": "pad", "fill_values": [5], **CMN},
+     {"dtype": "float32"}),
+    ("cast", {"dtype": "FLOAT"}, {}),
+    ("cast", {"dtype": "UINT8"}, {"dtype": "float32"}),
+    ("cast", {"dtype": "INT16"}, {"dtype": "float16"}),
+    ("cast", {"dtype": "FLOAT16"}, {"dtype": "float64"}),
+    ("cast", {"dtype": "BOOL"}, {"dtype": "float32"}),
+    ("cast", {"dtype": "INT8"}, {"dtype": "uint64"}),
+    ("cast", {"dtype": "UINT64"}, {"dtype": "int64"}),
+    ("cast", {"dtype": "INT32"}, {"dtype": "float64"}),
+    ("transpose", {"perm": [2, 0, 1]}, {}),
+    ("transpose", {"perm": [1, 0, 2]}, {"dtype": "float32"}),
+    ("transpose", {}, {"dtype": "int64"}),
+    ("pad", {"axes": [0, 1], "align": [4, 5], "fill_value": 7}, {}),
+    ("pad", {"fill_value": -1.5}, {"dtype": "float32"}),
+    ("cat", {"axis": 1}, {"inputs": 2}),
+    ("cat", {"axis": 2}, {"inputs": 3, "dtype": "uint16"}),
+    ("stack", {"axis": 3}, {"inputs": 3}),
+    ("stack", {"axis": 0}, {"inputs": 2, "dtype": "float32"}),
+    ("copy", {}, {}),
+    ("reshape", {"shape": [-1, 3]}, {}),
+    ("reinterpret", {"dtype": "UINT8"}, {"dtype": "float32"}),
+    ("one_hot", {"num_classes": 9}, {"dtype": "int32"}),
+    ("one_hot", {"num_classes": 200, "axis": 1, "dtype": "UINT8"}, {}),
+    ("full_like", {}, {"inputs": 2}),
+    ("ones_like", {"dtype": "FLOAT"}, {}),
+    ("normalize", {}, {}),
+    ("normalize", {"axes": [0, 1], "epsilon": 0.5, "ddof": 1}, {}),
+    ("normalize", {"axes": [2], "epsilon": 1.0}, {"dtype": "float32"}),
+    ("normalize", {"axes": [0, 1], "batch": True, "dtype": "UINT8", "scale": 60.0, "shift": 128.0}, {}),
+    ("normalize", {"mean": 100.0, "axes": [0]}, {"dtype": "int16"}),
+    ("normalize", {"stddev": 7.0}, {"dtype": "float16"}),
+]  # fmt: skip
+
+
+def ragged(dtype: str, seed: int) -> Batch:
+    """Images with gaps between them, not in the order of memory."""
+    random = np.random.default_rng(seed)
+    sizes = [int(np.prod(s)) for s in IMAGES]
+    order, at, offsets = [2, 0, 3, 1], 5, [0] * len(IMAGES)
+    for i in order:
+        offsets[i] = at
+        at += sizes[i] + 3
+    low, high = {"uint8": (0, 256), "uint16": (0, 65536), "uint64": (0, 1 << 40)}.get(dtype, (-400, 400))
+    values = random.integers(low, high, at + 9)
+    data = (values * 0.25).astype(dtype) if dtype.startswith("float") else values.astype(dtype)
+    return Batch(data, np.array(offsets), np.array(IMAGES, np.int32), "HWC", Samples.numbered(len(IMAGES)))
+
+
+def both(name: str, arguments: dict[str, Any], setting: dict[str, Any], lane: Any, to_device: Any) -> tuple[Any, Any]:
+    cls = find(name)
+    op = cls(**{k: coerce(parameter(cls, k), v) for k, v in arguments.items()})
+    op.check()
+    inputs = [ragged(setting.get("dtype", "uint8"), 10 + j) for j in range(setting.get("inputs", 1))]
+    expected = op.kernel("cpu")(Context(op, "cpu", inputs[0].samples), *inputs)
+    ctx = Context(op, "gpu", inputs[0].samples, device=lane)
+    got = op.kernel("gpu")(ctx, *map(to_device, inputs))
+    assert not ctx.rejects
+    return expected, got
+
+
+def assert_same(expected: Batch, got: Batch) -> None:
+    assert got.layout == expected.layout
+    assert got.dtype == expected.dtype
+    assert got.shapes.tolist() == expected.shapes.tolist()
+    for want, have in zip(expected, got, strict=True):
+        if want.dtype.kind == "f":
+            np.testing.assert_allclose(have.astype(float), want.astype(float), rtol=1e-6, atol=2e-6)
+        else:
+            np.testing.assert_array_equal(have, want)
+
+
+IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
+
+
+@pytest.mark.parametrize(("name", "arguments", "setting"), CASES, ids=IDS)
+def test_cuda_run_on_the_cpu(name: str, arguments: dict[str, Any], setting: dict[str, Any]) -> None:
+    expected, got = both(name, arguments, setting, EmulatedLane(), lambda b: b)
+    assert_same(expected, got)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "arguments", "setting"), CASES, ids=IDS)
+def test_gpu(name: str, arguments: dict[str, Any], setting: dict[str, Any]) -> None:
+    from dali_run.ops.device import Lane
+
+    with Lane() as lane:
+        expected, got = both(name, arguments, setting, lane, lane.to_device)
+        host = lane.to_host(got)
+        lane.synchronize()
+    assert_same(expected, host)
