@@ -49,7 +49,7 @@ class Expr(Operator, name="expr"):
         unknown = [n for n in used if n not in known]
         if unknown:
             raise SpecError(f"{unknown[0]!r} in the expression names no input")
-        expression.typed(expression.parse(self.expr), dict.fromkeys(used, np.dtype(np.uint8)))  # constants that fit
+        expression.check_constants(expression.parse(self.expr))
 
     def infer(self, *specs: Spec) -> Spec:
         known = dict(zip(self._names(len(specs)), specs, strict=True))

@@ -223,6 +223,15 @@ def _typed_constant(value: bool | int | float) -> Typed:
     return Typed("const", _INT32, _INT32, value=value)
 
 
+def check_constants(tree: Tree) -> None:
+    """Raises SpecError for constants that have no type, whatever the types of the inputs."""
+    if isinstance(tree, Const):
+        _typed_constant(tree.value)
+    elif isinstance(tree, Call) and not (tree.fn in CASTS and isinstance(tree.args[0], Const)):
+        for arg in tree.args:
+            check_constants(arg)
+
+
 def _typed_cast(to: Dtype, arg: Tree, dtypes: Mapping[str, Dtype]) -> Typed:
     if isinstance(arg, Const) and isinstance(arg.value, int) and to.kind in "iu":
         ends = np.iinfo(to)

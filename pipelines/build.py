@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ops import expression
-from ..ops.base import Operator, find, nearest, operators, parameters, type_name
+from ..ops.base import Operator, find, nearest, parameters, type_name
 from ..ops.base import Spec as BatchSpec
 from ..ops.errors import SpecError
 from ..readers.base import Reader
@@ -91,6 +91,16 @@ def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
         problems.add(None, e)
 
 
+def _find(name: str) -> tuple[type[Operator] | None, str]:
+    """The operator ``name``, or why there is none. Those of the engine itself (``_...``) are nobody else's."""
+    if name.startswith("_"):
+        return None, f"there is no operator {name!r}"
+    try:
+        return find(name), ""
+    except SpecError as e:
+        return None, str(e)
+
+
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
@@ -116,6 +126,8 @@ class _Build:
         self.specs: list[tuple[BatchSpec, ...]] = []
         """What comes out of every node so far."""
         self.names: dict[str, Known] = {}
+        self.missing: set[str] = set()
+        """Names that were used, but that nothing makes; reported already."""
 
     def run(self) -> BuiltSpec:
         self.steps(self.spec.graph)
@@ -138,12 +150,14 @@ class _Build:
 
     def look_up(self, ref: Ref, label: str) -> Edge | None:
         """The batch that ``ref`` names, None where there is none; reported once a name."""
+        if ref.name in self.missing and ref.name not in self.names:
+            return None
         if ref.name not in self.names:
             hint = nearest(ref.name, self.names)
             if not hint:
                 hint = f"; known here: {', '.join(self.names)}" if self.names else "; no step before defines one"
             self.problems.add(ref.mark, f"{label}: there is no batch {ref.name!r}{hint}")
-            self.names[ref.name] = None
+            self.missing.add(ref.name)
             return None
         found = self.names[ref.name]
         if isinstance(found, _Partial):
@@ -220,19 +234,13 @@ class _Build:
     def operator(self, step: Step) -> type[Operator] | None:
         if not step.op:
             return None
-        try:
-            if step.op.startswith("_"):
-                raise SpecError(f"there is no operator {step.op!r}{nearest(step.op, operators())}")
-            return find(step.op)
-        except SpecError as e:
+        found, problem = _find(step.op)
+        if found is None:
             broken = load_installed_plugins()  # entry points cost time, and are asked only for names not known here
-            try:
-                return find(step.op) if not step.op.startswith("_") else None
-            except SpecError:
-                pass
-            if self.all_known:
-                self.problems.add(step.op_mark, f"{step.label}: {'; '.join([str(e), *broken])}")
-            return None
+            found, problem = _find(step.op)
+            if found is None and self.all_known:
+                self.problems.add(step.op_mark, f"{step.label}: {'; '.join([problem, *broken])}")
+        return found
 
     def arguments(
         self, cls: type[Operator] | None, given: Mapping[str, Value], marks: Mapping[str, Mark], label: str, mark: Mark
@@ -269,6 +277,8 @@ class _Build:
         if isinstance(data, str) and data.startswith("$"):
             if data.startswith("$$"):
                 return data[1:]
+            if data.startswith("${"):  # written as $${: a reference would be gone by now
+                return data
             found = _REF.fullmatch(data)
             if found is None:
                 self.problems.add(value.mark, f"{label}: {show(data)} is no name of a batch; write $$ for a plain $")
@@ -364,9 +374,7 @@ class _Build:
     ) -> Known:
         """What ``name`` stands for after the conditional."""
         if name not in then or name not in otherwise:
-            branch, end = ("then", then) if name in then else ("else", otherwise)
-            # a name that was used but never made is unknown everywhere, and was reported
-            return None if end[name] is None else _Partial(branch, step.label)
+            return _Partial("then" if name in then else "else", step.label)
         a, b = then[name], otherwise[name]
         if a == b:
             return a
@@ -432,6 +440,7 @@ class _Build:
             if one.config.encode == "keep" and edge is not None and not self.comes_from_reader(edge):
                 self.problems.add(one.mark, f"{label}: keep writes the bytes that were read, so it needs "
                                   "the output of a reader; use raw, npy, jpeg, png or webp")  # fmt: skip
+                edge = None
             elif one.config.encode in ENCODED and one.config.encode != "keep":
                 edge = self.encoder(one, edge, label)
             edges[one.name] = edge

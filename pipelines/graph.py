@@ -238,7 +238,7 @@ class GraphBuilder:
         key = (edge, predicate)
         if key not in self._splits:
             node = Node(len(self.nodes), Split(per_sample=frozenset({"predicate"})), (edge,), {"predicate": predicate},
-                        self._unique("split"), scope=self.nodes[edge.node].scope)  # fmt: skip
+                        self._unique("split"), scope=self.scope_of(edge))  # fmt: skip
             self.nodes.append(node)
             self._splits[key] = node.id
         return Edge(self._splits[key], 0 if branch else 1)

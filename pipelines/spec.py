@@ -278,7 +278,7 @@ class _Section:
         if isinstance(value.data, str) and value.data in allowed:
             return value.data
         close = nearest(value.data, allowed) if isinstance(value.data, str) else ""
-        self.say(value.mark, f"{key} must be {' or '.join(allowed)}, got {value.kind}{close}")
+        self.say(value.mark, f"{key} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {value.kind}{close}")
         return default
 
     def match(self, key: str, pattern: re.Pattern[str], what: str, default: str) -> str:
