@@ -4,7 +4,8 @@
 
 Every file of FOLDER is compared with Pillow (libjpeg-turbo) first. Then two jobs are timed on random batches: `rgb`
 (decode to interleaved RGB) and `train` (resize to 256 x 256 with antialias, crop 224, mirror, normalise to float32
-CHW). "resident": the files are on the GPU already; "upload": they are copied from pinned memory each time; "host": the
+CHW). `--mutate N` damages N copies of the files and compares what is accepted: that must be what Pillow makes of it.
+"resident": the files are on the GPU already; "upload": they are copied from pinned memory each time; "host": the
 headers are walked and the batch is planned each time as well. `--once JOB` runs one batch and ends, for profilers.
 """
 
@@ -15,6 +16,7 @@ import io
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -62,8 +64,8 @@ class Batch:
         sampling = resample.plan(np.zeros((n, 2), np.float32), hi, np.full((n, 2), 256), interp, interp, antialias=True)
         sampling = sampling.window(np.full((n, 2), 16), np.full((n, 2), 224))
         output = jpeg_gpu.resize_output(plan, sampling, mirror=self.mirror, mean=MEAN, std=STD)
-        windows = jpeg_gpu.source_windows(output)
-        return jpeg_gpu.plan_decode(headers, self.offsets, self.sizes, windows=windows), output
+        jpeg_gpu.limit(plan, jpeg_gpu.source_windows(output))
+        return plan, output
 
 
 class Lane:
@@ -110,7 +112,9 @@ class Lane:
 
 def check(decoder: jpeg_gpu.Decoder, files: list[bytes], names: list[str], size: int) -> dict[str, Any]:
     """Every file against Pillow."""
-    exact, rejected, wrong = 0, [], []
+    exact = 0
+    rejected: list[tuple[str, int]] = []
+    wrong: list[tuple[str, int | str]] = []
     for begin in range(0, len(files), size):
         part = files[begin : begin + size]
         lane = Lane(decoder, Batch(part), "rgb")
@@ -123,16 +127,34 @@ def check(decoder: jpeg_gpu.Decoder, files: list[bytes], names: list[str], size:
             h, w = lane.output.shapes[i]
             start = lane.output.offsets[i]
             result = whole[start : start + 3 * h * w].reshape(h, w, 3)
-            image = Image.open(io.BytesIO(file))
-            expected = np.asarray(image.convert("RGB"))
-            if lane.plan.orientation[i] != 1:
-                expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+            try:
+                expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB"))
+            except OSError as e:
+                wrong.append((name, str(e)))
+                continue
             difference = int(np.abs(expected.astype(int) - result).max()) if expected.shape == result.shape else 999
             if difference:
                 wrong.append((name, difference))
             else:
                 exact += 1
     return {"files": len(files), "exact": exact, "rejected": rejected, "wrong": wrong}
+
+
+def mutated(files: list[bytes], count: int) -> list[bytes]:
+    """Copies with bytes overwritten, cut off or inserted."""
+    rng = np.random.default_rng(7)
+    result = []
+    for i in range(count):
+        data = bytearray(files[i % len(files)])
+        for at in rng.integers(0, len(data), rng.integers(1, 4)):
+            data[at] = rng.integers(0, 256)
+        if rng.random() < 0.1:
+            del data[rng.integers(2, len(data)) :]
+        if rng.random() < 0.1:
+            at = int(rng.integers(2, len(data)))
+            data[at:at] = rng.integers(0, 256, 5, dtype=np.uint8).tobytes()
+        result.append(bytes(data))
+    return result
 
 
 def phases(decoder: jpeg_gpu.Decoder, batch: Batch, job: str, repeats: int = 20) -> dict[str, float]:
@@ -200,14 +222,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--once", choices=JOBS)
+    parser.add_argument("--mutate", type=int, default=0)
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--define", action="append", default=[], help="compile-time size, e.g. SUBSEQUENCE_BITS=2048")
     arguments = parser.parse_args()
+    warnings.simplefilter("ignore")  # Pillow on damaged Exif
     for define in arguments.define:
         name, value = define.split("=")
         setattr(jpeg_gpu, name, int(value))
     jpeg_gpu.ENTRIES_EACH = jpeg_gpu.SUBSEQUENCE_BITS // 2 + 64
-    paths = sorted(p for p in arguments.folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg"))
+    paths = sorted(p for p in arguments.folder.iterdir() if p.is_file())
     files = [p.read_bytes() for p in paths]
     start = time.perf_counter()
     decoder = jpeg_gpu.Decoder(jpeg_gpu.CupyRuntime([f"-D{d}" for d in arguments.define]))
@@ -233,7 +257,13 @@ def main() -> None:
         print(
             "check:", {k: v if isinstance(v, int) else (len(v), v[:5]) for k, v in report["check"].items()}, flush=True
         )
-    counts = [int(n) for n in arguments.lanes.split(",")]
+    if arguments.mutate:
+        damaged = mutated(files, arguments.mutate)
+        result = check(decoder, damaged, [f"mutation {i}" for i in range(len(damaged))], arguments.batch)
+        print(f"mutations: {result['exact']} accepted and exact, {len(result['rejected'])} rejected,", result["wrong"])
+    counts = [int(n) for n in arguments.lanes.split(",") if n]
+    if not counts:
+        return
     for job in JOBS:
         batch = draw()
         report[job] = result = {"phases_ms": phases(decoder, batch, job)}

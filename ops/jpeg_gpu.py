@@ -121,6 +121,7 @@ class Plan:
     images: NDArray[Any]  # IMAGE
     status: I32  # what is known before the device has seen a byte
     orientation: I32
+    needed: NDArray[np.bool_]  # components that the output needs
     unstuff_first: I32
     entropy_first: I32
     idct_first: I32
@@ -208,28 +209,28 @@ def plan_decode(
     for name, slots in (("dc_slots", dc_slots), ("ac_slots", ac_slots)):
         images[name] = ((((1 << (h * v)) - 1) << first) * slots).sum(1)
 
-    _plan_window(component, width, height, windows)
-    unneeded = ~used | ~go[:, None]
+    needed = used & go[:, None]
     if luma_only:
-        unneeded |= (np.arange(3) > 0) & (headers["colour"][:, None] != header.RGB)
-    component["roi_groups"][unneeded] = 0
-    idct_tiles = _ceil(component["roi_groups"].astype(np.int64) * component["roi_rows"], IDCT_GROUPS)
+        needed &= (np.arange(3) == 0) | (headers["colour"][:, None] == header.RGB)
     total_entries = int((subsequences * ENTRIES_EACH).sum())
     if total_entries >= 1 << 32:
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
-    return Plan(
+    plan = Plan(
         images=images,
         status=status,
         orientation=headers["orientation"].astype(np.int32),
+        needed=needed,
         unstuff_first=_firsts(np.where(go, _ceil(scan_bytes + 15, UNSTUFF_CHUNK), 0)),
         entropy_first=_firsts(np.where(go, _ceil(subsequences, ENTROPY_THREADS - 1), 0)),
-        idct_first=_firsts(idct_tiles.reshape(-1)),
+        idct_first=np.zeros(3 * n + 1, np.int32),
         words=int(words.sum()),
         segments=int(segment_count.sum()),
         blocks=int(block_count.sum()),
         entries=total_entries,
         planes=int(plane_bytes.sum()),
     )
+    limit(plan, windows)
+    return plan
 
 
 def _starts(counts: NDArray[Any]) -> I64:
@@ -248,23 +249,27 @@ def _table_slots(
     return slots, np.stack([a, second], 1), fits
 
 
-def _plan_window(component: NDArray[Any], width: I64, height: I64, windows: I32 | None) -> None:
-    """Blocks that hold the window and one sample more on each side, which upsampling reads."""
+def limit(plan: Plan, windows: I32 | None) -> None:
+    """Compute only the blocks that hold the windows, and one sample more on each side, which upsampling reads."""
+    component = plan.images["component"]
+    width, height = (plan.images[name].astype(np.int64)[:, None] for name in ("width", "height"))
     if windows is None:
         x0 = y0 = np.zeros_like(width)
         x1, y1 = width, height
     else:
-        x0, y0, x1, y1 = windows.astype(np.int64).T
+        x0, y0, x1, y1 = windows.astype(np.int64).T[:, :, None]
         x0, y0 = np.clip(x0, 0, width - 1), np.clip(y0, 0, height - 1)
         x1, y1 = np.clip(x1, x0 + 1, width), np.clip(y1, y0 + 1, height)
     expand_x, expand_y = component["expand_x"], component["expand_y"]
-    last_x = np.minimum((x1[:, None] - 1) // expand_x + (expand_x > 1), component["width"] - 1)
-    last_y = np.minimum((y1[:, None] - 1) // expand_y + (expand_y > 1), component["height"] - 1)
-    first_x = np.maximum(x0[:, None] // expand_x - (expand_x > 1), 0)
-    first_y = np.maximum(y0[:, None] // expand_y - (expand_y > 1), 0)
+    halo_x, halo_y = expand_x > 1, expand_y > 1
+    first_x, first_y = np.maximum(x0 // expand_x - halo_x, 0), np.maximum(y0 // expand_y - halo_y, 0)
+    last_x = np.minimum((x1 - 1) // expand_x + halo_x, component["width"] - 1)
+    last_y = np.minimum((y1 - 1) // expand_y + halo_y, component["height"] - 1)
     component["roi_group"], component["roi_row"] = first_x // 32, first_y // 8
-    component["roi_groups"] = last_x // 32 - first_x // 32 + 1
+    component["roi_groups"] = np.where(plan.needed, last_x // 32 - first_x // 32 + 1, 0)
     component["roi_rows"] = last_y // 8 - first_y // 8 + 1
+    groups = component["roi_groups"].astype(np.int64) * component["roi_rows"]
+    plan.idct_first = _firsts(_ceil(groups, IDCT_GROUPS).reshape(-1))
 
 
 def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -423,7 +428,7 @@ def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: 
 
 
 def source_windows(output: Output) -> I32:
-    """The stored pixels that a resize reads: windows for plan_decode, so that only their blocks are computed."""
+    """The stored pixels that a resize reads: windows for ``limit``, so that only their blocks are computed."""
     assert output.resize is not None
     axis = output.resize["axis"]
     half = axis["support"] / 2

@@ -161,7 +161,7 @@ def _walk(data, row, tables):  # type: ignore[no-untyped-def]
 def _huffman_tables(data, at, end, tables):  # type: ignore[no-untyped-def]
     while at + 17 <= end:
         kind, index = data[at] >> 4, data[at] & 15
-        symbols = 0
+        symbols: Any = 0
         for i in range(1, 17):
             symbols += np.int64(data[at + i])
         if kind > 1 or index > 3 or symbols > 256 or at + 17 + symbols > end:

@@ -41,6 +41,37 @@ DEVICE int sample(const Plane &plane, int x, int y) {
     return (3 * here + there + (x & 1 ? 7 : 8)) >> 4;
 }
 
+// Bytes a, b, c, d of one word.
+DEVICE u32 pack4(u32 a, u32 b, u32 c, u32 d) { return a | b << 8 | c << 16 | d << 24; }
+DEVICE u32 byte_of(u32 word, int i) { return word >> (8 * i) & 255; }
+
+// The component at pixels x ... x + 3 of row y, packed; x is a multiple of 4, all four are inside the picture.
+DEVICE u32 sample4(const Plane &plane, int x, int y) {
+    const u8 *samples = plane.samples;
+    if (plane.upsampling == FULL_SIZE) return *(const u32 *)(samples + y * plane.pitch + x);
+    if (plane.upsampling == REPLICATE)
+        return pack4(sample(plane, x, y), sample(plane, x + 1, y), sample(plane, x + 2, y), sample(plane, x + 3, y));
+    bool two_rows = plane.expand_y == 2;
+    int near_y = two_rows ? y >> 1 : y, far_y = y;
+    if (two_rows) far_y = min(max(near_y + (y & 1 ? 1 : -1), 0), plane.height - 1);
+    const u8 *near_row = samples + near_y * plane.pitch, *far_row = samples + far_y * plane.pitch;
+    if (plane.upsampling == FANCY_H1V2) {
+        u32 near4 = *(const u32 *)(near_row + x), far4 = *(const u32 *)(far_row + x), bias = y & 1 ? 2 : 1, four[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) four[i] = (3 * byte_of(near4, i) + byte_of(far4, i) + bias) >> 2;
+        return pack4(four[0], four[1], four[2], four[3]);
+    }
+    int column[4];  // two samples and a neighbour on either side
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int at = min(max((x >> 1) + i - 1, 0), plane.width - 1);
+        column[i] = two_rows ? 3 * near_row[at] + far_row[at] : near_row[at];
+    }
+    int even = two_rows ? 8 : 1, odd = two_rows ? 7 : 2, shift = two_rows ? 4 : 2;
+    return pack4((3 * column[1] + column[0] + even) >> shift, (3 * column[1] + column[2] + odd) >> shift,
+                 (3 * column[2] + column[1] + even) >> shift, (3 * column[2] + column[3] + odd) >> shift);
+}
+
 // Y, Cb, Cr to packed R, G, B (bytes 0, 1, 2); jdcolor's constants: 1.40200, 0.34414, 0.71414, 1.77200 times 2^16.
 DEVICE u32 ycc_to_rgb(int y, int cb, int cr) {
     cb -= 128, cr -= 128;
@@ -59,21 +90,63 @@ DEVICE u32 rgb_to_studio_ycc(u32 rgb) {
     return pack_saturated(cb, y, pack_saturated(0, cr, 0));
 }
 
-// Up to three bytes in the order of the output type.
-DEVICE u32 pixel(const Plane *planes, int colour, int output_type, int x, int y) {
-    int first = sample(planes[0], x, y);
-    if (output_type == OUTPUT_GRAY && colour != COLOUR_RGB) return first;
-    u32 rgb;
-    if (colour == COLOUR_GRAY) {
-        rgb = first * 0x010101u;
-    } else {
-        int second = sample(planes[1], x, y), third = sample(planes[2], x, y);
-        rgb = colour == COLOUR_RGB ? first | second << 8 | third << 16 : ycc_to_rgb(first, second, third);
-    }
+// Samples of the components to the bytes of the output type.
+DEVICE u32 convert(int colour, int output_type, u32 first, u32 second, u32 third) {
+    u32 rgb = colour == COLOUR_GRAY ? first * 0x010101u
+              : colour == COLOUR_RGB ? first | second << 8 | third << 16 : ycc_to_rgb(first, second, third);
+    if (output_type == OUTPUT_RGB) return rgb;
     if (output_type == OUTPUT_BGR) return __byte_perm(rgb, 0, 0x4012);
     if (output_type == OUTPUT_GRAY)  // jdcolor: rgb_gray_convert
-        return (19595 * (rgb & 255) + 38470 * (rgb >> 8 & 255) + 7471 * (rgb >> 16 & 255) + 32768) >> 16;
-    return output_type == OUTPUT_YCBCR ? rgb_to_studio_ycc(rgb) : rgb;
+        return colour != COLOUR_RGB ? first
+               : (19595 * (rgb & 255) + 38470 * (rgb >> 8 & 255) + 7471 * (rgb >> 16 & 255) + 32768) >> 16;
+    return rgb_to_studio_ycc(rgb);
+}
+
+// How the pixels of a picture are made.
+struct Source {
+    Plane plane[3];
+    int colour, output_type;
+    bool chroma;  // more than the first component is needed
+    bool full;    // no component is upsampled
+};
+
+DEVICE Source open_source(const Batch *batch, const Image &image) {
+    Source source;
+    source.colour = image.colour, source.output_type = batch->output_type;
+    source.chroma = image.components == 3 && (source.output_type != OUTPUT_GRAY || source.colour == COLOUR_RGB);
+#pragma unroll
+    for (int c = 0; c < 3; c++) source.plane[c] = open_plane(batch, image.component[c < image.components ? c : 0]);
+    source.full = source.plane[0].upsampling == FULL_SIZE && (!source.chroma || (source.plane[1].upsampling == FULL_SIZE
+                                                                                && source.plane[2].upsampling == FULL_SIZE));
+    return source;
+}
+
+DEVICE u32 pixel(const Source &source, int x, int y) {
+    u32 first = sample(source.plane[0], x, y), second = first, third = first;
+    if (source.chroma) second = sample(source.plane[1], x, y), third = sample(source.plane[2], x, y);
+    return convert(source.colour, source.output_type, first, second, third);
+}
+
+// Pixels x ... x + 3 of row y; x is a multiple of 4, all four are inside the picture.
+DEVICE void pixels4(const Source &source, int x, int y, u32 *four) {
+    u32 first = 0, second = 0, third = 0;
+    if (source.full) {
+        int at = y * source.plane[0].pitch + x;
+        first = *(const u32 *)(source.plane[0].samples + at);
+        if (source.chroma) {
+            second = *(const u32 *)(source.plane[1].samples + at);
+            third = *(const u32 *)(source.plane[2].samples + at);
+        }
+    } else {
+#pragma unroll 1
+        for (int c = 2; c >= 0; c--) {  // rolled up to save registers
+            third = second, second = first;
+            if (c == 0 || source.chroma) first = sample4(source.plane[c], x, y);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        four[i] = convert(source.colour, source.output_type, byte_of(first, i), byte_of(second, i), byte_of(third, i));
 }
 
 #define PIXEL_THREADS 256
@@ -86,11 +159,10 @@ KERNEL __launch_bounds__(PIXEL_THREADS) jpeg_pixels(const Batch *batch) {
     if (batch->status[at]) return;
     const Image &image = batch->images[at];
     const Pixels &window = batch->pixels[at];
-    Plane planes[3];
-#pragma unroll
-    for (int c = 0; c < 3; c++) planes[c] = open_plane(batch, image.component[c < image.components ? c : 0]);
-    int output_type = batch->output_type, colour = image.colour;
-    int channels = output_type == OUTPUT_GRAY ? 1 : 3;
+    __shared__ Source source;  // too large for the registers of every thread
+    if (threadIdx.x == 0) source = open_source(batch, image);
+    __syncthreads();
+    int channels = source.output_type == OUTPUT_GRAY ? 1 : 3;
     int size = window.width * window.height;
     u8 *out = batch->out + window.out;
     int begin = (blockIdx.x - batch->pixel_first[at]) * PIXEL_CHUNK, end = min(begin + PIXEL_CHUNK, size);
@@ -102,7 +174,7 @@ KERNEL __launch_bounds__(PIXEL_THREADS) jpeg_pixels(const Batch *batch) {
         for (int i = 0; i < PIXELS_EACH; i++) {
             four[i] = 0;
             if (i >= count) continue;
-            four[i] = pixel(planes, colour, output_type, window.x + column * window.step_x_x + row * window.step_y_x,
+            four[i] = pixel(source, window.x + column * window.step_x_x + row * window.step_y_x,
                             window.y + column * window.step_x_y + row * window.step_y_y);
             if (++column == window.width) column = 0, row++;
         }
@@ -117,8 +189,9 @@ KERNEL __launch_bounds__(PIXEL_THREADS) jpeg_pixels(const Batch *batch) {
                 words[2] = __byte_perm(four[2], four[3], 0x6542);
             }
         } else {
-            for (int i = 0; i < count; i++)
-                for (int k = 0; k < channels; k++) to[i * channels + k] = (u8)(four[i] >> (8 * k));
+#pragma unroll
+            for (int i = 0; i < PIXELS_EACH; i++)
+                for (int k = 0; k < channels && i < count; k++) to[i * channels + k] = (u8)(four[i] >> (8 * k));
         }
     }
 }

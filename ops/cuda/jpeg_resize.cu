@@ -55,35 +55,33 @@ DEVICE float byte_to_float(u32 word, int i) {  // 2^23 + byte has the byte in it
 struct ResizeShared {
     float row[ROWS_AT_ONCE][3][SEGMENT];
     float ring[RING][3][RESIZE_THREADS];
+    Resize resize;               // what all threads share stays out of their registers
+    Source source;
 };
 
-// Source pixels [x, x + SEGMENT) of rows y, y + 1, ... into shared memory; coordinates outside the picture are clamped.
-DEVICE void load_rows(ResizeShared &shared, const Plane *planes, int colour, int output_type, const Axis *axis, int x, int y,
-                      int width) {
+// Rarely called: kept apart, so that its registers are not everyone's.
+__device__ __noinline__ u32 border_pixel(const Source &source, int x, int y) { return pixel(source, x, y); }
+
+// Source pixels [x, x + width) of rows y, y + 1, ... into shared memory; coordinates outside the picture are clamped.
+DEVICE void load_rows(ResizeShared &shared, int x, int y, int width) {
+    const Source &source = shared.source;
+    const Axis *axis = shared.resize.axis;
     int groups = (width + 3) >> 2;
-    bool simple = output_type == OUTPUT_RGB && planes[0].upsampling == FULL_SIZE
-                  && (colour == COLOUR_GRAY || (planes[1].upsampling == FULL_SIZE && planes[2].upsampling == FULL_SIZE));
+#pragma unroll 1
     for (int i = threadIdx.x; i < groups * ROWS_AT_ONCE; i += blockDim.x) {
-        int nth = i >= groups, at_x = x + 4 * (i - nth * groups), at_y = min(max(y + nth, axis[1].begin), axis[1].end - 1);
+        int nth = i >= groups, to = 4 * (i - nth * groups);
+        int at_x = x + to, at_y = min(max(y + nth, axis[1].begin), axis[1].end - 1);
         u32 four[4];
-        if (simple && at_x >= axis[0].begin && at_x + 4 <= axis[0].end) {
-            int at = at_y * planes[0].pitch + at_x;
-            u32 first = *(const u32 *)(planes[0].samples + at), second = first, third = first;
-            if (colour != COLOUR_GRAY) {
-                second = *(const u32 *)(planes[1].samples + at);
-                third = *(const u32 *)(planes[2].samples + at);
-            }
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                int a = first >> (8 * k) & 255, b = second >> (8 * k) & 255, c = third >> (8 * k) & 255;
-                four[k] = colour == COLOUR_YCBCR ? ycc_to_rgb(a, b, c) : (u32)(a | b << 8 | c << 16);
-            }
+        if (at_x >= axis[0].begin && at_x + 4 <= axis[0].end) {
+            pixels4(source, at_x, at_y, four);
         } else {
+#pragma unroll 1
+            for (int k = 0; k < 4; k++) {  // rare: keeps the code small
+                u32 one = border_pixel(source, min(max(at_x + k, axis[0].begin), axis[0].end - 1), at_y);
 #pragma unroll
-            for (int k = 0; k < 4; k++)
-                four[k] = pixel(planes, colour, output_type, min(max(at_x + k, axis[0].begin), axis[0].end - 1), at_y);
+                for (int j = 0; j < 4; j++) four[j] = j == k ? one : four[j];
+            }
         }
-        int to = at_x - x;
 #pragma unroll
         for (int c = 0; c < 3; c++)
             *(float4 *)&shared.row[nth][c][to] = make_float4(byte_to_float(four[0], c), byte_to_float(four[1], c),
@@ -91,108 +89,116 @@ DEVICE void load_rows(ResizeShared &shared, const Plane *planes, int colour, int
     }
 }
 
-DEVICE void store_pixel(const Batch *batch, const Resize &resize, int column, int row, const float *value, int channels) {
+DEVICE void store_pixel(const Batch *batch, const ResizeShared &shared, int column, int row, const float *value) {
+    const Resize &resize = shared.resize;
     i64 at = resize.out + column * resize.axis[0].stride + row * resize.axis[1].stride;
+    int channels = shared.source.output_type == OUTPUT_GRAY ? 1 : 3;
 #pragma unroll
     for (int c = 0; c < 3; c++) {
         if (c >= channels) break;
         float v = value[c];
         if (batch->round_to_uint8) v = fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f);
         v = v * batch->mul[c] + batch->add[c];
-        i64 to = at + (i64)c * resize.stride_c;
-        if (batch->out_dtype == 2) ((float *)batch->out)[to] = v;
-        else if (batch->out_dtype == 1) ((u16 *)batch->out)[to] = to_half(v);
-        else batch->out[to] = (u8)fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f);
+        if (batch->out_dtype == 2) ((float *)batch->out)[at] = v;
+        else if (batch->out_dtype == 1) ((u16 *)batch->out)[at] = to_half(v);
+        else batch->out[at] = (u8)fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f);
+        at += resize.stride_c;
     }
 }
 
-KERNEL __launch_bounds__(RESIZE_THREADS) jpeg_resize(const Batch *batch) {
+KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     __shared__ __align__(16) ResizeShared shared;
     int at = locate(batch->resize_first, batch->count, blockIdx.x);
-    const Resize &resize = batch->resize[at];
-    if (batch->status[resize.image]) return;
-    const Image &image = batch->images[resize.image];
-    const Axis *axis = resize.axis;
-    int colour = image.colour, output_type = batch->output_type, channels = output_type == OUTPUT_GRAY ? 1 : 3;
-    Plane planes[3];
-#pragma unroll
-    for (int c = 0; c < 3; c++) planes[c] = open_plane(batch, image.component[c < image.components ? c : 0]);
+    if (batch->status[batch->resize[at].image]) return;
+    for (int i = threadIdx.x; i < (int)(sizeof(Resize) / 4); i += blockDim.x)
+        ((u32 *)&shared.resize)[i] = ((const u32 *)(batch->resize + at))[i];
+    if (threadIdx.x == 0) shared.source = open_source(batch, batch->images[batch->resize[at].image]);
+    __syncthreads();
+    const Axis &across = shared.resize.axis[0], &down = shared.resize.axis[1];
 
     int tile = blockIdx.x - batch->resize_first[at];
-    int across = (axis[0].count + blockDim.x - 1) / blockDim.x;
-    int first_column = tile % across * blockDim.x, first_row = tile / across * batch->tile_rows;
-    int last_column = min(first_column + (int)blockDim.x, axis[0].count) - 1;
-    int behind_row = min(first_row + batch->tile_rows, axis[1].count);
-    int column = min(first_column + (int)threadIdx.x, last_column);
-    bool mine = first_column + (int)threadIdx.x <= last_column;
+    int tiles = (across.count + blockDim.x - 1) / blockDim.x;
+    int first_column = tile % tiles * blockDim.x, done = tile / tiles * batch->tile_rows;  // rows finished
+    int last_column = min(first_column + (int)blockDim.x, across.count) - 1;
+    int behind_row = min(done + batch->tile_rows, down.count);
+    int column = first_column + (int)threadIdx.x;
+    bool mine = column <= last_column;
+    column = min(column, last_column);
 
-    const float *weights_x = batch->weights + axis[0].weights, *weights_y = batch->weights + axis[1].weights;
-    const int *starts_x = (const int *)(weights_x + (i64)axis[0].taps * axis[0].count);
-    const int *starts_y = (const int *)(weights_y + (i64)axis[1].taps * axis[1].count);
-    int taps_x = axis[0].taps, taps_y = axis[1].taps, count_x = axis[0].count, count_y = axis[1].count;
+    const float *weights_x = batch->weights + across.weights, *weights_y = batch->weights + down.weights;
+    const int *starts_x = (const int *)(weights_x + across.taps * across.count);
+    const int *starts_y = (const int *)(weights_y + down.taps * down.count);
+    int taps_x = across.taps, taps_y = down.taps;
     int begin_x = starts_x[first_column] & ~3, end_x = starts_x[last_column] + taps_x;
-    int begin_y = starts_y[first_row], end_y = starts_y[behind_row - 1] + taps_y;
-    int my_start = starts_x[column];
+    int begin_y = starts_y[done], end_y = starts_y[behind_row - 1] + taps_y;
+    int my_start = starts_x[column], lane = threadIdx.x;
+    bool one_segment = taps_x <= TAPS_IN_REGISTERS && end_x - begin_x <= SEGMENT;
+    bool gather = taps_y + ROWS_AT_ONCE - 1 <= RING;  // else few outputs are under way, and each row is added to them
     float my_weights[TAPS_IN_REGISTERS];
 #pragma unroll
-    for (int k = 0; k < TAPS_IN_REGISTERS; k++) my_weights[k] = k < taps_x ? weights_x[k * count_x + column] : 0.0f;
-    bool gather = taps_y <= RING;  // else few outputs are under way at a time, and each row is added to them
-    float (*ring)[3][RESIZE_THREADS] = shared.ring;
-    int lane = threadIdx.x, done = first_row, opened = first_row;  // outputs finished, outputs begun
+    for (int k = 0; k < TAPS_IN_REGISTERS; k++) my_weights[k] = k < taps_x ? weights_x[k * across.count + column] : 0.0f;
 
+    int opened = done;  // outputs begun
     for (int y = begin_y; y < end_y; y += ROWS_AT_ONCE) {
         float sum[ROWS_AT_ONCE][3];
 #pragma unroll
         for (int r = 0; r < ROWS_AT_ONCE; r++) sum[r][0] = sum[r][1] = sum[r][2] = 0.0f;
         for (int x = begin_x; x < end_x; x += SEGMENT) {
             __syncthreads();
-            load_rows(shared, planes, colour, output_type, axis, x, y, min(SEGMENT, end_x - x));
+            load_rows(shared, x, y, min(SEGMENT, end_x - x));
             __syncthreads();
-            if (taps_x <= TAPS_IN_REGISTERS && end_x - begin_x <= SEGMENT) {
-                const float *from = &shared.row[0][0][my_start - x];
+            const float *from = &shared.row[0][0][0] + (my_start - x);
+            if (one_segment) {
 #pragma unroll
                 for (int k = 0; k < TAPS_IN_REGISTERS; k++) {
                     if (k >= taps_x) break;
 #pragma unroll
-                    for (int r = 0; r < ROWS_AT_ONCE; r++)
-#pragma unroll
-                        for (int c = 0; c < 3; c++) sum[r][c] += my_weights[k] * from[(r * 3 + c) * SEGMENT + k];
+                    for (int rc = 0; rc < ROWS_AT_ONCE * 3; rc++) sum[rc / 3][rc % 3] += my_weights[k] * from[rc * SEGMENT + k];
                 }
             } else {
                 int low = max(0, x - my_start), high = min(taps_x, x + SEGMENT - my_start);
+#pragma unroll 1
                 for (int k = low; k < high; k++) {
-                    float weight = weights_x[(i64)k * count_x + column];
+                    float weight = weights_x[k * across.count + column];
 #pragma unroll
-                    for (int r = 0; r < ROWS_AT_ONCE; r++)
-#pragma unroll
-                        for (int c = 0; c < 3; c++) sum[r][c] += weight * shared.row[r][c][my_start + k - x];
+                    for (int rc = 0; rc < ROWS_AT_ONCE * 3; rc++) sum[rc / 3][rc % 3] += weight * from[rc * SEGMENT + k];
                 }
             }
         }
-        for (int r = 0; r < ROWS_AT_ONCE; r++) {
-            int now = y + r;
-            if (gather) {
-                for (int c = 0; c < 3; c++) ring[(now - begin_y) % RING][c][lane] = sum[r][c];
-            } else {
-                for (; opened < behind_row && starts_y[opened] <= now; opened++)
-                    for (int c = 0; c < 3; c++) ring[opened % RING][c][lane] = 0.0f;
-                for (int output = done; output < opened; output++) {
-                    float weight = weights_y[(i64)(now - starts_y[output]) * count_y + output];
-                    for (int c = 0; c < 3; c++) ring[output % RING][c][lane] += weight * sum[r][c];
-                }
-            }
-            for (; done < behind_row && starts_y[done] + taps_y - 1 == now; done++) {
-                float value[3] = {0.0f, 0.0f, 0.0f};
-                if (gather) {
-                    for (int k = 0; k < taps_y; k++) {
-                        float weight = weights_y[k * count_y + done];
+        if (gather) {
 #pragma unroll
-                        for (int c = 0; c < 3; c++) value[c] += weight * ring[(starts_y[done] + k - begin_y) % RING][c][lane];
-                    }
-                } else {
-                    for (int c = 0; c < 3; c++) value[c] = ring[done % RING][c][lane];
+            for (int rc = 0; rc < ROWS_AT_ONCE * 3; rc++) shared.ring[(y + rc / 3) & (RING - 1)][rc % 3][lane] = sum[rc / 3][rc % 3];
+#pragma unroll 1
+            for (; done < behind_row && starts_y[done] + taps_y <= y + ROWS_AT_ONCE; done++) {
+                float value[3] = {0.0f, 0.0f, 0.0f};
+                int start = starts_y[done];
+#pragma unroll 2
+                for (int k = 0; k < taps_y; k++) {
+                    float weight = weights_y[k * down.count + done];
+#pragma unroll
+                    for (int c = 0; c < 3; c++) value[c] += weight * shared.ring[(start + k) & (RING - 1)][c][lane];
                 }
-                if (mine) store_pixel(batch, resize, column, done, value, channels);
+                if (mine) store_pixel(batch, shared, column, done, value);
+            }
+            continue;
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS_AT_ONCE; r++) {
+#pragma unroll 1
+            for (; opened < behind_row && starts_y[opened] <= y + r; opened++)
+                for (int c = 0; c < 3; c++) shared.ring[opened & (RING - 1)][c][lane] = 0.0f;
+#pragma unroll 1
+            for (int output = done; output < opened; output++) {
+                float weight = weights_y[(y + r - starts_y[output]) * down.count + output];
+#pragma unroll
+                for (int c = 0; c < 3; c++) shared.ring[output & (RING - 1)][c][lane] += weight * sum[r][c];
+            }
+#pragma unroll 1
+            for (; done < opened && starts_y[done] + taps_y - 1 == y + r; done++) {
+                float value[3];
+#pragma unroll
+                for (int c = 0; c < 3; c++) value[c] = shared.ring[done & (RING - 1)][c][lane];
+                if (mine) store_pixel(batch, shared, column, done, value);
             }
         }
     }

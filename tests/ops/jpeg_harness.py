@@ -109,8 +109,7 @@ class Harness:
         plan = jpeg_gpu.plan_decode(headers, offsets, sizes, **plan_arguments)
         output = make_output(plan)
         if window:
-            windows = jpeg_gpu.source_windows(output)
-            plan = jpeg_gpu.plan_decode(headers, offsets, sizes, windows=windows, **plan_arguments)
+            jpeg_gpu.limit(plan, jpeg_gpu.source_windows(output))
         raw_owner, raw = self.runtime.allocate(len(buffer))
         self.runtime.upload(raw, buffer, self.stream)
         dtype = jpeg_gpu.DTYPES[output.dtype]
