@@ -1,7 +1,7 @@
 """Indexes of containers on disk, so that a file is walked once. A cached index is believed only for the very file.
 
-Layout: little-endian int64: magic, version, file size, modification time (ns), entries, CRC-32 of the rest, then one
-column of ``entries`` numbers after the other.
+Layout: little-endian int64: magic, version, file size, modification time (ns), number of columns, CRC-32 of the rest,
+then the length of each column, then the columns.
 """
 
 from __future__ import annotations
@@ -41,22 +41,25 @@ def load(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: 
     for place in _places(path, kind):
         with contextlib.suppress(OSError):
             raw = place.read_bytes()
-            if len(raw) < 8 * _HEADER or len(raw) % 8:
+            body = _HEADER + columns
+            if len(raw) < 8 * body or len(raw) % 8:
                 continue
             table = np.frombuffer(raw, "<i8").astype(np.int64)
-            magic, has_version, has_size, has_time, n, crc = table[:_HEADER].tolist()
-            if (magic, has_version, has_size, has_time) != (_MAGIC, version, size, mtime_ns):
+            *key, crc = table[:_HEADER].tolist()
+            lengths = table[_HEADER:body].tolist()
+            if key != [_MAGIC, version, size, mtime_ns, columns] or crc != zlib.crc32(raw[8 * _HEADER :]):
                 continue
-            if n < 0 or len(table) != _HEADER + n * columns or crc != zlib.crc32(raw[8 * _HEADER :]):
+            if min(lengths) < 0 or sum(lengths) != len(table) - body:
                 continue
-            return [table[_HEADER + k * n : _HEADER + (k + 1) * n] for k in range(columns)]
+            return np.split(table[body:], np.cumsum(lengths)[:-1])
     return None
 
 
 def store(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: list[I64]) -> None:
     """Keep an index where one may be written; written whole or not at all. Failure is no error, only slower."""
-    body = b"".join(np.ascontiguousarray(c, "<i8").tobytes() for c in columns)
-    header = np.array([_MAGIC, version, size, mtime_ns, len(columns[0]), zlib.crc32(body)], "<i8").tobytes()
+    lengths = np.array([len(c) for c in columns], "<i8")
+    body = b"".join(np.ascontiguousarray(c, "<i8").tobytes() for c in (lengths, *columns))
+    header = np.array([_MAGIC, version, size, mtime_ns, len(columns), zlib.crc32(body)], "<i8").tobytes()
     for place in _places(path, kind):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)

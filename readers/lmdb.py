@@ -89,7 +89,7 @@ def _walk(mapped: Mapped, i: int) -> tuple[I64, int]:
     key = (version, int(mapped.stored[i]), int(mapped.mtimes[i]))
     if not mapped.unpacked[i]:
         cached = index_cache.load(mapped.paths[i], "lmdb", *key, columns=5)
-        if cached is not None:
+        if cached is not None and len({len(c) for c in cached}) == 1:
             rows = np.stack(cached, axis=1)
             if _inside(rows, size):
                 return rows, meta.page_size
@@ -133,7 +133,7 @@ class _Records:
         files = [os.path.join(p, "data.mdb") if os.path.isdir(p) else p for p in self.folders]
         self._mapped = Mapped(files)
         self._schema = schema
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
             walked = list(pool.map(self._walked, range(len(files))))
         rows = [r for r, _, _ in walked]
         if keys is not None:

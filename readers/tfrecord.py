@@ -43,7 +43,7 @@ class _Records:
                 raise JobError(f"{len(listed)} index files for {len(paths)} TFRecord files; give one for each")
             parts = [_listed(p, self._mapped, i) for i, p in enumerate(listed)]
         else:
-            with ThreadPoolExecutor(_THREADS) as pool:
+            with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
                 parts = list(pool.map(lambda i: _index(self._mapped, i, self._check), range(len(paths))))
         self._offsets = np.concatenate([p[0] for p in parts])
         self._sizes = np.concatenate([p[1] for p in parts])
@@ -144,6 +144,8 @@ def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
 def _inside(columns: list[I64], size: int) -> bool:
     """A cached index points only into its file, framing included."""
     offsets, sizes, kinds = columns
+    if not len(offsets) == len(sizes) == len(kinds):
+        return False
     framed = np.isin(kinds, (0, 1))
     low, high = np.where(framed, offsets - 12, offsets), np.where(framed, size - 4, size)
     known = (kinds >= 0) & (kinds <= 3)

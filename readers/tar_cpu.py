@@ -1,0 +1,328 @@
+"""Members of a tar archive, and how they make up samples, without the GIL and without trusting the archive.
+
+Formats: POSIX.1-1988 (ustar) and -2001 (pax) headers, GNU long names and sizes (GNU tar manual, "Basic Tar Format"),
+old archives without a magic. Samples: members in a row whose names agree up to the first dot of the base name
+(the WebDataset convention).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+BLOCK = 512
+MAX_NAME = 4096
+_MAX_EXTENDED = 1 << 20  # bytes of one pax header or long name
+
+HEADER, DATA, SIZE, KIND, NAME, NAME_SIZE = range(6)
+"""Columns of a member: offsets from the start of the file, and into the names."""
+COLUMNS = 6
+
+# kinds of a member
+GOOD = 0
+LOST = 1  # bytes without a header
+TRUNCATED = 2  # the file ends before its member does
+UNSUPPORTED = 3  # a sparse file
+
+AT, NAMES_USED = range(2)
+"""Where a walk stands: place in the data, and bytes of names written."""
+
+
+@numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
+def _number(data: Any, at: Any, width: Any) -> Any:
+    """An octal number, or GNU's base-256 one; -1 for neither."""
+    if data[at] & 0x80:
+        if data[at] != 0x80:
+            return np.int64(-1)
+        value = np.int64(0)
+        for k in range(1, width):
+            if value >= 1 << 54:
+                return np.int64(-1)
+            value = value * 256 + data[at + k]
+        return value
+    value, k = np.int64(0), 0
+    while k < width and data[at + k] == 32:
+        k += 1
+    while k < width and 48 <= data[at + k] <= 55:
+        value = value * 8 + (data[at + k] - 48)
+        k += 1
+    return value if k == width or data[at + k] in (0, 32) else np.int64(-1)
+
+
+@numba.njit("boolean(uint8[::1], int64, boolean)", nogil=True, cache=True)
+def _is_header(data: Any, at: Any, strict: Any) -> Any:
+    """The checksum is right (bytes taken as unsigned or, as old programs did, as signed)."""
+    unsigned, signed = np.int64(256), np.int64(256)  # the checksum's own field counts as eight spaces
+    for k in range(BLOCK):
+        if k < 148 or k >= 156:
+            unsigned += data[at + k]
+            signed += np.int8(data[at + k])
+    written = _number(data, at + 148, np.int64(8))
+    if written not in (unsigned, signed):
+        return False
+    return not strict or (
+        data[at + 257] == 117 and data[at + 258] == 115 and data[at + 259] == 116 and data[at + 260] == 97
+    )
+
+
+@numba.njit("boolean(uint8[::1], int64)", nogil=True, cache=True)
+def _is_zero(data: Any, at: Any) -> Any:
+    for k in range(BLOCK):  # noqa: SIM110 - Numba has no generators here
+        if data[at + k] != 0:
+            return False
+    return True
+
+
+@numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
+def _length(data: Any, at: Any, most: Any) -> Any:
+    """Bytes before the first zero."""
+    n = 0
+    while n < most and data[at + n] != 0:
+        n += 1
+    return n
+
+
+@numba.njit(nogil=True, cache=True)  # the texts are constants, which have a type of their own
+def _starts(data: Any, at: Any, stop: Any, text: Any) -> Any:
+    if stop - at < len(text):
+        return False
+    for k in range(len(text)):  # noqa: SIM110
+        if data[at + k] != text[k]:
+            return False
+    return True
+
+
+_PATH = np.frombuffer(bytearray(b"path="), np.uint8)
+_SIZE = np.frombuffer(bytearray(b"size="), np.uint8)
+_SPARSE = np.frombuffer(bytearray(b"GNU.sparse."), np.uint8)
+
+
+@numba.njit("Tuple((boolean, int64, int64, int64, boolean))(uint8[::1], int64, int64)", nogil=True, cache=True)
+def _pax(data: Any, at: Any, stop: Any) -> Any:
+    """Records "length key=value": right, place and length of the path (-1), the size (-1), and is it a sparse file."""
+    path, path_size, size, sparse = np.int64(-1), np.int64(0), np.int64(-1), False
+    while at < stop and data[at] != 0:
+        length, k = np.int64(0), at
+        while k < stop and k - at < 10 and 48 <= data[k] <= 57:
+            length = length * 10 + (data[k] - 48)
+            k += 1
+        end = at + length
+        if k >= stop or data[k] != 32 or length <= k - at + 2 or end > stop or data[end - 1] != 10:
+            return False, path, path_size, size, sparse
+        k += 1
+        if _starts(data, k, end, _PATH):
+            path, path_size = k + 5, end - 1 - (k + 5)
+        elif _starts(data, k, end, _SIZE):
+            size = np.int64(0)
+            for j in range(k + 5, end - 1):
+                if not 48 <= data[j] <= 57 or size >= 1 << 56:
+                    return False, path, path_size, size, sparse
+                size = size * 10 + (data[j] - 48)
+        elif _starts(data, k, end, _SPARSE):
+            sparse = True
+        at = end
+    return True, path, path_size, size, sparse
+
+
+@numba.njit("int64(uint8[::1], int64, int64, int64[:, ::1], uint8[::1], int64[::1])", nogil=True, cache=True)
+def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any) -> Any:
+    """Regular members (and damage) of the archive ``data[start : stop]``, as many as ``members`` and ``names`` hold.
+
+    ``state[AT]`` is where to go on; it is ``stop`` when all is done.
+    """
+    rows = 0
+    at, used = state[AT], state[NAMES_USED]
+    path, path_size, pax_size, sparse = np.int64(-1), np.int64(0), np.int64(-1), False
+    first = at  # of the headers that belong to the next member
+    zeros = 0
+    while rows < len(members) and len(names) - used >= MAX_NAME:
+        if path < 0 and pax_size < 0 and not sparse:
+            first = at
+        if stop - at < BLOCK:
+            rest = False
+            for k in range(at, stop):
+                rest = rest or data[k] != 0
+            if rest or first < at:
+                members[rows, HEADER], members[rows, DATA], members[rows, SIZE] = (
+                    first - start,
+                    first - start,
+                    stop - first,
+                )
+                members[rows, KIND], members[rows, NAME], members[rows, NAME_SIZE] = TRUNCATED, used, 0
+                rows += 1
+            at = first = stop
+            break
+        if not _is_header(data, at, False):
+            if first == at and _is_zero(data, at):
+                zeros += 1
+                at += BLOCK
+                if zeros == 2:
+                    at = first = stop
+                    break
+                continue
+            begin = first
+            at += BLOCK
+            while stop - at >= BLOCK and not _is_header(data, at, True):
+                at += BLOCK
+            if stop - at < BLOCK:
+                at = stop
+            members[rows, HEADER], members[rows, DATA], members[rows, SIZE] = begin - start, begin - start, at - begin
+            members[rows, KIND], members[rows, NAME], members[rows, NAME_SIZE] = LOST, used, 0
+            rows += 1
+            path, pax_size, sparse, zeros = np.int64(-1), np.int64(-1), False, 0
+            continue
+        zeros, own = 0, at
+        kind = data[at + 156]
+        size = _number(data, at + 124, np.int64(12))
+        if size < 0:
+            size = np.int64(1) << 60
+        if pax_size >= 0 and kind not in (120, 103, 76, 75):
+            size = pax_size
+        body = at + BLOCK
+        if kind in (120, 103, 76, 75):  # x, g, L, K: what goes before a member
+            right = size <= _MAX_EXTENDED and size <= stop - body
+            if right and kind == 120:
+                right, p, p_size, s, is_sparse = _pax(data, body, body + size)
+                if p >= 0:
+                    path, path_size = p, p_size
+                if s >= 0:
+                    pax_size = s
+                sparse = sparse or is_sparse
+            elif right and kind == 76:
+                path, path_size = body, _length(data, body, size)
+            if not right:
+                fits = size <= stop - body
+                end = min(stop, body + (size + BLOCK - 1) // BLOCK * BLOCK) if fits else stop
+                members[rows, HEADER], members[rows, DATA], members[rows, SIZE] = (
+                    first - start,
+                    first - start,
+                    end - first,
+                )
+                members[rows, KIND], members[rows, NAME] = LOST if fits else TRUNCATED, used
+                members[rows, NAME_SIZE] = 0
+                rows += 1
+                at = end
+                path, pax_size, sparse = np.int64(-1), np.int64(-1), False
+            else:
+                at = min(stop, body + (size + BLOCK - 1) // BLOCK * BLOCK)
+            continue
+        if 49 <= kind <= 54:  # links, devices, folders, pipes: no data, whatever the size says
+            at = body
+            path, pax_size, sparse = np.int64(-1), np.int64(-1), False
+            continue
+        if kind == 83:  # S: GNU sparse, with further blocks of its map
+            sparse = True
+            more = data[at + 482] != 0
+            while more and stop - body >= BLOCK:
+                more = data[body + 504] != 0
+                body += BLOCK
+        members[rows, HEADER], members[rows, DATA], members[rows, SIZE] = first - start, body - start, size
+        members[rows, KIND] = UNSUPPORTED if sparse else GOOD
+        members[rows, NAME] = used
+        if size > stop - body:
+            members[rows, KIND], members[rows, SIZE] = TRUNCATED, stop - body
+            at = stop
+        else:
+            at = min(stop, body + (size + BLOCK - 1) // BLOCK * BLOCK)
+        if path >= 0:
+            n = path_size if path_size < MAX_NAME else np.int64(MAX_NAME)
+            names[used : used + n] = data[path : path + n]
+            used += n
+        else:
+            header = own
+            ustar = data[header + 257] == 117 and data[header + 258] == 115 and data[header + 262] == 0
+            n = _length(data, header + 345, np.int64(155)) if ustar else np.int64(0)
+            if n > 0:
+                names[used : used + n] = data[header + 345 : header + 345 + n]
+                names[used + n] = 47
+                used += n + 1
+            n = _length(data, header, np.int64(100))
+            names[used : used + n] = data[header : header + n]
+            used += n
+        members[rows, NAME_SIZE] = used - members[rows, NAME]
+        rows += 1
+        path, pax_size, sparse = np.int64(-1), np.int64(-1), False
+    state[AT], state[NAMES_USED] = at, used
+    return rows
+
+
+@numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
+def key_length(names: Any, at: Any, size: Any) -> Any:
+    """Bytes of a name before the first dot of its base name."""
+    base = 0
+    for k in range(size):
+        if names[at + k] == 47:
+            base = k + 1
+    for k in range(base, size):
+        if names[at + k] == 46:
+            return k
+    return size
+
+
+@numba.njit("boolean(uint8[::1], int64, int64, uint8[::1], int64, int64, boolean)", nogil=True, cache=True)
+def _same(a: Any, a_at: Any, a_size: Any, b: Any, b_at: Any, b_size: Any, case: Any) -> Any:
+    if a_size != b_size:
+        return False
+    for k in range(a_size):
+        x, y = a[a_at + k], b[b_at + k]
+        if not case:
+            x = x + np.uint8(32) if 65 <= x <= 90 else x
+            y = y + np.uint8(32) if 65 <= y <= 90 else y
+        if x != y:
+            return False
+    return True
+
+
+@numba.njit(
+    "int64(int64[:, ::1], uint8[::1], uint8[::1], int64[::1], int64[::1], boolean, int64[::1], int64[:, ::1])",
+    nogil=True,
+    cache=True,
+)
+def group(
+    members: Any, names: Any, wanted: Any, wanted_starts: Any, wanted_outputs: Any, case: Any, firsts: Any, parts: Any
+) -> Any:
+    """How many samples the members make up: the first member of each, and the member of each output or -1.
+
+    ``wanted[wanted_starts[w] : wanted_starts[w + 1]]`` is an extension of output ``wanted_outputs[w]``; the first
+    member that has one counts. Damage is a sample of its own. Names that begin with two underscores are no samples.
+    """
+    samples = 0
+    previous = -1  # a member of the sample that is being made
+    for m in range(len(members)):
+        at, size = members[m, NAME], members[m, NAME_SIZE]
+        damaged = members[m, KIND] == LOST or size == 0
+        key = key_length(names, at, size)
+        if not damaged:
+            base = key
+            while base > 0 and names[at + base - 1] != 47:
+                base -= 1
+            if size - base >= 2 and names[at + base] == 95 and names[at + base + 1] == 95:
+                continue
+        new = damaged or previous < 0
+        if not new:
+            other = members[previous, NAME]
+            new = not _same(names, at, key, names, other, key_length(names, other, members[previous, NAME_SIZE]), True)
+        if new:
+            firsts[samples] = m
+            parts[samples] = -1
+            samples += 1
+        previous = -1 if damaged else m
+        for w in range(len(wanted_outputs)):
+            low, n = wanted_starts[w], wanted_starts[w + 1] - wanted_starts[w]
+            output = wanted_outputs[w]
+            inside = not damaged and parts[samples - 1, output] < 0 and size - key - 1 == n
+            if inside and _same(names, at + key + 1, n, wanted, low, n, case):
+                parts[samples - 1, output] = m
+    return samples
+
+
+@numba.njit("void(uint8[::1], int64[::1], int64[::1], uint64[::1])", nogil=True, cache=True)
+def hash_keys(names: Any, at: Any, sizes: Any, out: Any) -> None:
+    """FNV-1a of each sample's key."""
+    for i in range(len(at)):
+        value = np.uint64(14695981039346656037)
+        for k in range(key_length(names, at[i], sizes[i])):
+            value = (value ^ np.uint64(names[at[i] + k])) * np.uint64(1099511628211)
+        out[i] = value

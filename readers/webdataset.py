@@ -1,0 +1,370 @@
+"""readers.webdataset: samples of tar archives, one output for each wanted extension."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch, Origin
+from ..ops.context import Context
+from ..ops.errors import JobError, RejectCode, SpecError
+from ..ops.types import DALIDataType, to_numpy
+from . import index_cache
+from .base import Reader
+from .extents import MAX_RECORD, U8, Mapped, expand, one_or_more, payload, short_names
+
+I64 = npt.NDArray[np.int64]
+
+_VERSION = 1  # of the cached index
+_BLOCK = 1 << 15
+_THREADS = 16
+_COLUMNS = 6
+# columns of a member, and kinds, as in tar_cpu
+_HEADER, _DATA, _SIZE, _KIND, _NAME, _NAME_SIZE = range(_COLUMNS)
+_GOOD, _LOST, _TRUNCATED, _UNSUPPORTED = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Archive:
+    """One archive: its members, their names, and which of them make up each sample."""
+
+    members: I64
+    names: U8
+    firsts: I64
+    """The first member of each sample."""
+    parts: I64
+    """[samples, outputs]: a member, or -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Extensions, as the compiled code takes them."""
+
+    text: U8
+    starts: I64
+    outputs: I64
+    count: int
+    case: bool
+
+    @staticmethod
+    def of(ext: tuple[str, ...], case: bool) -> _Wanted:
+        pairs = [(e.encode(), k) for k, alternatives in enumerate(ext) for e in alternatives.split(";")]
+        starts = np.cumsum([0, *(len(e) for e, _ in pairs)]).astype(np.int64)
+        text = np.frombuffer(bytearray(b"".join(e for e, _ in pairs) + b"\0"), np.uint8)
+        return _Wanted(text, starts, np.array([k for _, k in pairs], np.int64), len(ext), case)
+
+
+class _Samples:
+    """The samples of all archives, by number."""
+
+    def __init__(self, reader: WebDataset) -> None:
+        paths = expand(one_or_more(reader.paths))
+        self._missing = reader.missing_component_behavior or "empty"
+        self._ext = reader.ext
+        self._dtypes = [to_numpy(d) for d in reader.output_dtypes]
+        self._mapped = Mapped(paths)
+        wanted = _Wanted.of(reader.ext, reader.case_sensitive_extensions)
+        if reader.index_paths is not None:
+            listed = expand(one_or_more(reader.index_paths))
+            if len(listed) != len(paths):
+                raise JobError(f"{len(listed)} index files for {len(paths)} archives; give one for each")
+            archives = [_listed(p, self._mapped, i, wanted) for i, p in enumerate(listed)]
+        else:
+            with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
+                archives = list(pool.map(lambda i: _grouped(self._mapped, i, wanted), range(len(paths))))
+        if self._missing == "skip":
+            archives = [_complete(a) for a in archives]
+        self._archives = archives
+        self.groups: I64 | None = np.array([len(a.firsts) for a in archives], np.int64)
+        self._first_of = np.cumsum(self.groups) - self.groups
+        self._names = short_names(paths)
+        # one table of all archives: where each part of each sample lies
+        tables = [_table(a, int(start)) for a, start in zip(archives, self._mapped.starts, strict=True)]
+        self._offsets, self._sizes, self._kinds = (np.concatenate(t) for t in zip(*tables, strict=True))
+        self._unique = self._are_unique()
+        if len(self) and bool((self._kinds > _GOOD).any(axis=1).all()):
+            reason = self._why(0, int(self._kinds[0].max()))[1]
+            raise JobError(f"{paths[0]}: byte {self.origin(0).offset}: {reason}; is it a tar archive?")
+
+    def _are_unique(self) -> bool:
+        """Keys name one sample each (by their hashes: no texts are made of millions of names)."""
+        from .tar_cpu import hash_keys
+
+        hashes = []
+        for a in self._archives:
+            first = a.members[a.firsts]
+            out = np.empty(len(first), np.uint64)
+            at, sizes = np.ascontiguousarray(first[:, _NAME]), np.ascontiguousarray(first[:, _NAME_SIZE])
+            hash_keys(a.names, at, sizes, out)
+            hashes.append(out)
+        everything = np.sort(np.concatenate(hashes))
+        return not (everything[1:] == everything[:-1]).any()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def _file(self, index: int) -> int:
+        return int(np.searchsorted(self._first_of, index, side="right")) - 1
+
+    def origin(self, index: int) -> Origin:
+        """The key is the members' common name; where it is not unique, the archive and the number are added."""
+        from .tar_cpu import key_length
+
+        file = self._file(index)
+        record = index - int(self._first_of[file])
+        archive = self._archives[file]
+        member = archive.members[archive.firsts[record]]
+        at, size = int(member[_NAME]), int(member[_NAME_SIZE])
+        size = int(key_length(archive.names, at, size))
+        key = archive.names[at : at + size].tobytes().decode("utf-8", "backslashreplace")
+        if not self._unique or not key:
+            key = f"{self._names[file]}/{key}#{record:08d}" if key else f"{self._names[file]}/{record:08d}"
+        return Origin(key, self._mapped.paths[file], record, int(member[_HEADER]))
+
+    def fingerprint(self) -> str:
+        h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
+        for column in (self._mapped.stored, self._mapped.mtimes, self._offsets, self._sizes):
+            h.update(np.ascontiguousarray(column).tobytes())
+        return h.hexdigest()
+
+    def close(self) -> None:
+        """The files stay mapped until the last batch that shows them is gone."""
+
+    def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
+        damage = self._mapped.damage.get(self._file(index))
+        size = int(self._sizes[index].max())
+        if kind == _TRUNCATED:
+            return "truncated", damage or f"the archive ends inside a member; the last {size} bytes are lost"
+        if kind == _UNSUPPORTED:
+            return "unsupported", "a member is a sparse file, which is not supported"
+        return "corrupt_record", damage or f"no member begins here or in the {size} bytes from here; they are lost"
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        which = ctx.samples.index
+        offsets, sizes, kinds = self._offsets[which], self._sizes[which], self._kinds[which]
+        missing = kinds < 0
+        good = (missing | (kinds == _GOOD)).all(axis=1)
+        gone = self._mapped.truncated(offsets.max(axis=1))
+        large = (sizes > MAX_RECORD).any(axis=1)
+        for i in np.flatnonzero(~good | gone | large).tolist():
+            if gone[i]:
+                ctx.reject(i, "read_failed", "the archive was cut short while the job ran")
+            elif not good[i]:
+                ctx.reject(i, *self._why(int(which[i]), int(kinds[i].max())))
+            else:
+                ctx.reject(
+                    i, "too_large", f"a member has {int(sizes[i].max())} bytes; at most {MAX_RECORD} are allowed"
+                )
+        good &= ~(gone | large)
+        if self._missing == "error":
+            for i in np.flatnonzero(good & missing.any(axis=1)).tolist():
+                absent = ", ".join(repr(e) for e, m in zip(self._ext, missing[i].tolist(), strict=True) if m)
+                ctx.reject(i, "missing_feature", f"the sample has no member with extension {absent}")
+                good[i] = False
+        out = []
+        for k, dtype in enumerate(self._dtypes):
+            odd = good & (sizes[:, k] % dtype.itemsize != 0)
+            for i in np.flatnonzero(odd).tolist():
+                ctx.reject(
+                    i, "bad_shape", f"{int(sizes[i, k])} bytes of {self._ext[k]!r} are no whole number of {dtype}"
+                )
+            good &= ~odd
+            there = good & ~missing[:, k]
+            batch = payload(ctx, self._mapped.data, np.where(there, offsets[:, k], 0), np.where(there, sizes[:, k], 0))
+            out.append(_as(batch, dtype))
+        return tuple(out)
+
+
+def _as(batch: Batch, dtype: np.dtype[np.generic]) -> Batch:
+    """Bytes taken for numbers; members begin at multiples of 512, copies at multiples of 16."""
+    if dtype.itemsize == 1:
+        return batch.replace(data=batch.data.view(dtype))
+    whole = len(batch.data) // dtype.itemsize * dtype.itemsize
+    shapes = batch.shapes // dtype.itemsize
+    return Batch(batch.data[:whole].view(dtype), batch.offsets // dtype.itemsize, shapes, "", batch.samples)
+
+
+def _table(archive: _Archive, start: int) -> tuple[I64, I64, I64]:
+    """Offset, size and kind of each part of each sample; kind -1 for a part that is missing."""
+    there = archive.parts >= 0
+    rows = archive.members[np.where(there, archive.parts, archive.firsts[:, None])]
+    shown = there | _damaged(archive)[:, None]
+    kinds = np.where(shown, rows[:, :, _KIND], -1)
+    return start + rows[:, :, _DATA], np.where(shown, rows[:, :, _SIZE], 0), kinds
+
+
+def _damaged(archive: _Archive) -> npt.NDArray[np.bool_]:
+    """Samples that stand for bytes of which nothing is known."""
+    first = archive.members[archive.firsts]
+    kinds, nameless = first[:, _KIND], first[:, _NAME_SIZE] == 0
+    damaged: npt.NDArray[np.bool_] = (kinds == _LOST) | ((kinds == _TRUNCATED) & nameless)
+    return damaged
+
+
+def _complete(archive: _Archive) -> _Archive:
+    """Without the samples that lack a part; damage stays, so that it is reported."""
+    keep = (archive.parts >= 0).all(axis=1) | _damaged(archive)
+    return _Archive(archive.members, archive.names, archive.firsts[keep], archive.parts[keep])
+
+
+def _grouped(mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:
+    from .tar_cpu import group
+
+    members, names = _members(mapped, i)
+    firsts, parts = np.empty(len(members), np.int64), np.empty((len(members), wanted.count), np.int64)
+    n = group(members, names, wanted.text, wanted.starts, wanted.outputs, wanted.case, firsts, parts)
+    return _Archive(members, names, firsts[:n].copy(), parts[:n].copy())
+
+
+def _members(mapped: Mapped, i: int) -> tuple[I64, U8]:
+    """The members of archive ``i`` and their names: from the cache, or by walking the archive."""
+    start, size = int(mapped.starts[i]), int(mapped.sizes[i])
+    path, key = mapped.paths[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
+    if not mapped.unpacked[i]:
+        cached = index_cache.load(path, "tar", *key, columns=_COLUMNS + 1)
+        if cached is not None and len({len(c) for c in cached[:-1]}) == 1:
+            members = np.stack(cached[:-1], axis=1)
+            if _inside(members, size, 8 * len(cached[-1])):
+                return members, cached[-1].view(np.uint8)
+    members, names = _walk(mapped, start, start + size)
+    if i in mapped.damage and (len(members) == 0 or members[-1, _KIND] == _GOOD):
+        members = np.concatenate([members, [[size, size, 0, _LOST, 0, 0]]])
+    if not mapped.unpacked[i]:
+        text = np.concatenate([names, np.zeros(-len(names) % 8, np.uint8)]).view(np.int64)
+        index_cache.store(path, "tar", *key, columns=[*members.T, text])
+    return members, names
+
+
+def _inside(members: I64, size: int, nbytes: int) -> bool:
+    """A cached index points only into its file and its names."""
+    low, lengths = members[:, [_HEADER, _DATA, _NAME]], members[:, [_SIZE, _SIZE, _NAME_SIZE]]
+    ends = np.array([size, size, nbytes])
+    lengths = np.where(np.array([False, True, True]), lengths, 0)
+    good = (low >= 0) & (lengths >= 0) & (low <= ends) & (lengths <= ends - low)
+    return bool(good.all() and np.isin(members[:, _KIND], range(4)).all())
+
+
+def _walk(mapped: Mapped, start: int, stop: int) -> tuple[I64, U8]:
+    from .tar_cpu import walk
+
+    blocks: list[I64] = []
+    texts: list[U8] = []
+    at, used = start, 0
+    while at < stop:
+        block, text = np.empty((_BLOCK, _COLUMNS), np.int64), np.empty(_BLOCK * 64, np.uint8)
+        state = np.array([at, 0], np.int64)
+        n = walk(mapped.data, start, stop, block, text, state)
+        at = int(state[0])
+        block[:n, _NAME] += used
+        used += int(state[1])
+        blocks.append(block[:n].copy())
+        texts.append(text[: state[1]].copy())
+    if not blocks:
+        return np.empty((0, _COLUMNS), np.int64), np.empty(1, np.uint8)
+    return np.concatenate(blocks), np.concatenate([*texts, np.zeros(1, np.uint8)])
+
+
+def _listed(path: str, mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:
+    """An index as DALI's wds2idx writes it: ``v1.2 <samples>``, then a line of ``ext offset size name`` of every part.
+
+    Versions 1.0 and 1.1 have no names.
+    """
+    size = int(mapped.sizes[i])
+    try:
+        lines = Path(path).read_text("utf-8", "surrogateescape").splitlines()
+    except OSError as e:
+        raise JobError(f"{path} cannot be read: {e.strerror}") from None
+    head = lines[0].split() if lines else []
+    if len(head) != 2 or head[0] not in ("v1.0", "v1.1", "v1.2") or not head[1].isdigit():
+        raise JobError(f"{path}:1: needs 'v1.2 <number of samples>' (as wds2idx writes), got {' '.join(head)[:100]!r}")
+    width = 4 if head[0] == "v1.2" else 3
+    rows: list[list[int]] = []
+    samples: list[tuple[int, list[int]]] = []
+    text = bytearray()
+    ends = wanted.starts.tolist()
+    known = [wanted.text[a:b].tobytes().decode() for a, b in pairwise(ends)]
+    fold = str if wanted.case else str.lower
+    for number, line in enumerate(lines[1:], 2):
+        words = line.split()
+        if not words:
+            continue
+        parts = [-1] * wanted.count
+        for k in range(0, len(words), width):
+            ext, *where = words[k : k + width]
+            if len(where) != width - 1 or not all(w.isdigit() and len(w) < 19 for w in where[:2]):
+                raise JobError(
+                    f"{path}:{number}: needs extension, offset, size{', name' * (width == 4)}, got {words[k:]}"
+                )
+            offset, length = int(where[0]), int(where[1])
+            if offset > size or length > size - offset:
+                raise JobError(f"{path}:{number}: {offset} + {length} does not lie in {mapped.paths[i]} ({size} bytes)")
+            name = where[2].encode("utf-8", "surrogateescape") if width == 4 else b""
+            for alternative, output in zip(known, wanted.outputs.tolist(), strict=True):
+                if fold(alternative) == fold(ext) and parts[output] < 0:
+                    parts[output] = len(rows)
+            rows.append([max(0, offset - 512), offset, length, _GOOD, len(text), len(name)])
+            text += name
+        samples.append((len(rows) - len(range(0, len(words), width)), parts))
+    members = np.array(rows, np.int64).reshape(-1, _COLUMNS)
+    firsts = np.array([f for f, _ in samples], np.int64)
+    return _Archive(
+        members,
+        np.frombuffer(text + b"\0", np.uint8),
+        firsts,
+        np.array([p for _, p in samples], np.int64).reshape(-1, wanted.count),
+    )
+
+
+class WebDataset(Reader, name="readers.webdataset"):
+    """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot.
+
+    Outputs: one for each entry of ``ext``, the member's bytes (uint8, 1-D) or numbers of ``dtypes``.
+    """
+
+    example = "{op: readers.webdataset, paths: train-*.tar, ext: [jpg;jpeg, cls], out: [jpegs, labels]}"
+
+    paths: Annotated[str | tuple[str, ...], Arg("archives, or patterns of them")]
+    ext: Annotated[tuple[str, ...], Arg("extensions without the first dot, one entry an output; alternatives: jpg;png")]
+    index_paths: Annotated[str | tuple[str, ...] | None, Arg("wds2idx's index of each archive")] = None
+    missing_component_behavior: Annotated[
+        Literal["", "empty", "skip", "error"],
+        Arg("samples that lack a part: an empty part (default), leave them out, or reject them"),
+    ] = ""
+    dtypes: Annotated[
+        tuple[DALIDataType, ...] | None, Arg("take the bytes of each output for numbers of this type")
+    ] = None
+    case_sensitive_extensions: Annotated[bool, Arg("extensions tell upper from lower case")] = True
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.ext)
+
+    @property
+    def output_dtypes(self) -> tuple[DALIDataType, ...]:
+        """Of each output."""
+        return self.dtypes or (DALIDataType.UINT8,) * len(self.ext)
+
+    def check(self) -> None:
+        super().check()
+        if not one_or_more(self.paths) or any(not p or "\0" in p for p in one_or_more(self.paths)):
+            raise SpecError("paths names no file")
+        if not self.ext or any(not e for entry in self.ext for e in entry.split(";")):
+            raise SpecError("ext needs an extension for every output")
+        if self.dtypes is not None and len(self.dtypes) != len(self.ext):
+            raise SpecError(f"{len(self.dtypes)} dtypes for {len(self.ext)} outputs")
+        if any(d in (DALIDataType.NO_TYPE, DALIDataType.STRING, DALIDataType.BOOL) for d in self.output_dtypes):
+            raise SpecError("dtypes must be types of numbers")
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        return tuple(Spec((None,), d) for d in self.output_dtypes)
+
+    def open(self) -> _Samples:
+        return _Samples(self)
