@@ -47,7 +47,7 @@ def test_tfrecord_by_the_tfrecord_package(tmp_path: Path) -> None:
         offsets = [tuple(map(int, line.split())) for line in index.read_text().splitlines()]
         data = shard.read_bytes()
         assert sum(length for _, length in offsets) == len(data)
-        found = list(tfrecord.tfrecord_loader(str(shard), str(index), description))
+        found = list(tfrecord.tfrecord_loader(str(shard), str(index), description, shard=(0, 1)))
         assert len(found) == len(offsets)
         rows += found
     assert len(rows) == len(job.survivors())
@@ -204,7 +204,7 @@ def test_lmdb_by_sample_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("n", "size", "width"), [
     (0, 10, 8), (1, 10, 8), (1, 50000, 8), (300, 10, 8), (300, 2014, 8), (300, 2022, 8), (40, 4080, 8), (40, 4081, 8),
-    (5000, 1, 480), (3000, 0, 60), (20000, 30, 12),
+    (3000, 1, 480), (1000, 0, 60), (5000, 30, 12),
 ])  # fmt: skip
 def test_lmdb_trees_of_every_shape(tmp_path: Path, n: int, size: int, width: int) -> None:
     """The library walks, searches, edits and empties what we built."""
@@ -231,14 +231,15 @@ def test_lmdb_trees_of_every_shape(tmp_path: Path, n: int, size: int, width: int
     path = tmp_path / "x-00000-of-00001.lmdb"
     expected = {f"{order[i]:0{width}d}".encode(): batch.sample(i).tobytes() for i in range(n)}
     assert read_lmdb(path) == expected
+    dropped = set(sorted(expected)[::2])
     with lmdb.open(str(path), map_size=1 << 28) as env:
         with env.begin(write=True) as txn:
-            for key in sorted(expected)[::2]:
+            for key in dropped:
                 assert txn.delete(key)
             for k in range(200):
                 assert txn.put(f"new{k:04d}".encode(), bytes(k * 40))
         with env.begin() as txn:
-            kept = {k: v for k, v in expected.items() if k not in set(sorted(expected)[::2])}
+            kept = {k: v for k, v in expected.items() if k not in dropped}
             assert dict(txn.cursor()) == {**kept, **{f"new{k:04d}".encode(): bytes(k * 40) for k in range(200)}}
         with env.begin(write=True) as txn:
             for key in [*kept, *(f"new{k:04d}".encode() for k in range(200))]:
