@@ -1,0 +1,361 @@
+"""Commands on sample data: what they print, write and end with."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tfrecord
+from PIL import Image
+
+from dali_run.cli import main as cli
+from dali_run.cli import progress
+
+ROOT = Path(__file__).parents[2]
+VAL = str(ROOT / "configs" / "imagenet_val.yaml")
+
+SPEC = """\
+version: 1
+name: small
+vars: {data: ., out: ./out}
+pipeline: {batch_size: 4, num_threads: 2, device: cpu}
+graph:
+  - {op: readers.file, name: Reader, file_root: "${data}", out: [jpegs, labels]}
+  - {op: decoders.image, in: jpegs, out: images}
+  - {op: resize, in: images, size: [32, 32], out: images}
+outputs: {image: images, label: labels}
+write: {writer: tfrecord, path: "${out}", shard: {samples: 8}}
+on_error: {policy: skip, max_errors: 50%}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, sample: Path) -> Path:
+    """A small job over the training pictures."""
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC.replace("data: .", f"data: {sample / 'train'}").replace("./out", str(tmp_path / "out")))
+    return path
+
+
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"), np.int16)
+
+
+def out_of(spec: Path) -> Path:
+    return spec.parent / "out"
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+
+def test_run_writes_shards_and_shows_the_report(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = spec.parent / "copy.json"
+    assert cli.main(["run", str(spec), "--report", str(copy)]) == 0
+    printed, err = capsys.readouterr()
+    assert err == ""
+    for expected in ("small: 24 samples read", "decoders.image", "resize", "holds the job back", "wrote 24 samples"):
+        assert expected in printed
+    records = [r for p in sorted(out_of(spec).glob("*.tfrecord")) for r in tfrecord.tfrecord_loader(str(p), None)]
+    assert len(records) == 24
+    assert all(len(r["image"]) == 32 * 32 * 3 for r in records)
+    report = json.loads(copy.read_text())
+    assert report == json.loads((out_of(spec) / "report.json").read_text())
+    assert report["samples"] == {"read": 24, "written": 24, "rejected": 0}
+    assert [o["name"] for o in report["operators"]] == ["Reader", "decoders.image", "resize"]
+
+
+def test_run_prints_json_or_nothing(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", str(spec), "--json", "--limit", "8"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["exit_code"] == 0
+    assert result["report"]["samples"]["written"] == 8
+    assert cli.main(["run", str(spec), "--quiet", "--fresh"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_settings_from_the_command_line(spec: Path, sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = spec.parent / "other"
+    arguments = ["--set", f"out={other}", "--set", f"data={sample / 'val'}", "--set", "pipeline.batch_size=3"]
+    assert cli.main(["run", str(spec), *arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert report["samples"]["written"] == 8
+    assert next(o["calls"] for o in report["operators"] if o["name"] == "Reader") == 3
+    assert (other / "manifest.json").exists()
+    assert not out_of(spec).exists()
+
+
+def test_rejects_inside_the_budget_end_with_3_and_outside_with_1(
+    spec: Path, sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = spec.parent / "damaged"
+    shutil.copytree(sample / "train", data)
+    (data / "text" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
+    assert cli.main(["run", str(spec), "--set", f"data={data}"]) == 3
+    printed = capsys.readouterr().out
+    assert "wrote 24 samples" in printed
+    assert "1 rejected" in printed
+    rejects = [json.loads(line) for line in (out_of(spec) / "rejects.jsonl").read_text().splitlines()]
+    assert [r["key"] for r in rejects] == ["text/broken.jpg"]
+    for change in ("on_error.max_errors=0", "on_error.policy=fail"):
+        assert cli.main(["run", str(spec), "--set", f"data={data}", "--fresh", "--set", change]) == 1
+        printed, err = capsys.readouterr()
+        assert printed == ""
+        assert "broken.jpg" in err
+        assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--set", "nonsense"], 2, "needs KEY=VALUE"),
+        (["--set", "dat=1"], 2, "did you mean data"),
+        (["--num-shards", "2", "--shard-id", "2"], 2, "--num-shards (2)"),
+        (["--device", "tpu"], 2, "device must be"),
+        (["--device", "gpu:99"], 1, "dali-run doctor"),
+        (["--set", "data=/no/such/folder"], 1, "/no/such/folder"),
+    ],
+)
+def test_what_cannot_run_is_one_line(
+    spec: Path, arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", str(spec), *arguments]) == code
+    printed, err = capsys.readouterr()
+    assert printed == ""
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_parts_of_a_job_make_the_whole(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", str(spec), "--quiet"]) == 0
+    whole = {p.name: p.read_bytes() for p in out_of(spec).glob("*.tfrecord")}
+    parts = spec.parent / "parts"
+    for i in range(3):
+        arguments = ["--num-shards", "3", "--shard-id", str(i), "--quiet", "--set", f"out={parts}"]
+        assert cli.main(["run", str(spec), *arguments]) == 0, capsys.readouterr().err
+    assert {p.name: p.read_bytes() for p in parts.glob("*.tfrecord")} == whole
+
+
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_job_continues_to_the_same_bytes(spec: Path, sample: Path, name: signal.Signals) -> None:
+    flat = spec.parent / "flat"
+    (flat / "a").mkdir(parents=True)
+    for i in range(30):
+        for k, path in enumerate(sorted((sample / "train").rglob("*.jpg"))):
+            os.link(path, flat / "a" / f"{i:02d}-{k:02d}.jpg")
+    command = [sys.executable, "-m", "dali_run.cli.main", "run", str(spec), "--set", f"data={flat}"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not list(out_of(spec).glob("*.tfrecord")) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(name)
+    printed, err = process.communicate()
+    assert process.returncode == 130, err
+    assert printed == ""
+    assert "interrupted after" in err
+    assert "Traceback" not in err
+    assert not (out_of(spec) / "manifest.json").exists()
+    assert cli.main(["run", str(spec), "--set", f"data={flat}", "--quiet"]) == 0
+    other = spec.parent / "straight"
+    assert cli.main(["run", str(spec), "--set", f"data={flat}", "--set", f"out={other}", "--quiet"]) == 0
+    resumed = {p.name: p.read_bytes() for p in out_of(spec).glob("*.tfrecord")}
+    assert len(resumed) == 90
+    assert resumed == {p.name: p.read_bytes() for p in other.glob("*.tfrecord")}
+
+
+# -- progress ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    done: int = 0
+    total: int = 1000
+    rejected: int = 0
+    started: float = 0.0
+
+
+def test_plain_lines_come_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    lines = progress.Lines(clock=lambda: now[0])
+    for done in range(0, 1001, 10):
+        now[0] = done / 100
+        lines(State(done, rejected=done // 500))
+    err = capsys.readouterr().err.splitlines()
+    assert err == [
+        "500 of 1,000 samples (50%), 100/s, 5.00 s left, 1 rejected",
+        "1,000 of 1,000 samples (100%), 100/s, 0.00 s left, 2 rejected",
+    ]
+
+
+def test_a_terminal_gets_a_bar(spec: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "dali_run.cli.main", "run", str(spec)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(command, cwd=ROOT, stderr=theirs, stdout=subprocess.PIPE, env=environment)
+    printed = process.communicate()[0]
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other end is closed and everything was read
+            break
+        shown += piece
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"24/24" in shown
+    assert b"0 rejected" in shown
+    assert b"wrote 24 samples" in printed
+
+
+# -- validate and plan ------------------------------------------------------------------------------------------------
+
+
+def test_validate_says_everything_at_once(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", str(spec), VAL]) == 0
+    assert capsys.readouterr().out.count(": right: ") == 2
+    spec.write_text(spec.read_text().replace("op: resize", "op: resiz").replace("in: jpegs", "in: jpgs"))
+    assert cli.main(["validate", str(spec), VAL]) == 2
+    printed, err = capsys.readouterr()
+    assert len(printed.splitlines()) == 1
+    first, second = err.splitlines()
+    assert first.startswith(f"{spec}:7:30: step 2 (decoders.image): there is no batch 'jpgs'")
+    assert second.startswith(f"{spec}:8:10: step 3 (resiz): there is no operator 'resiz'; did you mean resize?")
+    assert cli.main(["validate", str(spec), "--json"]) == 2
+    (result,) = json.loads(capsys.readouterr().out)
+    assert [(p["line"], p["column"]) for p in result["problems"]] == [(7, 30), (8, 10)]
+
+
+def test_validate_imports_nothing_heavy(spec: Path) -> None:
+    code = f"import sys; from dali_run.cli.main import main; main(['validate', {str(spec)!r}]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {m.split(".")[0] for m in done.stdout.splitlines()[-1].split()}
+    assert "yaml" in loaded
+    assert not loaded & {"numba", "llvmlite", "cupy", "cv2", "av", "torch", "jax", "scipy", "rich"}
+
+
+def test_hostile_files_as_specs_end_with_2(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted(
+        p for kind in ("yaml_bad", "json_bad") for p in (shared_data / "corpus" / kind).rglob("*") if p.is_file()
+    )
+    assert len(files) > 100
+    for path in files:
+        assert cli.main(["run", str(path)]) == 2, path
+        printed, err = capsys.readouterr()
+        assert printed == ""
+        assert err.strip()
+        assert "internal error" not in err
+
+
+def test_plan_shows_stages_and_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", VAL, "--device", "null"]) == 0
+    printed = capsys.readouterr().out
+    assert "float[3x224x224] CHW" in printed
+    assert "Writes image (raw), label (auto) as tfrecord" in printed
+    assert cli.main(["plan", VAL, "--device", "null", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    stages = {o["name"]: o["runs_on"] for o in plan["operators"]}
+    assert stages["Reader"] == "cpu"
+    assert stages["decoders.image"] == "mixed"
+    assert cli.main(["plan", VAL, "--device", "cpu", "--json"]) == 0
+    assert {o["runs_on"] for o in json.loads(capsys.readouterr().out)["operators"]} == {"cpu"}
+
+
+# -- inspect ----------------------------------------------------------------------------------------------------------
+
+
+def test_inspect_dumps_every_intermediate_of_a_spec(
+    spec: Path, sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    look = spec.parent / "look"
+    assert cli.main(["inspect", str(spec), "-n", "3", "--out", str(look)]) == 0
+    assert "decoders.image" in capsys.readouterr().out
+    assert (look / "contact-sheet.png").exists()
+    first = sorted((sample / "train").rglob("*.jpg"))[0]
+    assert next(look.glob("*Reader*-0.jpg")).read_bytes() == first.read_bytes()
+    expected = pixels(first)
+    shown = pixels(next(look.glob("*decoders*-0.png")))
+    assert shown.shape == expected.shape
+    assert np.abs(shown - expected).mean() < 1
+    assert pixels(next(look.glob("*resize*-2.png"))).shape == (32, 32, 3)
+    assert not out_of(spec).exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "records", "name"),
+    [
+        ("train", "folders of files", 24, "data"),
+        ("train/text", "files", 6, "data"),
+        ("lmdb", "LMDB", 24, "data"),
+        ("tfrecord", "TFRecord", 24, "image/encoded"),
+        ("tfrecord/train-00001-of-00002.tfrecord", "TFRecord", 12, "image/encoded"),
+    ],
+)
+def test_inspect_lists_and_decodes_a_data_set(
+    where: str, kind: str, records: int, name: str, sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inspect", str(sample / where), "-n", "2", "--json", "--out", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["records"], len(found["samples"])) == (kind, records, 2)
+    field = found["samples"][0]["fields"][name]
+    assert field["what"] == "jpeg"
+    with Image.open(next(tmp_path.glob("*-0.png"))) as shown:
+        assert shown.size == (field["width"], field["height"])
+    assert cli.main(["inspect", str(sample / where), "-n", "1"]) == 0
+    assert "jpeg" in capsys.readouterr().out
+
+
+def test_inspect_shows_what_a_job_wrote(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for writer, kind in (("tfrecord", "TFRecord"), ("numpy", "NumPy arrays"), ("webdataset", "tar (webdataset)"),
+                         ("lmdb", "LMDB")):  # fmt: skip
+        assert cli.main(["run", str(spec), "--quiet", "--fresh", "--set", f"write.writer={writer}"]) == 0
+        assert cli.main(["inspect", str(out_of(spec)), "--json", "-n", "9"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["kind"], found["records"]) == (f"{kind}, written by dali-run", 24)
+        arrays = [f for s in found["samples"] for f in s["fields"].values() if f.get("shape") == [32, 32, 3]]
+        assert len(arrays) == 9
+        assert all(f["dtype"] == "uint8" for f in arrays)
+
+
+def test_inspect_names_what_is_broken(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = tmp_path / "x.tfrecord"
+    data = bytearray(next((sample / "tfrecord").glob("*.tfrecord")).read_bytes())
+    data[200] ^= 1
+    shard.write_bytes(data)
+    assert cli.main(["inspect", str(shard), "-n", "2", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["samples"]
+    assert "corrupt_record" in first["problem"]
+    assert second["fields"]["image/encoded"]["what"] == "jpeg"
+    (tmp_path / "y.tar").write_bytes(b"no tar at all" * 100)
+    assert cli.main(["inspect", str(tmp_path / "y.tar"), "--json"]) == 0
+    assert "corrupt_record" in json.loads(capsys.readouterr().out)["samples"][0]["problem"]
+    assert cli.main(["inspect", str(tmp_path / "missing")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+# -- ops --------------------------------------------------------------------------------------------------------------
+
+
+def test_ops_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ops", "--json"]) == 0
+    listed = {o["name"]: o for o in json.loads(capsys.readouterr().out)}
+    assert {"readers.file", "decoders.image", "resize", "crop_mirror_normalize"} <= set(listed)
+    assert listed["decoders.image"]["stages"] == ["cpu", "mixed"]
+    assert not any(name.startswith("_") for name in listed)
+    assert cli.main(["ops"]) == 0
+    assert "crop_mirror_normalize" in capsys.readouterr().out
+    assert cli.main(["ops", "resize"]) == 0
+    printed = capsys.readouterr().out
+    assert "interp_type" in printed
+    assert "resize_shorter" in printed
+    assert cli.main(["ops", "resise"]) == 2
+    assert "did you mean resize" in capsys.readouterr().err
