@@ -63,7 +63,7 @@ def test_run_writes_shards_and_shows_the_report(spec: Path, capsys: pytest.Captu
     copy = spec.parent / "copy.json"
     assert cli.main(["run", str(spec), "--report", str(copy)]) == 0
     printed, err = capsys.readouterr()
-    assert err == ""
+    assert all(" samples (" in line for line in err.splitlines())  # progress, where compiling takes its time
     for expected in ("small: 24 samples read", "decoders.image", "resize", "holds the job back", "wrote 24 samples"):
         assert expected in printed
     records = [r for p in sorted(out_of(spec).glob("*.tfrecord")) for r in tfrecord.tfrecord_loader(str(p), None)]
