@@ -1,0 +1,1 @@
+"""Batches, the declaration of operators, and the operators: the ground floor."""

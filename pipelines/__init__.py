@@ -1,0 +1,1 @@
+"""A spec or a Python function becomes a running job: one file a pass."""

@@ -1,0 +1,1 @@
+"""Where samples come from: an index and a fetch for each format."""

@@ -1,0 +1,1 @@
+"""Where samples go: formats behind one shard protocol."""
