@@ -1,0 +1,208 @@
+"""readers.mxnet: images and labels of MXNet's RecordIO files."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch, Origin
+from ..ops.context import Context
+from ..ops.errors import JobError, RejectCode, SpecError
+from ..ops.types import DALIDataType
+from . import index_cache
+from .base import Reader
+from .extents import MAX_RECORD, Mapped, expand, one_or_more, payload, short_names
+
+I64 = npt.NDArray[np.int64]
+
+_VERSION = 1  # of the cached index
+_BLOCK = 1 << 16
+_THREADS = 16
+_COLUMNS = 4
+_START, _SIZE, _PARTS, _KIND = range(_COLUMNS)  # as in recordio_cpu
+
+
+class _Records:
+    """The records of all files, by number. Places count from the start of the mapping."""
+
+    def __init__(self, reader: MXNet) -> None:
+        paths = expand(one_or_more(reader.path))
+        self._mapped = Mapped(paths)
+        if reader.index_path is not None:
+            listed = expand(one_or_more(reader.index_path))
+            if len(listed) != len(paths):
+                raise JobError(f"{len(listed)} index files for {len(paths)} RecordIO files; give one for each")
+            parts = [_listed(p, self._mapped, i) for i, p in enumerate(listed)]
+        else:
+            with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
+                parts = list(pool.map(lambda i: _index(self._mapped, i), range(len(paths))))
+        self._rows = np.concatenate(parts)
+        self.groups: I64 | None = np.array([len(p) for p in parts], np.int64)
+        self._firsts = np.cumsum(self.groups) - self.groups
+        self._names = short_names(paths)
+        if len(self) and bool((self._rows[:, _KIND] != 0).all()):
+            reason = self._why(0, int(self._rows[0, _KIND]))[1]
+            raise JobError(f"{paths[0]}: byte {self.origin(0).offset}: {reason}; is it a RecordIO file?")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _file(self, index: int) -> int:
+        return int(np.searchsorted(self._firsts, index, side="right")) - 1
+
+    def origin(self, index: int) -> Origin:
+        file = self._file(index)
+        record = index - int(self._firsts[file])
+        offset = int(self._rows[index, _START] - self._mapped.starts[file])
+        return Origin(f"{self._names[file]}/{record:08d}", self._mapped.paths[file], record, offset)
+
+    def fingerprint(self) -> str:
+        h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
+        for column in (self._mapped.stored, self._mapped.mtimes, self._rows):
+            h.update(np.ascontiguousarray(column).tobytes())
+        return h.hexdigest()
+
+    def close(self) -> None:
+        """The files stay mapped until the last batch that shows them is gone."""
+
+    def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
+        from . import recordio_cpu as cpu
+
+        damage = self._mapped.damage.get(self._file(index))
+        size = int(self._rows[index, _SIZE])
+        if kind == cpu.TRUNCATED:
+            return "truncated", damage or f"the file ends inside the record; the last {size} bytes are lost"
+        if kind == cpu.LOST:
+            return "corrupt_record", damage or f"no record begins here or in the {size} bytes from here; they are lost"
+        return "corrupt_record", f"the record is no image record: its {size} bytes do not hold the labels that they say"
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        from . import recordio_cpu as cpu
+
+        which = ctx.samples.index
+        rows = self._rows[which]
+        sizes, kinds = rows[:, _SIZE].copy(), rows[:, _KIND].copy()
+        gone = self._mapped.truncated(rows[:, _START])
+        large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
+        kinds[gone | large] = cpu.LOST
+        rows[:, _KIND] = kinds
+        data, at = self._mapped.data, rows[:, _START] + 8
+        if bool(((rows[:, _PARTS] > 1) & (kinds == cpu.GOOD)).any()):
+            # a record in parts is put together; so is its batch, which can only show one array
+            room = np.where(kinds == cpu.GOOD, (sizes + 15) // 16 * 16, 0)
+            at = np.cumsum(room) - room
+            data = ctx.staging(int(room.sum()))
+            cpu.join(self._mapped.data, rows, at, data)
+        flags = np.empty(len(rows), np.int64)
+        cpu.read_headers(data, at, sizes, flags, kinds)
+        good = kinds == cpu.GOOD
+        for i in np.flatnonzero(~good).tolist():
+            if gone[i]:
+                ctx.reject(i, "read_failed", "the file was cut short while the job ran")
+            elif large[i]:
+                ctx.reject(i, "too_large", f"the record has {int(sizes[i])} bytes; at most {MAX_RECORD} are allowed")
+            else:
+                ctx.reject(i, *self._why(int(which[i]), int(kinds[i])))
+        counts = np.where(good, np.maximum(flags, 1), 0)
+        to = np.cumsum(counts) - counts
+        labels = np.empty(int(counts.sum()), np.float32)
+        cpu.read_labels(data, at, flags, kinds, to, labels)
+        skipped = cpu.IMAGE_HEADER + 4 * flags
+        offsets, sizes = np.where(good, at + skipped, 0), np.where(good, sizes - skipped, 0)
+        if data is self._mapped.data:
+            images = payload(ctx, data, offsets, sizes)
+        else:
+            images = Batch(data, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
+        return images, Batch(labels, to, counts.astype(np.int32).reshape(-1, 1), "", ctx.samples)
+
+
+def _index(mapped: Mapped, i: int) -> I64:
+    """The rows of file ``i``: from the cache, or by walking the file."""
+    from .recordio_cpu import LOST, walk
+
+    start, size = int(mapped.starts[i]), int(mapped.sizes[i])
+    path, key = mapped.paths[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
+    if not mapped.unpacked[i]:
+        cached = index_cache.load(path, "recordio", *key, columns=1)
+        if cached is not None and _inside(cached[0], size):
+            return _located(mapped, i, cached[0] + start)
+    blocks = [np.empty((0, _COLUMNS), np.int64)]
+    at = start
+    while at < start + size:
+        rows = np.empty((_BLOCK, _COLUMNS), np.int64)
+        n, at = walk(mapped.data, at, start + size, rows)
+        blocks.append(rows[:n].copy())
+    rows = np.concatenate(blocks)
+    if i in mapped.damage and (len(rows) == 0 or rows[-1, _KIND] == 0):
+        rows = np.concatenate([rows, [[start + size, 0, 0, LOST]]])
+    if not mapped.unpacked[i] and bool((rows[:, _KIND] == 0).all()):
+        index_cache.store(path, "recordio", *key, columns=[rows[:, _START] - start])
+    return rows
+
+
+def _inside(offsets: I64, size: int) -> bool:
+    return bool(len(offsets) > 0 and offsets[0] == 0 and (np.diff(offsets) >= 8).all() and offsets[-1] <= size - 8)
+
+
+def _located(mapped: Mapped, i: int, starts: I64) -> I64:
+    from .recordio_cpu import locate
+
+    rows = np.empty((len(starts), _COLUMNS), np.int64)
+    end = int(mapped.starts[i] + mapped.sizes[i])
+    locate(mapped.data, starts, np.full(len(starts), end, np.int64), rows)
+    return rows
+
+
+def _listed(path: str, mapped: Mapped, i: int) -> I64:
+    """An index as im2rec and rec2idx write it: lines of key and offset. The order is that of offsets, as in DALI."""
+    size = int(mapped.sizes[i])
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as e:
+        raise JobError(f"{path} cannot be read: {e.strerror}") from None
+    offsets = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words:
+            continue
+        if len(words) != 2 or not words[1].isdigit() or len(words[1]) > 18:
+            raise JobError(f"{path}:{number}: needs a key and an offset, got {line[:100]!r}")
+        offset = int(words[1])
+        if offset > size - 8:
+            raise JobError(f"{path}:{number}: offset {offset} does not lie in {mapped.paths[i]} ({size} bytes)")
+        offsets.append(offset)
+    return _located(mapped, i, np.sort(np.array(offsets, np.int64)) + mapped.starts[i])
+
+
+class MXNet(Reader, name="readers.mxnet"):
+    """Read images and labels of MXNet's RecordIO files, with or without their index.
+
+    Outputs: the image's bytes (uint8, 1-D) and its labels (float32, 1-D: one, or as many as the record has).
+    """
+
+    aliases = ("mxnet_reader", "readers._mxnet")
+    example = "{op: readers.mxnet, path: train.rec, index_path: train.idx, random_shuffle: true, out: [jpegs, labels]}"
+
+    path: Annotated[str | tuple[str, ...], Arg("files, or patterns of files")]
+    index_path: Annotated[str | tuple[str, ...] | None, Arg("index of each file: lines of key and offset")] = None
+
+    @property
+    def num_outputs(self) -> int:
+        return 2
+
+    def check(self) -> None:
+        super().check()
+        if not one_or_more(self.path) or any(not p or "\0" in p for p in one_or_more(self.path)):
+            raise SpecError("path names no file")
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        return Spec((None,), DALIDataType.UINT8), Spec((None,), DALIDataType.FLOAT)
+
+    def open(self) -> _Records:
+        return _Records(self)

@@ -1,0 +1,140 @@
+"""RecordIO framing and the image records of MXNet in it.
+
+Format (dmlc-core, recordio.h): uint32 magic, uint32 kind (3 bits) and length (29 bits), data, padded to 4 bytes. A
+record that holds the magic number at a multiple of 4 is cut there: parts of kind 1, 2 ..., 3, the number itself left
+out. Image records (MXNet, image_recordio.h): uint32 flag, float32 label, uint64 id, uint64 id2, ``flag`` float32
+labels, image.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+MAGIC = 0xCED7230A
+IMAGE_HEADER = 24
+
+START, SIZE, PARTS, KIND = range(4)
+"""Columns: where the record's first header lies, bytes of data when joined, parts, kind."""
+COLUMNS = 4
+
+# kinds of an index entry
+GOOD = 0
+LOST = 1  # bytes that no record begins in
+TRUNCATED = 2  # the file ends before its record does
+NO_IMAGE = 3  # found when read: shorter than its header says
+
+
+@numba.njit("int64(uint8[::1], int64)", nogil=True, cache=True)
+def _u32(data: Any, at: Any) -> Any:
+    return (
+        np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16 | np.int64(data[at + 3]) << 24
+    )
+
+
+@numba.njit("Tuple((int64, int64, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
+def _record(data: Any, at: Any, stop: Any) -> Any:
+    """Kind of the record at ``at``, its size, its parts, and where the next begins."""
+    size, parts = np.int64(0), np.int64(0)
+    while True:
+        if stop - at < 8:
+            cut = parts > 0 or (stop - at >= 4 and _u32(data, at) == MAGIC)
+            return np.int64(TRUNCATED if cut else LOST), size, parts, stop
+        if _u32(data, at) != MAGIC:
+            return np.int64(LOST), size, parts, at
+        word = _u32(data, at + 4)
+        part, length = word >> 29, word & 0x1FFFFFFF
+        expected = part in (0, 1) if parts == 0 else part in (2, 3)
+        if not expected:
+            return np.int64(LOST), size, parts, at
+        if length > stop - at - 8:
+            return np.int64(TRUNCATED), size, parts, stop
+        size += length + (4 if parts > 0 else 0)
+        parts += 1
+        at = min(stop, at + 8 + (length + 3) // 4 * 4)
+        if part in (0, 3):
+            return np.int64(GOOD), size, parts, at
+
+
+@numba.njit("Tuple((int64, int64))(uint8[::1], int64, int64, int64[:, ::1])", nogil=True, cache=True)
+def walk(data: Any, at: Any, stop: Any, rows: Any) -> Any:
+    """Records from ``at`` until ``stop`` or until ``rows`` is full: how many, and where to go on.
+
+    After damage the next place is looked for where a whole record stands, followed by another or by the end.
+    """
+    n = 0
+    while at < stop and n < len(rows):
+        kind, size, parts, after = _record(data, at, stop)
+        rows[n, START], rows[n, SIZE], rows[n, PARTS], rows[n, KIND] = at, size, parts, kind
+        if kind != GOOD:
+            begin = at
+            after = stop
+            at += 4
+            while stop - at >= 8:
+                if _u32(data, at) == MAGIC:
+                    found, _, _, behind = _record(data, at, stop)
+                    if found == GOOD and (behind == stop or _record(data, behind, stop)[0] == GOOD):
+                        after = at
+                        break
+                at += 4
+            if kind == TRUNCATED and after < stop:
+                rows[n, KIND] = LOST
+            rows[n, SIZE], rows[n, PARTS] = after - begin, 0
+        at = after
+        n += 1
+    return n, at
+
+
+@numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[:, ::1])", nogil=True, cache=True)
+def locate(data: Any, starts: Any, stops: Any, rows: Any) -> None:
+    """Rows of the records whose places are known; each must begin at its start and lie before its stop."""
+    for i in range(len(starts)):
+        kind, size, parts, _ = _record(data, starts[i], stops[i])
+        rows[i, START], rows[i, SIZE], rows[i, PARTS], rows[i, KIND] = starts[i], size, parts, kind
+
+
+@numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], uint8[::1])", nogil=True, cache=True)
+def join(data: Any, rows: Any, at: Any, out: Any) -> None:
+    """The whole data of each GOOD record to ``out[at[i] :]``, the magic numbers between parts put back."""
+    for i in range(len(rows)):
+        if rows[i, KIND] != GOOD:
+            continue
+        place, to = rows[i, START], at[i]
+        for part in range(rows[i, PARTS]):
+            if part > 0:
+                for k in range(4):
+                    out[to + k] = (MAGIC >> 8 * k) & 255
+                to += 4
+            length = _u32(data, place + 4) & 0x1FFFFFFF
+            out[to : to + length] = data[place + 8 : place + 8 + length]
+            to += length
+            place += 8 + (length + 3) // 4 * 4
+
+
+@numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1])", nogil=True, cache=True)
+def read_headers(data: Any, at: Any, sizes: Any, labels: Any, kinds: Any) -> None:
+    """How many labels each image record at ``at[i]`` has; NO_IMAGE where they do not fit into it."""
+    for i in range(len(at)):
+        labels[i] = 0
+        if kinds[i] != GOOD:
+            continue
+        flag = _u32(data, at[i]) if sizes[i] >= IMAGE_HEADER else np.int64(0)
+        if sizes[i] < IMAGE_HEADER or flag > (sizes[i] - IMAGE_HEADER) // 4:
+            kinds[i] = NO_IMAGE
+        else:
+            labels[i] = flag
+
+
+@numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], float32[::1])", nogil=True, cache=True)
+def read_labels(data: Any, at: Any, flags: Any, kinds: Any, to: Any, out: Any) -> None:
+    """The labels: the header's own where the flag is 0, else the ``flag`` numbers behind it."""
+    bits = out.view(np.uint32)
+    for i in range(len(at)):
+        if kinds[i] != GOOD:
+            continue
+        if flags[i] == 0:
+            bits[to[i]] = np.uint32(_u32(data, at[i] + 4))
+        for k in range(flags[i]):
+            bits[to[i] + k] = np.uint32(_u32(data, at[i] + IMAGE_HEADER + 4 * k))
