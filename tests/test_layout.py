@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -11,9 +10,10 @@ FOLDERS = ("cli", "ops", "pipelines", "readers", "writers")
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def tracked() -> list[Path]:
-    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [Path(line) for line in done.stdout.splitlines()]
+def held() -> list[Path]:
+    """Every file of the package, below the root."""
+    found = [p for folder in (*FOLDERS, "dali_run") for p in (ROOT / folder).rglob("*") if p.is_file()]
+    return [p.relative_to(ROOT) for p in found if "__pycache__" not in p.parts and not p.name.startswith(".")]
 
 
 def test_links_lead_to_the_root_folders() -> None:
@@ -27,8 +27,8 @@ def test_links_lead_to_the_root_folders() -> None:
 def test_every_folder_with_code_is_packaged() -> None:
     packages = set(CONFIG["tool"]["setuptools"]["packages"])
     mapped = CONFIG["tool"]["setuptools"]["package-dir"]
-    held = {p.parent for p in tracked() if p.parts[0] in (*FOLDERS, "dali_run") and p.suffix in (".py", ".cu", ".cuh")}
-    names = {".".join(p.parts if p.parts[0] == "dali_run" else ("dali_run", *p.parts)) for p in held}
+    folders = {p.parent for p in held() if p.suffix in (".py", ".cu", ".cuh")}
+    names = {".".join(p.parts if p.parts[0] == "dali_run" else ("dali_run", *p.parts)) for p in folders}
     assert names == packages
     for package, folder in mapped.items():
         assert (ROOT / folder).is_dir(), package
@@ -36,7 +36,7 @@ def test_every_folder_with_code_is_packaged() -> None:
 
 def test_every_file_beside_code_is_packaged_too() -> None:
     patterns = CONFIG["tool"]["setuptools"]["package-data"]["*"]
-    for path in tracked():
+    for path in held():
         if path.parts[0] in FOLDERS and path.suffix not in (".py", ".md"):
             assert any(path.match(p) for p in patterns), f"{path} would be missing from the wheel"
 
