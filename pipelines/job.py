@@ -147,7 +147,7 @@ def write_config(prepared: Prepared) -> WriteConfig:
         path=Path(spec.write.path),
         name=spec.name,
         writer=spec.write.writer,
-        options=spec.write.options,
+        options={k: v.plain() for k, v in spec.write.options.items()},
         samples=spec.write.shard_samples,
         bytes=spec.write.shard_bytes,
         fields=fields,
