@@ -43,8 +43,10 @@ class Context:
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
 
     def reject(self, i: int, code: RejectCode, message: str) -> None:
-        """Sample ``i`` of this call cannot be processed; the engine drops it and reports ``message``."""
-        self.rejects.append(Reject(int(self.samples.slot[i]), code, message))
+        """Sample ``i`` of this call cannot be processed; the engine drops it and reports ``message``, the first one."""
+        slot = int(self.samples.slot[i])
+        if all(r.slot != slot for r in self.rejects):
+            self.rejects.append(Reject(slot, code, message))
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
         """Call ``check`` once the device is done with this batch. It returns the samples (places in this call) whose
