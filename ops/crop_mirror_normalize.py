@@ -79,8 +79,8 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         layout = known_layout(images, self.layouts)
         order, channel = self._order(layout), layout.index("C")
         anchor, shape = self.windows(ctx, images, layout, self.out_of_bounds_policy)
-        affine = self._affine(ctx)
-        shape = self._matching(ctx, shape, channel, affine.mean.shape[1])
+        affine = self.affine(ctx)
+        shape = self.matching(ctx, shape, channel, affine.mean.shape[1])
         padding = self.out_of_bounds_policy in ("pad", "constant")
         if self.pad_output:
             shape[:, channel] = np.where(shape[:, channel] > 0, _powers_of_two(shape[:, channel]), 0)
@@ -95,7 +95,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
 
     gpu = cpu
 
-    def _affine(self, ctx: Context) -> Affine:
+    def affine(self, ctx: Context) -> Affine:
         """[1, K] where mean and std are constants, else [N, K]."""
         mean = ctx.arg("mean") if "mean" in ctx.args else np.array([self.mean], np.float32)
         std = ctx.arg("std") if "std" in ctx.args else np.array([self.std], np.float32)
@@ -106,7 +106,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         mean, mul = np.broadcast_arrays(mean, mul)
         return Affine(mean, mul, np.full_like(mul, self.shift))
 
-    def _matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
+    def matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
         """Empty windows, and rejects, for samples whose channels are not those of mean and std."""
         wrong = (shape[:, channel] != width) & (shape[:, channel] > 0) & (width > 1)
         for i in np.flatnonzero(wrong).tolist():

@@ -14,8 +14,8 @@ WINDOW_SALT = 0x12345678ABCDEFE
 
 def check_window_ranges(aspect: tuple[float, ...], area: tuple[float, ...]) -> None:
     """Raises SpecError where no window can have these ranges of aspect ratio (width/height) and area (fraction)."""
-    for name, values in (("random_aspect_ratio", aspect), ("random_area", area)):
-        if len(values) != 2 or not 0 < values[0] <= values[1]:
+    for name, values, positive in (("random_aspect_ratio", aspect, True), ("random_area", area, False)):
+        if len(values) != 2 or not 0 <= values[0] <= values[1] or (positive and values[0] == 0):
             raise SpecError(f"{name} needs two positive numbers, the smaller first, got {list(values)}")
 
 

@@ -170,17 +170,17 @@ def resample(ctx: Context, plan: Plan, batch: Batch, dtype: DALIDataType | None 
     output_spec(Spec(dtype=from_numpy(batch.dtype)), from_numpy(out_dtype), None)
     shapes = batch.shapes.astype(np.int64)
     shapes[:, first : first + count] = plan.shape
-    shapes = bounded(ctx, plan, shapes, batch, first)
+    shapes = bounded(ctx, plan, shapes, batch.shapes, first)
     out = Batch.allocate(ctx.empty, shapes.astype(np.int32), out_dtype, batch.layout, batch.samples)
     run(ctx, replace(plan, shape=shapes[:, first : first + count]), batch, first, out, None)
     return out
 
 
-def bounded(ctx: Context, plan: Plan, shapes: I64, batch: Batch, first: int) -> I64:
-    """``shapes`` of the output; zeros for samples that it or the values between the passes would make too large,
-    which are rejected."""
-    frames, channels = _around(batch.shapes, first, plan.size.shape[1])
-    extents = batch.shapes[:, first : first + plan.size.shape[1]]
+def bounded(ctx: Context, plan: Plan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
+    """``shapes`` of the output; zeros where it, or the values between the passes, would be too large. Such samples are
+    rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
+    frames, channels = _around(before, first, plan.size.shape[1])
+    extents = before[:, first : first + plan.size.shape[1]]
     between = np.maximum(extents, plan.shape).astype(np.float64).prod(axis=1) * frames * channels
     refused = (shapes.astype(np.float64).prod(axis=1) > MOST_ELEMENTS) | (between >= 2.0**31)
     for i in np.flatnonzero(refused).tolist():
@@ -242,8 +242,10 @@ def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | 
     if finish is None:
         kernels.images(source, np.ascontiguousarray(offsets), *geometry, *_range(rounded), out.data, out.offsets)
     else:
-        kernels.finished_images(source, np.ascontiguousarray(offsets), *geometry, *_range(rounded), out.data,
-                                     out.offsets, finish.factors, finish.strides)  # fmt: skip
+        # Numba has no float16 on the CPU; strided_cpu takes uint16 for it
+        data = out.data.view(np.uint16) if out.dtype == np.float16 else out.data
+        kernels.finished_images(source, np.ascontiguousarray(offsets), *geometry, *_range(rounded), data, out.offsets,
+                                finish.factors, finish.strides)  # fmt: skip
 
 
 def _axes(plan: Plan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:

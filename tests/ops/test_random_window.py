@@ -46,7 +46,10 @@ def test_images_without_pixels_get_windows_without_pixels() -> None:
     assert (shapes[1] > 0).all()
 
 
-@pytest.mark.parametrize(("aspect", "area"), [((2.0, 1.0), (0.1, 1.0)), ((1.0, 2.0), (0.0, 1.0)), ((1.0,), (0.1, 1.0))])
+@pytest.mark.parametrize(
+    ("aspect", "area"),
+    [((2.0, 1.0), (0.1, 1.0)), ((1.0, 2.0), (-0.1, 1.0)), ((0.0, 2.0), (0.1, 1.0)), ((1.0,), (0.1, 1.0))],
+)
 def test_impossible_ranges_are_refused(aspect: tuple[float, ...], area: tuple[float, ...]) -> None:
     with pytest.raises(SpecError, match="two positive numbers"):
         check_window_ranges(aspect, area)

@@ -1,0 +1,117 @@
+"""Operators that only the compiler makes: chains joined into one pass over the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+
+from .base import Arg, Operator, Spec
+from .batch import I32, I64, Batch
+from .context import Context
+from .crop_mirror_normalize import CropMirrorNormalize
+from .resample import Finish, Plan, bounded, run
+from .resize import Resampling, Resize, shaped
+from .strided import row_major
+from .types import to_numpy
+
+T = TypeVar("T")
+RESIZE, NORMALIZE = "resize.", "normalize."
+"""What the argument inputs of the joined operators are called: ``resize.size``, ``normalize.mirror``."""
+
+
+def joined_arguments(resize: Mapping[str, T], normalize: Mapping[str, T]) -> dict[str, T]:
+    """The argument inputs of a resampling operator and of crop_mirror_normalize as those of the joined operator."""
+    return {RESIZE + k: v for k, v in resize.items()} | {NORMALIZE + k: v for k, v in normalize.items()}
+
+
+def can_join(resize: Operator, normalize: Operator, images: Spec) -> bool:
+    """Whether ``normalize`` after ``resize`` of ``images`` can run as `ResizeCropMirrorNormalize`."""
+    return (
+        isinstance(resize, Resampling)
+        and not (isinstance(resize, Resize) and resize.save_attrs)
+        and resize.dtype is None
+        and isinstance(normalize, CropMirrorNormalize)
+        and normalize.out_of_bounds_policy == "error"
+        and not normalize.pad_output
+        and normalize.output_layout in ("CHW", "HWC")
+        and (images.layout == "HWC" or (images.layout == "" and images.ndim == 3))
+    )
+
+
+class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normalize"):
+    """A resampling operator and the crop_mirror_normalize after it; equal to both, one after the other.
+
+    Only the window that stays is resampled. Resized values are rounded to the input's type as they would be between
+    the two.
+    """
+
+    bound = Resampling.bound
+
+    resize: Annotated[Any, Arg("the resampling operator")]
+    normalize: Annotated[Any, Arg("the crop_mirror_normalize operator")]
+
+    def infer(self, *specs: Spec) -> Spec:
+        result: Spec = self.normalize.infer(self.resize.infer(*specs))
+        return result
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        wanted = sampling(ctx, self, images.shapes.astype(np.int64), images.dtype)
+        out = Batch.allocate(ctx.empty, wanted.shapes, wanted.dtype, wanted.layout, images.samples)
+        affine = self.normalize.affine(part(ctx, self.normalize, NORMALIZE))
+        factors = np.stack([affine.mean, affine.mul, affine.add], axis=2)
+        run(ctx, wanted.plan, images, 0, out, Finish(factors, _strides(wanted.shapes, wanted.layout)))
+        return out
+
+    gpu = cpu
+
+    def sampling(self, ctx: Context, shapes: I64) -> Sampling:
+        """The window that is left of images of ``shapes``; samples without one are rejected."""
+        second = part(ctx, self.normalize, NORMALIZE)
+        normalize: CropMirrorNormalize = self.normalize
+        plan: Plan = self.resize.plan(part(ctx, self.resize, RESIZE), shapes, (0, 2))
+        resized = np.concatenate([plan.shape, shapes[:, 2:]], axis=1)
+        anchor, shape = normalize.windows(second, shaped(second, resized), "HWC", normalize.out_of_bounds_policy)
+        shape = normalize.matching(second, shape, 2, normalize.affine(second).mean.shape[1])
+        shape = bounded(ctx, plan.window(anchor[:, :2], shape[:, :2]), shape, shapes, 0)
+        mirror = second.arg("mirror", np.int64) != 0
+        plan = plan.window(anchor[:, :2], shape[:, :2]).mirrored(np.stack([np.zeros_like(mirror), mirror], axis=1))
+        order = ["HWC".index(letter) for letter in normalize.output_layout]
+        return Sampling(plan, shape[:, order].astype(np.int32), to_numpy(normalize.dtype), normalize.output_layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What an operator that resamples makes of N images."""
+
+    plan: Plan
+    shapes: I32
+    """[N, 3] of the results, in ``layout``."""
+    dtype: np.dtype[Any]
+    layout: str
+
+
+def sampling(ctx: Context, op: Resampling | ResizeCropMirrorNormalize, shapes: I64, dtype: np.dtype[Any]) -> Sampling:
+    """What ``op`` makes of images of ``shapes`` [N, 3] (height, width, channels) and type ``dtype``, without them.
+
+    Samples that it cannot make are rejected and come out empty.
+    """
+    if isinstance(op, ResizeCropMirrorNormalize):
+        return op.sampling(ctx, shapes)
+    plan = op.plan(ctx, shapes, (0, 2))
+    results = bounded(ctx, plan, np.concatenate([plan.shape, shapes[:, 2:]], axis=1), shapes, 0)
+    result = dtype if op.dtype is None else to_numpy(op.dtype)
+    return Sampling(replace(plan, shape=results[:, :2]), results.astype(np.int32), result, "HWC")
+
+
+def part(ctx: Context, op: Operator, prefix: str) -> Context:
+    """``ctx`` as operator ``op`` of a joined one sees it; what it rejects is rejected here."""
+    return replace(ctx, op=op, args={k.removeprefix(prefix): v for k, v in ctx.args.items() if k.startswith(prefix)})
+
+
+def _strides(shapes: I32, layout: str) -> I64:
+    """Elements between rows, columns and channels of packed images of ``shapes`` [N, 3]: [N, 3]."""
+    inner = row_major(shapes.astype(np.int64))
+    return inner[:, [layout.index(letter) for letter in "HWC"]]
