@@ -273,8 +273,8 @@ class Writer:
         runs. For what `refuse`'s carry is too small for."""
         return None
 
-    def check_root(self, root: Path) -> None:
-        """Raises JobError where a new job must not write into directory ``root``."""
+    def check_root(self, root: Path, others: Sequence[str]) -> None:
+        """Raises JobError where a new job must not write into directory ``root``, which holds ``others`` already."""
 
 
 def writers() -> dict[str, type[Writer]]:

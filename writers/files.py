@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +40,7 @@ class Files(Writer, name="files", suffix=".jsonl"):
             if config.extension == "jsonl":
                 raise SpecError(f"field {name!r}: extension jsonl is taken by the shards' listings")
 
-    def check_root(self, root: Path) -> None:
-        others = sorted(e for e in os.listdir(root) if not e.startswith(".dali-run") and e != "rejects.jsonl")
+    def check_root(self, root: Path, others: Sequence[str]) -> None:
         if others:
             raise JobError(f"{root} is not empty (it holds {others[0]}); the files writer needs a directory of its own")
 

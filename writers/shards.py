@@ -171,12 +171,11 @@ class Output:
         for entry in sorted(os.listdir(self.config.path)):
             if entry.startswith(prefix) and f".tmp-{self._side.tag}" in entry:
                 files_io.remove(self.config.path / entry)
-        if self._journal.done:
-            return
         # Only the shard after the journal's last can have been published without its line.
         stem = self._stem(self._next)
+        listed = {info["name"].split("/")[0] for entry in self._journal.entries for info in entry["files"]}
         for entry in sorted(os.listdir(self.config.path)):
-            if entry.startswith(stem + "."):
+            if entry.startswith(stem + ".") and entry not in listed:
                 files_io.remove(self.config.path / entry)
 
     # -- what there is to do --------------------------------------------------------------------------------------
@@ -518,7 +517,8 @@ def _refuse_foreign(side: _Side, config: WriteConfig, writer: Writer) -> None:
                 f"{config.path} already holds {entry}, and no journal that knows of it; choose another path, or remove "
                 "it"
             )
-    writer.check_root(config.path)
+    own = {p.name for p in (side.lock, side.journal)}
+    writer.check_root(config.path, [e for e in sorted(os.listdir(config.path)) if e not in own])
 
 
 @contextlib.contextmanager

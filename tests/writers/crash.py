@@ -1,0 +1,146 @@
+"""Kill a job at chosen file operations and see what is left. Run as a program, so that it may fork: one process,
+warmed up once, makes a child for each kill.
+
+    python -m tests.writers.crash tfrecord DIR --points 40
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dali_run.writers import files_io
+from tests.writers.helpers import JOBS, Job, digest
+
+CUT = 2500
+"""Bytes that a write takes at once here, so that kills happen inside of writes too."""
+KILLED = 77
+
+
+@dataclass
+class Count:
+    """Counts operations; ends the process before the ``kill_at``-th, if any."""
+
+    kill_at: int = 0
+    power: bool = False
+    """The machine dies, not the process: what was not fsynced is gone."""
+    n: int = 0
+    synced: dict[str, int] = field(default_factory=dict)
+    renamed: list[tuple[str, str]] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    def __call__(self, operation: str, path: str) -> int | None:
+        self.n += 1
+        self.log.append(f"{operation} {os.path.basename(path)}")
+        if self.n == self.kill_at:
+            if self.power:
+                self._lose()
+            os._exit(KILLED)
+        if self.power:
+            self._follow(operation, path)
+        return CUT
+
+    def _follow(self, operation: str, path: str) -> None:
+        if operation == "open" and not path.endswith(".lock"):
+            self.synced[path] = os.path.getsize(path) if os.path.exists(path) else 0
+        elif operation == "fsync" and os.path.isdir(path):
+            self.renamed = [r for r in self.renamed if os.path.dirname(r[1]) != path]
+        elif operation == "fsync":
+            self.synced[path] = os.path.getsize(path)
+        elif operation == "truncate":
+            self.synced[path] = 0  # any length may be found again; the shortest is the hardest
+        elif operation == "rename":
+            self.renamed.append(("", path))
+
+    def _lose(self) -> None:
+        for path, size in self.synced.items():
+            if os.path.exists(path) and os.path.getsize(path) > size:
+                os.truncate(path, size)
+        for _, path in self.renamed:
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.exists(path):
+                os.unlink(path)
+
+
+def die(act: Callable[[], object], hook: Count) -> bool:
+    """``act`` in a child with ``hook``; whether the hook killed it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            files_io.set_hook(hook)
+            act()
+            code = 0
+        os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code not in (0, KILLED):
+        raise AssertionError(f"the child ended with {code}")
+    return code == KILLED
+
+
+def check_final(path: Path, expected: dict[str, str]) -> None:
+    """Every file under a final name is complete, whenever the job is killed; logs are beginnings of the finished ones."""
+    for name, content in digest(path).items():
+        hidden = name.startswith(".")
+        log = name in ("journal.jsonl", "rejects.jsonl")
+        if not hidden and not log and expected.get(name) != content:
+            raise AssertionError(f"{name} has its final name, but not its final content")
+
+
+def kill_and_resume(job: Job, root: Path, expected: dict[str, str], kills: list[int], power: bool) -> int:
+    """Kill the job at each of ``kills`` in turn, then let it finish. Returns positions done twice."""
+    path = root / "killed"
+    shutil.rmtree(path, ignore_errors=True)
+    for at in kills:
+        if not die(lambda: job.run(path), Count(at, power)):
+            break
+        if path.exists():
+            check_final(path, expected)
+    journal = path / "journal.jsonl"
+    before = journal.read_text().count('"shard"') if journal.exists() else 0
+    out = job.run(path)
+    found = digest(path)
+    if found != expected:
+        wrong = sorted(k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k))
+        raise AssertionError(
+            f"after kills at {kills}{' of the power' * power}: {wrong} differ from an uninterrupted run"
+        )
+    if out.written + out.rejected != job.total:
+        raise AssertionError(f"after kills at {kills}: {out.written} written + {out.rejected} rejected != {job.total}")
+    return before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--points", type=int, default=20)
+    parser.add_argument("--double", type=int, default=4)
+    args = parser.parse_args()
+    job: Job = JOBS[args.job]
+    count = Count()
+    files_io.set_hook(count)
+    job.run(args.root / "expected")
+    files_io.set_hook(None)
+    expected = digest(args.root / "expected")
+    points = sorted({1 + k * (count.n - 1) // max(1, args.points - 1) for k in range(args.points)})
+    for power in (False, True):
+        for at in points:
+            kill_and_resume(job, args.root, expected, [at], power)
+        for k in range(args.double):
+            first = points[(k * 7 + 3) % len(points)]
+            kill_and_resume(job, args.root, expected, [first, 5 + 9 * k, 3 + 4 * k], power)
+    json.dump({"operations": count.n, "kills": 2 * (len(points) + args.double)}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

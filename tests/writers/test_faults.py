@@ -1,0 +1,83 @@
+"""I/O errors at every file operation: a JobError that names path and errno, nothing half-written, resumable."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from dali_run.ops.errors import JobError
+from dali_run.writers import files_io
+from tests.writers.crash import check_final
+from tests.writers.helpers import JOBS, digest
+
+
+class Failing:
+    """The ``at``-th operation fails, and with ``lasting`` all later ones that need space."""
+
+    def __init__(self, at: int, code: int, lasting: bool) -> None:
+        self.at, self.code, self.lasting, self.n = at, code, lasting, 0
+        self.failed = False
+
+    def __call__(self, operation: str, path: str) -> int | None:
+        self.n += 1
+        if self.n == self.at or (self.lasting and self.failed and operation in ("open", "write", "mkdir", "fsync")):
+            self.failed = True
+            raise OSError(self.code, os.strerror(self.code), path)
+        return 5000
+
+
+@pytest.fixture(autouse=True)
+def no_hook() -> object:
+    yield
+    files_io.set_hook(None)
+
+
+def inject(name: str, root: Path, code: int, lasting: bool, step: int) -> int:
+    """Fail operation 1, 1 + step, ... until the job runs through; after each, resume. Returns how many were injected."""
+    job = JOBS[name]
+    job.run(root / "expected")
+    expected = digest(root / "expected")
+    at = 1
+    while True:
+        path = root / f"out{at}"
+        hook = Failing(at, code, lasting)
+        files_io.set_hook(hook)
+        try:
+            job.run(path)
+        except JobError as e:
+            assert errno.errorcode[code] in str(e)
+            assert str(root) in str(e)
+            assert "run the same command again" in str(e)
+        else:
+            # Only what cannot be lost may fail unheard: tidying up after everything is published.
+            assert not hook.failed or (path / "manifest.json").exists()
+        files_io.set_hook(None)
+        if path.exists():
+            check_final(path, expected)
+        job.run(path)
+        assert digest(path) == expected, f"after {errno.errorcode[code]} at operation {at}"
+        if not hook.failed:
+            return at // step
+        at += step
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_disk_full_at_every_operation(tmp_path: Path, lasting: bool) -> None:
+    assert inject("tfrecord", tmp_path, errno.ENOSPC, lasting, 1) > 80
+
+
+@pytest.mark.parametrize("name", ["lmdb", "webdataset", "numpy", "recordio", "files", "tfrecord_both"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+def test_errors_for_every_writer(tmp_path: Path, name: str, code: int) -> None:
+    assert inject(name, tmp_path, code, code == errno.EROFS, 9 if name != "files" else 37) >= 8
+
+
+def test_the_message_says_what_to_do(tmp_path: Path) -> None:
+    files_io.set_hook(Failing(12, errno.ENOSPC, True))
+    with pytest.raises(
+        JobError, match=r"cannot write .*train-00000.*No space left on device \(ENOSPC\); put that right"
+    ):
+        JOBS["tfrecord"].run(tmp_path)
