@@ -24,8 +24,8 @@ class NpyHeader:
     """Of the first element, from the start of the file."""
 
 
-def read_header(data: memoryview) -> NpyHeader:
-    """The header of a .npy file in memory. Nothing is unpickled.
+def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
+    """The header of a .npy file in memory, or of one of ``size`` bytes that starts with ``data``. Nothing is unpickled.
 
     Raises SampleError: no .npy, a type that is no number or boolean, or fewer bytes than the shape needs.
     """
@@ -42,11 +42,13 @@ def read_header(data: memoryview) -> NpyHeader:
         raise SampleError("unsupported", f".npy of type {dtype.str!r}: only booleans, integers and floats are read")
     if any(d < 0 for d in shape):
         raise SampleError("corrupt_record", f"the .npy header claims the shape {shape}")
-    size = dtype.itemsize
+    needed = dtype.itemsize
     for d in shape:
-        size *= d
-    if head.tell() + size > len(data):
-        raise SampleError("truncated", f"the .npy file has {len(data)} bytes, its header asks for {head.tell() + size}")
+        needed *= d
+    needed += head.tell()
+    size = len(data) if size is None else size
+    if needed > size:
+        raise SampleError("truncated", f"the .npy file has {size} bytes, its header asks for {needed}")
     return NpyHeader(dtype, shape, fortran_order, head.tell())
 
 

@@ -230,7 +230,7 @@ class File(Reader, name="readers.file"):
         labels: list[int] = []
         folders = subdirectories(root, wanted_dir)
         for label, folder in enumerate(folders):
-            inside = sorted(filter(wanted_file, _list(os.path.join(os.fsencode(root), folder))))
+            inside = sorted(filter(wanted_file, list_folder(os.path.join(os.fsencode(root), folder))))
             prefix = folder + b"/"
             names += [prefix + name for name in inside]
             labels += [label] * len(inside)
@@ -252,7 +252,8 @@ def subdirectories(root: str, wanted: Callable[[bytes], object]) -> list[bytes]:
         raise JobError(f"{root} cannot be listed: {e.strerror}") from None
 
 
-def _list(folder: bytes) -> list[bytes]:
+def list_folder(folder: bytes) -> list[bytes]:
+    """Names in a folder. Raises JobError."""
     try:
         return os.listdir(folder)
     except OSError as e:

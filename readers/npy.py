@@ -1,0 +1,205 @@
+"""readers.numpy: arrays of .npy files, whole or a region of each."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch
+from ..ops.context import Context
+from ..ops.errors import JobError, SampleError, SpecError
+from ..ops.npy import NpyHeader, read_header
+from ..ops.slice import Slice
+from ..ops.strided import Border, pad, run, whole, window
+from .base import Reader
+from .file import FileSet, list_folder, matcher, subdirectories
+
+I64 = npt.NDArray[np.int64]
+
+_MAX_EXTENT = 2**31 - 1
+_HEADERS_KEPT = 4096
+_LONGEST_HEADER = 1 << 14
+
+
+class _Arrays(FileSet):
+    """Files of arrays. The first that can be read says the type and the number of dimensions of all."""
+
+    def __init__(self, root: str | None, names: list[bytes], reader: Numpy, *, only_files: bool) -> None:
+        super().__init__(root, names, only_files=only_files)
+        self._reader = reader
+        self._headers: dict[tuple[bytes, int], NpyHeader] = {}
+        first = self._first()
+        self._model, self._dtype = first, first.dtype.newbyteorder("=")
+
+    def _first(self) -> NpyHeader:
+        problem = "it has no files"
+        for i in range(min(len(self), 100)):
+            try:
+                with open(self.path(i), "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
+                    return self._header(memoryview(file.read(_LONGEST_HEADER)), os.fstat(file.fileno()).st_size)
+            except (OSError, SampleError) as e:
+                problem = f"{self.path(i)}: {e}"
+        raise JobError(f"no array can be read: {problem}")
+
+    def _header(self, data: memoryview, size: int) -> NpyHeader:
+        """The header of a file of ``size`` bytes that starts with ``data``. Raises SampleError."""
+        length = int.from_bytes(data[8:10], "little") + 10 if bytes(data[6:7]) == b"\1" else _LONGEST_HEADER
+        key = (bytes(data[: min(length, _LONGEST_HEADER)]), size)
+        header = self._headers.get(key)
+        if header is None:
+            header = read_header(data, size)
+            if max(header.shape, default=0) > _MAX_EXTENT:
+                raise SampleError("too_large", f"an extent of {list(header.shape)} is larger than {_MAX_EXTENT}")
+            if len(self._headers) >= _HEADERS_KEPT:
+                self._headers.clear()
+            self._headers[key] = header
+        return header
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        files = self.read(ctx, ctx.samples.index)
+        n, ndim, itemsize = len(files), len(self._model.shape), self._dtype.itemsize
+        shapes, at = np.zeros((n, ndim), np.int32), np.zeros(n, np.int64)
+        fortran = np.zeros(n, np.bool_)
+        refused = {r.slot for r in ctx.rejects}
+        data: npt.NDArray[np.uint8] = files.data
+        for i, (start, size) in enumerate(zip(files.offsets.tolist(), files.sizes.tolist(), strict=True)):
+            if int(ctx.samples.slot[i]) in refused:
+                continue
+            try:
+                header = self._header(data[start : start + size].data, size)
+                self._compare(header)
+            except SampleError as e:
+                ctx.reject(i, e.code, str(e))
+                continue
+            first = start + header.offset
+            stop = first + itemsize * math.prod(header.shape)
+            if first % itemsize:  # an unusual header: move the elements to where they can be viewed
+                data[start : start + stop - first] = data[first:stop].copy()
+                first, stop = start, start + stop - first
+            if not header.dtype.isnative:
+                data[first:stop].view(self._dtype).byteswap(inplace=True)
+            shapes[i], at[i], fortran[i] = header.shape, first // itemsize, header.fortran_order
+        elements = data[: len(data) // itemsize * itemsize].view(self._dtype)
+        arrays = Batch(elements, at, shapes, "", ctx.samples)
+        if not fortran.any() and not self._reader.has_region:
+            return (arrays,)
+        return (self._cut(ctx, arrays, fortran),)
+
+    def _compare(self, header: NpyHeader) -> None:
+        if header.dtype.newbyteorder("=") != self._dtype:
+            raise SampleError("unsupported", f"holds {header.dtype.name}, the first file {self._dtype.name}")
+        if len(header.shape) != len(self._model.shape):
+            raise SampleError(
+                "bad_shape", f"has {len(header.shape)} dimensions, the first file {len(self._model.shape)}"
+            )
+
+    def _cut(self, ctx: Context, arrays: Batch, fortran: npt.NDArray[np.bool_]) -> Batch:
+        plan = whole(arrays)
+        if fortran.any():
+            extents = arrays.shapes.astype(np.int64)
+            columns = np.cumprod(
+                np.concatenate([np.ones((len(extents), 1), np.int64), extents[:, :-1]], axis=1), axis=1
+            )
+            plan = replace(plan, stride=np.where(fortran[:, None], columns[:, : arrays.ndim], plan.stride))
+        reader = self._reader
+        if reader.has_region:
+            region = reader.region(arrays.ndim)
+            asked = Context(op=region, stage="cpu", samples=ctx.samples, rejects=ctx.rejects,
+                            args={k.replace("roi_", ""): v for k, v in ctx.args.items()})  # fmt: skip
+            plan = pad(window(plan, *region.windows(asked, arrays, ())), Border.FILL, reader.fill_value)
+        return run(ctx, plan, arrays)
+
+
+class Numpy(Reader, name="readers.numpy"):
+    """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files.
+
+    Booleans, integers and floats of either byte order; Fortran order is put into C order. All files share the type and
+    the number of dimensions of the first. Nothing is unpickled.
+    """
+
+    aliases = ("numpy_reader", "readers._numpy")
+    example = "{op: readers.numpy, file_root: ./volumes, roi_start: [0, 16, 16], roi_shape: [64, 64, 64], out: volumes}"
+    shuffles_list: ClassVar[bool] = True
+
+    file_root: Annotated[str | None, Arg("folder, or what relative names in a list start from")] = None
+    files: Annotated[tuple[str, ...] | None, Arg("names of files")] = None
+    file_list: Annotated[str | None, Arg("text file with a name on every line")] = None
+    file_filter: Annotated[str, Arg("pattern of file names below file_root")] = "*.npy"
+    roi_start: Annotated[tuple[int, ...] | None, Arg("first element of the region", per_sample=True)] = None
+    roi_end: Annotated[tuple[int, ...] | None, Arg("element behind the last", per_sample=True)] = None
+    roi_shape: Annotated[tuple[int, ...] | None, Arg("extents of the region", per_sample=True)] = None
+    rel_roi_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
+    rel_roi_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None
+    rel_roi_shape: Annotated[tuple[float, ...] | None, Arg("shape, in parts of the extent", per_sample=True)] = None
+    roi_axes: Annotated[tuple[int, ...], Arg("axes that the region speaks of; all by default")] = ()
+    out_of_bounds_policy: Annotated[
+        Literal["error", "pad", "trim_to_shape"], Arg("what to do where the region reaches outside")
+    ] = "error"
+    fill_value: Annotated[float, Arg("what stands outside, for policy pad")] = 0.0
+    cache_header_information: Annotated[bool, Arg("keep headers", ignored="they are always kept")] = False
+    register_buffers: Annotated[bool, Arg("for GPUDirect Storage", ignored="files are read by the CPU")] = True
+    use_o_direct: Annotated[bool, Arg("read past the page cache", ignored="the page cache is used")] = False
+
+    @property
+    def has_region(self) -> bool:
+        """A part of each array is asked for."""
+        return any(self.given(f"{a}roi_{b}") for a in ("", "rel_") for b in ("start", "end", "shape"))
+
+    def region(self, ndim: int) -> Slice:
+        """The slice that cuts the region out of arrays of ``ndim`` dimensions."""
+        constants = {n.replace("roi_", ""): getattr(self, n) for n in _REGION if n not in self.per_sample}
+        arguments: dict[str, Any] = {k: v for k, v in constants.items() if v is not None}
+        inputs = frozenset(n.replace("roi_", "") for n in _REGION if n in self.per_sample)
+        axes = self.roi_axes or tuple(range(ndim))
+        return Slice(
+            axes=axes, out_of_bounds_policy=self.out_of_bounds_policy, per_sample=inputs, **arguments
+        )  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        if self.files is not None and self.file_list is not None:
+            raise SpecError("files and file_list exclude each other")
+        if self.files is None and self.file_list is None and self.file_root is None:
+            raise SpecError("needs one of file_root, files and file_list")
+        if self.files is not None and (not self.files or any("\0" in f for f in self.files)):
+            raise SpecError("files names no files")
+        if self.has_region:
+            self.region(max(self.roi_axes, default=0) + 1).check()
+        elif self.given("roi_axes"):
+            raise SpecError("roi_axes belong to a region: give roi_start, roi_end or roi_shape too")
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        return (Spec(),)
+
+    def open(self) -> _Arrays:
+        if self.files is not None:
+            return _Arrays(self.file_root, [os.fsencode(f) for f in self.files], self, only_files=False)
+        if self.file_list is not None:
+            try:
+                lines = Path(self.file_list).read_bytes().splitlines()
+            except OSError as e:
+                raise JobError(f"{self.file_list} cannot be read: {e.strerror}") from None
+            names = [line.strip() for line in lines if line.strip()]
+            if not names or any(b"\0" in n for n in names):
+                raise JobError(f"{self.file_list} lists no files")
+            root = os.path.dirname(self.file_list) if self.file_root is None else self.file_root
+            return _Arrays(root or None, names, self, only_files=False)
+        assert self.file_root is not None
+        wanted = matcher((self.file_filter,), case_sensitive=True)
+        names = sorted(filter(wanted, list_folder(os.fsencode(self.file_root))))
+        for folder in subdirectories(self.file_root, matcher(None, case_sensitive=True)):
+            inside = sorted(filter(wanted, list_folder(os.path.join(os.fsencode(self.file_root), folder))))
+            names += [folder + b"/" + name for name in inside]
+        if not names:
+            raise JobError(f"{self.file_root} has no files that match {self.file_filter}")
+        return _Arrays(self.file_root, names, self, only_files=True)
+
+
+_REGION = ("roi_start", "roi_end", "roi_shape", "rel_roi_start", "rel_roi_end", "rel_roi_shape")
