@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ Array = npt.NDArray[Any]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
-_BLOCK = 1 << 15
+_BLOCK = 1 << 16
 """Elements calculated at a time on the CPU: what a few temporaries of fit into the cache."""
 _LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
@@ -173,17 +174,26 @@ def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
 
 
 def _flat(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
-    """All samples as one row of elements; values of one a sample are repeated."""
+    """All samples as one row of elements, calculated in blocks. Values of one a sample are repeated where samples are
+    small; blocks do not cross samples where they are large."""
     sizes = out.sizes
+    large = not all(given.full) and bool(sizes.sum() >= len(sizes) * (_BLOCK >> 3))
     rows: list[Array] = []
     for k, b in enumerate(batches):
         if given.full[k]:
             rows.append(_elements(b, int(sizes.sum())))
         else:
-            rows.append(np.repeat(b.data[b.offsets], sizes))
-    for lo in range(0, len(out.data), _BLOCK):
-        part = {n: r[lo : lo + _BLOCK] for n, r in zip(names, rows, strict=True)}
-        out.data[lo : lo + _BLOCK] = evaluate(what, part)
+            values = b.data[b.offsets]
+            rows.append(values if large else np.repeat(values, sizes))
+    limits = [0, *np.cumsum(sizes).tolist()] if large else [0, len(out.data)]
+    for i, (start, end) in enumerate(pairwise(limits)):
+        for lo in range(start, end, _BLOCK):
+            hi = min(lo + _BLOCK, end)
+            part = {
+                n: r[i : i + 1] if large and not full else r[lo:hi]
+                for n, r, full in zip(names, rows, given.full, strict=True)
+            }
+            out.data[lo:hi] = evaluate(what, part)
 
 
 def _elements(b: Batch, count: int) -> Array:

@@ -207,6 +207,14 @@ def test_blocks_do_not_show() -> None:
     np.testing.assert_array_equal(calculate("a * 3.0 - 1.0", batch(values)).sample(0), values * 3 - 1)
 
 
+def test_large_samples_with_a_number_each() -> None:
+    large = [np.arange(n, dtype=np.float32) for n in (70_001, 131_072, 9)]
+    check_against_numpy("a * b + 1", large, [np.float32(k) for k in (2, 3, 4)])
+    samples = batch(*large)
+    some = samples.take(np.array([1]))
+    np.testing.assert_array_equal(calculate("a + b", some, some.take([0])).sample(0), large[1] * 2)
+
+
 def test_what_does_not_broadcast_is_rejected_alone() -> None:
     rejects: list[Any] = []
     a = batch(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))
