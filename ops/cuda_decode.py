@@ -50,7 +50,7 @@ class CudaDecoder:
         rows = headers.jpeg.copy()
         rows["status"] = np.where(which, rows["status"], jpeg_header.UNSUPPORTED)
         rows["orientation"] = headers.orientation
-        low = int(encoded.offsets.min()) if len(encoded) else 0
+        low = int(encoded.offsets.min()) if len(encoded) else 0  # as uploaded
         return jpeg_gpu.plan_decode(rows, encoded.offsets - low, encoded.sizes, windows)
 
     def run(self, ctx: Context, encoded: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:

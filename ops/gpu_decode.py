@@ -384,14 +384,18 @@ class HostPart:
             good = np.flatnonzero(job.headers.good[which])
             if len(good) == 0:
                 continue
-            item = job.rules.dtype.itemsize
-            table = np.zeros(len(good), RANGE)
-            on_device = job.lane.to_device(part)
-            table["source"] = on_device.offsets[good] * item
-            table["destination"] = job.out.offsets[which[good]] * item
-            table["size"] = part.sizes[good] * item
-            (ranges,) = job.lane.upload(table.view(np.uint8))
-            job.lane.launch("image.cu", "scatter", (32, len(good)), _BLOCK, on_device.data, ranges, job.out.data)
+            scatter(job.lane, job.lane.to_device(part.take(good)), job.out, which[good])
+
+
+def scatter(lane: Lane, part: Batch, out: Batch, where: I64) -> None:
+    """Copy the samples of ``part`` to places ``where`` of ``out``, both on the device and of the same shapes."""
+    item = out.dtype.itemsize
+    table = np.zeros(len(where), RANGE)
+    table["source"] = part.offsets * item
+    table["destination"] = out.offsets[where] * item
+    table["size"] = np.minimum(part.sizes, out.sizes[where]) * item
+    (ranges,) = lane.upload(table.view(np.uint8))
+    lane.launch("image.cu", "scatter", (32, len(where)), _BLOCK, part.data, ranges, out.data)
 
 
 def thread_count() -> int:

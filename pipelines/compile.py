@@ -79,7 +79,7 @@ def compile_graph(graph: Graph, target: Target, seed: int = 0, *, fusing: bool =
     seeds = assign_seeds(graph, seed)
     fused: tuple[str, ...] = ()
     if fusing:
-        graph, fused, kept = fuse(graph)
+        graph, fused, kept = fuse(graph, target)
         verify(graph, "fuse")
         seeds = {new: seeds[old] for new, old in kept.items() if old in seeds}
     return Plan(graph, target, schedule(graph), seeds, seed, fused)

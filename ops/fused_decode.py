@@ -1,0 +1,122 @@
+"""Decode and resize on a GPU as one operator: planes go through the resampling kernel without a picture between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+
+from .base import Arg, Operator, Spec, outputs_of
+from .batch import I64, Batch
+from .context import Context
+from .decoders import Image, ImageCrop, ImageDecoder, ImageRandomCrop
+from .fused import ResizeCropMirrorNormalize, Sampling, part, sampling
+from .random_resized_crop import RandomResizedCrop
+from .resize import Resampling, Resize, ResizeCropMirror
+from .types import DALIDataType, DALIImageType, to_numpy
+
+T = TypeVar("T")
+DECODE, RESIZE = "decode.", "then."
+"""What the argument inputs of the joined operators are called: ``decode.crop``, ``then.resize.size``."""
+
+
+def decoder_arguments(decode: Mapping[str, T], then: Mapping[str, T]) -> dict[str, T]:
+    """The argument inputs of a decoder and of the operator after it as those of the joined operator."""
+    return {DECODE + k: v for k, v in decode.items()} | {RESIZE + k: v for k, v in then.items()}
+
+
+def can_decode_into(decode: Operator, then: Operator) -> bool:
+    """Whether ``then`` after ``decode`` can run as `DecodeResize`."""
+    if not isinstance(decode, (Image, ImageRandomCrop, ImageCrop)) or not _our_kernels(decode):
+        return False
+    if isinstance(then, ResizeCropMirrorNormalize):
+        normalize = then.normalize
+        fixed = not {"mean", "std"} & normalize.per_sample
+        return fixed and normalize.dtype in (DALIDataType.FLOAT, DALIDataType.FLOAT16, DALIDataType.UINT8)
+    plain = isinstance(then, (Resize, ResizeCropMirror, RandomResizedCrop)) and then.dtype is None
+    return plain and not (isinstance(then, Resize) and then.save_attrs) and not (then.random and decode.random)
+
+
+def _our_kernels(decode: ImageDecoder) -> bool:
+    wanted = decode.output_type in (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY)
+    return wanted and decode.dtype is DALIDataType.UINT8 and decode.jpeg_decoder == "auto"
+
+
+class DecodeResize(Operator, name="_fused.decode_resize"):
+    """A decoder, a resampling operator and perhaps crop_mirror_normalize; equal to them, one after the other, up to
+    one level. Only blocks that the result shows go through the inverse DCT."""
+
+    bound = Resampling.bound
+
+    decode: Annotated[Any, Arg("the decoder")]
+    resize: Annotated[Any, Arg("the resampling operator, or one joined with crop_mirror_normalize")]
+
+    def infer(self, *specs: Spec) -> Spec:
+        result: Spec = self.resize.infer(self.decode.infer(*specs))
+        return result
+
+    def mixed(self, ctx: Context, encoded: Batch) -> Batch:
+        from .cuda_decode import OUTPUT_TYPES, cuda_decoder, takes
+        from .gpu_decode import scatter
+        from .host_decode import cut, read_headers
+        from .jpeg_gpu import limit, resize_output, source_windows
+
+        decode: ImageDecoder = self.decode
+        first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
+        headers = read_headers(first, encoded, decode.rules)
+        which = takes(headers, decode.rules)
+        if ctx.attempt or not which.any():
+            return self._apart(ctx, encoded)
+        extents = np.stack([headers.height, headers.width], axis=1)
+        domain = None
+        windows = decode.cuts(first)
+        if windows is not None:
+            corners, extents = cut(first, headers, windows)
+            domain = corners, corners + extents
+        wanted = self._sampling(second, extents)
+        plan = wanted.plan
+        if domain is not None:
+            corner = domain[0].astype(np.float32)
+            plan = replace(plan, lo=plan.lo + corner, hi=plan.hi + corner)
+        decoder = cuda_decoder(ctx.device)
+        planned = decoder.plan(headers, encoded, which & headers.good)
+        output = resize_output(
+            planned, plan, domain=domain, output_type=OUTPUT_TYPES[decode.output_type], **self._finish()
+        )
+        limit(planned, source_windows(output))
+        out = Batch.allocate(ctx.empty, wanted.shapes, wanted.dtype, wanted.layout, encoded.samples)
+        decoder.run(ctx, encoded, planned, output, out.data)
+        left = np.flatnonzero(headers.good & (planned.status != 0))
+        if len(left):
+            scatter(ctx.device, self._apart(_some(ctx, left), encoded.take(left)), out, left)
+        return out
+
+    def _sampling(self, ctx: Context, extents: I64) -> Sampling:
+        channels = 1 if self.decode.output_type is DALIImageType.GRAY else 3
+        shapes = np.concatenate([extents, np.full((len(extents), 1), channels)], axis=1)
+        return sampling(ctx, self.resize, shapes, np.dtype(np.uint8))
+
+    def _finish(self) -> dict[str, Any]:
+        """What becomes of the resized values, for the kernels."""
+        from .jpeg_gpu import DTYPES
+
+        if not isinstance(self.resize, ResizeCropMirrorNormalize):
+            return {"dtype": DTYPES.index(np.dtype(np.uint8)), "layout": "HWC"}
+        n = self.resize.normalize
+        return {
+            "dtype": DTYPES.index(to_numpy(n.dtype)), "layout": n.output_layout,
+            "mean": n.mean, "std": n.std, "scale": n.scale, "shift": n.shift,
+        }  # fmt: skip
+
+    def _apart(self, ctx: Context, encoded: Batch) -> Batch:
+        """One operator after the other, for what the CUDA decoder does not take."""
+        decoded = self.decode.mixed(part(ctx, self.decode, DECODE), encoded)
+        (result,) = outputs_of(self.resize.gpu(replace(part(ctx, self.resize, RESIZE), stage="gpu"), decoded))
+        return result
+
+
+def _some(ctx: Context, which: I64) -> Context:
+    """``ctx`` for some of its samples; rejects and checks are the same lists."""
+    return replace(ctx, samples=ctx.samples.take(which), args={k: b.take(which) for k, b in ctx.args.items()})
