@@ -99,7 +99,7 @@ def test_filters_can_differ_by_sample() -> None:
     given = Batch.from_dense(np.array(filters, np.int32), "", Samples.numbered(3))
     op = operator("resize", size=[9, 9], inputs=("interp_type",))
     out, ctx = run(op, [image] * 3, interp_type=given)
-    assert [(r.slot, r.code) for r in ctx.rejects] == [(2, "bad_argument"), (2, "bad_argument")]
+    assert [(r.slot, r.code) for r in ctx.rejects] == [(2, "bad_argument")]
     for k in (0, 1):
         alone, _ = run(operator("resize", size=[9, 9], interp_type=filters[k]), [image])
         np.testing.assert_array_equal(out.sample(k), alone.sample(0))
