@@ -13,9 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 import tfrecord
+import yaml
 from PIL import Image
 
 from dali_run.cli import main as cli
@@ -359,3 +361,20 @@ def test_ops_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> None:
     assert "resize_shorter" in printed
     assert cli.main(["ops", "resise"]) == 2
     assert "did you mean resize" in capsys.readouterr().err
+
+
+# -- schema -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_config_follows_the_printed_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    configs = sorted((ROOT / "configs").glob("*.yaml"))
+    assert configs
+    for path in configs:
+        assert not list(validator.iter_errors(yaml.safe_load(path.read_text()))), path
+    wrong = yaml.safe_load(configs[0].read_text())
+    wrong["graph"][0]["op"] = "no.such.operator"
+    assert list(validator.iter_errors(wrong))

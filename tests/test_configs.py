@@ -1,0 +1,253 @@
+"""The specs of configs/: each compiles for both devices, runs on sample data, and gives what Pillow and NumPy give."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+import tfrecord
+import yaml
+from PIL import Image, ImageOps
+
+from dali_run.ops.context import Context
+from dali_run.ops.random_window import WINDOW_SALT, random_windows
+from dali_run.pipelines.build import load_spec
+from dali_run.pipelines.compile import Plan, compile_graph
+from dali_run.pipelines.feed import JobFeed, Sources
+from dali_run.pipelines.job import run_job
+from dali_run.pipelines.place import Target
+from dali_run.pipelines.preview import check_spec
+from dali_run.pipelines.run_nodes import Run, run_nodes
+from dali_run.pipelines.sample_data import CLASSES, make_sample_data
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+NAMES = sorted(p.name for p in CONFIGS.glob("*.yaml"))
+MEAN = np.array([123.675, 116.28, 103.53], np.float32)
+STD = np.array([58.395, 57.12, 57.375], np.float32)
+LEVEL = 1.001 / STD.min()
+"""One level of 255 after normalising: what resize may be off by."""
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("configs") / "data"
+    make_sample_data(folder, 64)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["sample", "imagenet"])
+def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of class folders: the sample's training pictures, or real ones."""
+    if request.param == "sample":
+        folder: Path = request.getfixturevalue("sample")
+        return folder / "train"
+    root = tmp_path_factory.mktemp("imagenet")
+    for i, path in enumerate(request.getfixturevalue("imagenet")):
+        (root / str(i % 3)).mkdir(exist_ok=True)
+        os.symlink(path, root / str(i % 3) / path.name)
+    return root
+
+
+def run(name: str, out: Path, data: Path | str) -> Path:
+    result = run_job(CONFIGS / name, {"data": str(data), "out": str(out)}, device="cpu")
+    assert result.exit_code == 0, result.message
+    return out
+
+
+def files_of(folder: Path) -> list[Path]:
+    """In the order of readers.file."""
+    return [p for d in sorted(folder.iterdir()) for p in sorted(d.iterdir())]
+
+
+def records(folder: Path) -> Iterator[dict[str, Any]]:
+    for shard in sorted(folder.glob("*.tfrecord")):
+        yield from tfrecord.tfrecord_loader(str(shard), None)
+
+
+# -- the reference ----------------------------------------------------------------------------------------------------
+
+
+def decode(path: Path) -> np.ndarray:
+    """Pillow's RGB, upright."""
+    with Image.open(path) as image:
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+
+
+def shrink(image: np.ndarray, axis: int, size: int, scale: float) -> np.ndarray:
+    """Triangular antialiasing along ``axis`` in float64: around the centre, at this scale, edges repeated."""
+    extent = image.shape[axis]
+    centres = extent / 2 + (np.arange(size) + 0.5 - size / 2) * scale
+    support = max(scale, 1.0)
+    taps = np.arange(-int(np.ceil(support)) - 1, int(np.ceil(support)) + 2)
+    at = np.floor(centres)[:, None].astype(int) + taps
+    weights = np.clip(1 - np.abs(at + 0.5 - centres[:, None]) / support, 0, None)
+    weights /= weights.sum(axis=1, keepdims=True)
+    moved = np.moveaxis(image, axis, 0).astype(np.float64)
+    out = np.einsum("ot,ot...->o...", weights, moved[at.clip(0, extent - 1)])
+    return np.moveaxis(out, 0, axis)
+
+
+def round_half_up(x: float) -> int:
+    return int(np.floor(x + 0.5))
+
+
+def shorter_side(image: np.ndarray, size: int) -> np.ndarray:
+    """Resize as DALI's resize_shorter; the scale is exact, the longer side rounded."""
+    scale = min(image.shape[:2]) / size
+    height, width = (round_half_up(d / scale) for d in image.shape[:2])
+    return shrink(shrink(image, 0, height, scale), 1, width, scale)
+
+
+def to_levels(image: np.ndarray) -> np.ndarray:
+    return np.floor(image + 0.5).clip(0, 255).astype(np.uint8)
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opens_with_a_comment_and_compiles_for_both_devices(name: str) -> None:
+    assert (CONFIGS / name).read_text().startswith("# Shows ")
+    result = check_spec(CONFIGS / name)
+    assert result["problems"] == []
+    built = load_spec(CONFIGS / name)
+    on_gpu = compile_graph(built.graph, Target("null"))
+    decodes = [n for n in on_gpu.graph.nodes if n.op.name.startswith("decoders.")]
+    assert all(n.stage == "mixed" for n in decodes)
+    assert bool(decodes) == ("_to_" not in name)
+
+
+def test_the_readme_shows_the_first_spec_as_it_is() -> None:
+    readme = (CONFIGS.parent / "README.md").read_text()
+    block = yaml.safe_load(readme.split("```yaml\n")[1].split("```")[0])
+    config = yaml.safe_load((CONFIGS / "imagenet_resize.yaml").read_text())
+    assert block["graph"] == config["graph"]
+    for name in NAMES:
+        assert f"configs/{name}" in readme
+
+
+# -- one by one -------------------------------------------------------------------------------------------------------
+
+
+def test_quickstart(sample: Path, tmp_path: Path) -> None:
+    out = run("quickstart.yaml", tmp_path / "out", sample / "train")
+    found = list(records(out))
+    assert len(found) == 48
+    assert len(list(out.glob("*.tfrecord"))) == 2
+    labels = np.bincount([int(r["label"][0]) for r in found])
+    assert labels.tolist() == [12] * len(CLASSES)
+    for record in found:
+        with Image.open(io.BytesIO(bytes(record["image"]))) as image:
+            assert (image.format, image.size, image.mode) == ("JPEG", (224, 224), "RGB")
+
+
+def test_imagenet_val(pictures: Path, tmp_path: Path) -> None:
+    out = run("imagenet_val.yaml", tmp_path / "out", pictures)
+    files = files_of(pictures)
+    found = list(records(out))
+    assert len(found) == len(files)
+    classes = sorted(d.name for d in pictures.iterdir())
+    for path, record in zip(files, found, strict=True):
+        assert record["label"][0] == classes.index(path.parent.name)
+        assert bytes(record["image/dtype"]) == b"float32"
+        assert list(record["image/shape"]) == [3, 224, 224]
+        image = np.frombuffer(bytes(record["image"]), np.float32).reshape(3, 224, 224)
+        resized = shorter_side(decode(path), 256)
+        top, left = (round_half_up((d - 224) / 2) for d in resized.shape[:2])
+        levels = to_levels(resized)[top : top + 224, left : left + 224].astype(np.float32)
+        expected = ((levels - MEAN) / STD).transpose(2, 0, 1)
+        assert np.abs(image - expected).max() <= LEVEL, path
+        assert np.abs(image - expected).mean() <= 0.05 * LEVEL, path
+
+
+def test_imagenet_resize(pictures: Path, tmp_path: Path) -> None:
+    out = run("imagenet_resize.yaml", tmp_path / "out", pictures)
+    files = files_of(pictures)
+    (shard,) = out.glob("*.tar")
+    with tarfile.open(shard) as tar:
+        members = {m.name: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
+    jpegs = [v for k, v in members.items() if k.endswith(".jpg")]
+    labels = [int(v) for k, v in members.items() if k.endswith(".cls")]
+    classes = sorted(d.name for d in pictures.iterdir())
+    assert labels == [classes.index(p.parent.name) for p in files]
+    for path, data in zip(files, jpegs, strict=True):
+        expected = to_levels(shorter_side(decode(path), 256))
+        reference = io.BytesIO()
+        Image.fromarray(expected).save(reference, "JPEG", quality=90, subsampling="4:2:0")
+        with Image.open(io.BytesIO(data)) as ours, Image.open(reference) as theirs:
+            assert min(ours.size) == 256
+            difference = np.abs(np.asarray(ours, np.int16) - np.asarray(theirs, np.int16))
+            assert ours.quantization == theirs.quantization  # type: ignore[attr-defined]
+        assert difference.mean() < 0.25, path
+        assert difference.max() <= 40, path
+
+
+def drawn(name: str, data: Path) -> tuple[Plan, list[int], np.ndarray, np.ndarray, list[Path]]:
+    """The order, mirror flags and window streams that a config draws, and its files."""
+    built = load_spec(CONFIGS / name, {"data": str(data)})
+    plan = compile_graph(built.graph, Target("cpu"), built.spec.pipeline.seed, fusing=False)
+    with Sources(plan, built.spec.pipeline.batch_size) as sources:
+        feed = JobFeed(sources)
+        (request,) = list(feed.requests(1 << 20))
+        samples, per_reader = feed.samples(request)
+        run = Run(samples, plan.seeds, states=sources.states, reader_samples=per_reader)
+        env: dict[Any, Any] = {}
+        flip = next(n for n in plan.graph.nodes if n.op.name == "random.coin_flip")
+        run_nodes([flip], env, run)
+        mirror = np.asarray([int(x.reshape(-1)[0]) for x in next(iter(env.values()))])
+        crop = next(n for n in plan.graph.nodes if n.op.name == "decoders.image_random_crop")
+        paths = [Path(samples.origin(i).source) for i in range(len(samples))]
+        sizes = np.array([decode(p).shape[:2] for p in paths], np.int64)
+        ctx = Context(op=crop.op, stage="cpu", samples=samples, seed=plan.seeds[crop.id])
+        anchors, shapes = random_windows(ctx.streams(WINDOW_SALT), sizes[:, 0], sizes[:, 1])
+    return plan, mirror.tolist(), anchors, shapes, paths
+
+
+def test_imagenet_train(pictures: Path, tmp_path: Path) -> None:
+    out = run("imagenet_train.yaml", tmp_path / "out", pictures)
+    (images,) = [np.load(p, mmap_mode="r") for p in out.glob("*.image.npy")]
+    (labels,) = [np.load(p) for p in out.glob("*.label.npy")]
+    _, mirror, anchors, shapes, paths = drawn("imagenet_train.yaml", pictures)
+    assert images.shape == (len(paths), 3, 224, 224)
+    assert images.dtype == np.float16
+    assert sorted(paths) == sorted(files_of(pictures))
+    assert paths != files_of(pictures)
+    assert 0.25 < np.mean(mirror) < 0.75
+    classes = sorted(d.name for d in pictures.iterdir())
+    assert labels.reshape(-1).tolist() == [classes.index(p.parent.name) for p in paths]
+    for i, path in enumerate(paths):
+        (y, x), (h, w) = anchors[i], shapes[i]
+        window = decode(path)[y : y + h, x : x + w]
+        resized = to_levels(shrink(shrink(window, 0, 224, h / 224), 1, 224, w / 224)).astype(np.float32)
+        if mirror[i]:
+            resized = resized[:, ::-1]
+        expected = ((resized - MEAN) / STD).transpose(2, 0, 1)
+        difference = np.abs(images[i].astype(np.float32) - expected)
+        assert difference.max() <= LEVEL + 0.002, path  # and half a unit of float16
+        assert difference.mean() <= 0.1 * LEVEL, path
+
+
+def test_containers_are_changed_without_touching_the_pictures(sample: Path, tmp_path: Path) -> None:
+    originals = [p.read_bytes() for p in files_of(sample / "train")]
+    labels = [CLASSES.index(p.parent.name) for p in files_of(sample / "train")]
+    there = run("lmdb_to_tfrecord.yaml", tmp_path / "there", sample / "lmdb")
+    found = list(records(there))
+    assert [bytes(r["image/encoded"]) for r in found] == originals
+    assert [int(r["image/class/label"][0]) for r in found] == labels
+    back = run("tfrecord_to_lmdb.yaml", tmp_path / "back", there / "*.tfrecord")
+    (database,) = back.glob("*.lmdb")
+    with lmdb.open(str(database), readonly=True, lock=False) as env, env.begin() as txn:
+        values = [bytes(v) for _, v in txn.cursor()]
+    assert len(values) == len(originals)
+    for value, original in zip(values, originals, strict=True):
+        assert original in value
+    again = run("tfrecord_to_lmdb.yaml", tmp_path / "direct", sample / "tfrecord" / "*.tfrecord")
+    (other,) = again.glob("*.lmdb")
+    assert (other / "data.mdb").read_bytes() == (database / "data.mdb").read_bytes()
