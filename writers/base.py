@@ -18,6 +18,7 @@ import hashlib
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args
@@ -96,6 +97,10 @@ class FileInfo:
     sha256: str
 
 
+_LARGE = 1 << 20
+"""Bytes from which a write is worth a second thread for its checksums."""
+
+
 class ShardFile:
     """A file of an open shard, under a temporary name; keeps its checksums."""
 
@@ -105,6 +110,7 @@ class ShardFile:
         self._file = File(temporary)
         self._rewritten = False
         self._info: FileInfo | None = None
+        self._helper: ThreadPoolExecutor | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -125,8 +131,17 @@ class ShardFile:
 
     def write(self, data: Bytes) -> None:
         """Write ``data`` at the end."""
-        self._file.write(data)
-        self._take(data)
+        if len(data) < _LARGE:
+            self._file.write(data)
+            self._take(data)
+            return
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, "checksums")
+        checked = self._helper.submit(self._take, data)
+        try:
+            self._file.write(data)
+        finally:
+            checked.result()
 
     def rewrite(self, offset: int, data: bytes) -> None:
         """Replace bytes written before (a header that depends on what follows). The file is then read again for its
@@ -142,12 +157,14 @@ class ShardFile:
             self._reset()
             self._file.read_all(self._take)
         self._file.sync()
-        self._file.close()
+        self.close()
         self._info = FileInfo(self.final, self._file.size, f"{self._crc:08x}", self._sha.hexdigest())
         return self._info
 
     def close(self) -> None:
         """Close without finishing."""
+        if self._helper is not None:
+            self._helper.shutdown()
         self._file.close()
 
 

@@ -88,7 +88,7 @@ def die(act: Callable[[], object], hook: Count) -> bool:
 
 
 def check_final(path: Path, expected: dict[str, str]) -> None:
-    """Every file under a final name is complete, whenever the job is killed; logs are beginnings of the finished ones."""
+    """Every file under a final name is complete, whenever the job is killed (the logs grow line by line)."""
     for name, content in digest(path).items():
         hidden = name.startswith(".")
         log = name in ("journal.jsonl", "rejects.jsonl")

@@ -218,7 +218,7 @@ def test_damage_in_the_journal_is_named(tmp_path: Path) -> None:
     good = bytes(data)
     data[good.index(b'"shard":') + 12] ^= 1
     journal.write_bytes(data)
-    with pytest.raises(JobError, match="line at byte .* is damaged"):
+    with pytest.raises(JobError, match=r"line at byte .* is damaged"):
         job.run(tmp_path)
     for cut in (1, 20, len(good.splitlines()[-1])):  # a torn last line is what a kill leaves
         journal.write_bytes(good[:-cut])
@@ -244,12 +244,14 @@ def test_differences_are_named_one_by_one() -> None:
 def test_every_position_is_accounted_for_exactly_once(tmp_path: Path) -> None:
     job = JOBS["tfrecord"]
     samples, fields, rows = job.batch(0, 5)
-    for k, (start, stop, given) in enumerate([(0, 6, rows), (0, 5, []), (0, 5, rows * 2), (1, 5, rows), (0, 4, rows)]):
+    for k, (start, stop, rejects) in enumerate(
+        [(0, 6, rows), (0, 5, []), (0, 5, rows * 2), (1, 5, rows), (0, 4, rows)]
+    ):
         with (
             pytest.raises(JobError, match="internal"),
             Output.open(job.config(tmp_path / str(k)), {}, total=40) as out,
         ):
-            out.add(start, stop, samples, fields, given)
+            out.add(start, stop, samples, fields, rejects)
 
 
 def test_names_and_limits_are_checked(tmp_path: Path) -> None:
