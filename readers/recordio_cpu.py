@@ -13,6 +13,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from .extents_cpu import copy_extent
+
 MAGIC = 0xCED7230A
 IMAGE_HEADER = 24
 
@@ -108,7 +110,7 @@ def join(data: Any, rows: Any, at: Any, out: Any) -> None:
                     out[to + k] = (MAGIC >> 8 * k) & 255
                 to += 4
             length = _u32(data, place + 4) & 0x1FFFFFFF
-            out[to : to + length] = data[place + 8 : place + 8 + length]
+            copy_extent(data, place + 8, length, out, to)
             to += length
             place += 8 + (length + 3) // 4 * 4
 
