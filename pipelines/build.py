@@ -18,7 +18,7 @@ from ..ops.base import Spec as BatchSpec
 from ..ops.errors import SpecError
 from ..readers.base import Reader
 from ..writers.base import ENCODED, FieldConfig, Writer, find_writer, make_writer, options_of
-from .graph import Edge, Graph, GraphBuilder, Mark, check_argument
+from .graph import Edge, Graph, GraphBuilder, Mark, Node, check_argument
 from .infer import infer, infer_node
 from .place import Target, place
 from .problems import Problems, show
@@ -85,10 +85,10 @@ def _load_plugins(spec: Spec, problems: Problems) -> bool:
 def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
     """Report operators that cannot be where the spec wants them. A spec for any device must work on a GPU."""
     target = Target("cpu") if spec.pipeline.device == "cpu" else Target("null")
-    try:
-        place(infer(prune(graph)), target)
-    except SpecError as e:
-        problems.add(None, e)
+    found: list[tuple[Node, str]] = []
+    place(infer(prune(graph)), target, found)
+    for node, text in found:
+        problems.add(node.mark, f"{node.mark.label if node.mark else node.name}: {text}")
 
 
 def _find(name: str) -> tuple[type[Operator] | None, str]:

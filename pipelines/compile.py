@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,22 +91,26 @@ def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:
     seeds: dict[int, int] = {}
     pool = seed_sequence(seed, 1024)
     dealt = 0
-    seen: set[int] = set()
-
-    def visit(node: Node) -> None:
-        nonlocal dealt
-        if node.id in seen:
-            return
-        seen.add(node.id)
-        for edge in node.reads:
-            visit(graph.nodes[edge.node])
+    for node in _depth_first(graph):
         if node.op.random:
             if node.seed is not None and node.seed >= 0:
                 seeds[node.id] = node.seed
             else:
                 seeds[node.id] = int(pool[dealt % len(pool)]) + dealt // len(pool)
                 dealt += 1
-
-    for edge in graph.outputs.values():
-        visit(graph.node(edge))
     return seeds
+
+
+def _depth_first(graph: Graph) -> Iterator[Node]:
+    """Nodes from the outputs, left to right, each after what it reads. Without recursion: graphs may be long chains."""
+    seen: set[int] = set()
+    todo = [(e.node, False) for e in reversed(list(graph.outputs.values()))]
+    while todo:
+        at, complete = todo.pop()
+        node = graph.nodes[at]
+        if complete:
+            yield node
+        elif at not in seen:
+            seen.add(at)
+            todo.append((at, True))
+            todo += [(e.node, False) for e in reversed(node.reads)]

@@ -47,27 +47,44 @@ def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
     raise SpecError(f"device must be auto, cpu, gpu, gpu:N or null, got {device!r}")
 
 
-def place(graph: Graph, target: Target) -> Graph:
-    """The graph with ``stage`` filled in. Raises SpecError for stages that cannot be."""
-    if target.device == "cpu":
-        return replace(graph, nodes=tuple(_on_cpu(n) for n in graph.nodes))
-    bound_to_host = _bound_to_host(graph)
+def place(graph: Graph, target: Target, problems: list[tuple[Node, str]] | None = None) -> Graph:
+    """The graph with ``stage`` filled in.
+
+    Raises SpecError, with the place, for the first stage that cannot be; with ``problems`` given, all of them go there
+    instead.
+    """
+    found: list[tuple[Node, str]] = []
     nodes: list[Node] = []
+    bound_to_host = set() if target.device == "cpu" else _bound_to_host(graph)
     for node in graph.nodes:
         on_device = any(nodes[e.node].stage != "cpu" for e in node.inputs)
-        stage = _stage(node, on_device, node.id in bound_to_host, target)
+        stage: Stage = (
+            "gpu" if on_device else "cpu"
+        )  # where the next ones are checked from, if this one cannot be placed
+        try:
+            if target.device == "cpu":
+                stage = _on_cpu(node)
+            else:
+                stage = _stage(node, on_device, node.id in bound_to_host, target)
+        except SpecError as e:
+            found.append((node, str(e)))
         for name, edge in node.args.items():
             if nodes[edge.node].stage != "cpu":
-                raise SpecError(f"{node.where}: argument {name!r} comes from the GPU ({nodes[edge.node].name}); "
-                                "arguments are computed on the CPU")  # fmt: skip
+                found.append((node, f"argument {name!r} comes from the GPU ({nodes[edge.node].name}); "
+                                    "arguments are computed on the CPU"))  # fmt: skip
         nodes.append(replace(node, stage=stage))
+    if problems is not None:
+        problems += found
+    elif found:
+        node, text = found[0]
+        raise SpecError(f"{node.where}: {text}")
     return replace(graph, nodes=tuple(nodes))
 
 
-def _on_cpu(node: Node) -> Node:
+def _on_cpu(node: Node) -> Stage:
     if "cpu" not in node.op.stages:
-        raise SpecError(f"{node.where}: {node.op.name} runs only on {', '.join(node.op.stages)}, and there is no GPU")
-    return replace(node, stage="cpu")
+        raise SpecError(f"{node.op.name} runs only on {', '.join(node.op.stages)}, and there is no GPU")
+    return "cpu"
 
 
 def _flows_back(node: Node) -> bool:
@@ -77,20 +94,16 @@ def _flows_back(node: Node) -> bool:
 def _bound_to_host(graph: Graph) -> set[int]:
     """Nodes whose output a CPU-only node or an argument needs: they stay on the host when nothing else is asked."""
     bound: set[int] = set()
-
-    def bind(edge: Edge) -> None:
-        node = graph.nodes[edge.node]
-        if node.id not in bound:
-            bound.add(node.id)
-            for e in node.inputs:
-                bind(e)
-
+    todo: list[Edge] = []
     for node in graph.nodes:
         if not {"mixed", "gpu"} & set(node.op.stages) and not _flows_back(node):
-            for e in node.inputs:
-                bind(e)
-        for e in node.args.values():
-            bind(e)
+            todo += node.inputs
+        todo += node.args.values()
+    while todo:
+        node = graph.node(todo.pop())
+        if node.id not in bound:
+            bound.add(node.id)
+            todo += node.inputs
     return bound
 
 
@@ -98,17 +111,17 @@ def _stage(node: Node, on_device: bool, bound_to_host: bool, target: Target) -> 
     stages = node.op.stages
     if node.device in ("mixed", "gpu"):
         if node.device == "mixed" and on_device:
-            raise SpecError(f"{node.where}: mixed operators take CPU input, this one comes from the GPU")
+            raise SpecError("mixed operators take CPU input, this one comes from the GPU")
         return node.device
     if node.device == "cpu" or (bound_to_host and not on_device):
-        return _on_cpu(node).stage
+        return _on_cpu(node)
     if on_device:
         if "gpu" in stages:
             return "gpu"
         if _flows_back(node):
             return "cpu"
         raise SpecError(
-            f"{node.where}: {node.op.name} has no GPU kernel (it runs on {', '.join(stages)}), but its input is on the "
+            f"{node.op.name} has no GPU kernel (it runs on {', '.join(stages)}), but its input is on the "
             "GPU; move it before the decoder, or give `device: cpu` to it"
         )
     if "mixed" in stages and target.auto_mixed:

@@ -321,8 +321,11 @@ def test_stages_that_cannot_be(tmp_path: Path) -> None:
   - {op: expr, expr: "float(turned)", device: gpu, out: angles}
   - {op: example.turn, in: images, count: 1, angle: $angles, out: images}
 """
-    (line,) = graph_errors(steps, tmp_path)
-    assert line.startswith("6:5: step 4 (example.turn): argument 'angle' comes from the GPU")
+    steps += "  - {op: example.turn, in: images, count: 1, angle: $angles, out: images}\n"
+    lines = graph_errors(steps, tmp_path)
+    assert len(lines) == 2
+    assert lines[0].startswith("6:5: step 4 (example.turn): argument 'angle' comes from the GPU")
+    assert lines[1].startswith("7:5: step 5 (example.turn): argument 'angle' comes from the GPU")
 
 
 # -- variables and --set ----------------------------------------------------------------------------------------------

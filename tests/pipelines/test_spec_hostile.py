@@ -128,6 +128,16 @@ def test_mutations_of_a_valid_spec_are_valid_or_spec_errors(tmp_path: Path) -> N
     assert min(outcomes.values()) > 20, outcomes
 
 
+def test_long_chains_need_no_recursion(tmp_path: Path) -> None:
+    from dali_run.pipelines.compile import assign_seeds
+
+    steps = "  - {op: example.turn, in: images, count: 1, out: images}\n" * 1500
+    text = f"version: 1\ngraph:\n  - {{op: example.make, out: [images, flag]}}\n{steps}outputs: [images]\n"
+    built = load(text, tmp_path)
+    assert len(built.graph.nodes) == 1501
+    assert assign_seeds(built.graph, 1) == {}
+
+
 def test_checking_a_spec_imports_no_compiler_and_no_gpu() -> None:
     """`validate` must answer at once on a small machine: heavy packages wait for the first batch."""
     script = (
