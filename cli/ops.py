@@ -15,12 +15,13 @@ def command(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One operator, with its arguments.")] = None,
     json: Json = False,
 ) -> None:
-    """List the operators, or show one with its arguments.
+    """List operators and writers, or show one with its arguments.
 
     \b
     Examples:
       dali-run ops
       dali-run ops resize
+      dali-run ops writers.tfrecord
       dali-run ops --json | jq -r '.[] | select(.stages | index("gpu")) | .name'
     """
     from ..pipelines import reference

@@ -9,19 +9,49 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..ops.base import Operator, Parameter, find, operators, parameters, type_name
+from ..writers.base import Writer, find_writer, options_of, writers
 from .registry import load_operators
 
 
 def describe_operators() -> list[dict[str, Any]]:
-    """All operators that a spec can name, sorted."""
+    """All operators that a spec can name, sorted, then the writers."""
     load_operators()
-    return [describe(op) for name, op in operators().items() if not name.startswith("_")]
+    found = [describe(op) for name, op in operators().items() if not name.startswith("_")]
+    return [*found, *(describe_writer(w) for w in writers().values())]
 
 
 def describe_operator(name: str) -> dict[str, Any]:
-    """The operator ``name`` (or an alias). Raises SpecError with the nearest names."""
+    """The operator ``name`` (or an alias), or ``writers.<name>``. Raises SpecError with the nearest names."""
+    if name.startswith(_WRITERS):
+        return describe_writer(find_writer(name.removeprefix(_WRITERS)))
     load_operators()
     return describe(find(name))
+
+
+_WRITERS = "writers."
+
+
+def describe_writer(writer: type[Writer]) -> dict[str, Any]:
+    """What a writer declares, in the form of `describe`."""
+    doc = inspect.getdoc(writer) or ""
+    facts = {
+        "in a spec": f"write: {{writer: {writer.name}, path: ...}}",
+        "shards": f"<name>-00000-of-00001{writer.suffix}",
+    }
+    return {
+        "name": _WRITERS + writer.name,
+        "aliases": [],
+        "summary": " ".join(doc.split("\n\n")[0].split()),
+        "doc": doc,
+        "stages": ["write"],
+        "inputs": [1, None],
+        "layouts": [],
+        "random": False,
+        "bound": "exact",
+        "arguments": [_argument(p) for p in options_of(writer).values()],
+        "example": "",
+        "facts": facts,
+    }
 
 
 def describe(op: type[Operator]) -> dict[str, Any]:
@@ -100,7 +130,7 @@ _HEAD = """# Operators
 
 Made by `make docs` from the operators' declarations; do not edit. The same for one operator in a terminal:
 `dali-run ops resize`. Names, arguments and defaults are DALI's. An argument that may differ by sample takes the
-output of a CPU operator: `mirror: $flag`.
+output of a CPU operator: `mirror: $flag`. The formats of `write:` stand at the end, as `writers.*`.
 """
 
 

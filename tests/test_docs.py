@@ -88,12 +88,3 @@ def test_steps_in_the_spec_page_build(tmp_path: Path) -> None:
         steps = [*before, *yaml.safe_load(block)]
         spec.write_text(yaml.safe_dump({"version": 1, "graph": steps, "outputs": ["images"]}))
         load_spec(spec)
-
-
-def test_examples_of_operators_build(tmp_path: Path) -> None:
-    from dali_run.pipelines.reference import describe_operators
-
-    examples = [o["example"] for o in describe_operators() if o["example"]]
-    assert len(examples) > 10
-    for example in examples:
-        assert yaml.safe_load(example)["op"], example

@@ -359,6 +359,8 @@ def test_ops_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "interp_type" in printed
     assert "resize_shorter" in printed
+    assert cli.main(["ops", "writers.tfrecord"]) == 0
+    assert "index" in capsys.readouterr().out
     assert cli.main(["ops", "resise"]) == 2
     assert "did you mean resize" in capsys.readouterr().err
 
