@@ -104,7 +104,7 @@ def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
                 xs = _reflect(x + row[ANCHOR], row[EXTENT], border)
                 cs = _reflect(c + col[ANCHOR], col[EXTENT], border)
                 s = at + xs * row[STRIDE] + cs * col[STRIDE]
-                _runs(src, dst, s, o, 1, 1, 1, 1, 1, 1, c, factor)
+                dst[o] = _convert(src[s], dst, _entry(factor, c))
 
 
 @jit

@@ -86,10 +86,10 @@ __global__ void strided(const In* source, Out* target, const long long* dims, co
             }
             fresh = false;
         }
-        int k = 0;
+        int k = 0;  // index[channel]; a mask, because an array that is indexed at run time lives in memory
         #pragma unroll
         for (int d = 0; d < D; ++d)
-            if (d == channel) k = static_cast<int>(index[d]);
+            k |= static_cast<int>(index[d]) & -static_cast<int>(d == channel);
         long long at = index[D - 1] + last[ANCHOR];
         bool known = inside;
         if (at < 0 || at >= last[EXTENT]) {
