@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ..ops.batch import Batch
 from ..ops.context import Context
 from ..ops.errors import JobError
+from .parallel import spread
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -179,9 +180,12 @@ def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
 
     room = (sizes + 15) // 16 * 16
     ends = np.cumsum(room)
-    out = ctx.staging(int(ends[-1]) if len(ends) else 0)
-    copy_extents(data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), out, ends - room)
-    return Batch(out, ends - room, shapes, "", ctx.samples)
+    at = ends - room
+    total = int(ends[-1]) if len(ends) else 0
+    out = ctx.staging(total)
+    offsets, sizes = np.ascontiguousarray(offsets), np.ascontiguousarray(sizes)
+    spread(ctx, len(at), total, lambda a, b: copy_extents(data, offsets[a:b], sizes[a:b], out, at[a:b]))
+    return Batch(out, at, shapes, "", ctx.samples)
 
 
 def expand(paths: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.types import DALIDataType
 from .base import Reader
+from .parallel import spread
 
 I64 = npt.NDArray[np.int64]
 
@@ -27,6 +28,7 @@ MEDIA_FILTERS = ("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm"
                  "*.webp", "*.flac", "*.ogg", "*.wav")  # fmt: skip
 MAX_FILE = 2**31 - 1
 """Sizes are 32 bits wide in a Batch."""
+_OPENING = 1 << 15  # bytes that could be read in the time that a file takes to open
 _STAT_THREADS = 16  # a file system answers many at a time, a remote one above all
 _STAT_CHUNK = 2048
 
@@ -114,6 +116,7 @@ class FileSet:
         """The bytes of files ``which``, one for each sample of ``ctx``; what cannot be read is rejected."""
         from .file_cpu import OK, read_files
 
+        which = np.ascontiguousarray(which)
         sizes = self.sizes[which]
         large = sizes > MAX_FILE
         for k in np.flatnonzero(large).tolist():
@@ -126,7 +129,12 @@ class FileSet:
         out = ctx.staging(int(ends[-1]) if len(ends) else 0)
         status = np.empty(len(which), np.int32)
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a pipe must not block
-        read_files(self._directory, flags, self._names, self._starts, which, out, at, sizes, status)
+        root, names, starts = self._directory, self._names, self._starts
+
+        def read(a: int, b: int) -> None:
+            read_files(root, flags, names, starts, which[a:b], out, at[a:b], sizes[a:b], status[a:b])
+
+        spread(ctx, len(which), len(out) + len(which) * _OPENING, read)
         failed = (status != OK) & ~large
         for k in np.flatnonzero(failed).tolist():
             ctx.reject(k, "read_failed", self._why(int(which[k]), int(sizes[k])))

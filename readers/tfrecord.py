@@ -19,6 +19,7 @@ from . import index_cache
 from .base import Reader
 from .example import ExampleParser, declared
 from .extents import MAX_RECORD, Mapped, expand, one_or_more, payload, short_names
+from .parallel import spread
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -109,7 +110,9 @@ class _Records:
         large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
         kinds[gone | large] = cpu.LOST
         if self._check:
-            cpu.check_records(self._mapped.data, offsets, sizes, kinds)
+            data = self._mapped.data
+            nbytes = int(sizes[kinds == cpu.GOOD].sum())
+            spread(ctx, len(kinds), nbytes, lambda a, b: cpu.check_records(data, offsets[a:b], sizes[a:b], kinds[a:b]))
         good = kinds == cpu.GOOD
         for i in np.flatnonzero(~good).tolist():
             if gone[i]:
