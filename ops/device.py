@@ -63,7 +63,7 @@ class Lane:
         for a in arrays:
             starts.append(at)
             at += -(-a.nbytes // 256) * 256
-        pinned = cupy.cuda.alloc_pinned_memory(max(at, 1))
+        pinned = _alloc_pinned(at)
         staged = np.frombuffer(pinned, np.uint8, max(at, 1))
         for a, s in zip(arrays, starts, strict=True):
             staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
@@ -147,11 +147,16 @@ def _extent(batch: Batch) -> tuple[int, int]:
 
 def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
     """An uninitialised page-locked host buffer from CuPy's pool."""
+    return np.frombuffer(_alloc_pinned(nbytes), np.uint8, nbytes)
+
+
+def _alloc_pinned(nbytes: int) -> Any:
+    """The pool gives a block out again only for the size it was made for, and making one costs milliseconds: sizes are
+    rounded up to a few, so that batches of about one size share blocks."""
     import cupy
 
-    if nbytes == 0:
-        return np.empty(0, np.uint8)
-    return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+    step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
+    return cupy.cuda.alloc_pinned_memory(max(-(-nbytes // step) * step, 512))
 
 
 def is_pinned(host: npt.NDArray[Any]) -> bool:

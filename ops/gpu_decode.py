@@ -42,7 +42,7 @@ from .types import DALIImageType
 
 Mask = npt.NDArray[np.bool_]
 
-ENGINE_RATE, THREAD_RATE = 2700, 350
+ENGINE_RATE, THREAD_RATE = 2700, 650
 """Images a second of one JPEG engine and of one CPU thread on ImageNet files (H200 and its host): they set the share
 of the engines, which must not depend on the clock, or results would."""
 

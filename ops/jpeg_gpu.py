@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from . import jpeg_header as header
 from . import resample
+from .device import pinned_empty
 
 SOURCES = Path(__file__).parent / "cuda"
 ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
@@ -599,12 +600,12 @@ class CupyRuntime:
         return memory, int(memory.ptr)
 
     def upload(self, address: int, data: NDArray[np.uint8], stream: Any) -> None:
-        pinned = self._cupy.cuda.alloc_pinned_memory(data.nbytes)
-        np.frombuffer(pinned, np.uint8, data.nbytes)[:] = data
+        pinned = pinned_empty(data.nbytes)
+        pinned[:] = data
         target = self._cupy.cuda.UnownedMemory(address, data.nbytes, self)
         pointer = self._cupy.cuda.MemoryPointer(target, 0)
         stream = stream if stream is not None else self._cupy.cuda.Stream.null
-        pointer.copy_from_host_async(pinned.ptr, data.nbytes, stream)
+        pointer.copy_from_host_async(pinned.ctypes.data, data.nbytes, stream)
         if stream is self._cupy.cuda.Stream.null:
             stream.synchronize()
         else:

@@ -1,0 +1,170 @@
+"""ImageNet JPEGs from files to normalised tensors on one GPU, this engine and NVIDIA DALI in one interleaved run.
+
+    python benchmarks/imagenet.py FOLDER [--dali-path SITE_PACKAGES] [--seconds 4] [--repeats 2] [--json out.json]
+
+FOLDER holds JPEGs; they are copied (--copies) into a scratch data set so that an epoch is not over at once. The job:
+decode, shorter side 256 (triangular), centre crop 224, normalise, float32 CHW, results left on the GPU. Every setting
+of both runs in a process of its own, in turns; the best repeat counts. DALI is imported from --dali-path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
+
+
+def measure_ours(
+    root: str, job: str, decoder: str, batch: int, threads: int, lanes: int, seconds: float
+) -> dict[str, Any]:
+    import itertools
+
+    from dali_run.pipelines.compile import compile_graph
+    from dali_run.pipelines.execute import Engine, Options, Request
+    from dali_run.pipelines.feed import EndlessFeed, Sources
+    from dali_run.pipelines.graph import GraphBuilder
+    from dali_run.pipelines.place import Target
+    from dali_run.pipelines.registry import load_operators
+    from dali_run.pipelines.report import build_report
+
+    load_operators()
+    b = GraphBuilder()
+    x, label = b.add("readers.file", (), {"file_root": root, "random_shuffle": True})
+    if job == "train":
+        (x,) = b.add("decoders.image_random_crop", [x], {"jpeg_decoder": decoder})
+        (x,) = b.add("resize", [x], {"size": [224, 224]})
+        (mirror,) = b.add("random.coin_flip")
+        (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224], "mirror": mirror})
+    else:
+        (x,) = b.add("decoders.image", [x], {"jpeg_decoder": decoder})
+        if job == "val":
+            (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
+            (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
+    plan = compile_graph(b.build({"x": x, "label": label}), Target("gpu"), 1)
+    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False)
+    requests = (Request(k * batch, batch) for k in itertools.count())
+    first = time.perf_counter()
+    with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
+        next(engine)
+        first = time.perf_counter() - first
+        for _ in range(2 * lanes):
+            next(engine)
+        began, n = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            n += len(next(engine).samples)
+        taken = time.perf_counter() - began
+        report = build_report(engine, taken, {"read": n}, sink="take")
+    busy = {s["id"]: round(s["busy_seconds"], 3) for s in report["stages"]}
+    gpu = {o["name"]: round(o["gpu_seconds"] or o["cpu_seconds"], 3) for o in report["operators"]}
+    return {"images_per_second": n / taken, "first_batch_s": first, "fused": report["fused"], "busy": busy,
+            "operators": gpu, "fallbacks": report["fallbacks"], "rejected": report["rejected"],
+            "memory": report["memory"]}  # fmt: skip
+
+
+def measure_dali(root: str, job: str, batch: int, threads: int, seconds: float) -> dict[str, Any]:
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=batch, num_threads=threads, device_id=0, prefetch_queue_depth=3)
+    def pipe() -> Any:
+        x, label = fn.readers.file(file_root=root, random_shuffle=True, prefetch_queue_depth=2)
+        if job == "train":
+            x = fn.decoders.image_random_crop(x, device="mixed")
+            x = fn.resize(x, size=[224, 224])
+            x = fn.crop_mirror_normalize(x, mean=MEAN, std=STD, crop=[224, 224], mirror=fn.random.coin_flip())
+        else:
+            x = fn.decoders.image(x, device="mixed")
+            if job == "val":
+                x = fn.resize(x, resize_shorter=256, interp_type=types.INTERP_TRIANGULAR)
+                x = fn.crop_mirror_normalize(x, mean=MEAN, std=STD, crop=[224, 224])
+        return x, label
+
+    p = pipe()
+    p.build()
+    for _ in range(8):
+        p.run()
+    began, n = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        p.run()
+        n += batch
+    return {"images_per_second": n / (time.perf_counter() - began)}
+
+
+def run_apart(arguments: dict[str, Any], path: str | None) -> dict[str, Any]:
+    """One measurement in a process of its own."""
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), env.get("PYTHONPATH"), path]))
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", json.dumps(arguments)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-3:]}
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--dali-path", help="folder that `import nvidia.dali` works from")
+    parser.add_argument("--jobs", default="val", help="of val, train, decode")
+    parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument(
+        "--ours", default="auto:256:8:8,auto:512:8:8,nvjpeg:512:8:3", help="decoder:batch:threads:lanes"
+    )
+    parser.add_argument("--dali", default="256:8,256:16,512:16", help="batch:threads")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child = json.loads(args.child)
+        print(json.dumps({"ours": measure_ours, "dali": measure_dali}[child.pop("what")](**child)))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        for i, file in enumerate(sorted(args.folder.iterdir())):
+            for k in range(args.copies):
+                folder = Path(scratch, f"{i % 10:03d}")
+                folder.mkdir(exist_ok=True)
+                shutil.copyfile(file, folder / f"{k}_{file.stem}.jpg")
+        settings: list[tuple[str, dict[str, Any]]] = []
+        for job in args.jobs.split(","):
+            for text in filter(None, args.ours.split(",")):
+                decoder, batch, threads, lanes = text.split(":")
+                ours = {"decoder": decoder, "batch": int(batch), "threads": int(threads), "lanes": int(lanes)}
+                settings.append((f"{job} ours {text}", {"what": "ours", "job": job, **ours}))
+            for text in filter(None, args.dali.split(",") if args.dali_path else []):
+                batch, threads = text.split(":")
+                dali = {"batch": int(batch), "threads": int(threads)}
+                settings.append((f"{job} dali {text}", {"what": "dali", "job": job, **dali}))
+        results: dict[str, list[dict[str, Any]]] = {name: [] for name, _ in settings}
+        for _ in range(args.repeats):
+            for name, setting in settings:
+                result = run_apart({**setting, "root": scratch, "seconds": args.seconds}, args.dali_path)
+                results[name].append(result)
+                print(name, result.get("images_per_second", result), flush=True)
+    best = {k: max((r.get("images_per_second", 0.0) for r in v), default=0.0) for k, v in results.items()}
+    for job in args.jobs.split(","):
+        peer = max((v for k, v in best.items() if k.startswith(f"{job} dali")), default=0.0)
+        for name, value in best.items():
+            if name.startswith(job):
+                print(f"{name:32} {value:10,.0f} images/s" + (f"  {value / peer:6.2f}x DALI's best" if peer else ""))
+    if args.json:
+        args.json.write_text(json.dumps({"best": best, "all": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
