@@ -147,6 +147,11 @@ class Journal:
         self._file.close()
 
     @property
+    def contents(self) -> Contents:
+        """What it says."""
+        return self._contents
+
+    @property
     def header(self) -> Mapping[str, Any]:
         return self._contents.header
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import glob
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,9 +26,9 @@ from .base import FieldConfig, FileInfo, Frames, Records, Shard, ShardFiles, Wri
 from .files_io import File
 from .journal import Journal, differences, encode_json, read_journal
 from .lock import Lock
+from .manifest import Side, build_manifest, merge_parts, replace, temporary_of
 from .rejects import Budget, ErrorBudget, RejectRow
 
-MANIFEST = "manifest.json"
 _NAME = re.compile(r"[A-Za-z0-9_.+=@-]{1,128}")
 
 
@@ -83,7 +82,7 @@ class Output:
     """
 
     def __init__(
-        self, config: WriteConfig, writer: Writer, side: _Side, lock: Lock, journal: Journal, start: int,
+        self, config: WriteConfig, writer: Writer, side: Side, lock: Lock, journal: Journal, start: int,
         total: int | None, whole: int | None, budget: ErrorBudget,
     ) -> None:  # fmt: skip
         self.config = config
@@ -107,9 +106,9 @@ class Output:
         self._closed = False
         self._rejects_file: File | None = None
         self._state: Any = None
-        if side.tag and self._samples and config.bytes is None and start % self._samples:
+        if side.part is not None and self._samples and config.bytes is None and start % self._samples:
             raise SpecError(
-                f"part {side.mark[1:]} begins at position {start}, inside a shard of {self._samples} samples; parts "
+                f"part {side.part[0]} begins at position {start}, inside a shard of {self._samples} samples; parts "
                 "begin at multiples of that"
             )
 
@@ -130,7 +129,7 @@ class Output:
         writer = config.check()
         with _job_errors():
             files_io.make_dirs(config.path)
-            side = _Side(config.path, part)
+            side = Side(config.path, part)
             lock = Lock(side.lock)
             try:
                 header = {
@@ -286,7 +285,8 @@ class Output:
     def _stem(self, start: int) -> str:
         """Name of the shard that begins at ``start``, without suffix."""
         if self.config.bytes is not None:  # numbered as they come, by each part for itself
-            return f"{self.config.name}{self._side.mark}-{self._journal.shards:05d}"
+            mark = "" if self._side.part is None else f"-{self._side.part[0]:05d}"
+            return f"{self.config.name}{mark}-{self._journal.shards:05d}"
         number = start // self._samples if self._samples else 0
         of = "" if self._count is None else f"-of-{self._count:05d}"
         return f"{self.config.name}-{number:05d}{of}"
@@ -343,8 +343,11 @@ class Output:
             if not self._journal.done:
                 self._finish_shards()
             if report is not None:
-                self._replace(self._side.report, encode_json(report, indent=2))
-            self._replace(self._side.manifest, encode_json(self._manifest(), indent=2))
+                replace(self._side.report, encode_json(report, indent=2), self._side)
+            contents = self._journal.contents
+            replace(self._side.manifest, build_manifest(contents, self._side.rejects), self._side)
+            if self._side.part is not None:
+                merge_parts(self.config.path, self._side)
         self._release()
 
     def _finish_shards(self) -> None:
@@ -358,27 +361,6 @@ class Output:
         if self._shard is not None:
             self._close_shard()
         self._journal.append({"done": True, "stop": self._next})
-
-    def _manifest(self) -> dict[str, Any]:
-        journal = self._journal
-        return {
-            "format": "dali-run-manifest",
-            "version": 1,
-            **journal.header,
-            "positions": [self._start, self._next],
-            "samples": journal.samples,
-            "rejects": journal.rejected,
-            "rejects_file": self._side.rejects.name,
-            "shards": [{k: v for k, v in e.items() if k not in ("rejects_size", "carry")} for e in journal.entries],
-        }
-
-    def _replace(self, path: Path, data: bytes) -> None:
-        """Publish a small file atomically."""
-        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-        files_io.remove(temporary)
-        files_io.write_new(temporary, data)
-        files_io.rename(temporary, path)
-        files_io.sync_dir(path.parent)
 
     def abort(self) -> None:
         """Stop here: remove what is not published and let go of the lock. The job can be resumed."""
@@ -439,37 +421,16 @@ class _OpenShard:
         self.last_key = records.samples.origin(n - 1).key
 
 
-class _Side:
-    """The files beside the shards. Parts of a job have their own."""
-
-    def __init__(self, root: Path, part: tuple[int, int] | None) -> None:
-        mark = "" if part is None else f"-{part[0]:05d}-of-{part[1]:05d}"
-        self.mark = "" if part is None else f"-{part[0]:05d}"
-        self.lock = root / f".dali-run{mark}.lock"
-        self.journal = root / f"journal{mark}.jsonl"
-        self.rejects = root / f"rejects{mark}.jsonl"
-        self.report = root / f"report{mark}.json"
-        self.manifest = root / f"manifest{mark}.json"
-        self.tag = "" if part is None else f"{part[0]}-"
-        """In temporary names, so that a part removes only its own leftovers."""
-
-    @property
-    def all(self) -> list[Path]:
-        """In the order in which a job is taken back: the journal, which knows of the rest, last."""
-        return [self.manifest, self.report, self.rejects, self.journal]
-
-
 def _open_journal(
-    side: _Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool
+    side: Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool
 ) -> Journal:  # fmt: skip
     root = config.path
     known = read_journal(side.journal)
     if fresh:
         _remove_job(side, known.entries if known else [])
         known = None
-    for path in (side.manifest, side.report):
-        for temporary in sorted(root.glob(f".{glob.escape(path.name)}.tmp-*")):
-            files_io.remove(temporary)
+    for path in (side.manifest, side.report, root / "manifest.json", root / "rejects.jsonl"):
+        files_io.remove(temporary_of(path, side))
     if known is None:
         if not fresh:
             _refuse_foreign(side, config, writer)
@@ -491,7 +452,7 @@ def _open_journal(
     return Journal.reopen(side.journal, known)
 
 
-def _remove_job(side: _Side, entries: Sequence[Mapping[str, Any]]) -> None:
+def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
     root = side.journal.parent
     files_io.remove(side.manifest)
     for entry in entries:
@@ -504,15 +465,15 @@ def _remove_job(side: _Side, entries: Sequence[Mapping[str, Any]]) -> None:
             while parent != root and parent.is_dir() and not any(parent.iterdir()):
                 files_io.remove(parent)
                 parent = parent.parent
-    for path in side.all:
+    for path in side.removable:
         files_io.remove(path)
 
 
-def _refuse_foreign(side: _Side, config: WriteConfig, writer: Writer) -> None:
+def _refuse_foreign(side: Side, config: WriteConfig, writer: Writer) -> None:
     """A new job never touches what it did not write."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
     for entry in sorted(os.listdir(config.path)):
-        if entry in [p.name for p in side.all[:-1]] or (side.tag == "" and ours.fullmatch(entry)):
+        if entry in [p.name for p in side.removable[:-1]] or (side.part is None and ours.fullmatch(entry)):
             raise JobError(
                 f"{config.path} already holds {entry}, and no journal that knows of it; choose another path, or remove "
                 "it"

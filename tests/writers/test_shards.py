@@ -342,9 +342,16 @@ def test_parts_write_one_data_set(tmp_path: Path) -> None:
             for at in range(start, stop):
                 out.add(at, at + 1, *job.batch(at, at + 1))
             out.finish()
+        assert (tmp_path / "out/manifest.json").exists() == (i == 0)  # the last to finish publishes
     expected = {k: v for k, v in digest(tmp_path / "expected").items() if k.startswith("train")}
     found = digest(tmp_path / "out")
     assert {k: v for k, v in found.items() if k.startswith("train")} == expected
+    assert found.pop("rejects.jsonl") == digest(tmp_path / "expected")["rejects.jsonl"]
+    one, all_ = (json.loads((tmp_path / d / "manifest.json").read_text()) for d in ("expected", "out"))
+    assert {k: all_[k] for k in ("shards", "samples", "rejects", "bytes", "positions", "rejects_file")} == {
+        k: one[k] for k in ("shards", "samples", "rejects", "bytes", "positions", "rejects_file")
+    }
+    assert found.pop("manifest.json")
     assert {k for k in found if not k.startswith("train")} == {
         f"{k}-{i:05d}-of-00002.{e}" for i in (0, 1) for k, e in
         (("journal", "jsonl"), ("rejects", "jsonl"), ("manifest", "json"))
