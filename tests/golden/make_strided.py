@@ -26,10 +26,12 @@ IMAGENET = {"mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
 
 
 def cases():
-    def case(op, arguments, layout="HWC", dtype="uint8", shapes=None, inputs=1, **per_sample):
+    def case(
+        op, arguments, layout="HWC", dtype="uint8", shapes=None, inputs=1, positional=(), whole=False, **per_sample
+    ):
         shapes = SHAPES[layout] if shapes is None else shapes
         return {"op": op, "arguments": arguments, "layout": layout, "dtype": dtype, "shapes": shapes, "inputs": inputs,
-                "per_sample": per_sample}  # fmt: skip
+                "per_sample": per_sample, "positional": positional, "whole": whole}  # fmt: skip
 
     # crop
     for layout in SHAPES:
@@ -99,6 +101,16 @@ def cases():
     yield case("slice", {"axes": [0, 1]}, start=[[0, 1], [2, 3], [1, 0]], shape=[[2, 2], [3, 1], [4, 4]])
     yield case("slice", {"axes": [1]}, rel_start=[[0.1], [0.2], [0.3]], rel_shape=[[0.5], [0.33], [0.7]])
     yield case("slice", {"start": [1, 2], "shape": [2, 2]}, axes=[[0, 1], [1, 0], [0, 1]])
+    quarter, half = [[0.25, 0.1], [0.15, 0.3], [0.05, 0.5]], [[0.5, 0.25], [0.25, 0.45], [0.35, 0.5]]
+    for arguments in ({}, {"axes": [0, 1]}, {"axis_names": "HW"}, {"normalized_shape": False}):
+        yield case("slice", arguments, positional=[quarter, half])
+    absolute = {"normalized_anchor": False, "normalized_shape": False}
+    yield case(
+        "slice", absolute, positional=[[[2.5, 1.2], [0.5, 1.5], [1.0, 0.0]], [[3.2, 2.5], [1.5, 2.5], [3.0, 4.9]]]
+    )
+    yield case("slice", {}, positional=[[[2, 1], [0, 1], [1, 0]], [[3, 2], [1, 2], [3, 4]]], whole=True)
+    yield case("slice", {}, positional=[quarter])
+    yield case("slice", {"start": [1, 1]}, positional=[quarter, half])
     for dtype in DTYPES:
         yield case("slice", {"start": [1], "shape": [3], "axes": [0]}, dtype=dtype, shapes=RAGGED[:1])
     # flip
@@ -218,6 +230,18 @@ def cases():
         ("get_property", {"key": "x"}), ("copy", {}), ("permute_batch", {"indices": [1, 0]}), ("permute_batch", {"indices": [1, 1]}),
     ):  # fmt: skip
         yield case(op, arguments, shapes=ones)
+    # normalize
+    for arguments in (
+        {}, {"axes": [0]}, {"axes": [1]}, {"axes": [2]}, {"axes": [0, 1]}, {"axes": [0, 2]}, {"axes": [1, 2]}, {"axis_names": "HW"},
+        {"axes": [0, 1], "ddof": 1, "epsilon": 2.5, "scale": 3.0, "shift": -1.0}, {"batch": True}, {"axes": [0, 1], "batch": True, "ddof": 2},
+        {"mean": 100.0}, {"mean": 100.0, "axes": [0, 1], "ddof": 1}, {"stddev": 20.0, "epsilon": 9.0}, {"mean": 90.0, "stddev": 30.0},
+        {"mean": 90.0, "stddev": 30.0, "batch": True}, {"axes": [0, 1], "dtype": "UINT8", "scale": 50.0, "shift": 128.0},
+        {"dtype": "INT16", "scale": 1000.0}, {"axes": [0], "batch": True}, {"axes": []}, {"axes": [0], "axis_names": "H"},
+        {"axes": [5]}, {"mean": 1.0, "stddev": 2.0, "axes": [0]},
+    ):  # fmt: skip
+        yield case("normalize", arguments)
+    for dtype in ("int8", "uint16", "int16", "int32", "float32"):
+        yield case("normalize", {"axes": [0, 1]}, dtype=dtype, shapes=RAGGED[:1])
     # one_hot
     for shapes in (((), ()), ((1,), (1,)), ((4,), (2,)), ((2, 3),)):
         for arguments in ({}, {"axis": 0}, {"on_value": 3, "off_value": 2, "dtype": "UINT8"}):
@@ -258,6 +282,8 @@ def run(number, case):
     @pipeline_def(batch_size=size, num_threads=1, device_id=None, seed=1)
     def pipe():
         inputs = [feed(samples, case["layout"]) for samples in batches(number, case)]
+        for rows in case["positional"]:
+            inputs.append(feed([np.array(v, np.int32 if case["whole"] else np.float32) for v in rows]))
         given = {}
         for name, rows in case["per_sample"].items():
             dtype = np.int32 if name in whole or name in ("mirror", "horizontal", "vertical") else np.float32
@@ -281,7 +307,7 @@ if __name__ == "__main__":
         described.append(
             {**case, "out_layout": layout, "out_dtype": out[0].dtype.name, "out_shapes": [a.shape for a in out]}
         )
-        if case["op"] == "crop_mirror_normalize":
+        if "normalize" in case["op"]:
             for array in out:
                 found.setdefault(array.dtype.name, []).append(array.reshape(-1))
         else:

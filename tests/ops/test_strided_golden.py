@@ -38,6 +38,9 @@ def inputs_of(number: int, case: dict[str, Any]) -> list[Batch]:
         batches.append(
             Batch.from_list([np.asarray(s) for s in samples], case["layout"], Samples.numbered(len(samples)))
         )
+    for rows in case["positional"]:
+        values = [np.array(v, np.int32 if case["whole"] else np.float32) for v in rows]
+        batches.append(Batch.from_list(values, "", Samples.numbered(len(values))))
     return batches
 
 
