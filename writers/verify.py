@@ -268,10 +268,11 @@ def _lmdb(shard: _Shard) -> Iterator[Problem]:
 
 
 def _numpy(shard: _Shard) -> Iterator[Problem]:
+    if not shard.sound:  # the header's parser raises anything for damaged ones
+        return
+    mode: Literal["r"] | None = "r" if shard.entry["samples"] else None
     for info in shard.entry["files"]:
-        array = np.load(
-            shard.root / info["name"], mmap_mode="r" if shard.entry["samples"] else None, allow_pickle=False
-        )
+        array = np.load(shard.root / info["name"], mmap_mode=mode, allow_pickle=False)
         yield from shard.count(info["name"], len(array))
 
 
