@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from ..ops.driver import Driver, driver
 from ..version import __version__
+from .cores import usable_cores
 from .units import size
 
 Status = Literal["ok", "note", "missing", "warning"]
@@ -112,15 +113,6 @@ def _cpu() -> Iterator[Finding]:
         yield Finding("cpu", "SIMD", "ok", " ".join(found))
     elif info:
         yield Finding("cpu", "SIMD", "note", "none of " + " ".join(_SIMD) + ": decoding and resizing will be slow")
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: affinity, and the quota of its control group."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _text("/sys/fs/cgroup/cpu.max").split()
-    if len(quota) == 2 and quota[0].isdigit():
-        cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
-    return cores
 
 
 def _memory() -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ..writers.rejects import Budget, RejectRow
 from ..writers.shards import Output, WriteConfig
 from .build import BuiltSpec, load_spec
 from .compile import Plan, compile_graph
+from .cores import usable_cores
 from .execute import Engine, Iteration, Options
 from .feed import JobFeed, Sources
 from .graph import Graph
@@ -284,5 +284,5 @@ def options_of(spec: Spec, target: Target) -> Options:
 def threads_of(settings: Settings) -> int:
     """Worker threads; ``auto`` is one for each core that this process may use."""
     if settings.num_threads == "auto":
-        return len(os.sched_getaffinity(0))
+        return usable_cores()
     return settings.num_threads
