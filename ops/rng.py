@@ -55,16 +55,16 @@ class Streams:
         return Streams(self.key, self.sequence[where])
 
 
-def uniform(draws: U32, low: float, high: float) -> F32:
+def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
     """Draws as float32 in [low, high), by DALI 2.4's formula: min(fma(draw, (b'-a) 2^-32, a), b'), b' = below(high).
 
     The product of a 32-bit integer rounded to float32 and a float32 is exact in float64, so that the sum rounds once
     more than a fused multiply-add only where float64 itself rounds; equal to DALI on all values compared.
     """
-    a = np.float32(low)
-    b = np.nextafter(np.float32(high), a)
-    factor = np.float32((b - a) * np.float32(2.0**-32))
-    v = (draws.astype(np.float32).astype(np.float64) * np.float64(factor) + np.float64(a)).astype(np.float32)
+    a = np.asarray(low, np.float32)
+    b = np.nextafter(np.asarray(high, np.float32), a)
+    factor = (b - a) * np.float32(2.0**-32)
+    v = (draws.astype(np.float32).astype(np.float64) * factor.astype(np.float64) + a).astype(np.float32)
     return np.minimum(v, b)
 
 

@@ -1,0 +1,39 @@
+"""Philox4x32-10 (see `rng`) draw by draw, for kernels that decide as they go how many they need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+@njit(nogil=True, cache=True)
+def draw(key: Any, sequence: Any, at: Any) -> Any:
+    """Draw number ``at`` of Philox4x32-10 stream (``key``, ``sequence``): a 32-bit number in a uint64."""
+    block = np.uint64(at >> 2)
+    c0, c1, c2, c3 = block & _LOW, block >> _32, sequence & _LOW, sequence >> _32
+    k0, k1 = key & _LOW, key >> _32
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _LOW, (p0 >> _32) ^ c3 ^ k1, p0 & _LOW
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & _LOW, (k1 + np.uint64(0xBB67AE85)) & _LOW
+    phase = at & 3
+    return c0 if phase == 0 else c1 if phase == 1 else c2 if phase == 2 else c3
+
+
+@njit(nogil=True, cache=True)
+def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) -> None:
+    """The first draws of every element: element j of a stream begins at draw j * ``skip``.
+
+    ``counts`` [N] elements of stream i fill the next rows of ``out`` uint32[T, draws].
+    """
+    row = 0
+    for i in range(len(counts)):
+        for j in range(counts[i]):
+            for k in range(out.shape[1]):
+                out[row, k] = np.uint32(draw(key, sequences[i], j * skip + k))
+            row += 1
