@@ -1,9 +1,10 @@
-"""ImageNet JPEGs from files to normalised tensors on one GPU, this engine and NVIDIA DALI in one interleaved run.
+"""ImageNet JPEGs from files to normalised tensors, this engine and NVIDIA DALI in one interleaved run.
 
     python benchmarks/imagenet.py FOLDER [--dali-path SITE_PACKAGES] [--seconds 4] [--repeats 2] [--json out.json]
+    python benchmarks/imagenet.py FOLDER --device cpu --ours auto:64:2:1 --dali 64:2 --dali-path SITE_PACKAGES
 
 FOLDER holds JPEGs; they are copied (--copies) into a scratch data set so that an epoch is not over at once. The job:
-decode, shorter side 256 (triangular), centre crop 224, normalise, float32 CHW, results left on the GPU. Every setting
+decode, shorter side 256 (triangular), centre crop 224, normalise, float32 CHW; results stay on the GPU. Every setting
 of both runs in a process of its own, in turns; the best repeat counts. DALI is imported from --dali-path.
 """
 
@@ -24,7 +25,7 @@ MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
 def measure_ours(
-    root: str, job: str, decoder: str, batch: int, threads: int, lanes: int, seconds: float
+    root: str, device: str, job: str, decoder: str, batch: int, threads: int, lanes: int, seconds: float
 ) -> dict[str, Any]:
     import itertools
 
@@ -49,7 +50,7 @@ def measure_ours(
         if job == "val":
             (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
             (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
-    plan = compile_graph(b.build({"x": x, "label": label}), Target("gpu"), 1)
+    plan = compile_graph(b.build({"x": x, "label": label}), Target(device), 1)
     options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False)
     requests = (Request(k * batch, batch) for k in itertools.count())
     first = time.perf_counter()
@@ -70,18 +71,22 @@ def measure_ours(
             "memory": report["memory"]}  # fmt: skip
 
 
-def measure_dali(root: str, job: str, batch: int, threads: int, seconds: float) -> dict[str, Any]:
+def measure_dali(root: str, device: str, job: str, batch: int, threads: int, seconds: float) -> dict[str, Any]:
     from nvidia.dali import fn, pipeline_def, types
 
-    @pipeline_def(batch_size=batch, num_threads=threads, device_id=0, prefetch_queue_depth=3)
+    decoder = "cpu" if device == "cpu" else "mixed"
+
+    @pipeline_def(
+        batch_size=batch, num_threads=threads, device_id=None if device == "cpu" else 0, prefetch_queue_depth=3
+    )
     def pipe() -> Any:
         x, label = fn.readers.file(file_root=root, random_shuffle=True, prefetch_queue_depth=2)
         if job == "train":
-            x = fn.decoders.image_random_crop(x, device="mixed")
+            x = fn.decoders.image_random_crop(x, device=decoder)
             x = fn.resize(x, size=[224, 224])
             x = fn.crop_mirror_normalize(x, mean=MEAN, std=STD, crop=[224, 224], mirror=fn.random.coin_flip())
         else:
-            x = fn.decoders.image(x, device="mixed")
+            x = fn.decoders.image(x, device=decoder)
             if job == "val":
                 x = fn.resize(x, resize_shorter=256, interp_type=types.INTERP_TRIANGULAR)
                 x = fn.crop_mirror_normalize(x, mean=MEAN, std=STD, crop=[224, 224])
@@ -119,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--dali-path", help="folder that `import nvidia.dali` works from")
+    parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--jobs", default="val", help="of val, train, decode")
     parser.add_argument("--copies", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=4)
@@ -153,7 +159,9 @@ def main() -> None:
         results: dict[str, list[dict[str, Any]]] = {name: [] for name, _ in settings}
         for _ in range(args.repeats):
             for name, setting in settings:
-                result = run_apart({**setting, "root": scratch, "seconds": args.seconds}, args.dali_path)
+                result = run_apart(
+                    {**setting, "root": scratch, "device": args.device, "seconds": args.seconds}, args.dali_path
+                )
                 results[name].append(result)
                 print(name, result.get("images_per_second", result), flush=True)
     best = {k: max((r.get("images_per_second", 0.0) for r in v), default=0.0) for k, v in results.items()}
