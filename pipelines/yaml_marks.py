@@ -118,7 +118,7 @@ def parse(content: bytes | str, name: str, problems: Problems, *, json: bool = F
 
 _BOMS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"), (b"\x00\x00\xfe\xff", "UTF-32"))
 # What YAML 1.2 calls c-printable, less the byte order mark.
-_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
 
 def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
@@ -142,7 +142,7 @@ def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
     if len(text) > MOST_BYTES:
         problems.add(Mark(name, 1, 1), f"is larger than {MOST_BYTES >> 20} MiB, which no spec is")
         return None
-    bad = _UNPRINTABLE.search(text)
+    bad = UNPRINTABLE.search(text)
     if bad:
         what = "a NUL byte" if bad[0] == "\0" else f"the unprintable character U+{ord(bad[0]):04X}"
         problems.add(_mark_at(text, bad.start(), name), f"holds {what}; is this a text file?")
@@ -365,13 +365,13 @@ def _surprise(text: str, lower: str) -> str:
     if _UNDERSCORED.fullmatch(text):
         return f"{text[:40]} is a number in YAML 1.1 and text in YAML 1.2; write it without underscores, or {quoted}"
     if _LIKE_FLOAT.fullmatch(text):
-        return f"{text[:40]} is text in YAML 1.1 and a number in YAML 1.2; write {_both_float(text)}, or {quoted}"
+        return f"{text[:40]} is text in YAML 1.1 and a number in YAML 1.2; write {both_float(text)}, or {quoted}"
     if _DATE.fullmatch(text):
         return f"{text[:40]} is a date in YAML 1.1 and text in YAML 1.2; {quoted}"
     return ""
 
 
-def _both_float(text: str) -> str:
+def both_float(text: str) -> str:
     """The number ``text`` as both versions of YAML read it: 1e3 as 1.0e+3."""
     mantissa, exponent = re.split("[eE]", text[:40], maxsplit=1)
     mantissa = mantissa if "." in mantissa else mantissa + ".0"
