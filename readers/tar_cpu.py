@@ -286,13 +286,14 @@ def group(
     """How many samples the members make up: the first member of each, and the member of each output or -1.
 
     ``wanted[wanted_starts[w] : wanted_starts[w + 1]]`` is an extension of output ``wanted_outputs[w]``; the first
-    member that has one counts. Damage is a sample of its own. Names that begin with two underscores are no samples.
+    member that has one counts. Damage counts for all outputs of its sample, or of one of its own. Names that begin with
+    two underscores are no samples.
     """
     samples = 0
     previous = -1  # a member of the sample that is being made
     for m in range(len(members)):
         at, size = members[m, NAME], members[m, NAME_SIZE]
-        damaged = members[m, KIND] == LOST or size == 0
+        damaged = members[m, KIND] in (LOST, TRUNCATED)
         key = key_length(names, at, size)
         if not damaged:
             base = key
@@ -300,7 +301,7 @@ def group(
                 base -= 1
             if size - base >= 2 and names[at + base] == 95 and names[at + base + 1] == 95:
                 continue
-        new = damaged or previous < 0
+        new = previous < 0 or size == 0
         if not new:
             other = members[previous, NAME]
             new = not _same(names, at, key, names, other, key_length(names, other, members[previous, NAME_SIZE]), True)
@@ -308,13 +309,16 @@ def group(
             firsts[samples] = m
             parts[samples] = -1
             samples += 1
-        previous = -1 if damaged else m
+        if damaged:  # whatever the sample has, it is not whole
+            parts[samples - 1] = m
+            previous = -1
+            continue
+        previous = m
         for w in range(len(wanted_outputs)):
             low, n = wanted_starts[w], wanted_starts[w + 1] - wanted_starts[w]
-            output = wanted_outputs[w]
-            inside = not damaged and parts[samples - 1, output] < 0 and size - key - 1 == n
-            if inside and _same(names, at + key + 1, n, wanted, low, n, case):
-                parts[samples - 1, output] = m
+            free = parts[samples - 1, wanted_outputs[w]] < 0
+            if free and size - key - 1 == n and _same(names, at + key + 1, n, wanted, low, n, case):
+                parts[samples - 1, wanted_outputs[w]] = m
     return samples
 
 

@@ -196,22 +196,13 @@ def _table(archive: _Archive, start: int) -> tuple[I64, I64, I64]:
     """Offset, size and kind of each part of each sample; kind -1 for a part that is missing."""
     there = archive.parts >= 0
     rows = archive.members[np.where(there, archive.parts, archive.firsts[:, None])]
-    shown = there | _damaged(archive)[:, None]
-    kinds = np.where(shown, rows[:, :, _KIND], -1)
-    return start + rows[:, :, _DATA], np.where(shown, rows[:, :, _SIZE], 0), kinds
-
-
-def _damaged(archive: _Archive) -> npt.NDArray[np.bool_]:
-    """Samples that stand for bytes of which nothing is known."""
-    first = archive.members[archive.firsts]
-    kinds, nameless = first[:, _KIND], first[:, _NAME_SIZE] == 0
-    damaged: npt.NDArray[np.bool_] = (kinds == _LOST) | ((kinds == _TRUNCATED) & nameless)
-    return damaged
+    kinds = np.where(there, rows[:, :, _KIND], -1)
+    return start + rows[:, :, _DATA], np.where(there, rows[:, :, _SIZE], 0), kinds
 
 
 def _complete(archive: _Archive) -> _Archive:
-    """Without the samples that lack a part; damage stays, so that it is reported."""
-    keep = (archive.parts >= 0).all(axis=1) | _damaged(archive)
+    """Without the samples that lack a part; damaged ones stay, so that they are reported."""
+    keep = (archive.parts >= 0).all(axis=1)
     return _Archive(archive.members, archive.names, archive.firsts[keep], archive.parts[keep])
 
 

@@ -254,6 +254,20 @@ def test_every_truncation(tmp_path: Path) -> None:
             assert len(rejects) == 1, size
 
 
+@pytest.mark.parametrize("behavior", ["empty", "skip", "error"])
+@pytest.mark.parametrize("last", ["2.cls", "2.txt", "3.txt", "__meta"])
+def test_a_cut_archive_is_reported_whatever_is_cut(tmp_path: Path, behavior: Any, last: str) -> None:
+    path = tmp_path / "a.tar"
+    items = [("1.jpg", b"a"), ("1.cls", b"1"), ("2.jpg", b"b"), ("2.cls", b"2")]
+    tar(path, [*(i for i in items if i[0] != last), (last, b"x" * 600)])
+    size = 4 * 1024 + 512 if last != "2.cls" else 3 * 1024 + 512
+    path.write_bytes(path.read_bytes()[: size + 512])
+    rows, rejects, keys = read(WebDataset(paths=str(path), ext=("jpg", "cls"), missing_component_behavior=behavior))
+    assert rows[0] == [b"a", b"1"]
+    assert [(r.slot, r.code) for r in rejects] == [(len(rows) - 1, "truncated")]
+    assert len(keys) == (2 if last.startswith("2") else 3)
+
+
 def test_fuzzed_headers(tmp_path: Path) -> None:
     """Sizes, types and pax records that lie, with right checksums."""
     rng = np.random.default_rng(3)

@@ -1,0 +1,136 @@
+"""external_source: batches that the program itself provides."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from ..ops.base import Arg, Operator, Spec
+from ..ops.batch import Batch
+from ..ops.context import Context
+from ..ops.errors import SpecError
+from ..ops.types import DALIDataType
+
+_KEPT = 8
+"""Batches kept after their turn on a GPU, where samples may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleInfo:
+    """Which sample a source is asked for."""
+
+    idx_in_epoch: int
+    idx_in_batch: int
+    iteration: int
+    """In the epoch."""
+    epoch_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInfo:
+    """Which batch a source is asked for."""
+
+    iteration: int
+    """In the epoch."""
+    epoch_idx: int
+
+
+class ExternalSource(Operator, name="external_source"):
+    """Batches from a callable, an iterable or `Pipeline.feed_input`; only in Python."""
+
+    inputs = (0, 0)
+    per_batch = True
+
+    source: Annotated[Any, Arg("callable, iterable or generator function; None for feed_input")] = None
+    num_outputs: Annotated[int | None, Arg("the source gives tuples of this many arrays", ge=1)] = None
+    cycle: Annotated[
+        Literal["no", "quiet", "raise"] | bool | None,
+        Arg("at the end of an iterable: no, quiet (begin again), or raise (StopIteration, begin again after reset)"),
+    ] = None
+    layout: Annotated[Any, Arg("layout, or one an output")] = None
+    dtype: Annotated[Any, Arg("type that the data must have, or one an output")] = None
+    ndim: Annotated[Any, Arg("number of dimensions that the data must have, or one an output")] = None
+    batch: Annotated[bool, Arg("the source gives batches; else samples")] = True
+    batch_info: Annotated[bool, Arg("a callable is given BatchInfo instead of the iteration")] = False
+    parallel: Annotated[bool, Arg("run the source in processes of its own")] = False
+    prefetch_queue_depth: Annotated[int, Arg("batches that those work ahead", ge=1)] = 1
+    repeat_last: Annotated[bool, Arg("without new data give the last again")] = False
+    no_copy: Annotated[bool, Arg("the data stays as it is until it was used: do not copy it")] = False
+    blocking: Annotated[bool, Arg("wait for feed_input instead of raising")] = False
+    use_copy_kernel: Annotated[bool, Arg("copy by kernel", ignored="there is one way to copy")] = False
+    cuda_stream: Annotated[Any, Arg("stream of GPU data", ignored="GPU data is waited for")] = None
+
+    def check(self) -> None:
+        if self.source is not None and not callable(self.source) and not hasattr(self.source, "__iter__"):
+            raise SpecError(f"source must be callable or iterable, got {self.source!r}; external_source is for Python")
+        if self.source is not None and (self.repeat_last or self.blocking):
+            raise SpecError("repeat_last and blocking are for feed_input: leave them out where there is a source")
+        for name in ("layout", "dtype", "ndim"):
+            value = getattr(self, name)
+            if isinstance(value, (list, tuple)) and len(value) != (self.num_outputs or 1):
+                raise SpecError(f"{name} has {len(value)} entries for {self.num_outputs or 1} outputs")
+
+    def each(self, name: str) -> list[Any]:
+        """Argument ``name`` for every output."""
+        value = getattr(self, name)
+        return list(value) if isinstance(value, (list, tuple)) else [value] * (self.num_outputs or 1)
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        out = []
+        for layout, dtype, ndim in zip(self.each("layout"), self.each("dtype"), self.each("ndim"), strict=True):
+            known = ndim if ndim is not None else len(layout) if layout else None
+            given = None if dtype is None or dtype == DALIDataType.NO_TYPE else dtype
+            out.append(Spec(None if known is None else (None,) * known, given, layout or ""))
+        return tuple(out)
+
+    def cpu(self, ctx: Context) -> tuple[Batch, ...]:
+        fed: FedBatches = ctx.source
+        return fed.take(ctx)
+
+    gpu = cpu
+
+
+class FedBatches:
+    """What the program provided, until the engine takes it. State of one external_source."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, tuple[Batch, ...]]] = deque()
+        self._taken: deque[tuple[int, tuple[Batch, ...]]] = deque(maxlen=_KEPT)
+
+    def put(self, start: int, outputs: tuple[Batch, ...]) -> None:
+        """The batch that begins at position ``start``; positions come in order."""
+        self._waiting.append((start, outputs))
+
+    def take(self, ctx: Context) -> tuple[Batch, ...]:
+        """The samples of ``ctx``."""
+        first = int(ctx.samples.position[0])
+        on_device = ctx.stage != "cpu"
+        for start, outputs in self._taken:
+            if start <= first < start + len(outputs[0]):
+                return tuple(_placed(ctx, b, start) for b in outputs)
+        while True:
+            start, outputs = self._waiting.popleft()
+            if on_device:
+                self._taken.append((start, outputs))
+            if start <= first < start + len(outputs[0]):
+                return tuple(_placed(ctx, b, start) for b in outputs)
+
+    def close(self) -> None:
+        """Let go of what was not taken."""
+        self._waiting.clear()
+        self._taken.clear()
+
+
+def _placed(ctx: Context, batch: Batch, start: int) -> Batch:
+    """The samples of ``ctx`` where they are needed."""
+    if len(batch) != len(ctx.samples):
+        batch = batch.take(ctx.samples.position - start, ctx.samples)
+    else:
+        batch = batch.replace(samples=ctx.samples)
+    if ctx.stage != "cpu" and isinstance(batch.data, np.ndarray):
+        placed: Batch = ctx.device.to_device(batch)
+        return placed
+    return batch
