@@ -218,11 +218,11 @@ class Squeeze(Operator, name="squeeze"):
 
     example = "{op: squeeze, in: masks, axis_names: C, out: masks}"
 
-    axes: Annotated[tuple[int, ...] | None, Arg("dimensions to drop")] = None
+    axes: Annotated[tuple[int, ...] | None, Arg("dimensions to drop", per_sample=True)] = None
     axis_names: Annotated[str | None, Arg("the same by layout")] = None
 
     def check(self) -> None:
-        if (self.axes is None) == (self.axis_names is None):
+        if self.given("axes") == (self.axis_names is not None):
             raise SpecError("needs either axes or axis_names")
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
@@ -235,7 +235,7 @@ class Squeeze(Operator, name="squeeze"):
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
-        if data.shape is None:
+        if data.shape is None or "axes" in self.per_sample:
             return Spec(None, data.dtype, "")
         dropped = set(self._axes(data.layout, len(data.shape)))
         for a in dropped:
@@ -246,18 +246,39 @@ class Squeeze(Operator, name="squeeze"):
         return Spec(tuple(data.shape[i] for i in kept), data.dtype, layout)
 
     def cpu(self, ctx: Context, data: Batch) -> Batch:
-        dropped = set(self._axes(data.layout, data.ndim))
-        kept = [i for i in range(data.ndim) if i not in dropped]
-        shapes = data.shapes[:, kept]
-        wrong = shapes.prod(axis=1, dtype=np.int64) != data.sizes
+        dropped = self._dropped(ctx, data)
+        extents = np.where(dropped, 1, data.shapes)
+        wrong = extents.prod(axis=1, dtype=np.int64) != data.sizes
         for i in np.flatnonzero(wrong).tolist():
-            ctx.reject(i, "bad_shape", f"cannot drop dimensions {sorted(dropped)} of {data.shapes[i].tolist()}: only "
-                       "those of extent 1 can go")  # fmt: skip
+            ctx.reject(i, "bad_shape", f"cannot drop dimensions {np.flatnonzero(dropped[i]).tolist()} of "
+                       f"{data.shapes[i].tolist()}: only those of extent 1 can go")  # fmt: skip
+        shapes = data.shapes[~dropped].reshape(len(data), -1) if len(data) else data.shapes[:, ~dropped.any(axis=0)]
         shapes = np.where(wrong[:, None], 0, shapes).astype(np.int32)
-        layout = "".join(data.layout[i] for i in kept) if data.layout else ""
+        same = bool(data.layout) and bool((dropped == dropped[:1]).all())
+        layout = (
+            "".join(a for a, gone in zip(data.layout, np.any(dropped, axis=0).tolist(), strict=True) if not gone)
+            if same
+            else ""
+        )
         return data.replace(shapes=shapes, layout=layout)
 
     gpu = cpu
+
+    def _dropped(self, ctx: Context, data: Batch) -> npt.NDArray[np.bool_]:
+        """Which dimensions go, bool[N, ndim]; as many of every sample."""
+        ndim = data.ndim
+        if "axes" not in ctx.args:
+            axes = self._axes(data.layout, ndim)
+            return np.tile(np.isin(np.arange(ndim), axes), (len(data), 1))
+        given = ctx.arg("axes", np.int64)
+        given = np.where(given < 0, given + ndim, given)
+        wrong = np.any((given < 0) | (given >= ndim), axis=1)
+        dropped: npt.NDArray[np.bool_] = np.any(given[:, :, None] == np.arange(ndim), axis=1)
+        wrong |= dropped.sum(axis=1) != given.shape[1]
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_argument", f"axes must be different dimensions out of {ndim}, got {given[i].tolist()}")
+        dropped[wrong] = np.arange(ndim) < given.shape[1]
+        return dropped
 
 
 class ExpandDims(Operator, name="expand_dims"):

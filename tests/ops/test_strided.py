@@ -307,6 +307,16 @@ def test_reinterpret_moves_samples_that_start_at_odd_bytes() -> None:
     np.testing.assert_array_equal(out.sample(1).reshape(-1), data[9:21].view(np.uint32))
 
 
+def test_squeeze_takes_axes_for_each_sample() -> None:
+    samples = [np.zeros((1, 4, 2)), np.zeros((5, 1, 3)), np.zeros((2, 2, 2)), np.zeros((1, 1, 1))]
+    axes = [np.array([a]) for a in (0, -2, 1, 5)]
+    out, rejects = apply("squeeze", [samples], "HWC", {"axes": axes})
+    assert out.shapes.tolist()[:2] == [[4, 2], [5, 3]]
+    assert out.layout == ""
+    assert sorted((r.slot, r.code) for r in rejects)[0] == (2, "bad_shape")
+    assert (3, "bad_argument") in [(r.slot, r.code) for r in rejects]
+
+
 def test_constants_share_memory() -> None:
     op = operator("constant", idata=[1, 2, 3])
     out = op.cpu(Context(op, "cpu", Samples.numbered(1000)))
