@@ -26,6 +26,7 @@ from .place import Target, resolve_target
 from .report import build_report
 from .spec import Settings, Spec
 from .stats import Stats
+from .warm_up import warm_up
 
 CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
@@ -76,27 +77,27 @@ def prepare(
     device: str | None = None,
     part: tuple[int, int] | None = None,
 ) -> Prepared:
-    """Read and compile a spec. ``part`` (i, n) restricts its readers to shard i of n. Raises SpecError, DeviceError."""
+    """Read and compile a spec; ``part`` (i, n) is one of n jobs that write one data set. Raises SpecError, DeviceError."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     target = resolve_target(device or settings.device)
-    graph = built.graph if part is None else in_parts(built.graph, part)
-    return Prepared(built, compile_graph(graph, target, settings.seed))
+    if part is not None:
+        check_parts(built.graph, part)
+    return Prepared(built, compile_graph(built.graph, target, settings.seed))
 
 
-def in_parts(graph: Graph, part: tuple[int, int]) -> Graph:
-    """The graph whose readers read shard ``part[0]`` of ``part[1]``. Raises SpecError where they have shards."""
+def check_parts(graph: Graph, part: tuple[int, int]) -> None:
+    """Raises SpecError for a part that is none, and where readers have shards of their own.
+
+    Parts are ranges of the whole job's order, cut where shards of the output begin: so any number of parts writes the
+    same files. The readers know nothing of it.
+    """
     index, count = part
     if not 0 <= index < count:
         raise SpecError(f"--shard-id must be from 0 to {count - 1}, got {index}")
-    nodes = []
     for node in graph.nodes:
-        if isinstance(node.op, Reader):
-            if node.op.num_shards != 1:
-                raise SpecError(f"{node.where}: has num_shards of its own; leave it out to use --num-shards")
-            node = dataclasses.replace(node, op=dataclasses.replace(node.op, num_shards=count, shard_id=index))
-        nodes.append(node)
-    return dataclasses.replace(graph, nodes=tuple(nodes))
+        if isinstance(node.op, Reader) and node.op.num_shards != 1:
+            raise SpecError(f"{node.where}: has num_shards of its own; leave it out to use --num-shards")
 
 
 def run_job(
@@ -117,12 +118,15 @@ def run_job(
     settings = prepared.spec.pipeline
     with Sources(prepared.plan, settings.batch_size) as sources:
         feed = JobFeed(sources, limit)
+        whole = len(feed.positions)
+        if part is not None:
+            feed.positions = config.part_range(feed.positions, part)
         output = Output.open(
             config,
             identity(prepared, sources),
             start=feed.positions.start,
             total=len(feed.positions),
-            whole=feed.whole if part is not None else None,
+            whole=whole if part is not None else None,
             part=part,
             budget=Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate),
             fresh=fresh,
@@ -213,6 +217,7 @@ class _Run:
         self.total = feed.positions.stop - self.first
         self.writing = 0.0
         self.read = self.rejected = 0
+        self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, prepared.spec.pipeline.rng)
         self.began = time.perf_counter()
         options = options_of(prepared.spec, prepared.plan.target)
         requests = feed.requests(prepared.spec.pipeline.batch_size, self.first)
@@ -253,6 +258,7 @@ class _Run:
         seconds = time.perf_counter() - self.began
         counts = {"read": self.read, "written": self.read - self.rejected, "rejected": self.rejected}
         report = {"name": self.name, **build_report(self.engine, seconds, counts, sink_seconds=self.writing)}
+        report["warm_up_seconds"] = round(self.warm_up, 6)
         if self.first:
             report["resumed_from"] = self.first
         return report

@@ -1,0 +1,78 @@
+"""Warming up touches every host kernel once and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dali_run.ops.base import Operator, find
+from dali_run.ops.batch import Batch
+from dali_run.ops.context import Context
+from dali_run.pipelines.build import load_spec
+from dali_run.pipelines.compile import Plan, compile_graph
+from dali_run.pipelines.feed import JobFeed, Sources
+from dali_run.pipelines.place import Target
+from dali_run.pipelines.sample_data import make_sample_data
+from dali_run.pipelines.warm_up import warm_up
+
+called: list[tuple[str, int]] = []
+
+
+class WholeIteration(Operator, name="test_warm_up.whole"):
+    """Must not run early: it may keep state."""
+
+    per_batch = True
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        called.append(("whole", len(data)))
+        return data
+
+
+class Counted(Operator, name="test_warm_up.counted"):
+    """Notes its calls."""
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        called.append(("counted", len(data)))
+        return data
+
+
+class Broken(Operator, name="test_warm_up.broken"):
+    """A bug."""
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        called.append(("broken", len(data)))
+        raise ZeroDivisionError
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("warm") / "data"
+    make_sample_data(folder, 8)
+    return folder / "train"
+
+
+def plan_of(data: Path, tmp_path: Path, steps: list[str], device: Any = "cpu") -> Plan:
+    spec = tmp_path / "spec.yaml"
+    lines = "\n".join(f"  - {{op: {s}}}" for s in steps)
+    reader = f"  - {{op: readers.file, file_root: {data}, out: [x, labels]}}"
+    spec.write_text(f"version: 1\ngraph:\n{reader}\n{lines}\noutputs: [x]\n")
+    return compile_graph(load_spec(spec).graph, Target(device))
+
+
+def warm(plan: Plan, left: int = 6) -> list[tuple[str, int]]:
+    called.clear()
+    with Sources(plan, 4) as sources:
+        assert warm_up(plan, JobFeed(sources), 0, left) > 0
+    return list(called)
+
+
+def test_kernels_run_on_two_samples_and_stateful_ones_do_not(data: Path, tmp_path: Path) -> None:
+    assert find("test_warm_up.counted") is Counted
+    one = "test_warm_up.counted, in: x, out: x"
+    assert warm(plan_of(data, tmp_path, [one])) == [("counted", 2)]
+    assert warm(plan_of(data, tmp_path, [one]), left=1) == [("counted", 1)]
+    assert warm(plan_of(data, tmp_path, [one]), left=0) == []
+    assert warm(plan_of(data, tmp_path, [one, "test_warm_up.whole, in: x, out: x", one])) == [("counted", 2)]
+    assert warm(plan_of(data, tmp_path, ["test_warm_up.broken, in: x, out: x", one])) == [("broken", 2)]
