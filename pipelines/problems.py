@@ -9,6 +9,8 @@ from typing import Any
 from ..ops.errors import SpecError
 from .graph import Mark
 
+MOST_FOUND = 100
+"""Where looking for more ends: the rest of such a file is no better."""
 MOST_SHOWN = 50
 MOST_CHARACTERS = 600
 
@@ -31,7 +33,8 @@ class SpecErrors(SpecError):  # noqa: N818 - several errors in one
         self.problems: tuple[Problem, ...] = tuple(problems)
         shown = [str(p) for p in problems[:MOST_SHOWN]]
         if len(problems) > MOST_SHOWN:
-            shown.append(f"... and {len(problems) - MOST_SHOWN} more")
+            more = len(problems) - MOST_SHOWN
+            shown.append(f"... and {more} more" + (" at least" if len(problems) >= MOST_FOUND else ""))
         super().__init__("\n".join(shown))
 
 
@@ -39,16 +42,19 @@ class SpecErrors(SpecError):  # noqa: N818 - several errors in one
 class Problems:
     """A list that knows no duplicates."""
 
-    found: list[Problem] = field(default_factory=list)
+    found: dict[Problem, None] = field(default_factory=dict)
 
     def add(self, mark: Mark | None, text: object) -> None:
-        """Note ``text`` at ``mark``. Texts are kept to one line of bounded length, whatever the spec quotes into it."""
+        """Note ``text`` at ``mark``. Texts are kept to one line of bounded length, whatever the spec quotes into it.
+
+        Raises SpecErrors when there are `MOST_FOUND`.
+        """
         line = " ".join(str(text).split())
         if len(line) > MOST_CHARACTERS:
             line = line[: MOST_CHARACTERS - 4] + " ..."
-        problem = Problem(mark, line)
-        if problem not in self.found:
-            self.found.append(problem)
+        self.found[Problem(mark, line)] = None
+        if len(self.found) >= MOST_FOUND:
+            self.raise_any()
 
     def __bool__(self) -> bool:
         return bool(self.found)

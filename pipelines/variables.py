@@ -11,7 +11,7 @@ from typing import Any
 from ..ops.base import nearest
 from .graph import Mark
 from .problems import Problems, show
-from .yaml_marks import Value, from_python, parse, resolve
+from .yaml_marks import MOST_DEPTH, MOST_VALUES, Value, depth_of, from_python, parse, resolve
 
 MOST_CHARACTERS = 1 << 16
 _REFERENCE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
@@ -46,6 +46,9 @@ class _Variables:
                 problems.add(given.key_marks[name], f"{show(name)} is no name of a variable: use letters, digits and _")
         self.done: dict[str, Value] = {}
         self.open: list[str] = []
+        self.sizes: dict[int, int] = {}
+        """How many values are in a list or mapping, by its identity."""
+        self.expanded = 0
 
     def all(self) -> Value:
         """``vars`` itself with the references in it resolved."""
@@ -58,6 +61,11 @@ class _Variables:
                 chain = " -> ".join([*self.open[self.open.index(name) :], name])
                 self.problems.add(self.raw[name].mark, f"variables refer to each other in a circle: {chain}")
                 return Value(None, self.raw[name].mark, broken=True)
+            if len(self.open) >= MOST_DEPTH:
+                self.problems.add(
+                    self.raw[name].mark, f"variables refer to each other over more than {MOST_DEPTH} steps"
+                )
+                return Value(None, self.raw[name].mark, broken=True)
             self.open.append(name)
             self.done[name] = self.in_value(self.raw[name])
             self.open.pop()
@@ -65,9 +73,11 @@ class _Variables:
 
     def in_value(self, value: Value) -> Value:
         if isinstance(value.data, dict):
-            return replace(value, data={k: self.in_value(v) for k, v in value.data.items()})
+            entries = {k: self.in_value(v) for k, v in value.data.items()}
+            return replace(value, data=entries, depth=depth_of(entries.values()))
         if isinstance(value.data, tuple):
-            return replace(value, data=tuple(self.in_value(v) for v in value.data))
+            items = tuple(self.in_value(v) for v in value.data)
+            return replace(value, data=items, depth=depth_of(items))
         if isinstance(value.data, str) and "${" in value.data:
             return self.in_text(value, value.data)
         return value
@@ -76,7 +86,9 @@ class _Variables:
         whole = _REFERENCE.fullmatch(text)
         if whole and whole[2] is not None:
             found = self.lookup(whole[2], value.mark)
-            return Value(None, value.mark, broken=True) if found is None else replace(found, mark=value.mark)
+            if found is None or not self.fits(found, value.mark):
+                return Value(None, value.mark, broken=True)
+            return replace(found, mark=value.mark)
         parts: list[str] = []
         at = 0
         for match in _REFERENCE.finditer(text):
@@ -94,6 +106,24 @@ class _Variables:
             self.problems.add(value.mark, f"becomes longer than {MOST_CHARACTERS} characters")
             return replace(value, broken=True)
         return replace(value, data=result)
+
+    def fits(self, found: Value, mark: Mark) -> bool:
+        """The variable's value may be put in here; lists of lists of variables must not explode."""
+        self.expanded += self.size(found)
+        if self.expanded <= MOST_VALUES and found.depth <= MOST_DEPTH:
+            return True
+        self.problems.add(mark, f"variables expand to more than {MOST_VALUES} values or {MOST_DEPTH} levels")
+        return False
+
+    def size(self, value: Value) -> int:
+        """How many values there are in ``value``; each object is counted once only, so that this costs little."""
+        if not isinstance(value.data, (dict, tuple)):
+            return 1
+        inner = value.data.values() if isinstance(value.data, dict) else value.data
+        key = id(value.data)
+        if key not in self.sizes:
+            self.sizes[key] = 1 + sum(self.size(v) for v in inner)
+        return self.sizes[key]
 
     def text(self, name: str, mark: Mark) -> str | None:
         """A variable as text, for use inside of longer text."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from .problems import Problems, show
 
 MOST_BYTES = 1 << 20
 MOST_DEPTH = 100
-MOST_VALUES = 100_000
+MOST_VALUES = 50_000
 
 Data = None | bool | int | float | str | tuple["Value", ...] | dict[str, "Value"]
 
@@ -34,6 +34,8 @@ class Value:
     mark: Mark
     key_marks: Mapping[str, Mark] = field(default_factory=dict)
     """Where the keys of a mapping stand."""
+    depth: int = 1
+    """Levels of lists and mappings in it, itself included."""
     broken: bool = False
     """A problem was reported for this value already; what depends on it is not worth another."""
 
@@ -61,6 +63,11 @@ class Value:
         if isinstance(self.data, tuple):
             return "a list"
         return show(self.data)
+
+
+def depth_of(inner: Iterable[Value]) -> int:
+    """The depth of a list or mapping of ``inner``."""
+    return 1 + max((v.depth for v in inner), default=0)
 
 
 def from_python(data: Any, mark: Mark) -> Value:
@@ -211,7 +218,7 @@ class _Composer:
         if depth > MOST_DEPTH:
             raise _TextError(mark, f"is nested deeper than {MOST_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
-            return self.alias(event.anchor, mark)
+            return self.alias(event.anchor, mark, depth)
         self.count(1, mark)
         before = self.values
         if event.anchor is not None:
@@ -225,7 +232,8 @@ class _Composer:
             data = self.scalar(event, mark)
             made = Value(data, mark, broken=len(self.problems.found) > reported)
         elif isinstance(event, yaml.SequenceStartEvent):
-            made = Value(tuple(self.items(depth)), mark)
+            items = tuple(self.items(depth))
+            made = Value(items, mark, depth=depth_of(items))
         else:
             made = self.mapping(mark, depth)
         if event.anchor is not None:
@@ -237,13 +245,15 @@ class _Composer:
         if self.values > MOST_VALUES:
             raise _TextError(mark, f"expands to more than {MOST_VALUES} values")
 
-    def alias(self, anchor: str | None, mark: Mark) -> Value:
+    def alias(self, anchor: str | None, mark: Mark, depth: int) -> Value:
         if anchor is None or anchor not in self.anchors:
             raise _TextError(mark, f"alias *{anchor} has no anchor &{anchor} before it")
         found = self.anchors[anchor]
         if found is None:
             raise _TextError(mark, f"alias *{anchor} stands inside of its own anchor: it would contain itself")
         self.count(found[1], mark)
+        if depth + found[0].depth > MOST_DEPTH:
+            raise _TextError(mark, f"is nested deeper than {MOST_DEPTH} levels by its aliases")
         return found[0]
 
     def items(self, depth: int) -> Iterator[Value]:
@@ -278,7 +288,7 @@ class _Composer:
             for key, value in source.data.items():
                 if key not in entries:
                     entries[key], key_marks[key] = value, source.key_marks[key]
-        return Value(entries, mark, key_marks)
+        return Value(entries, mark, key_marks, depth_of(entries.values()))
 
     def merge_sources(self, value: Value) -> list[Value]:
         sources = list(value.data) if isinstance(value.data, tuple) else [value]

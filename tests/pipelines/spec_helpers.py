@@ -12,6 +12,9 @@ from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.build import BuiltSpec, load_spec
 from dali_run.pipelines.problems import SpecErrors
+from dali_run.pipelines.registry import load_operators
+
+load_operators()
 
 
 class Make(Operator, name="example.make"):

@@ -369,11 +369,23 @@ def test_wrong_variables(variables: str, title: str, reason: str, tmp_path: Path
     assert reason in line
 
 
-def test_variables_cannot_explode(tmp_path: Path) -> None:
-    doubled = ", ".join(f'v{i}: "${{v{i - 1}}}${{v{i - 1}}}"' for i in range(1, 64))
-    lines = errors(with_vars(f"{{v0: xxxx, {doubled}}}", '"${v63}"'), tmp_path)
-    assert len(lines) == 1
-    assert "longer than" in lines[0]
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ('"${{v{0}}}${{v{0}}}"', "longer than"),
+        ('["${{v{0}}}", "${{v{0}}}"]', "variables expand to more than 50000 values"),
+        ('["${{v{0}}}"]', "or 100 levels"),
+        ('"${{v{0}}}"', "over more than 100 steps"),
+    ],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_variables_cannot_explode(template: str, reason: str, backwards: bool, tmp_path: Path) -> None:
+    defined = ["v0: xxxx", *(f"v{i}: {template.format(i - 1)}" for i in range(1, 300))]
+    text = with_vars(f"{{{', '.join(defined[::-1] if backwards else defined)}}}", "x")
+    if reason == "over more than 100 steps" and not backwards:
+        load(text, tmp_path)  # each is known when the next one is read
+        return
+    assert any(reason in line or "over more than 100 steps" in line for line in errors(text, tmp_path))
 
 
 def test_overrides(tmp_path: Path) -> None:

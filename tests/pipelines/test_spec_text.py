@@ -146,6 +146,11 @@ def test_alias_bombs_are_bounded() -> None:
     assert "expands to more than" in errors("\n".join(merges))[0]
 
 
+def test_aliases_cannot_nest_without_end() -> None:
+    lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, 2000))]
+    assert "deeper than 100 levels by its aliases" in errors("\n".join(lines))[0]
+
+
 def test_a_byte_order_mark_is_no_problem() -> None:
     assert load(b"\xef\xbb\xbfa: 1").plain() == {"a": 1}
 
@@ -166,7 +171,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_many_problems_are_cut() -> None:
     lines = errors("\n".join(f"k{i}: yes" for i in range(200)))
     assert len(lines) == 51
-    assert lines[-1] == "... and 150 more"
+    assert lines[-1] == "... and 50 more at least"
+    assert errors("\n".join(f"k{i}: yes" for i in range(60)))[-1] == "... and 10 more"
 
 
 def test_pure_python_parser_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
