@@ -17,7 +17,7 @@ from numba.extending import intrinsic, overload
 
 from .batch import I64
 
-jit = numba.njit(nogil=True, cache=True, fastmath={"contract"})  # contract: multiply and add in one step, as on the GPU
+jit = numba.njit(nogil=True, cache=True)  # no fused multiply-adds: equal bits in every place and on the GPU
 
 
 def move(
@@ -88,7 +88,7 @@ def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
         x1, c1 = x0, c0
     if x1 > x0 and c1 > c0:
         first = at + (x0 + row[ANCHOR]) * row[STRIDE] + (c0 + col[ANCHOR]) * col[STRIDE]
-        _runs(src, dst, first, to + x0 * row[OUT_STRIDE] + c0 * col[OUT_STRIDE], x1 - x0, c1 - c0, row[STRIDE],
+        runs(src, dst, first, to + x0 * row[OUT_STRIDE] + c0 * col[OUT_STRIDE], x1 - x0, c1 - c0, row[STRIDE],
               col[STRIDE], row[OUT_STRIDE], col[OUT_STRIDE], c0, factor)  # fmt: skip
     if x1 - x0 == w and c1 - c0 == k:
         return
@@ -108,7 +108,7 @@ def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
 
 
 @jit
-def _runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
+def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
     """``w`` x ``k`` elements. Constant strides of the common layouts are spelled out, for the vectoriser."""
     if k == 3 and col == 1 and out_row == 1 and (row == 3 or row == -3):
         _split(src, dst, s, o, w, row, out_col, factor)

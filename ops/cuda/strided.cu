@@ -1,4 +1,5 @@
 // Strided copies of a whole batch (ops/strided.py): one block writes one tile of one sample, in the order of memory.
+#include "affine.cuh"
 #include "convert.cuh"
 
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE, COLUMNS };
@@ -16,7 +17,7 @@ __device__ long long reflect(long long i, long long n, int border) {
 
 template <typename In, typename Out, bool AFFINE> __device__ __forceinline__ Out converted(In v, const float* factor) {
     if constexpr (AFFINE) {
-        return saturate<Out>((static_cast<float>(plain(v)) - factor[0]) * factor[1] + factor[2]);
+        return saturate<Out>(affine(static_cast<float>(plain(v)), factor));
     } else {
         return saturate<Out>(v);
     }
