@@ -112,6 +112,6 @@ def part(ctx: Context, op: Operator, prefix: str) -> Context:
 
 
 def _strides(shapes: I32, layout: str) -> I64:
-    """Elements between rows, columns and channels of packed images of ``shapes`` [N, 3]: [N, 3]."""
-    inner = row_major(shapes.astype(np.int64))
-    return inner[:, [layout.index(letter) for letter in "HWC"]]
+    """Elements between pixels and between channels of packed images of ``shapes`` [N, 3]: [N, 2]."""
+    strides = row_major(shapes.astype(np.int64))
+    return strides[:, [layout.index("W"), layout.index("C")]]

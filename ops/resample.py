@@ -150,14 +150,14 @@ def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, 
 class Finish:
     """What is done to resampled values besides rounding them to the input's type: images only, [1, height, width, C].
 
-    The value becomes (value - mean) * mul + add, and row y, column x, channel c of sample i lies at element
-    offsets[i] + y * strides[i, 0] + x * strides[i, 1] + c * strides[i, 2] of the output.
+    The value becomes (value - mean) * mul + add. Pixel k (row by row) and channel c of sample i lie at element
+    offsets[i] + k * strides[i, 0] + c * strides[i, 1] of the output.
     """
 
     factors: F32
     """[1 or N, 1 or C, 3]: mean, mul and add."""
     strides: I64
-    """[N, 3]"""
+    """[N, 2]"""
 
 
 def resample(ctx: Context, plan: Plan, batch: Batch, dtype: DALIDataType | None = None) -> Batch:
@@ -293,8 +293,7 @@ def _run_gpu(ctx: Context, plan: Plan, batch: Batch, first: int, out: Batch, fin
     for p, axis in zip(passes, axis_of, strict=True):
         uploads.append(p.rows(starts[each, axis], weights[each, axis], kept[each, axis]))
     if finish is not None:
-        plane = np.stack([plan.shape[:, -1], channels], axis=1)
-        uploads += [np.concatenate([plane, finish.strides], axis=1), finish.factors]
+        uploads += [np.concatenate([channels[:, None], finish.strides], axis=1), finish.factors]
     arrays = ctx.device.upload(*uploads)
     start_of, weight_of = (
         ctx.empty(int(plan.shape.sum()), np.int32),

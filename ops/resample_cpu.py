@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from .resample import NEAREST, TABLE, TABLE_SIZE, TABLE_START, TRIANGULAR
-from .strided_cpu import _runs
+from .strided_cpu import runs
 
 F = np.float32
 _HALF = F(0.5)
@@ -211,23 +211,22 @@ def finished_images(
     lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any, support: Any, flip: Any, low: Any, high: Any,
     dst: Any, dst_offsets: Any, factors: Any, strides: Any,
 ) -> None:  # fmt: skip
-    """`images` of one frame each, whose rounded values then go through `strided_cpu._runs` (see `Finish`)."""
+    """`images` of one frame each, whose rounded values then go through `strided_cpu.runs` (see `Finish`)."""
     for i in range(len(offsets)):
         if shape[i, 0] * shape[i, 1] * channels[i] * frames[i] == 0:
             continue
         view = _view(i, extents, channels, lo, hi, size, anchor, shape, kind, support, flip)
         n = shape[i, 1] * channels[i]
-        row, rounded = np.empty(n, np.float32), np.empty(n, src.dtype)
+        row, rounded = np.empty(n, np.float32), np.empty(shape[i, 0] * n, src.dtype)
         scratch = _scratch(view, columns_first[i])
-        factor = factors[i if factors.shape[0] > 1 else 0]
         _prepare(src, offsets[i], view, scratch, columns_first[i])
         for y in range(shape[i, 0]):
             _row(src, offsets[i], view, scratch, columns_first[i], y, row)
-            _store(row, rounded, low, high)
-            at = dst_offsets[i] + y * strides[i, 0]
-            _runs(
-                rounded, dst, 0, at, shape[i, 1], channels[i], channels[i], 1, strides[i, 1], strides[i, 2], 0, factor
-            )
+            _store(row, rounded[y * n : (y + 1) * n], low, high)
+        runs(
+            rounded, dst, 0, dst_offsets[i], shape[i, 0] * shape[i, 1], channels[i], channels[i], 1, strides[i, 0],
+            strides[i, 1], 0, factors[i if factors.shape[0] > 1 else 0],
+        )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)

@@ -1,5 +1,6 @@
 // Separable resampling of a whole batch (ops/resample.py): the taps of every axis, then one kernel a pass.
 // Arithmetic is spelled out without fused multiply-adds, so that results equal the CPU kernels' bit for bit.
+#include "affine.cuh"
 #include "convert.cuh"
 
 enum Filter { NEAREST, TRIANGULAR };  // the others are only looked up
@@ -95,24 +96,22 @@ __global__ void resample_pass(const In* source, Out* target, const long long* pa
         target[t] = saturate<Out>(resampled(source, pass, starts, weights, t));
 }
 
-// The last pass over images [frames, height, width, channels], rounded to `Rounded` and normalised: (v - mean) * mul +
-// add. `places` [N][5] is (width, channels, and how far apart rows, columns and channels lie in the output).
+// The last pass over images [1, height, width, channels], rounded to `Rounded` and normalised: (v - mean) * mul + add.
+// `places` [N][3] is (channels, how far apart pixels and channels lie in the output); `factors` as in strided.cu.
 template <typename In, typename Rounded, typename Out>
 __global__ void normalize_pass(const In* source, Out* target, const long long* passes, const int* starts,
                                const float* weights, const long long* places, const float* factors, int factor_width,
                                int factor_rows) {
     const long long sample = blockIdx.y;
     const long long* pass = passes + sample * PASS_COLUMNS;
-    const long long* place = places + sample * 5;
+    const long long* place = places + sample * 3;
     target += pass[TARGET];
     factors += factor_rows * sample * factor_width * 3;
-    const unsigned int total = static_cast<unsigned int>(pass[TOTAL]);
-    const unsigned int width = static_cast<unsigned int>(place[0]), channels = static_cast<unsigned int>(place[1]);
+    const unsigned int total = static_cast<unsigned int>(pass[TOTAL]), channels = static_cast<unsigned int>(place[0]);
     for (unsigned int t = blockIdx.x * blockDim.x + threadIdx.x; t < total; t += gridDim.x * blockDim.x) {
         const unsigned int c = t % channels, pixel = t / channels;
-        const unsigned int x = pixel % width, y = pixel / width;
         const float* factor = factors + (factor_width > 1 ? 3 * c : 0);
         const float v = static_cast<float>(saturate<Rounded>(resampled(source, pass, starts, weights, t)));
-        target[y * place[2] + x * place[3] + c * place[4]] = saturate<Out>((v - factor[0]) * factor[1] + factor[2]);
+        target[pixel * place[1] + c * place[2]] = saturate<Out>(affine(v, factor));
     }
 }

@@ -1,0 +1,6 @@
+// The normalising step: factor is (mean, mul, add). Without a fused multiply-add, so that CPU and GPU give equal bits.
+#pragma once
+
+__device__ __forceinline__ float affine(float v, const float* factor) {
+    return __fadd_rn(__fmul_rn(__fsub_rn(v, factor[0]), factor[1]), factor[2]);
+}
