@@ -24,7 +24,7 @@ _PER_THREAD = 8
 
 def source(what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], ndim: int) -> str:
     """The text of kernel ``expression``: (out, its starts, sizes, samples, then for each input its data and starts, and
-    strides int64[N, ndim] where it is strided; at last the shapes int32[N, ndim] of the result)."""
+    strides int64[N, ndim] where it is strided; at last, if any is, the shapes int32[N, ndim] of the result)."""
     stored = _C[what.dtype.char]
     parameters = [f"{stored}* out", "const long long* out_start", "const long long* size", "int samples"]
     loads = []
@@ -34,7 +34,8 @@ def source(what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Se
         if mode == "strided":
             parameters.append(f"const long long* stride{k}")
         loads.append(f"const auto v{k} = load(in{k}[{at}]);")
-    parameters.append("const int* shape")
+    if "strided" in modes:
+        parameters.append("const int* shape")
     value = _emit(what, {n: f"v{k}" for k, n in enumerate(names)})
     return f"""#include "expression.cuh"
 extern "C" __global__ void expression({", ".join(parameters)}) {{
@@ -152,20 +153,23 @@ def launch(
     if not int(sizes.sum()):
         return
     text = _source(what, tuple(names), tuple(b.dtype for b in batches), modes, ndim)
-    tables = [out.offsets[: len(sizes)], sizes, out.shapes]
+    tables: list[npt.NDArray[Any]] = [out.offsets[: len(sizes)], sizes]
     for k, mode in enumerate(modes):
         tables.append(starts[k])
         if mode == "strided":
             tables.append(_strides(shapes[k]))
-    out_start, size, shape, *rest = lane.upload(*tables)
+    if "strided" in modes:
+        tables.append(out.shapes)
+    out_start, size, *rest = lane.upload(*tables)
     args: list[Any] = [out.data, out_start, size, np.int32(len(sizes))]
     each = iter(rest)
     for k, mode in enumerate(modes):
         args += [batches[k].data, next(each)]
         if mode == "strided":
             args.append(next(each))
+    args += each
     grid = (max(1, -(-int(sizes.max()) // (_BLOCK * _PER_THREAD))), min(len(sizes), 65535))
-    lane.launch_text(text, "expression", grid, _BLOCK, *args, shape)
+    lane.launch_text(text, "expression", grid, _BLOCK, *args)
 
 
 def _strides(shapes: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:

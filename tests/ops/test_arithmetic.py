@@ -288,14 +288,14 @@ def test_generated_kernels_agree_with_dali(tmp_path: Path) -> None:
         texts.append(source(what, tuple(dtypes), tuple(dtypes.values()), ["full"] * len(dtypes), 1))
     library = host_library(texts, tmp_path)
     pointer = np.ctypeslib.ndpointer
-    start, size, shape = np.zeros(1, np.int64), np.full(1, 4, np.int64), np.full((1, 1), 4, np.int32)
+    start, size = np.zeros(1, np.int64), np.full(1, 4, np.int64)
     for i, case in enumerate(cases):
         inputs = list(case_inputs(case).values())
         want = np.array(case["values"], case["dtype"])
         got = np.empty_like(want)
         kernel = getattr(library, f"expression_{i}")
-        kernel.argtypes = [pointer(), pointer(), pointer(), ctypes.c_int] + [pointer()] * (2 * len(inputs) + 1)
-        kernel(got, start, size, 1, *(x for v in inputs for x in (v, start)), shape)
+        kernel.argtypes = [pointer(), pointer(), pointer(), ctypes.c_int] + [pointer()] * (2 * len(inputs))
+        kernel(got, start, size, 1, *(x for v in inputs for x in (v, start)))
         same(got, want, case["expr"], case)
 
 
