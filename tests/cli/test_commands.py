@@ -344,6 +344,28 @@ def test_inspect_names_what_is_broken(sample: Path, tmp_path: Path, capsys: pyte
     assert "no such file" in capsys.readouterr().err
 
 
+# -- verify -----------------------------------------------------------------------------------------------------------
+
+
+def test_verify_finds_a_flipped_bit(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", str(spec), "--quiet"]) == 0
+    assert cli.main(["verify", str(out_of(spec))]) == 0
+    assert "sound: 24 samples in 3 shards" in capsys.readouterr().out
+    shard = sorted(out_of(spec).glob("*.tfrecord"))[1]
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 4
+    shard.write_bytes(data)
+    assert cli.main(["verify", str(out_of(spec))]) == 1
+    printed, err = capsys.readouterr()
+    assert printed == ""
+    assert shard.name in err
+    assert cli.main(["verify", str(out_of(spec)), "--json"]) == 1
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["sound"] is False
+    assert {Path(p["file"]).stem for p in verdict["problems"]} == {shard.stem}
+    assert cli.main(["verify", str(spec.parent / "nothing")]) == 1
+
+
 # -- ops --------------------------------------------------------------------------------------------------------------
 
 

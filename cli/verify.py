@@ -1,0 +1,42 @@
+"""``dali-run verify``: is an output what it says?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import JOB_FAILED, Json, print_json, say
+
+NAME = "verify"
+
+
+def command(
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="The folder that a job wrote.")],
+    json: Json = False,
+) -> None:
+    """Check an output: checksums, counts, every record.
+
+    Every problem is a line on stderr: file, record, what is wrong. Ends with 1 if there is one.
+
+    \b
+    Examples:
+      dali-run verify out/quickstart
+      dali-run verify out/quickstart --json
+    """
+    from ..writers.verify import verify
+
+    verdict = verify(output)
+    if json:
+        print_json({"sound": verdict.sound, **asdict(verdict)})
+    else:
+        for problem in verdict.problems:
+            say(str(problem))
+        if verdict.sound:
+            from ..pipelines.units import count, size
+
+            typer.echo(f"{output}: sound: {count(verdict.samples, 'sample')} in {count(verdict.shards, 'shard')}, "
+                       f"{size(verdict.bytes)}, {count(verdict.rejects, 'reject')}")  # fmt: skip
+    raise typer.Exit(0 if verdict.sound else JOB_FAILED)
