@@ -12,6 +12,7 @@ import numpy as np
 from ..ops.batch import NoOrigins, Samples
 from ..ops.errors import SpecError
 from ..readers.base import Reader, Source
+from ..readers.external_source import ExternalSource, FedBatches
 from ..readers.order import Job, Order
 from .compile import Plan
 from .execute import Request
@@ -34,6 +35,7 @@ class Sources:
                 self.states[node.id] = source
                 order = node.op.order(len(source), plan.seeds[node.id], batch_size, getattr(source, "groups", None))
                 self.readers.append((node.id, node.name, node.op, source, order))
+            self.states |= {n.id: FedBatches() for n in plan.graph.nodes if isinstance(n.op, ExternalSource)}
         except BaseException:
             self.close()
             raise
@@ -71,8 +73,6 @@ class JobFeed:
         whole = self._jobs[0][2].positions if self._jobs else range(limit or 0)
         self.positions = whole if limit is None else range(whole.start, min(whole.stop, whole.start + limit))
         """Positions of this job, in the order of the whole data set."""
-        self.whole = len(self._jobs[0][2].index) if self._jobs else len(self.positions)
-        """Positions of all shards together."""
 
     def requests(self, batch_size: int, start: int | None = None) -> Iterator[Request]:
         """Batches from position ``start`` on. Batches are cut at multiples of the batch size, wherever they begin."""

@@ -77,7 +77,10 @@ def prepare(
     device: str | None = None,
     part: tuple[int, int] | None = None,
 ) -> Prepared:
-    """Read and compile a spec; ``part`` (i, n) is one of n jobs that write one data set. Raises SpecError, DeviceError."""
+    """Read and compile a spec; ``part`` (i, n) is one of n jobs that write one data set.
+
+    Raises SpecError, DeviceError.
+    """
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     target = resolve_target(device or settings.device)

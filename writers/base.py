@@ -14,6 +14,7 @@ of them. In between, `Output` decides how many still belong to this shard. Neith
 from __future__ import annotations
 
 import dataclasses
+import filecmp
 import hashlib
 import importlib
 import pkgutil
@@ -27,7 +28,7 @@ import numpy as np
 
 from ..ops.base import Arg, Parameter, Spec, coerce, nearest, parameters, type_name
 from ..ops.batch import I64, Batch, Samples
-from ..ops.errors import RejectCode, SpecError
+from ..ops.errors import JobError, RejectCode, SpecError
 from . import files_io
 from .files_io import Bytes, File
 
@@ -171,7 +172,9 @@ class ShardFile:
 class ShardFiles:
     """The files of one open shard below ``root``: temporary until `publish`."""
 
-    def __init__(self, root: Path, stem: str, tag: str, expected: int = 0, state: Any = None) -> None:
+    def __init__(
+        self, root: Path, stem: str, tag: str, expected: int = 0, state: Any = None, alone: bool = True
+    ) -> None:  # fmt: skip
         self.root = root
         self.stem = stem
         """The shard's name without suffix: ``train-00000-of-00012``."""
@@ -179,6 +182,7 @@ class ShardFiles:
         """Samples that the shard will hold if none is rejected; 0 where nobody knows."""
         self.state = state
         """What `Writer.begin` returned."""
+        self._alone = alone
         self._tag = tag
         self._open: list[ShardFile] = []
         self._moves: list[tuple[Path, Path]] = []
@@ -221,13 +225,27 @@ class ShardFiles:
             if final.parent not in directories:
                 files_io.make_dirs(final.parent)
                 directories.update(p for p in final.parents if p.is_relative_to(self.root))
-            files_io.rename(temporary, final)
+            if self._alone or temporary.parent == self.root:
+                files_io.rename(temporary, final)
+            else:
+                self._publish_new(temporary, final)
         staging = self._temporary(self.stem)
         if staging.is_dir():
             files_io.remove(staging)
         for directory in sorted(directories):
             files_io.sync_dir(directory)
         return infos
+
+    def _publish_new(self, temporary: Path, final: Path) -> None:
+        """Publish a file whose name another part of the job may have taken as well."""
+        try:
+            files_io.rename_new(temporary, final)
+        except FileExistsError:
+            if not filecmp.cmp(temporary, final, shallow=False):  # else it is this shard's, from a killed run
+                raise JobError(
+                    f"two parts of the job write {final}: samples of equal keys; use the writer's option key: position"
+                ) from None
+            files_io.remove(temporary)
 
     def discard(self) -> None:
         """Close and remove what is not published."""

@@ -123,6 +123,13 @@ def rename(old: Path, new: Path) -> None:
     os.replace(old, new)
 
 
+def rename_new(old: Path, new: Path) -> None:
+    """Rename atomically; FileExistsError where ``new`` exists."""
+    before("rename", new)
+    os.link(old, new)
+    os.unlink(old)
+
+
 def sync_dir(path: Path) -> None:
     """Make the names in directory ``path`` durable."""
     before("fsync", path)

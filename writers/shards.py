@@ -26,7 +26,7 @@ from .base import FieldConfig, FileInfo, Frames, Records, Shard, ShardFiles, Wri
 from .files_io import File
 from .journal import Journal, differences, encode_json, read_journal
 from .lock import Lock
-from .manifest import Side, build_manifest, merge_parts, replace, temporary_of
+from .manifest import Side, build_manifest, merge_parts, replace, sides, temporary_of
 from .rejects import Budget, ErrorBudget, RejectRow
 
 _NAME = re.compile(r"[A-Za-z0-9_.+=@-]{1,128}")
@@ -58,6 +58,23 @@ class WriteConfig:
         if not self.fields:
             raise SpecError("write: fields is empty; name at least one output")
         return make_writer(self.writer, self.options)
+
+    def part_range(self, whole: range, part: tuple[int, int]) -> range:
+        """Positions that part (i, n) of a job over ``whole`` writes: whole shards, so that n parts make the same files
+        as one. Where shards are cut by bytes, parts have files of their own, and equal shares of the positions."""
+        i, n = part
+        unit = (self.samples_of_shard(len(whole), part) or 1) if self.bytes is None else 1
+        units = -(-len(whole) // unit)
+        return whole[units * i // n * unit : units * (i + 1) // n * unit]
+
+    def samples_of_shard(self, whole: int | None, part: tuple[int, int] | None) -> int | None:
+        """Positions a shard; None for everything in one. Parts of a job without shard sizes write one shard each."""
+        samples = self.samples
+        if samples is None and self.bytes is None:
+            samples = self.check().default_samples
+            if samples is None and part is not None and whole is not None:
+                samples = max(1, -(-whole // part[1]))
+        return samples
 
     def identity(self) -> dict[str, Any]:
         """What decides the output's bytes; compared when a job resumes."""
@@ -93,10 +110,8 @@ class Output:
         self._journal = journal
         self._start = start
         self._stop = None if total is None else start + total
-        self._samples = config.samples
-        if config.samples is None and config.bytes is None:
-            self._samples = writer.default_samples
         whole = whole if whole is not None else self._stop
+        self._samples = config.samples_of_shard(whole, side.part)
         self._count: int | None = None
         if whole is not None and config.bytes is None:
             self._count = -(-whole // self._samples) if self._samples else 1
@@ -108,8 +123,8 @@ class Output:
         self._state: Any = None
         if side.part is not None and self._samples and config.bytes is None and start % self._samples:
             raise SpecError(
-                f"part {side.part[0]} begins at position {start}, inside a shard of {self._samples} samples; parts "
-                "begin at multiples of that"
+                f"part {side.part[0]} begins at position {start}, inside a shard of {self._samples} samples; take "
+                "WriteConfig.part_range"
             )
 
     # -- opening ------------------------------------------------------------------------------------------------
@@ -127,6 +142,8 @@ class Output:
         ``part`` (i, n) is one of n jobs that fill one directory together, ``whole`` the positions of all of them.
         """
         writer = config.check()
+        if part is not None and total is None:
+            raise SpecError("parts of a job need to know how many samples there are")
         with _job_errors():
             files_io.make_dirs(config.path)
             side = Side(config.path, part)
@@ -170,6 +187,8 @@ class Output:
         for entry in sorted(os.listdir(self.config.path)):
             if entry.startswith(prefix) and f".tmp-{self._side.tag}" in entry:
                 files_io.remove(self.config.path / entry)
+        if self._next == self._stop:
+            return  # what follows is another part's
         # Only the shard after the journal's last can have been published without its line.
         stem = self._stem(self._next)
         listed = {info["name"].split("/")[0] for entry in self._journal.entries for info in entry["files"]}
@@ -297,7 +316,7 @@ class Output:
             end = min(self._boundary(start), self._stop or self._boundary(start))
         expected = 0 if self.config.bytes is not None else max(0, end - start)
         tag = f"{self._side.tag}{os.getpid()}"
-        files = ShardFiles(self.config.path, self._stem(start), tag, expected, self._state)
+        files = ShardFiles(self.config.path, self._stem(start), tag, expected, self._state, self._side.part is None)
         self._shard = _OpenShard(files, None, start, start)
         return self._shard
 
@@ -356,7 +375,7 @@ class Output:
                 f"the job ended at position {self._next} of {self._stop}; run the same command again: it continues"
             )
         self.budget.finish()
-        if self._shard is None and self._journal.shards == 0:
+        if self._shard is None and self._journal.shards == 0 and self._side.part is None:
             self._open_shard(self._start)  # an empty data set still has a readable output
         if self._shard is not None:
             self._close_shard()
@@ -425,6 +444,12 @@ def _open_journal(
     side: Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool
 ) -> Journal:  # fmt: skip
     root = config.path
+    for other in sides(root):
+        if (other.part or (0, 1))[1] != (side.part or (0, 1))[1]:
+            cut = "in one piece" if other.part is None else f"in {other.part[1]} parts"
+            raise JobError(
+                f"{root} holds a job that runs {cut} ({other.journal.name}); run it so, or choose another path"
+            )
     known = read_journal(side.journal)
     if fresh:
         _remove_job(side, known.entries if known else [])
@@ -454,6 +479,7 @@ def _open_journal(
 
 def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
     root = side.journal.parent
+    files_io.remove(root / "manifest.json")  # the whole job's, where this is one of its parts
     files_io.remove(side.manifest)
     for entry in entries:
         for info in entry["files"]:
@@ -479,7 +505,8 @@ def _refuse_foreign(side: Side, config: WriteConfig, writer: Writer) -> None:
                 "it"
             )
     own = {p.name for p in (side.lock, side.journal)}
-    writer.check_root(config.path, [e for e in sorted(os.listdir(config.path)) if e not in own])
+    if side.part is None or len(sides(config.path)) <= side.journal.exists():  # the first of the parts looks
+        writer.check_root(config.path, [e for e in sorted(os.listdir(config.path)) if e not in own])
 
 
 @contextlib.contextmanager

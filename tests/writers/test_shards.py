@@ -22,6 +22,7 @@ from dali_run.writers.base import FieldConfig
 from dali_run.writers.journal import differences, read_journal
 from dali_run.writers.rejects import Budget, ErrorBudget, RejectRow
 from dali_run.writers.shards import Output, WriteConfig
+from dali_run.writers.verify import verify
 from tests.writers.helpers import JOBS, Job, digest, samples_of
 from tests.writers.test_crash import ROOT, start_slow
 
@@ -333,29 +334,74 @@ def test_a_dead_owners_lock_is_no_obstacle(tmp_path: Path) -> None:
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
-def test_parts_write_one_data_set(tmp_path: Path) -> None:
-    job = JOBS["tfrecord"]
+def run_part(job: Job, path: Path, part: tuple[int, int]) -> None:
+    config = job.config(path)
+    mine = config.part_range(range(job.total), part)
+    with Output.open(config, {}, start=mine.start, total=len(mine), whole=job.total, part=part) as out:
+        for at in range(out.resume_from, mine.stop):
+            out.add(at, at + 1, *job.batch(at, at + 1))
+        out.finish()
+
+
+def part_files(n: int) -> set[str]:
+    kinds = (("journal", "jsonl"), ("rejects", "jsonl"), ("manifest", "json"))
+    return {f"{k}-{i:05d}-of-{n:05d}.{e}" for i in range(n) for k, e in kinds}
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+@pytest.mark.parametrize("name", ["tfrecord", "files", "lmdb"])
+def test_parts_write_one_data_set(tmp_path: Path, name: str, n: int) -> None:
+    job = JOBS[name]
+    if name == "files":
+        job = replace(job, options={"key": "position"})
     job.run(tmp_path / "expected")
-    for i, (start, stop) in ((1, (24, 40)), (0, (0, 24))):
-        config = job.config(tmp_path / "out")
-        with Output.open(config, {}, start=start, total=stop - start, whole=40, part=(i, 2)) as out:
-            for at in range(start, stop):
-                out.add(at, at + 1, *job.batch(at, at + 1))
-            out.finish()
+    for i in reversed(range(n)):
+        run_part(job, tmp_path / "out", (i, n))
         assert (tmp_path / "out/manifest.json").exists() == (i == 0)  # the last to finish publishes
-    expected = {k: v for k, v in digest(tmp_path / "expected").items() if k.startswith("train")}
+    side = {"journal.jsonl", "manifest.json"}
+    expected = {k: v for k, v in digest(tmp_path / "expected").items() if k not in side}
     found = digest(tmp_path / "out")
-    assert {k: v for k, v in found.items() if k.startswith("train")} == expected
-    assert found.pop("rejects.jsonl") == digest(tmp_path / "expected")["rejects.jsonl"]
+    assert {k: v for k, v in found.items() if k not in part_files(n) | side} == expected
+    assert set(found) == set(expected) | part_files(n) | {"manifest.json"}
+    assert verify(tmp_path / "out").sound
     one, all_ = (json.loads((tmp_path / d / "manifest.json").read_text()) for d in ("expected", "out"))
     assert {k: all_[k] for k in ("shards", "samples", "rejects", "bytes", "positions", "rejects_file")} == {
         k: one[k] for k in ("shards", "samples", "rejects", "bytes", "positions", "rejects_file")
     }
-    assert found.pop("manifest.json")
-    assert {k for k in found if not k.startswith("train")} == {
-        f"{k}-{i:05d}-of-00002.{e}" for i in (0, 1) for k, e in
-        (("journal", "jsonl"), ("rejects", "jsonl"), ("manifest", "json"))
-    }  # fmt: skip
+
+
+def test_parts_without_shard_sizes_and_by_bytes(tmp_path: Path) -> None:
+    for name in ("one_shard", "tfrecord_bytes"):
+        for i in range(3):
+            run_part(JOBS[name], tmp_path / name, (i, 3))
+        assert verify(tmp_path / name).sound
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
+        assert (manifest["samples"], manifest["rejects"]) == (37, 3)
+    assert len(list((tmp_path / "one_shard").glob("train-*-of-00003.tfrecord"))) == 3
+
+
+def test_a_job_cut_otherwise_is_refused(tmp_path: Path) -> None:
+    run_part(JOBS["tfrecord"], tmp_path / "parts", (0, 2))
+    for act in (lambda: run_part(JOBS["tfrecord"], tmp_path / "parts", (1, 3)),
+                lambda: JOBS["tfrecord"].run(tmp_path / "parts", fresh=True)):  # fmt: skip
+        with pytest.raises(JobError, match="holds a job that runs in 2 parts"):
+            act()
+    JOBS["tfrecord"].run(tmp_path / "one")
+    with pytest.raises(JobError, match="in one piece"):
+        run_part(JOBS["tfrecord"], tmp_path / "one", (0, 2))
+
+
+def test_parts_never_overwrite_each_others_files(tmp_path: Path) -> None:
+    run_part(JOBS["files"], tmp_path, (0, 2))
+    before = digest(tmp_path)
+    with pytest.raises(JobError, match=r"two parts of the job write .*; use the writer's option key: position"):
+        run_part(JOBS["files"], tmp_path, (1, 2))
+    after = digest(tmp_path)
+    assert {k: after[k] for k in before} == before
+
+
+def test_parts_begin_at_shards(tmp_path: Path) -> None:
+    job = JOBS["tfrecord"]
     with pytest.raises(SpecError, match="inside a shard"):
         Output.open(job.config(tmp_path / "other"), {}, start=7, total=3, whole=40, part=(1, 2))
 
@@ -363,7 +409,7 @@ def test_parts_write_one_data_set(tmp_path: Path) -> None:
 # -- any cut, any interruption ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     writer=st.sampled_from(["tfrecord", "numpy", "lmdb"]),
     total=st.integers(0, 40),
