@@ -1,11 +1,11 @@
-"""Features of tf.train.Example records: how they are declared, and a batch of records taken apart."""
+"""Features of records (tf.train.Example, MessagePack): how they are declared, and a batch of records taken apart."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,21 @@ _DTYPES = {
     "string": "string", "bytes": "string", "float": "float", "float32": "float", "int64": "int64",
 }  # fmt: skip
 _KINDS = {"string": 1, "float": 2, "int64": 3}  # the field numbers of Feature
-_KIND_NAMES = {1: "bytes", 2: "floats", 3: "integers"}
+_KIND_NAMES = {1: "bytes", 2: "floats", 3: "integers", 4: "something else"}
+
+Wire = Literal["example", "msgpack"]
+_WIRE_NAMES = {"example": "tf.train.Example", "msgpack": "MessagePack map or array"}
+
+
+def _compiled(wire: Wire) -> Any:
+    """The parsers of a format; all have the same calls."""
+    if wire == "example":
+        from . import example_cpu
+
+        return example_cpu
+    from . import msgpack_cpu
+
+    return msgpack_cpu
 
 
 def _dtype(value: Any) -> str:
@@ -145,33 +159,33 @@ def _declared(value: Any) -> Feature:
 
 
 @dataclass(frozen=True, slots=True)
-class ExampleParser:
-    """Takes the wanted features out of Examples, a batch at a time."""
+class RecordParser:
+    """Takes the wanted features out of records, a batch at a time."""
 
+    wire: Wire
     features: Mapping[str, Feature]
     names: U8
     name_starts: I64
 
     @staticmethod
-    def of(features: Mapping[str, Feature]) -> ExampleParser:
+    def of(features: Mapping[str, Feature], wire: Wire = "example") -> RecordParser:
         """For these features."""
         encoded = [name.encode() for name in features]
         starts = np.cumsum([0, *map(len, encoded)]).astype(np.int64)
-        return ExampleParser(features, np.frombuffer(bytearray(b"".join(encoded) + b"\0"), np.uint8), starts)
+        return RecordParser(wire, features, np.frombuffer(bytearray(b"".join(encoded) + b"\0"), np.uint8), starts)
 
     def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_]) -> tuple[Batch, ...]:
         """One batch a feature from the records ``data[offsets[i] : offsets[i] + sizes[i]]``.
 
         ``good`` marks the records that were not rejected before; this rejects the rest of the bad ones, each once.
         """
-        from . import example_cpu as cpu
-
+        cpu = _compiled(self.wire)
         n = len(offsets)
         found = np.empty((n, len(self.features), 4), np.int64)
         status = np.where(good, cpu.OK, cpu.DAMAGED).astype(np.int32)
         cpu.find_features(data, offsets, sizes, self.names, self.name_starts, found, status)
         for i in np.flatnonzero((status != cpu.OK) & good).tolist():
-            ctx.reject(i, "corrupt_record", f"is no tf.train.Example: its {int(sizes[i])} bytes do not parse")
+            ctx.reject(i, "corrupt_record", f"is no {_WIRE_NAMES[self.wire]}: its {int(sizes[i])} bytes do not parse")
         good = status == cpu.OK
         for f, (name, feature) in enumerate(self.features.items()):
             for i, code, message in _problems(name, feature, found[:, f], good):
@@ -179,7 +193,7 @@ class ExampleParser:
                 good[i] = False
         found[~good] = 0
         return tuple(
-            _take(ctx, data, feature, np.ascontiguousarray(found[:, f]), good)
+            _take(self.wire, ctx, data, feature, np.ascontiguousarray(found[:, f]), good)
             for f, feature in enumerate(self.features.values())
         )
 
@@ -213,9 +227,8 @@ def _problems(name: str, feature: Feature, found: I64, good: npt.NDArray[np.bool
     return out
 
 
-def _take(ctx: Context, data: U8, feature: Feature, found: I64, good: npt.NDArray[np.bool_]) -> Batch:
-    from . import example_cpu as cpu
-
+def _take(wire: Wire, ctx: Context, data: U8, feature: Feature, found: I64, good: npt.NDArray[np.bool_]) -> Batch:
+    cpu = _compiled(wire)
     missing = good & (found[:, 2] == 0)
     default = feature.default if isinstance(feature, FixedLenFeature) else None
     if feature.dtype == "string":

@@ -32,7 +32,7 @@ MAX_RECORD = 2**31 - 1
 """Sizes are 32 bits wide in a Batch."""
 _MAX_FILES = 60_000  # Linux allows 65530 mappings
 _GUARD = mmap.PAGESIZE  # readable zeros behind the last byte
-_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
+_PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
 _FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 _COPY = 1 << 16  # bytes unpacked at a time, and what damage may cost
 
@@ -154,11 +154,20 @@ def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int) -> U8:
     length = total + _GUARD
     writable = mmap.PROT_READ | mmap.PROT_WRITE
     private = mmap.MAP_PRIVATE | _MAP_NORESERVE
-    base = map_(None, length, writable, private | mmap.MAP_ANONYMOUS, -1, 0)
-    if base is None or base == _FAILED:
+    anonymous = private | mmap.MAP_ANONYMOUS
+    base = map_(None, length, _PROT_NONE, anonymous, -1, 0)
+    guarded = base not in (None, _FAILED) and map_(base + total, _GUARD, writable, anonymous | _MAP_FIXED, -1, 0)
+    if not guarded or guarded == _FAILED:
         raise JobError(f"{length} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
     for handle, size, start in zip(handles, sizes.tolist(), starts.tolist(), strict=True):
-        if size and map_(base + start, size, writable, private | _MAP_FIXED, handle, 0) == _FAILED:
+        if size == 0:
+            continue
+        # read-only where the system counts what could be written (vm.overcommit_memory=2): nobody writes anyway
+        placed = any(
+            map_(base + start, size, access, private | _MAP_FIXED, handle, 0) != _FAILED
+            for access in (writable, mmap.PROT_READ)
+        )
+        if not placed:
             reason = os.strerror(ctypes.get_errno())
             unmap(base, length)
             raise JobError(f"{size} bytes cannot be mapped: {reason}")

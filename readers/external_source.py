@@ -45,7 +45,7 @@ class ExternalSource(Operator, name="external_source"):
     per_batch = True
 
     source: Annotated[Any, Arg("callable, iterable or generator function; None for feed_input")] = None
-    num_outputs: Annotated[int | None, Arg("the source gives tuples of this many arrays", ge=1)] = None
+    arity: Annotated[int, Arg("the source gives tuples of this many arrays; 0: it gives the data itself", ge=0)] = 0
     cycle: Annotated[
         Literal["no", "quiet", "raise"] | bool | None,
         Arg("at the end of an iterable: no, quiet (begin again), or raise (StopIteration, begin again after reset)"),
@@ -63,6 +63,10 @@ class ExternalSource(Operator, name="external_source"):
     use_copy_kernel: Annotated[bool, Arg("copy by kernel", ignored="there is one way to copy")] = False
     cuda_stream: Annotated[Any, Arg("stream of GPU data", ignored="GPU data is waited for")] = None
 
+    @property
+    def num_outputs(self) -> int:
+        return self.arity or 1
+
     def check(self) -> None:
         if self.source is not None and not callable(self.source) and not hasattr(self.source, "__iter__"):
             raise SpecError(f"source must be callable or iterable, got {self.source!r}; external_source is for Python")
@@ -70,13 +74,13 @@ class ExternalSource(Operator, name="external_source"):
             raise SpecError("repeat_last and blocking are for feed_input: leave them out where there is a source")
         for name in ("layout", "dtype", "ndim"):
             value = getattr(self, name)
-            if isinstance(value, (list, tuple)) and len(value) != (self.num_outputs or 1):
-                raise SpecError(f"{name} has {len(value)} entries for {self.num_outputs or 1} outputs")
+            if isinstance(value, (list, tuple)) and len(value) != self.num_outputs:
+                raise SpecError(f"{name} has {len(value)} entries for {self.num_outputs} outputs")
 
     def each(self, name: str) -> list[Any]:
         """Argument ``name`` for every output."""
         value = getattr(self, name)
-        return list(value) if isinstance(value, (list, tuple)) else [value] * (self.num_outputs or 1)
+        return list(value) if isinstance(value, (list, tuple)) else [value] * self.num_outputs
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         out = []

@@ -25,7 +25,7 @@ from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.types import DALIDataType
 from . import index_cache
 from .base import Reader
-from .example import ExampleParser, declared
+from .example import RecordParser, Wire, declared
 from .extents import MAX_RECORD, U8, Mapped, expand, one_or_more, payload, short_names
 
 I64 = npt.NDArray[np.int64]
@@ -121,7 +121,7 @@ class Schema(Protocol):
     specs: tuple[Spec, ...]
 
     def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
-        """One batch an output from ``data[offsets[i] : offsets[i] + sizes[i]]``; see `ExampleParser.parse`."""
+        """One batch an output from ``data[offsets[i] : offsets[i] + sizes[i]]``; see `RecordParser.parse`."""
         ...
 
 
@@ -240,11 +240,11 @@ class Raw:
         return (payload(ctx, data, offsets, sizes),)
 
 
-class Examples:
-    """tf.train.Example."""
+class Features:
+    """Features of tf.train.Example or MessagePack."""
 
-    def __init__(self, features: dict[str, Any]) -> None:
-        self._parser = ExampleParser.of(declared(features))
+    def __init__(self, features: dict[str, Any], wire: Wire) -> None:
+        self._parser = RecordParser.of(declared(features), wire)
         self.specs = tuple(f.spec for f in self._parser.features.values())
 
     def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
@@ -421,26 +421,27 @@ class Tensors:
 class LMDB(Reader, name="readers.lmdb"):
     """Read the records of LMDB databases, in the order of their keys.
 
-    Outputs by ``schema``: raw gives the value's bytes; datum bytes and label; example one output a feature.
+    Outputs by ``schema``: raw gives the value's bytes; datum bytes and label; example and msgpack one output a feature.
+    Features of msgpack are the entries of a map by name, or of an array by number ("0", "1").
     """
 
     example = "{op: readers.lmdb, path: ./train_lmdb, schema: datum, out: [jpegs, labels]}"
 
     path: Annotated[str | tuple[str, ...], Arg("database folders or files, or patterns of them")]
-    schema: Annotated[Literal["raw", "datum", "example"], Arg("what a value is")] = "raw"
-    features: Annotated[dict[str, Any] | None, Arg("features of schema example, as in readers.tfrecord")] = None
+    schema: Annotated[Literal["raw", "datum", "example", "msgpack"], Arg("what a value is")] = "raw"
+    features: Annotated[dict[str, Any] | None, Arg("of schemas example and msgpack, as in readers.tfrecord")] = None
     keys: Annotated[tuple[str, ...] | None, Arg("patterns of keys to read, for databases that hold other things")] = (
         None
     )
     encoded: Annotated[bool, Arg("schema datum: images are encoded files; false: raw pixels, given as CHW")] = True
 
     def _schema(self) -> Schema:
-        if self.schema == "example":
+        if self.schema == "example" or self.schema == "msgpack":
             if not self.features:
-                raise SpecError("schema example needs features")
-            return Examples(self.features)
+                raise SpecError(f"schema {self.schema} needs features")
+            return Features(self.features, self.schema)
         if self.features is not None:
-            raise SpecError(f"features belong to schema example, not {self.schema}")
+            raise SpecError(f"features belong to schemas example and msgpack, not {self.schema}")
         return Raw() if self.schema == "raw" else Datum(encoded=self.encoded)
 
     def check(self) -> None:

@@ -120,6 +120,10 @@ class Order:
             np.arange(n, dtype=np.int32), np.arange(start, start + n, dtype=np.int64), epochs, index, origins
         )
 
+    def locate(self, position: int) -> tuple[int, int]:
+        """The pass that holds ``position`` of the endless sequence, and the place in it."""
+        return self._locate(position) if self.size else (0, position)
+
     def pass_order(self, epoch: int) -> I64:
         """The records of pass ``epoch`` in their order, without padding."""
         if epoch not in self._passes:

@@ -17,7 +17,7 @@ from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.types import DALIDataType
 from . import index_cache
 from .base import Reader
-from .example import ExampleParser, declared
+from .example import RecordParser, declared
 from .extents import MAX_RECORD, Mapped, expand, one_or_more, payload, short_names
 from .parallel import spread
 
@@ -36,7 +36,7 @@ class _Records:
     def __init__(self, reader: TFRecord) -> None:
         paths = expand(one_or_more(reader.path))
         self._check = reader.check_crc
-        self._parser = ExampleParser.of(declared(reader.features)) if reader.features is not None else None
+        self._parser = RecordParser.of(declared(reader.features)) if reader.features is not None else None
         self._mapped = Mapped(paths)
         if reader.index_path is not None:
             listed = expand(one_or_more(reader.index_path))

@@ -17,12 +17,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
 
 from dali_run.ops import crc32c_cpu
-from dali_run.readers import datum_cpu, example_cpu, lmdb_cpu, recordio_cpu, tar_cpu, tfrecord_cpu
+from dali_run.readers import datum_cpu, example_cpu, lmdb_cpu, msgpack_cpu, recordio_cpu, tar_cpu, tfrecord_cpu
 
 I64 = np.int64
 Bytes = np.ndarray
@@ -59,20 +60,36 @@ def example_seed() -> bytes:
     )
 
 
+def msgpack_seed() -> bytes:
+    return (
+        b"\x85\xa5image\xc4\x04jpeg\xa5label\x95\xcc\xc8\x05\xd1\xff\x00\xff\xd3" + bytes(8)
+        + b"\xa3box\x93\xca" + bytes(4) + b"\xcb" + bytes(8) + b"\x01"
+        + b"\xa1m\x82\xa2nd\xc3\xa4data\xc5\x00\x02ab" + b"\xa1e\xd6\x05abcd"
+    )  # fmt: skip
+
+
 def run_example(data: Bytes) -> None:
+    run_features(example_cpu, data)
+
+
+def run_msgpack(data: Bytes) -> None:
+    run_features(msgpack_cpu, data)
+
+
+def run_features(cpu: Any, data: Bytes) -> None:
     names = [b"image", b"label", b"box"]
     text = np.frombuffer(bytearray(b"".join(names) + b"\0"), np.uint8)
     starts = np.cumsum([0, *map(len, names)]).astype(I64)
     found, status = np.empty((1, 3, 4), I64), np.zeros(1, np.int32)
     offsets, sizes = extent(data)
-    example_cpu.find_features(data, offsets, sizes, text, starts, found, status)
+    cpu.find_features(data, offsets, sizes, text, starts, found, status)
     for f in range(3):
         column = np.ascontiguousarray(found[:, f])
         assert 0 <= column[0, 0] <= column[0, 1] <= len(data)
         count = int(column[0, 2])
         assert 0 <= count <= len(data)
-        example_cpu.read_floats(data, column, np.zeros(1, I64), np.empty(count, np.float32))
-        example_cpu.read_integers(data, column, np.zeros(1, I64), np.empty(count, I64))
+        cpu.read_floats(data, column, np.zeros(1, I64), np.empty(count, np.float32))
+        cpu.read_integers(data, column, np.zeros(1, I64), np.empty(count, I64))
 
 
 def datum_seed() -> bytes:
@@ -237,6 +254,7 @@ def run_lmdb(data: Bytes) -> None:
 
 TARGETS: dict[str, tuple[Callable[[], bytes], Callable[[Bytes], None]]] = {
     "example": (example_seed, run_example),
+    "msgpack": (msgpack_seed, run_msgpack),
     "datum": (datum_seed, run_datum),
     "tensors": (tensors_seed, run_tensors),
     "tfrecord": (tfrecord_seed, run_tfrecord),
