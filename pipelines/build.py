@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ops import expression
-from ..ops.base import Operator, find, nearest, parameters, type_name
+from ..ops.base import Arg, Operator, find, nearest, parameters, type_name
 from ..ops.base import Spec as BatchSpec
 from ..ops.errors import SpecError
 from ..readers.base import Reader
@@ -21,7 +21,7 @@ from ..writers.base import ENCODED, FieldConfig, Writer, find_writer, make_write
 from .graph import Edge, Graph, GraphBuilder, Mark, Node, check_argument
 from .infer import infer, infer_node
 from .place import Target, place
-from .problems import Problems, show
+from .problems import Problem, Problems, show
 from .prune import prune
 from .registry import load_installed_plugins, load_operators, load_plugin
 from .spec import Condition, Ref, Spec, Step, WriteField, parse_spec
@@ -41,6 +41,8 @@ class BuiltSpec:
     writer: Writer | None = None
     fields: Mapping[str, FieldConfig] | None = None
     """How each output of the graph is stored; None without `write:`."""
+    notes: tuple[Problem, ...] = ()
+    """What the user should know though nothing is wrong: arguments that are deprecated or without effect."""
 
 
 def load_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> BuiltSpec:
@@ -126,6 +128,7 @@ class _Build:
         self.specs: list[tuple[BatchSpec, ...]] = []
         """What comes out of every node so far."""
         self.names: dict[str, Known] = {}
+        self.notes = Problems()
         self.missing: set[str] = set()
         """Names that were used, but that nothing makes; reported already."""
 
@@ -146,7 +149,7 @@ class _Build:
         except SpecError as e:
             self.problems.add(None, e)
             graph = Graph((), {})
-        return BuiltSpec(self.spec, graph, writer, configs)
+        return BuiltSpec(self.spec, graph, writer, configs, tuple(self.notes))
 
     def look_up(self, ref: Ref, label: str) -> Edge | None:
         """The batch that ``ref`` names, None where there is none; reported once a name."""
@@ -257,6 +260,7 @@ class _Build:
                 try:
                     name, args_value = check_argument(cls, key, data)
                     args[name] = args_value
+                    self.note(parameters(cls)[key].arg, key, marks[key], label)
                 except SpecError as e:
                     at = value.mark if key in parameters(cls) else marks[key]
                     self.problems.add(at, f"{label}: {e}")
@@ -268,6 +272,12 @@ class _Build:
                     self.problems.add(mark, f"{label}: needs argument {p.name!r} ({type_name(p.type)}: {p.arg.help})")
                     fine = False
         return args, fine
+
+    def note(self, arg: Arg, key: str, mark: Mark, label: str) -> None:
+        if arg.deprecated:
+            self.notes.add(mark, f"{label}: argument {key!r} is deprecated; use {arg.deprecated!r}")
+        elif arg.ignored:
+            self.notes.add(mark, f"{label}: argument {key!r} has no effect: {arg.ignored}")
 
     def argument(self, value: Value, label: str) -> Any:
         """A constant, or the Edge of a `$name`; None for what was reported."""

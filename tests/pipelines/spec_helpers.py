@@ -44,6 +44,8 @@ class Turn(Operator, name="example.turn"):
     title: Annotated[str, Arg("any text")] = ""
     dtype: Annotated[DALIDataType, Arg("of the result")] = DALIDataType.UINT8
     count: Annotated[int, Arg("how often", required=True)] = 1
+    turn: Annotated[float, Arg("the old name of angle", deprecated="angle")] = 0.0
+    hint: Annotated[int, Arg("a hint", ignored="nothing needs it")] = 0
 
     def check(self) -> None:
         if self.fill is not None and self.angle == 0.0 and "angle" not in self.per_sample:

@@ -118,6 +118,16 @@ def test_devices(device: str | None, tmp_path: Path) -> None:
     assert built.spec.pipeline.device == (device or "null")
 
 
+def test_notes(tmp_path: Path) -> None:
+    step = "{op: example.turn, in: images, turn: 3, hint: 2, count: 1, out: images}"
+    built = load(f"version: 1\ngraph: [{MAKE}, {step}]\noutputs: [images]", tmp_path)
+    assert node(built.graph, "example.turn").op.angle == 3.0  # type: ignore[attr-defined]
+    assert [str(n).partition("t.yaml:")[2] for n in built.notes] == [
+        "2:81: step 2 (example.turn): argument 'turn' is deprecated; use 'angle'",
+        "2:90: step 2 (example.turn): argument 'hint' has no effect: nothing needs it",
+    ]
+
+
 # -- conditionals -----------------------------------------------------------------------------------------------------
 
 
