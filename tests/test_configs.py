@@ -55,8 +55,8 @@ def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return root
 
 
-def run(name: str, out: Path, data: Path | str) -> Path:
-    result = run_job(CONFIGS / name, {"data": str(data), "out": str(out)}, device="cpu")
+def run(name: str, out: Path, data: Path | str, device: str = "cpu") -> Path:
+    result = run_job(CONFIGS / name, {"data": str(data), "out": str(out)}, device=device)
     assert result.exit_code == 0, result.message
     return out
 
@@ -251,3 +251,32 @@ def test_containers_are_changed_without_touching_the_pictures(sample: Path, tmp_
     again = run("tfrecord_to_lmdb.yaml", tmp_path / "direct", sample / "tfrecord" / "*.tfrecord")
     (other,) = again.glob("*.lmdb")
     assert (other / "data.mdb").read_bytes() == (database / "data.mdb").read_bytes()
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["null", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_a_gpu_writes_what_the_cpu_writes(device: str, pictures: Path, tmp_path: Path) -> None:
+    """The same samples in the same order; pixels as near as decoders that need not agree to the bit come."""
+    for name in ("imagenet_val.yaml", "quickstart.yaml"):
+        here, there = (list(records(run(name, tmp_path / d / name, pictures, d))) for d in ("cpu", device))
+        assert [r["label"][0] for r in here] == [r["label"][0] for r in there]
+        for a, b in zip(here, there, strict=True):
+            if name == "imagenet_val.yaml":
+                x, y = (np.frombuffer(bytes(r["image"]), np.float32) for r in (a, b))
+                assert np.abs(x - y).mean() <= 0.5 * LEVEL
+                assert np.quantile(np.abs(x - y), 0.999) <= 6 * LEVEL
+            else:
+                x, y = (np.asarray(Image.open(io.BytesIO(bytes(r["image"]))), np.float32) for r in (a, b))
+                assert np.abs(x - y).mean() <= 2
+
+
+@pytest.mark.parametrize("device", ["null", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_a_gpu_trains_on_the_same_windows(device: str, pictures: Path, tmp_path: Path) -> None:
+    for d in ("cpu", device):
+        run("imagenet_train.yaml", tmp_path / d, pictures, d)
+    here, there = (np.load(next((tmp_path / d).glob("*.image.npy"))).astype(np.float32) for d in ("cpu", device))
+    assert here.shape == there.shape
+    for a, b in zip(here, there, strict=True):
+        assert np.abs(a - b).mean() <= 0.5 * LEVEL

@@ -120,3 +120,10 @@ def test_a_broken_machine_is_still_examined(monkeypatch: pytest.MonkeyPatch) -> 
     found = doctor.examine()["findings"]
     assert {f["area"] for f in found if "broke: RuntimeError: oh" in f["value"]} >= {"gpu", "packages", "cpu"}
     assert any(f["area"] == "folders" for f in found)
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_found_and_compiles() -> None:
+    gpu = findings("gpu")
+    assert gpu["GPU 0"]["status"] == gpu["CuPy"]["status"] == gpu["NVRTC"]["status"] == "ok"
+    assert gpu["nvJPEG"]["status"] in ("ok", "warning")
