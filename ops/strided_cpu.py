@@ -52,13 +52,10 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
         for d in range(ndim - 2):
             rows *= dims[i, d, SHAPE]
         fills = fill[i if fill.shape[0] > 1 else 0]
-        if factors is None:
-            factor = None
-        else:
-            factor = factors[i if factors.shape[0] > 1 else 0]
+        factor = _factors_of(factors, i)
         index[:] = 0
         for _ in range(rows):
-            at, to, inside = base[i], out_base[i], True
+            at, to, inside = base[i], out_base[i], rows > 0  # true; a literal would be compiled for apart
             for d in range(ndim - 2):
                 k = index[d] + dims[i, d, ANCHOR]
                 if k < 0 or k >= dims[i, d, EXTENT]:
@@ -187,6 +184,17 @@ def _reflect(i, n, border):
         return i if i < n else 2 * n - 1 - i
     i %= 2 * n - 2
     return i if i < n else 2 * n - 2 - i
+
+
+def _factors_of(factors, i):
+    """The rows [K, 3] of sample ``i``, or None where values are only moved (compiled below)."""
+
+
+@overload(_factors_of)
+def _factors_of_compiled(factors, i):
+    if factors is types.none:
+        return lambda factors, i: None
+    return lambda factors, i: factors[i if factors.shape[0] > 1 else 0]
 
 
 def _entry(factor, c):
