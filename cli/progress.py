@@ -43,7 +43,14 @@ def shown(*, quiet: bool) -> Iterator[Report]:
     elif sys.stderr.isatty():
         with _bar() as progress:
             task = progress.add_task("", total=None, rejected=0)
-            yield lambda s: progress.update(task, completed=s.done, total=s.total, rejected=s.rejected)
+
+            def show(state: State) -> None:
+                what = "" if state.done else "preparing"  # the first run on a machine compiles
+                progress.update(
+                    task, description=what, completed=state.done, total=state.total, rejected=state.rejected
+                )
+
+            yield show
     else:
         yield Lines()
 
@@ -96,6 +103,7 @@ def _bar() -> Progress:
             return RichText(rate(task.speed or task.finished_speed), "cyan")
 
     return Progress(
+        TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
         MofNCompleteColumn(),

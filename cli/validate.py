@@ -34,7 +34,7 @@ def command(
         print_json(results)
     else:
         for result in results:
-            for problem in result["problems"]:
+            for problem in [*result["problems"], *result["notes"]]:
                 say(problem_line(problem))
             if not result["problems"]:
                 typer.echo(f"{result['file']}: {result['summary']}")

@@ -220,6 +220,7 @@ class _Run:
         self.total = feed.positions.stop - self.first
         self.writing = 0.0
         self.read = self.rejected = 0
+        progress(Progress(0, self.total, 0, time.perf_counter()))
         self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, prepared.spec.pipeline.rng)
         self.began = time.perf_counter()
         options = options_of(prepared.spec, prepared.plan.target)
