@@ -23,9 +23,9 @@ _statx: Any = types.ExternalFunction(
     "statx", types.int32(types.int32, types.intp, types.int32, types.uint32, types.intp)
 )
 
-# statx(2): the layout of struct statx is the same on all Linux machines
+# statx(2): the layout of struct statx is the same on all Linux machines; here in words of eight bytes
 _BASIC_STATS = 0x7FF
-_MODE, _SIZE, _MTIME_S, _MTIME_NS, _STRUCT = 28, 40, 112, 120, 256
+_MODE, _SIZE, _MTIME_S, _MTIME_NS, _WORDS = 3, 5, 14, 15, 32
 _TYPE_MASK, _REGULAR = 0o170000, 0o100000
 
 
@@ -35,17 +35,16 @@ def stat_files(root: Any, names: Any, starts: Any, sizes: Any, mtimes: Any, low:
 
     ``names`` holds NUL-terminated paths, relative to the open directory ``root``; name i starts at ``starts[i]``.
     """
-    info = np.zeros(_STRUCT, np.uint8)
+    info = np.zeros(_WORDS, np.int64)
     for i in range(low, high):
         mtimes[i] = 0
         if _statx(root, names.ctypes.data + starts[i], np.int32(0), np.uint32(_BASIC_STATS), info.ctypes.data) != 0:
             sizes[i] = MISSING
-        elif (info[_MODE : _MODE + 2].view(np.uint16)[0] & _TYPE_MASK) != _REGULAR:
+        elif (info[_MODE] >> 32) & _TYPE_MASK != _REGULAR:
             sizes[i] = NOT_A_FILE
         else:
-            sizes[i] = info[_SIZE : _SIZE + 8].view(np.int64)[0]
-            seconds = info[_MTIME_S : _MTIME_S + 8].view(np.int64)[0]
-            mtimes[i] = seconds * 1_000_000_000 + info[_MTIME_NS : _MTIME_NS + 4].view(np.uint32)[0]
+            sizes[i] = info[_SIZE]
+            mtimes[i] = info[_MTIME_S] * 1_000_000_000 + (info[_MTIME_NS] & 0xFFFFFFFF)
 
 
 @numba.njit(
