@@ -11,8 +11,17 @@ from .output import Json, console, print_json
 NAME = "ops"
 
 
+def _names(incomplete: str) -> list[str]:
+    """What the shell offers after ``dali-run ops``."""
+    from ..pipelines.reference import describe_operators
+
+    return [o["name"] for o in describe_operators() if o["name"].startswith(incomplete)]
+
+
 def command(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One operator, with its arguments.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One operator, with its arguments.", autocompletion=_names)
+    ] = None,
     json: Json = False,
 ) -> None:
     """List operators and writers, or show one with its arguments.

@@ -217,8 +217,10 @@ def _nvjpeg(found: Driver) -> Iterator[Finding]:
 def _folders() -> Iterator[Finding]:
     home = Path.home()
     package = Path(__file__).resolve().parents[1]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
     folders = {
         "temporary files": (Path(tempfile.gettempdir()), "TMPDIR"),
+        "indexes of read-only data": (cache / "dali-run", "XDG_CACHE_HOME"),
         "compiled CPU code (Numba)": (Path(os.environ.get("NUMBA_CACHE_DIR", package / "ops")), "NUMBA_CACHE_DIR"),
         "compiled CUDA code (CuPy)": (Path(os.environ.get("CUPY_CACHE_DIR", home / ".cupy")), "CUPY_CACHE_DIR"),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -113,3 +114,19 @@ def test_doctor_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_doctor_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
     assert "libjpeg-turbo through simplejpeg" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("dali-run sam", "sample-data"),
+        ("dali-run run --fre", "--fresh"),
+        ("dali-run ops readers.tf", "readers.tfrecord"),
+    ],
+)
+def test_the_shell_completes(words: str, offered: str) -> None:
+    environment = {**os.environ, "_DALI_RUN_COMPLETE": "complete_bash", "COMP_WORDS": words,
+                   "COMP_CWORD": str(len(words.split()) - 1)}  # fmt: skip
+    command = [sys.executable, "-m", "dali_run.cli.main"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == [offered]
