@@ -10,31 +10,37 @@ from ..ops.errors import SpecError
 from .build import BuiltSpec, load_spec
 from .compile import compile_graph
 from .place import Target, resolve_target
-from .problems import SpecErrors
+from .problems import Problem, SpecErrors
 from .units import count
 
 Overrides = Mapping[str, Any]
 
 
 def check_spec(path: Path, overrides: Overrides | None = None) -> dict[str, Any]:
-    """Everything that is wrong with a spec: ``{"file", "problems": [{"file", "line", "column", "text"}], "summary"}``.
+    """Everything that is wrong with a spec: ``{"file", "problems": [{"file", "line", "column", "text"}],
+    "notes": [...], "summary"}``; notes are problems that change nothing.
 
     It is compiled for the CPU and for a GPU (which need not be there), unless it insists on one of them.
     """
     problems: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
     summary = ""
     try:
         built = load_spec(path, overrides)
         for target in _targets(built.spec.pipeline.device):
             compile_graph(built.graph, target, built.spec.pipeline.seed)
         summary = _summary(built)
+        notes = [_as_data(n) for n in built.notes]
     except SpecErrors as e:
-        for p in e.problems:
-            place = {"file": p.mark.file, "line": p.mark.line, "column": p.mark.column} if p.mark else {}
-            problems.append({**place, "text": p.text})
+        problems = [_as_data(p) for p in e.problems]
     except SpecError as e:
         problems = [{"text": line} for line in str(e).splitlines()]
-    return {"file": str(path), "problems": problems, "summary": summary}
+    return {"file": str(path), "problems": problems, "notes": notes, "summary": summary}
+
+
+def _as_data(p: Problem) -> dict[str, Any]:
+    place = {"file": p.mark.file, "line": p.mark.line, "column": p.mark.column} if p.mark else {}
+    return {**place, "text": p.text}
 
 
 def problem_line(problem: Mapping[str, Any]) -> str:
