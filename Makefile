@@ -37,6 +37,10 @@ demo: $(VENV)/.runtime ## install, make sample data, run configs/quickstart.yaml
 test: setup ## pass the tests (GPU tests are skipped without a GPU)
 	$(BIN)/python -m pytest -q
 
+.PHONY: torture
+torture: setup ## the long fault tests: kills, power loss, full disks, flipped bits (about half an hour)
+	$(BIN)/python -m tests.torture
+
 .PHONY: test-gpu
 test-gpu: setup ## the tests, where a missing or broken GPU fails them
 	DALI_RUN_DEMAND_GPU=1 $(BIN)/python -m pytest -q
