@@ -109,6 +109,11 @@ class Reader(Operator, abstract=True):
             batch_size=batch_size,
         )
 
+    @property
+    def output_names(self) -> tuple[str, ...] | None:
+        """Names of the outputs, where the Python functions give a mapping instead of a list."""
+        return None
+
     def open(self) -> Source:
         """Open the data set. Raises SpecError where the arguments name none, JobError where it cannot be read."""
         raise NotImplementedError

@@ -221,6 +221,10 @@ class TFRecord(Reader, name="readers.tfrecord"):
     def num_outputs(self) -> int:
         return 1 if self.features is None else len(self.features)
 
+    @property
+    def output_names(self) -> tuple[str, ...] | None:
+        return None if self.features is None else tuple(self.features)
+
     def check(self) -> None:
         super().check()
         if self.features is not None and not declared(self.features):

@@ -439,3 +439,25 @@ def test_not_a_container(tmp_path: Path) -> None:
     _, rejects = fetch(reader, source, range(3))
     assert [(r.slot, r.code) for r in rejects] == [(0, "corrupt_record")]
     assert source.origin(0).source == str(bad)
+
+
+def test_names_as_in_dali(tmp_path: Path) -> None:
+    import dali_run.tfrecord as tfrec
+
+    path = tmp_path / "a.tfrecord"
+    data = rows(6)
+    write(path, data)
+    features = {
+        "image": tfrec.FixedLenFeature((), tfrec.string, ""),
+        "label": tfrec.FixedLenFeature([1], tfrec.int64, -1),
+        "box": tfrec.VarLenFeature([4], tfrec.float32, 0.0),
+        "size": tfrec.FixedLenFeature([2], tfrec.int64, [-1, 7]),
+        "weight": tfrec.FixedLenFeature([], tfrec.float32, 0.5),
+        "numbers": tfrec.VarLenFeature(tfrec.int64, 0),
+    }
+    reader = TFRecord(path=str(path), features=features)
+    assert reader.output_names == tuple(features)
+    batches, rejects = fetch(reader, open_reader(reader), range(6))
+    assert not rejects
+    for i, row in enumerate(data):
+        check(row, [b.sample(i) for b in batches])
