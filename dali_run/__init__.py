@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import ops
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .pipelines.data_node import DataNode
-    from .pipelines.pipeline import Pipeline, pipeline_def
+    from . import fn, math, pickling, pipeline, plugin, types
+    from .pipelines.build import load_spec
+    from .pipelines.data_node import DataNode, newaxis
+    from .pipelines.factory import pipeline_def
+    from .pipelines.pipeline import Pipeline
 
-__all__ = ["DataNode", "Pipeline", "__version__", "pipeline_def"]
+__all__ = [
+    "DataNode",
+    "Pipeline",
+    "__version__",
+    "fn",
+    "load_spec",
+    "math",
+    "newaxis",
+    "ops",
+    "pickling",
+    "pipeline",
+    "pipeline_def",
+    "plugin",
+    "types",
+]
+
+_MODULES = ("fn", "math", "pickling", "pipeline", "plugin", "types")
+_MEMBERS = {
+    "DataNode": ".pipelines.data_node",
+    "Pipeline": ".pipelines.pipeline",
+    "load_spec": ".pipelines.build",
+    "newaxis": ".pipelines.data_node",
+    "pipeline_def": ".pipelines.factory",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: the command line must start without the engine."""
-    if name == "DataNode":
-        from .pipelines.data_node import DataNode
-
-        return DataNode
-    if name in ("Pipeline", "pipeline_def"):
-        from .pipelines import pipeline
-
-        return getattr(pipeline, name)
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name in _MEMBERS:
+        return getattr(import_module(_MEMBERS[name], __name__), name)
     raise AttributeError(f"module 'dali_run' has no attribute {name!r}")
+
+
+def _operator_class(name: str) -> Any:
+    from .pipelines.functions import ops_member
+
+    return ops_member(name)
+
+
+ops.operator_classes = _operator_class

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence
+from typing import Any
+
 from .ops.types import DALIDataType, DALIImageType, DALIInterpType
+from .ops.types import from_numpy as _from_numpy
+from .ops.types import to_numpy as to_numpy_type
+from .readers.external_source import BatchInfo, SampleInfo
 
 NO_TYPE = DALIDataType.NO_TYPE
 UINT8 = DALIDataType.UINT8
@@ -37,6 +44,32 @@ NHWC = "HWC"
 NFHWC = "FHWC"
 NFCHW = "FCHW"
 
+
+class PipelineAPIType(enum.Enum):
+    """How a pipeline is run; the ways may be mixed here."""
+
+    BASIC = 0
+    ITERATOR = 1
+    SCHEDULED = 2
+
+
+def Constant(  # noqa: N802  # DALI's name
+    value: Any, dtype: Any = None, shape: Sequence[int] | None = None, layout: str | None = None,
+    device: str | None = None,
+) -> Any:  # fmt: skip
+    """``value`` as a constant: a number for arithmetic, or with a shape, layout or device a batch of tensors."""
+    from .pipelines.data_node import ScalarConstant, constant
+
+    if isinstance(value, (bool, int, float)) and shape is None and layout is None and device is None:
+        return ScalarConstant(value, dtype)
+    return constant(value, dtype, shape, layout, device or "cpu")
+
+
+def to_dali_type(dtype: Any) -> DALIDataType:
+    """The type of a NumPy dtype."""
+    return _from_numpy(dtype)
+
+
 __all__ = [
     "ANY_DATA",
     "BGR",
@@ -66,8 +99,14 @@ __all__ = [
     "UINT16",
     "UINT32",
     "UINT64",
+    "BatchInfo",
+    "Constant",
     "DALIDataType",
     "DALIImageType",
     "DALIInterpType",
+    "PipelineAPIType",
+    "SampleInfo",
     "YCbCr",
+    "to_dali_type",
+    "to_numpy_type",
 ]

@@ -1,1 +1,24 @@
-"""Batches, the declaration of operators, and the operators: the ground floor."""
+"""Batches, the declaration of operators, and the operators: the ground floor.
+
+``ops.Resize`` and its like are DALI's operator classes. They call into the graph, which stands above this folder, so
+that it is told from there how to make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FOLDERS = ("decoders", "encoders", "random")
+"""DALI's folders of operators that modules here are called after."""
+
+operator_classes: Callable[[str], Any] | None = None
+"""Gives the class, or the folder of classes, of a name; set by the facade."""
+
+
+def __getattr__(name: str) -> Any:
+    own_module = name not in FOLDERS and (Path(__file__).parent / f"{name}.py").exists()
+    if operator_classes is None or name.startswith("_") or own_module:
+        raise AttributeError(f"module 'dali_run.ops' has no attribute {name!r}")
+    return operator_classes(name)

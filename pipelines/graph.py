@@ -143,6 +143,8 @@ class GraphBuilder:
     """Adds operators one after the other. Raises SpecError (without a place; the caller knows it) for wrong ones."""
 
     nodes: list[Node] = field(default_factory=list)
+    sinks: list[Edge] = field(default_factory=list)
+    """Edges that are kept although no output depends on them."""
     _scope: Scope = ()
     _scope_edges: list[Edge] = field(default_factory=list)
     _splits: dict[tuple[Edge, Edge], int] = field(default_factory=dict)
@@ -199,6 +201,11 @@ class GraphBuilder:
             unique = f"{name}_{n}"
         self._names.add(unique)
         return unique
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> GraphBuilder:
+        """A builder that goes on from ``nodes``."""
+        return cls(nodes=list(nodes), _names={n.name for n in nodes})
 
     # -- conditionals -------------------------------------------------------------------------------------------
 

@@ -16,18 +16,18 @@ class Tensor:
     """One sample. NumPy (`__array_interface__`), CuPy (`__cuda_array_interface__`) and DLPack see it without a copy."""
 
     def __init__(self, array: Any, layout: str = "", source_info: str = "") -> None:
-        self._array = array
+        self.array = array
         self._layout = layout
         self._source_info = source_info
 
     @property
     def dtype(self) -> DALIDataType:
         """Element type."""
-        return from_numpy(self._array.dtype)
+        return from_numpy(self.array.dtype)
 
     def shape(self) -> list[int]:
         """Extents."""
-        return [int(d) for d in self._array.shape]
+        return [int(d) for d in self.array.shape]
 
     def layout(self) -> str:
         """Layout, for example ``HWC``."""
@@ -38,39 +38,39 @@ class Tensor:
         return self._source_info
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        host = self._array if isinstance(self._array, np.ndarray) else self._array.get()
+        host = self.array if isinstance(self.array, np.ndarray) else self.array.get()
         return np.array(host, dtype=dtype, copy=copy)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__array_interface__", "__cuda_array_interface__"):
-            return getattr(self._array, name)
+            return getattr(self.array, name)
         raise AttributeError(name)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        return self._array.__dlpack__(**kwargs)
+        return self.array.__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:
-        return self._array.__dlpack_device__()
+        return self.array.__dlpack_device__()
 
     def as_cpu(self) -> Tensor:
         """The same on the host; itself where it is there."""
-        if isinstance(self._array, np.ndarray):
+        if isinstance(self.array, np.ndarray):
             return self
-        return Tensor(self._array.get(), self._layout, self._source_info)
+        return Tensor(self.array.get(), self._layout, self._source_info)
 
     def data_ptr(self) -> int:
         """Address of the first element."""
-        if isinstance(self._array, np.ndarray):
-            return int(self._array.ctypes.data)
-        return int(self._array.data.ptr)
+        if isinstance(self.array, np.ndarray):
+            return int(self.array.ctypes.data)
+        return int(self.array.data.ptr)
 
     def squeeze(self, dim: int | None = None) -> Tensor:
         """The tensor without extents of 1 (only ``dim``, if given)."""
-        return Tensor(self._array.squeeze(dim), "", self._source_info)
+        return Tensor(self.array.squeeze(dim), "", self._source_info)
 
     def __repr__(self) -> str:
-        where = "CPU" if isinstance(self._array, np.ndarray) else "GPU"
-        return f"Tensor{where}({self._array!r}, dtype={self.dtype.name}, layout={self._layout!r}, shape={self.shape()})"
+        where = "CPU" if isinstance(self.array, np.ndarray) else "GPU"
+        return f"Tensor{where}({self.array!r}, dtype={self.dtype.name}, layout={self._layout!r}, shape={self.shape()})"
 
 
 class TensorList:
@@ -96,7 +96,7 @@ class TensorList:
 
     def at(self, i: int) -> Any:
         """Sample ``i`` as an array (NumPy on the host, CuPy on a device), a view."""
-        return self[i]._array
+        return self[i].array
 
     @property
     def dtype(self) -> DALIDataType:

@@ -1,0 +1,7 @@
+"""pickle_by_value, for callbacks that worker processes cannot import."""
+
+from __future__ import annotations
+
+from .pipelines.pickling import pickle_by_value
+
+__all__ = ["pickle_by_value"]

@@ -1,0 +1,125 @@
+"""python_function: a function of the user's in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+
+from .base import Arg, Operator, Spec
+from .batch import Batch
+from .context import Context
+from .errors import JobError, SpecError
+from .types import from_numpy
+
+
+class PythonFunction(Operator, name="python_function"):
+    """Call a Python function with the data of each sample, or with whole batches; only in Python.
+
+    A sample for which the function raises is rejected. On a GPU the function is given CuPy arrays.
+    """
+
+    inputs = (0, 256)
+    per_batch = True
+
+    function: Annotated[Any, Arg("takes an array an input and returns an array an output, or a tuple of them")] = None
+    arity: Annotated[int, Arg("outputs", ge=0)] = 1
+    batch_processing: Annotated[bool, Arg("the function takes and gives lists of arrays, one entry a sample")] = False
+    output_layouts: Annotated[tuple[str, ...], Arg("layouts of the outputs")] = ()
+
+    @property
+    def num_outputs(self) -> int:
+        return max(self.arity, 1)
+
+    def check(self) -> None:
+        if not callable(self.function):
+            raise SpecError(f"function must be callable, got {self.function!r}; python_function is for Python")
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        return (Spec(layout=self._layout(0)), *(Spec(layout=self._layout(k)) for k in range(1, self.num_outputs)))
+
+    def _layout(self, k: int) -> str:
+        return self.output_layouts[k] if k < len(self.output_layouts) else ""
+
+    def cpu(self, ctx: Context, *data: Batch) -> tuple[Batch, ...]:
+        n = len(ctx.samples)
+        columns = self._whole(data, n) if self.batch_processing else self._each(ctx, data, n)
+        if self.arity == 0:
+            return (Batch.from_dense(_zeros(ctx, n), "", ctx.samples),)
+        return tuple(self._batch(ctx, column, self._layout(k)) for k, column in enumerate(columns))
+
+    gpu = cpu
+
+    def _each(self, ctx: Context, data: Sequence[Batch], n: int) -> list[list[Any]]:
+        columns: list[list[Any]] = [[] for _ in range(self.arity)]
+        for i in range(n):
+            try:
+                result = self.function(*(b.sample(i) for b in data))
+                parts = [_checked(r) for r in self._parts(result)]
+            except Exception as e:  # whatever the user's function raises costs this sample
+                ctx.reject(i, "user_function", f"{_name(self.function)}: {type(e).__name__}: {e}")
+                parts = [None] * self.arity
+            for column, part in zip(columns, parts, strict=True):
+                column.append(part)
+        return columns
+
+    def _whole(self, data: Sequence[Batch], n: int) -> list[list[Any]]:
+        try:
+            result = self.function(*(list(b) for b in data))
+            columns = [[_checked(r) for r in part] for part in self._parts(result)]
+        except Exception as e:
+            raise JobError(f"{_name(self.function)}: {type(e).__name__}: {e}") from e
+        for column in columns:
+            if len(column) != n:
+                raise JobError(f"{_name(self.function)} gave {len(column)} samples for {n}")
+        return columns
+
+    def _parts(self, result: Any) -> Sequence[Any]:
+        """What the function returned, as one entry an output."""
+        if self.arity == 0:
+            return ()
+        parts = result if isinstance(result, (tuple, list)) and (self.arity > 1 or isinstance(result, tuple)) else \
+            (result,)  # fmt: skip
+        if len(parts) != self.arity:
+            raise TypeError(f"it must return {self.arity} outputs, got {len(parts)}")
+        return parts
+
+    def _batch(self, ctx: Context, column: list[Any], layout: str) -> Batch:
+        good = next((c for c in column if c is not None), None)
+        if good is None:
+            return Batch.from_dense(_zeros(ctx, len(column)), "", ctx.samples)
+        blank = good[(slice(0, 0),) * good.ndim]
+        arrays = [blank if c is None else c for c in column]
+        for i, a in enumerate(arrays):
+            if a.ndim != good.ndim or a.dtype != good.dtype:
+                ctx.reject(i, "user_function", f"{_name(self.function)} gave {a.dtype}, {a.ndim}-D here, and "
+                           f"{good.dtype}, {good.ndim}-D for an earlier sample")  # fmt: skip
+                arrays[i] = blank
+        layout = layout if len(layout) == good.ndim else ""
+        shapes = np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), good.ndim)
+        out = Batch.allocate(ctx.empty, shapes, good.dtype, layout, ctx.samples)
+        for i, a in enumerate(arrays):
+            out.sample(i)[...] = a
+        return out
+
+
+def _checked(value: Any) -> Any:
+    """An array that the engine knows: NumPy, CuPy, or through DLPack and array interfaces."""
+    if hasattr(value, "__cuda_array_interface__") and not hasattr(value, "__array_interface__"):
+        import cupy
+
+        return cupy.asarray(value)
+    array = np.asarray(value)
+    from_numpy(array.dtype)
+    return array
+
+
+def _zeros(ctx: Context, n: int) -> Any:
+    out = ctx.empty(n, np.uint8)
+    out[...] = 0
+    return out
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)

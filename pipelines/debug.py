@@ -1,0 +1,251 @@
+"""Debug mode: operators run as soon as they are called, and their data can be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..ops.base import Stage
+from ..ops.batch import Batch, Samples
+from ..ops.device import Lane
+from ..ops.errors import JobError, SpecError
+from ..ops.rng import seed_sequence
+from ..readers.base import Reader
+from ..readers.external_source import ExternalSource, FedBatches
+from .arrays import as_batch
+from .data_node import DataNode, EagerBuilder, as_node
+from .execute import Request
+from .feed import numbered
+from .graph import Edge, Merge, Node, Split
+from .infer import infer_node
+from .pipeline import Pipeline
+from .run_nodes import Env, Run, run_nodes
+from .sources import Input
+from .tensors import TensorList, tensor_list
+
+
+class DataNodeDebug(DataNode):
+    """The output of an operator that has run already."""
+
+    __slots__ = ()
+
+    def get(self) -> TensorList:
+        """The data."""
+        assert isinstance(self.builder, Eager)
+        return tensor_list(self.builder.batch(self.edge))
+
+    def source(self) -> TensorList:
+        """The data."""
+        return self.get()
+
+
+class Fed(ExternalSource, name="_debug.fed"):
+    """Data of the user's that takes the place of a DataNode."""
+
+
+class Eager(EagerBuilder):
+    """The graph of one iteration, run while it is built."""
+
+    def __init__(self, kept: Kept, request: Request, iteration: int, epoch: int) -> None:
+        super().__init__()
+        self.kept = kept
+        self.request = request
+        self.iteration = iteration
+        self.epoch = epoch
+        self.env: Env = {}
+        self.fed: dict[int, Batch] = {}
+        self.done = 0
+        self.samples: Samples = numbered(request)
+
+    def ran(self, edge: Edge, device: str) -> DataNode:
+        self.run_all()
+        return DataNodeDebug(self, edge, device)
+
+    def feed(self, value: Any) -> DataNode:
+        batch = as_batch(value, "")
+        if len(batch) != len(self.samples):
+            raise SpecError(f"the batch has {len(batch)} samples, the pipeline's batches {len(self.samples)}")
+        (edge,) = self.add(Fed, [], {})
+        self.fed[edge.node] = batch
+        return self.ran(edge, "cpu" if batch.on_host else "gpu")
+
+    def batch(self, edge: Edge) -> Batch:
+        """The data of ``edge``."""
+        self.run_all()
+        return self.env[edge]
+
+    def run_all(self) -> None:
+        """Run what was added since the last time."""
+        while self.done < len(self.nodes):
+            at = self.done
+            self.done += 1
+            self._run(self.nodes[at])
+
+    def _run(self, node: Node) -> None:
+        self.kept.check(node)
+        if isinstance(node.op, Fed):
+            self.env[Edge(node.id)] = self.fed[node.id].replace(samples=self.samples)
+            return
+        given = [self.nodes[e.node].specs[e.output] for e in node.inputs]
+        node = replace(node, specs=infer_node(node, given), stage=self._stage(node))
+        self.nodes[node.id] = node
+        run = Run(samples=self.samples, seeds={node.id: self.kept.seed(node)}, rng=self.kept.rng)
+        if isinstance(node.op, Reader):
+            source, order = self.kept.source(node)
+            run.states = {node.id: source}
+            run.reader_samples = {node.id: order.samples(self.request.start, self.request.n, source)}
+        elif isinstance(node.op, ExternalSource):
+            external = self.kept.input(node)
+            batches = external.batches(external.poll(self.iteration, self.epoch))
+            external.state.put(self.request.start, batches)
+            run.states = {node.id: external.state}
+        if node.stage == "cpu":
+            run_nodes([node], self.env, run)
+        else:
+            run.device = lane = self.kept.lane
+            with lane:
+                run_nodes([node], self.env, run)
+            lane.synchronize()
+        if run.dropped:
+            d = run.dropped[0]
+            raise JobError(f"{d.node}: sample {d.slot}: {d.code}: {d.message}")
+
+    def _stage(self, node: Node) -> Stage:
+        if self.kept.device_id is None or isinstance(node.op, (Split, Merge)):
+            return "cpu"
+        if node.device in ("mixed", "gpu"):
+            return node.device
+        on_device = any(not self.env[e].on_host for e in node.inputs)
+        return "gpu" if on_device and node.device != "cpu" else "cpu"
+
+
+class Kept:
+    """What stays from one iteration to the next: data sets, sources, seeds."""
+
+    def __init__(self, batch_size: int, seed: int, device_id: int | None, rng: str) -> None:
+        self.batch_size = batch_size
+        self.device_id = device_id
+        self.rng = rng
+        self._lane: Any = None
+        self._pool = seed_sequence(seed, 1024)
+        self._readers: dict[int, tuple[Any, Any]] = {}
+        self._inputs: dict[int, Input] = {}
+        self._known: dict[int, str] = {}
+
+    @property
+    def lane(self) -> Any:
+        """The stream that everything runs on."""
+        if self._lane is None:
+            self._lane = Lane(self.device_id or 0)
+        return self._lane
+
+    def check(self, node: Node) -> None:
+        """Raises RuntimeError where the operators came in another order than in the first iteration."""
+        if self._known.setdefault(node.id, node.op.name) != node.op.name:
+            raise RuntimeError(f"in debug mode the operators must be the same in every iteration: number {node.id} was "
+                               f"{self._known[node.id]} and is now {node.op.name}")  # fmt: skip
+
+    def seed(self, node: Node) -> int:
+        """Of a random operator: its own, or by its place."""
+        own = node.seed
+        return own if own is not None and own >= 0 else int(self._pool[node.id % len(self._pool)])
+
+    def source(self, node: Node) -> tuple[Any, Any]:
+        """The data set of a reader, and its order."""
+        if node.id not in self._readers:
+            assert isinstance(node.op, Reader)
+            source = node.op.open()
+            groups = getattr(source, "groups", None)
+            self._readers[node.id] = source, node.op.order(len(source), self.seed(node), self.batch_size, groups)
+        return self._readers[node.id]
+
+    def input(self, node: Node) -> Input:
+        """The source behind an external_source."""
+        if node.id not in self._inputs:
+            self._inputs[node.id] = Input.of(node, FedBatches(), self.batch_size)
+        return self._inputs[node.id]
+
+    def inputs(self) -> Mapping[int, Input]:
+        """All sources."""
+        return self._inputs
+
+    def orders(self) -> Mapping[str, tuple[Any, Any]]:
+        """Readers by the number of their operator."""
+        return {str(k): v for k, v in self._readers.items()}
+
+    def close(self) -> None:
+        """Close the data sets."""
+        for source, _ in self._readers.values():
+            source.close()
+        self._readers.clear()
+
+
+class DebugPipeline(Pipeline):
+    """A pipeline whose definition runs anew in every iteration."""
+
+    def __init__(self, definition: Callable[[], Any], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._definition = definition
+        self._kept = Kept(self._batch_size, self._run_seed, self._target_device(), self._rng)
+        self._number = 0
+
+    def _target_device(self) -> int | None:
+        return None if self._target().device == "cpu" else self._device_id
+
+    def build(self) -> None:
+        """Nothing to do: the definition is run by `run`."""
+
+    def run(self, cuda_stream: Any = None, /, **pipeline_inputs: Any) -> tuple[TensorList, ...]:
+        """Run the definition. Raises what it raises."""
+        if pipeline_inputs:
+            raise RuntimeError("inputs by name are not available in debug mode; give external_source a source")
+        eager = Eager(self._kept, Request(self._next, self._batch_size), self._iteration, self._epoch)
+        from .data_node import pop_builder, push_builder
+        from .pipeline import _current
+
+        _current.append(self)
+        push_builder(eager)
+        try:
+            result = self._definition()
+            outputs = result if isinstance(result, (tuple, list)) else (result,)
+            batches = [eager.batch(as_node(o).edge) for o in outputs]
+        finally:
+            pop_builder()
+            _current.pop()
+        self._next += self._batch_size
+        self._taken = self._next
+        self._iteration += 1
+        made = tuple(tensor_list(b) for b in batches)
+        self._number = len(made)
+        self._check_outputs(made)
+        return made
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of the last run."""
+        return self._number
+
+    def schedule_run(self) -> None:
+        """Nothing runs ahead in debug mode."""
+
+    def outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
+        """As `run`."""
+        return self.run()
+
+    share_outputs = outputs
+
+    def reset(self) -> None:
+        """Begin a new epoch of the sources."""
+        self._iteration = 0
+        self._epoch += 1
+        for i in self._kept.inputs().values():
+            i.reset()
+
+    def close(self) -> None:
+        """Close the data sets."""
+        self._kept.close()
+
+    def reader_meta(self, name: str | None = None) -> dict[str, Any]:
+        """Not known before the definition ran. Raises RuntimeError."""
+        raise RuntimeError("reader_meta is not available in debug mode")

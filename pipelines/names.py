@@ -1,0 +1,59 @@
+"""Names: how the operators of the registry are called in Python, DALI's older spellings included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+LEGACY: dict[str, str] = {
+    "image_decoder": "decoders.image",
+    "image_decoder_crop": "decoders.image_crop",
+    "image_decoder_random_crop": "decoders.image_random_crop",
+    "image_decoder_slice": "decoders.image_slice",
+    "experimental.decoders.image": "decoders.image",
+    "experimental.decoders.image_crop": "decoders.image_crop",
+    "experimental.decoders.image_random_crop": "decoders.image_random_crop",
+    "experimental.decoders.image_slice": "decoders.image_slice",
+    "experimental.decoders.video": "decoders.video",
+    "experimental.peek_image_shape": "peek_image_shape",
+    "audio_decoder": "decoders.audio",
+    "file_reader": "readers.file",
+    "caffe_reader": "readers.caffe",
+    "caffe2_reader": "readers.caffe2",
+    "coco_reader": "readers.coco",
+    "mxnet_reader": "readers.mxnet",
+    "nemo_asr_reader": "readers.nemo_asr",
+    "numpy_reader": "readers.numpy",
+    "sequence_reader": "readers.sequence",
+    "tfrecord_reader": "readers.tfrecord",
+    "video_reader": "readers.video",
+    "video_reader_resize": "readers.video_resize",
+    "coin_flip": "random.coin_flip",
+    "normal_distribution": "random.normal",
+    "uniform": "random.uniform",
+    "transform_translation": "transforms.translation",
+    "experimental.audio_resample": "audio_resample",
+    "experimental.equalize": "equalize",
+    "experimental.debayer": "debayer",
+    "experimental.filter": "filter",
+    "experimental.inflate": "decoders.inflate",
+    "experimental.tensor_resize": "tensor_resize",
+}
+"""Names that DALI keeps for older programs, and what they are called now."""
+
+_WORDS = {"bbox": "BBox", "coco": "COCO", "dl": "DL", "mfcc": "MFCC", "mxnet": "MXNet", "rms": "RMS", "roi": "ROI",
+          "ssd": "SSD", "tfrecord": "TFRecord"}  # fmt: skip
+
+
+def class_name(name: str) -> str:
+    """The name of the operator class: ``readers.file`` is ``readers.File``, ``tfrecord_reader`` ``TFRecordReader``."""
+    *folders, last = name.split(".")
+    words = [_WORDS.get(w) or w[:1].upper() + w[1:] for w in last.split("_")]
+    return ".".join((*folders, "".join(words)))
+
+
+def callable_names(names: Iterable[str], aliases: Iterable[str] = ()) -> dict[str, str]:
+    """Every name under which an operator can be called, with the operator's own: the registry's, then older ones."""
+    known = {n: n for n in names if not n.startswith("_")}
+    known.update({a: a for a in aliases if not a.startswith("_")})
+    known.update({old: new for old, new in LEGACY.items() if old not in known and new in known})
+    return known
