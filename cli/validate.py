@@ -34,8 +34,10 @@ def command(
         print_json(results)
     else:
         for result in results:
-            for problem in [*result["problems"], *result["notes"]]:
+            for problem in result["problems"]:
                 say(problem_line(problem))
+            for note in result["notes"]:
+                say(problem_line({**note, "text": f"note: {note['text']}"}))
             if not result["problems"]:
                 typer.echo(f"{result['file']}: {result['summary']}")
     raise typer.Exit(USAGE if any(r["problems"] for r in results) else 0)

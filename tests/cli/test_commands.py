@@ -237,6 +237,15 @@ def test_validate_says_everything_at_once(spec: Path, capsys: pytest.CaptureFixt
     assert [(p["line"], p["column"]) for p in result["problems"]] == [(7, 30), (8, 10)]
 
 
+def test_validate_notes_what_has_no_effect(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec.write_text(spec.read_text().replace("name: Reader,", "name: Reader, lazy_init: true,"))
+    assert cli.main(["validate", str(spec)]) == 0
+    printed, err = capsys.readouterr()
+    assert ": right: " in printed
+    assert err.startswith(f"{spec}:6:35: note: step 1 (readers.file): argument 'lazy_init' has no effect")
+    assert len(err.splitlines()) == 1
+
+
 def test_validate_imports_nothing_heavy(spec: Path) -> None:
     code = f"import sys; from dali_run.cli.main import main; main(['validate', {str(spec)!r}]); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
