@@ -8,6 +8,10 @@ from collections.abc import Container, Sequence
 
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}/){0,4}[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}")
 """Keys that need no change."""
+_COMMON = re.compile(
+    r"((?:[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}/){0,4}[A-Za-z0-9_@+=~-]{1,120})(?:\.[A-Za-z0-9]{1,8})?"
+)
+"""Keys that webdataset takes once their extension is gone."""
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_PART = 200
 _LONGEST = 1000
@@ -53,6 +57,9 @@ def split_extension(path: str) -> tuple[str, str]:
 def webdataset_key(key: str) -> str:
     """``key`` as webdataset's ``__key__``: without extension, and without further dots in the base name, where its
     readers split; no white space, where index files split."""
+    common = _COMMON.fullmatch(key)
+    if common is not None:
+        return common[1]
     path = split_extension(safe_path(key))[0]
     folder, slash, base = path.rpartition("/")
     return re.sub(r"\s", "_", folder + slash + base.replace(".", "_"))

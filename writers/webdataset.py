@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated
 
 import numpy as np
@@ -49,7 +50,7 @@ class TarFrames(Frames):
 
     data: U8
     keys: list[str]
-    names: list[bytes]
+    names: list[str]
     """Of the members, record by record."""
     extensions: list[str]
     content: I64
@@ -66,6 +67,7 @@ class WebDatasetShard(Shard):
         self._file = files.create(".tar")
         self._index = files.create(".idx") if writer.index else None
         self._lines: list[str] = []
+        self._count = 0
         self._keys: set[str] = set()
 
     def frame(self, records: Records) -> TarFrames:
@@ -77,9 +79,9 @@ class WebDatasetShard(Shard):
         columns = file_columns(records, self._fields)
         extensions = [e for row in zip(*(exts for exts, _ in columns), strict=True) for e in row]
         width = len(columns)
-        names = [f"{keys[i // width]}.{e}".encode() for i, e in enumerate(extensions)]
+        names = [f"{keys[i // width]}.{e}" for i, e in enumerate(extensions)]
         sizes = np.stack([c.sizes for _, c in columns], axis=1).reshape(-1)
-        long = _long_names(names)
+        long = _long_names([n.encode() for n in names])
         heads = BLOCK + long.extra
         padded = -(-sizes // BLOCK) * BLOCK
         starts = starts_of(heads + padded)
@@ -99,23 +101,23 @@ class WebDatasetShard(Shard):
         assert isinstance(frames, TarFrames)
         width = len(frames.names) // len(frames.keys)
         if self._index is not None:
-            base = self._file.size
-            for i in range(n):
-                self._lines.append(
-                    " ".join(
-                        f"{frames.extensions[k]} {base + frames.content[k]} {frames.content_sizes[k]} "
-                        f"{frames.names[k].decode()}"
-                        for k in range(i * width, (i + 1) * width)
-                    )
-                )
+            members = zip(
+                frames.extensions,
+                (frames.content + self._file.size).tolist(),
+                frames.content_sizes.tolist(),
+                frames.names,
+                strict=True,
+            )
+            flat = [word for member in islice(members, n * width) for word in member]
+            self._lines.append((" ".join(["%s %d %d %s"] * width) + "\n") * n % tuple(flat))
+            self._count += n
         self._keys.update(frames.keys[:n])
         self._file.write(frames.data[: int(frames.sizes[:n].sum())])
 
     def close(self) -> None:
         self._file.write(bytes(2 * BLOCK))
         if self._index is not None:
-            lines = [f"{_INDEX_VERSION} {len(self._lines)}", *self._lines]
-            self._index.write(("\n".join(lines) + "\n").encode())
+            self._index.write(f"{_INDEX_VERSION} {self._count}\n{''.join(self._lines)}".encode())
 
 
 @dataclass(frozen=True, slots=True)
