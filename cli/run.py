@@ -58,6 +58,7 @@ def command(
             fresh=fresh,
             trace=trace,
             progress=progress,
+            note=(lambda _: None) if quiet else say,
         )
     if report is not None:
         report.write_text(json_.dumps(result.report, indent=2) + "\n")

@@ -113,10 +113,14 @@ def run_job(
     fresh: bool = False,
     trace: str | Path | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> JobResult:
     """Run the job of a spec, or continue it. Raises SpecError for a wrong spec, DeviceError and JobError for what stops
-    a job before its output is open; what ends it later is in the result, with a report of what was done till then."""
+    a job before its output is open; what ends it later is in the result, with a report of what was done till then.
+    ``note`` is told, line by line, what in the spec has no effect."""
     prepared = prepare(path, overrides, device=device, part=part)
+    for remark in prepared.built.notes:
+        note(str(remark))
     config = write_config(prepared)
     settings = prepared.spec.pipeline
     with Sources(prepared.plan, settings.batch_size) as sources:

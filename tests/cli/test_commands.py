@@ -242,8 +242,12 @@ def test_validate_notes_what_has_no_effect(spec: Path, capsys: pytest.CaptureFix
     assert cli.main(["validate", str(spec)]) == 0
     printed, err = capsys.readouterr()
     assert ": right: " in printed
-    assert err.startswith(f"{spec}:6:35: note: step 1 (readers.file): argument 'lazy_init' has no effect")
+    assert err.startswith(f"{spec}:6:38: note: step 1 (readers.file): argument 'lazy_init' has no effect")
     assert len(err.splitlines()) == 1
+    assert cli.main(["run", str(spec), "--limit", "4"]) == 0
+    assert "'lazy_init' has no effect" in capsys.readouterr().err
+    assert cli.main(["run", str(spec), "--limit", "4", "--fresh", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_validate_imports_nothing_heavy(spec: Path) -> None:
