@@ -229,17 +229,15 @@ class GraphBuilder:
         predicate = self._reach(predicate)
         ends = []
         for edge, branch in ((then, True), (otherwise, False)):
-            if self.nodes[edge.node].scope == self._scope and not self._is_split_output(edge, predicate):
-                edge = self._split(edge, predicate, branch)
+            if len(self.scope_of(edge)) <= len(self._scope):
+                edge = self._split(self._reach(edge), predicate, branch)
+            if self.scope_of(edge) != (*self._scope, (predicate, branch)):
+                raise SpecError("a value made inside one branch of a conditional is used outside of it")
             ends.append(edge)
         node = Node(len(self.nodes), Merge(), tuple(ends), {}, self._unique("merge"), scope=self._scope,
                     samples_of=self._scope_edges[-1] if self._scope_edges else None)  # fmt: skip
         self.nodes.append(node)
         return Edge(node.id)
-
-    def _is_split_output(self, edge: Edge, predicate: Edge) -> bool:
-        node = self.nodes[edge.node]
-        return isinstance(node.op, Split) and node.args["predicate"] == predicate
 
     def _split(self, edge: Edge, predicate: Edge, branch: bool) -> Edge:
         key = (edge, predicate)

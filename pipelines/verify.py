@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .graph import Graph, Merge, Split
+from .graph import Edge, Graph, Merge, Scope, Split
 
 Rule = Callable[[Graph], Iterator[str]]
 
@@ -38,16 +38,25 @@ def _names(graph: Graph) -> Iterator[str]:
         seen.add(node.name)
 
 
+def _scope_of(graph: Graph, edge: Edge) -> Scope:
+    source = graph.node(edge)
+    if isinstance(source.op, Split):
+        return (*source.scope, (source.args["predicate"], edge.output == 0))
+    return source.scope
+
+
 def _scopes(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         if isinstance(node.op, Merge):
+            then, otherwise = (_scope_of(graph, e) for e in node.inputs)
+            if then[:-1] != node.scope or otherwise[:-1] != node.scope or not then or not otherwise:
+                yield f"{node.name} does not join branches of its own scope"
+            elif then[-1][0] != otherwise[-1][0] or (then[-1][1], otherwise[-1][1]) != (True, False):
+                yield f"{node.name} does not join the two branches of one conditional"
             continue
         for edge in node.inputs:
             source = graph.nodes[edge.node]
-            scope = source.scope
-            if isinstance(source.op, Split):
-                scope = (*scope, (source.args["predicate"], edge.output == 0))
-            if scope != node.scope:
+            if _scope_of(graph, edge) != node.scope:
                 yield f"{node.name} reads {source.name} across the border of a branch"
 
 
