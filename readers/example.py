@@ -87,7 +87,8 @@ class FixedLenFeature:
         return Spec(self.shape, DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)
 
     def __repr__(self) -> str:
-        return f"FixedLenFeature({list(self.shape)}, {self.dtype})"
+        default = None if self.default is None else self.default.tolist()
+        return f"FixedLenFeature({list(self.shape)}, {self.dtype!r}, {default})"
 
 
 class VarLenFeature:
@@ -120,7 +121,7 @@ class VarLenFeature:
         return Spec((None, *self.shape), DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)
 
     def __repr__(self) -> str:
-        return f"VarLenFeature({list(self.shape)}, {self.dtype})"
+        return f"VarLenFeature({list(self.shape)}, {self.dtype!r})"
 
 
 Feature = FixedLenFeature | VarLenFeature

@@ -14,6 +14,7 @@ import stat
 import tempfile
 import weakref
 import zlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import IO, Any
 
@@ -175,6 +176,24 @@ def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int) -> U8:
     weakref.finalize(buffer, unmap, base, length).atexit = False  # threads may still read while the interpreter ends
     data: U8 = np.frombuffer(memoryview(buffer), np.uint8)[:total]
     return data
+
+
+class Groups:
+    """Which file holds a record, and as which number; records of all files are numbered through."""
+
+    def __init__(self, counts: I64) -> None:
+        self.counts = counts
+        self.firsts: I64 = np.cumsum(counts) - counts
+        self._firsts: list[int] = self.firsts.tolist()
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """File and number in it of record ``index``."""
+        file = bisect_right(self._firsts, index) - 1
+        return file, index - self._firsts[file]
+
+    def files(self, index: I64) -> npt.NDArray[np.intp]:
+        """The file of each record."""
+        return np.searchsorted(self.firsts, index, side="right") - 1
 
 
 def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:

@@ -26,7 +26,7 @@ from ..ops.types import DALIDataType
 from . import index_cache
 from .base import Reader
 from .example import RecordParser, Wire, declared
-from .extents import MAX_RECORD, U8, Mapped, expand, one_or_more, payload, short_names
+from .extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -141,8 +141,9 @@ class _Records:
         self._rows = np.concatenate(rows)
         self._page_sizes = np.array([size for _, size, _ in walked], np.int64)
         self._damage = {i: problem for i, (_, _, problem) in enumerate(walked) if problem}
-        self.groups: I64 | None = np.array([len(r) for r in rows], np.int64)
-        self._firsts = np.cumsum(self.groups) - self.groups
+        self._files = Groups(np.array([len(r) for r in rows], np.int64))
+        self.groups: I64 | None = self._files.counts
+        self._starts: list[int] = self._mapped.starts.tolist()
         self._names = short_names(self.folders)
         if len(self._rows) and (self._rows[:, 4] != 0).all():
             message = self._why(0)[1]
@@ -165,13 +166,9 @@ class _Records:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _file(self, index: int) -> int:
-        return int(np.searchsorted(self._firsts, index, side="right")) - 1
-
     def origin(self, index: int) -> Origin:
-        file = self._file(index)
-        start, (at, size, value, _, kind) = int(self._mapped.starts[file]), self._rows[index].tolist()
-        record = index - int(self._firsts[file])
+        file, record = self._files.locate(index)
+        start, (at, size, value, _, kind) = self._starts[file], self._rows[index].tolist()
         if size:
             key = self._mapped.data[start + at : start + at + size].tobytes().decode("utf-8", "backslashreplace")
         else:
@@ -193,7 +190,7 @@ class _Records:
         from . import lmdb_cpu as cpu
 
         kind = int(self._rows[index, 4]) if kind is None else kind
-        damage = self._damage.get(self._file(index))
+        damage = self._damage.get(self._files.locate(index)[0])
         if damage:
             return "corrupt_record", damage
         if kind == cpu.NOT_PLAIN:
@@ -209,7 +206,7 @@ class _Records:
 
         which = ctx.samples.index
         rows = self._rows[which]
-        files = np.searchsorted(self._firsts, which, side="right") - 1
+        files = self._files.files(which)
         starts = self._mapped.starts[files]
         offsets, sizes, kinds = (np.ascontiguousarray(rows[:, k]) for k in (2, 3, 4))
         gone = self._mapped.truncated(starts + offsets)

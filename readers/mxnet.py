@@ -17,7 +17,7 @@ from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.types import DALIDataType
 from . import index_cache
 from .base import Reader
-from .extents import MAX_RECORD, Mapped, expand, one_or_more, payload, short_names
+from .extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 
 I64 = npt.NDArray[np.int64]
 
@@ -43,8 +43,9 @@ class _Records:
             with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
                 parts = list(pool.map(lambda i: _index(self._mapped, i), range(len(paths))))
         self._rows = np.concatenate(parts)
-        self.groups: I64 | None = np.array([len(p) for p in parts], np.int64)
-        self._firsts = np.cumsum(self.groups) - self.groups
+        self._files = Groups(np.array([len(p) for p in parts], np.int64))
+        self.groups: I64 | None = self._files.counts
+        self._starts: list[int] = self._mapped.starts.tolist()
         self._names = short_names(paths)
         if len(self) and bool((self._rows[:, _KIND] != 0).all()):
             reason = self._why(0, int(self._rows[0, _KIND]))[1]
@@ -53,13 +54,9 @@ class _Records:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _file(self, index: int) -> int:
-        return int(np.searchsorted(self._firsts, index, side="right")) - 1
-
     def origin(self, index: int) -> Origin:
-        file = self._file(index)
-        record = index - int(self._firsts[file])
-        offset = int(self._rows[index, _START] - self._mapped.starts[file])
+        file, record = self._files.locate(index)
+        offset = self._rows.item(index, _START) - self._starts[file]
         return Origin(f"{self._names[file]}/{record:08d}", self._mapped.paths[file], record, offset)
 
     def fingerprint(self) -> str:
@@ -74,7 +71,7 @@ class _Records:
     def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
         from . import recordio_cpu as cpu
 
-        damage = self._mapped.damage.get(self._file(index))
+        damage = self._mapped.damage.get(self._files.locate(index)[0])
         size = int(self._rows[index, _SIZE])
         if kind == cpu.TRUNCATED:
             return "truncated", damage or f"the file ends inside the record; the last {size} bytes are lost"

@@ -18,7 +18,7 @@ from ..ops.types import DALIDataType
 from . import index_cache
 from .base import Reader
 from .example import RecordParser, declared
-from .extents import MAX_RECORD, Mapped, expand, one_or_more, payload, short_names
+from .extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 from .parallel import spread
 
 I64 = npt.NDArray[np.int64]
@@ -49,8 +49,9 @@ class _Records:
         self._offsets = np.concatenate([p[0] for p in parts])
         self._sizes = np.concatenate([p[1] for p in parts])
         self._kinds = np.concatenate([p[2] for p in parts])
-        self.groups: I64 | None = np.array([len(p[0]) for p in parts], np.int64)
-        self._firsts = np.cumsum(self.groups) - self.groups
+        self._files = Groups(np.array([len(p[0]) for p in parts], np.int64))
+        self.groups: I64 | None = self._files.counts
+        self._starts: list[int] = self._mapped.starts.tolist()
         self._names = short_names(paths)
         if len(self._kinds) and (self._kinds != 0).all():
             raise JobError(f"{paths[0]}: byte 0: {self._why(0)[1]}; is it a TFRecord file?")
@@ -58,21 +59,13 @@ class _Records:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def _file(self, index: int) -> int:
-        return int(np.searchsorted(self._firsts, index, side="right")) - 1
-
-    def _place(self, index: int, file: int) -> int:
-        """Where a record begins in its file, its header included."""
+    def origin(self, index: int) -> Origin:
         from .tfrecord_cpu import HEADER, LOST, TRUNCATED
 
-        framed = int(self._kinds[index]) not in (LOST, TRUNCATED)
-        return int(self._offsets[index] - self._mapped.starts[file]) - (HEADER if framed else 0)
-
-    def origin(self, index: int) -> Origin:
-        file = self._file(index)
-        record = index - int(self._firsts[file])
-        key = f"{self._names[file]}/{record:08d}"
-        return Origin(key, self._mapped.paths[file], record, self._place(index, file))
+        file, record = self._files.locate(index)
+        framed = self._kinds.item(index) not in (LOST, TRUNCATED)
+        place = self._offsets.item(index) - self._starts[file] - (HEADER if framed else 0)
+        return Origin(f"{self._names[file]}/{record:08d}", self._mapped.paths[file], record, place)
 
     def fingerprint(self) -> str:
         h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
@@ -88,8 +81,7 @@ class _Records:
 
         kind = int(self._kinds[index]) if kind is None else kind
         size = int(self._sizes[index])
-        file = self._file(index)
-        damage = self._mapped.damage.get(file)
+        damage = self._mapped.damage.get(self._files.locate(index)[0])
         if kind == cpu.TRUNCATED:
             return "truncated", damage or f"the file ends inside the record; the last {size} bytes are lost"
         if kind == cpu.LOST:

@@ -19,7 +19,7 @@ from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.types import DALIDataType, to_numpy
 from . import index_cache
 from .base import Reader
-from .extents import MAX_RECORD, U8, Mapped, expand, one_or_more, payload, short_names
+from .extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
 
 I64 = npt.NDArray[np.int64]
 
@@ -83,8 +83,8 @@ class _Samples:
         if self._missing == "skip":
             archives = [_complete(a) for a in archives]
         self._archives = archives
-        self.groups: I64 | None = np.array([len(a.firsts) for a in archives], np.int64)
-        self._first_of = np.cumsum(self.groups) - self.groups
+        self._files = Groups(np.array([len(a.firsts) for a in archives], np.int64))
+        self.groups: I64 | None = self._files.counts
         self._names = short_names(paths)
         # one table of all archives: where each part of each sample lies
         tables = [_table(a, int(start)) for a, start in zip(archives, self._mapped.starts, strict=True)]
@@ -111,23 +111,18 @@ class _Samples:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def _file(self, index: int) -> int:
-        return int(np.searchsorted(self._first_of, index, side="right")) - 1
-
     def origin(self, index: int) -> Origin:
         """The key is the members' common name; where it is not unique, the archive and the number are added."""
         from .tar_cpu import key_length
 
-        file = self._file(index)
-        record = index - int(self._first_of[file])
+        file, record = self._files.locate(index)
         archive = self._archives[file]
-        member = archive.members[archive.firsts[record]]
-        at, size = int(member[_NAME]), int(member[_NAME_SIZE])
-        size = int(key_length(archive.names, at, size))
-        key = archive.names[at : at + size].tobytes().decode("utf-8", "backslashreplace")
+        header, _, _, _, at, size = archive.members[archive.firsts.item(record)].tolist()
+        name = archive.names[at : at + key_length(archive.names, at, size)].tobytes()
+        key = name.decode("utf-8", "backslashreplace")
         if not self._unique or not key:
             key = f"{self._names[file]}/{key}#{record:08d}" if key else f"{self._names[file]}/{record:08d}"
-        return Origin(key, self._mapped.paths[file], record, int(member[_HEADER]))
+        return Origin(key, self._mapped.paths[file], record, header)
 
     def fingerprint(self) -> str:
         h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
@@ -139,7 +134,7 @@ class _Samples:
         """The files stay mapped until the last batch that shows them is gone."""
 
     def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
-        damage = self._mapped.damage.get(self._file(index))
+        damage = self._mapped.damage.get(self._files.locate(index)[0])
         size = int(self._sizes[index].max())
         if kind == _TRUNCATED:
             return "truncated", damage or f"the archive ends inside a member; the last {size} bytes are lost"
