@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,47 @@ outputs: {c: c, a: a}
     assert results(graph, "cpu", 8)["c"] == want
     file.write_text(to_yaml(graph))
     assert results(load_spec(file).graph, "cpu", 8)["c"] == want
+
+
+def program(rng: random.Random, depth: int, indent: str) -> tuple[list[str], list[str]]:
+    """Random steps over the batches a, b, c: as YAML and as Python."""
+    spec: list[str] = []
+    code: list[str] = []
+    for _ in range(rng.randint(1, 4)):
+        x, y, out = (rng.choice("abc") for _ in range(3))
+        k = rng.randint(2, 5)
+        if depth < 3 and rng.random() < 0.45:
+            spec.append(
+                f"{indent}- if: {x} % {k} == {rng.randrange(k)}" if rng.random() < 0.7 else f"{indent}- if: {x} > {y}"
+            )
+            code.append(f"if {spec[-1].split('if: ')[1]}:")
+            for key in ("then", "else"):
+                inner_spec, inner_code = program(rng, depth + 1, indent + "    ")
+                if key == "else" and rng.random() < 0.4:
+                    continue
+                spec += [f"{indent}  {key}:", *inner_spec]
+                code += (["else:"] if key == "else" else []) + [f"  {line}" for line in inner_code]
+        else:
+            text = rng.choice([f"({x} + {y}) % 1009", f"({x} * {k} + 1) % 1009", f"max({x}, {y})", f"{x} // {k}"])
+            spec.append(f'{indent}- {{op: expr, expr: "{text}", out: {out}}}')
+            code.append(f"{out} = {text}")
+    return spec, code
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_programs(seed: int, tmp_path: Path) -> None:
+    spec, code = program(random.Random(seed), 0, "  ")
+    start = "".join(f'  - {{op: expr, expr: "n + {i}", out: {name}}}\n' for i, name in enumerate("abc"))
+    file = tmp_path / "t.yaml"
+    lines = "\n".join(spec)
+    file.write_text(f"version: 1\ngraph:\n  - {{op: running.count, out: n}}\n{start}{lines}\noutputs: [a, b, c]\n")
+    want: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    for n in range(TOTAL):
+        names = {"a": n, "b": n + 1, "c": n + 2}
+        exec("\n".join(code), {"max": max}, names)
+        for name, value in names.items():
+            want[name].append(value)
+    graph = load_spec(file).graph
+    assert results(graph, "cpu", 16) == want
+    file.write_text(to_yaml(graph))
+    assert results(load_spec(file).graph, "null", 25) == want
