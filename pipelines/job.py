@@ -149,8 +149,8 @@ def write_config(prepared: Prepared) -> WriteConfig:
     spec, fields = prepared.spec, prepared.built.fields
     if spec.write is None or fields is None or prepared.built.writer is None:
         raise SpecError(
-            f"{spec.file}: there is no `write:` section, so there is nothing to run; `dali-run bench` measures such a "
-            "spec, the Python API iterates over it"
+            f"{spec.file}: there is no `write:` section, so there is nothing to run: a job needs `writer:` and `path:`; "
+            "the Python API iterates over such a spec"
         )
     graph = prepared.plan.graph
     prepared.built.writer.check(fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
