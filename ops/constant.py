@@ -13,7 +13,7 @@ from .batch import I64, Batch
 from .context import Context
 from .convert import saturate
 from .errors import SpecError
-from .strided import Plan, run, whole
+from .strided import Plan, affordable, run, whole
 from .types import DALIDataType, from_numpy, to_numpy
 
 
@@ -34,7 +34,7 @@ def shape_argument(ctx: Context, given: bool) -> I64:
     wrong = np.any(shapes < 0, axis=1)
     for i in np.flatnonzero(wrong).tolist():
         ctx.reject(i, "bad_argument", f"shape must not be negative, got {shapes[i].tolist()}")
-    return np.where(wrong[:, None], 0, shapes)
+    return affordable(ctx, np.where(wrong[:, None], 0, shapes))
 
 
 class _Filled(Operator, abstract=True):

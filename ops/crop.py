@@ -12,7 +12,7 @@ from .context import Context
 from .errors import SpecError
 from .strided import convert, pad, run, whole, window
 from .types import DALIDataType, DALIImageType, to_numpy
-from .window import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout, place
+from .window import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout, integers, place
 
 _SIZES = {"D": "crop_d", "H": "crop_h", "W": "crop_w"}
 _POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
@@ -76,7 +76,7 @@ class CropWindow(Operator, abstract=True):
             column = "WHD".index(letter) + 1
             if at < 0 or (together is not None and together.shape[1] < column):
                 continue
-            size = (ctx.arg(name) if together is None else together[:, -column]).astype(np.int64)
+            size = integers(ctx.arg(name) if together is None else together[:, -column])
             shape[:, at] = np.where(size > 0, size, extent[:, at])
             position = ctx.arg(_POSITIONS[letter])
             if _POSITIONS[letter] in ctx.args:

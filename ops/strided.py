@@ -155,14 +155,30 @@ def run(ctx: Context, plan: Plan, batch: Batch) -> Batch:
     """The batch that ``plan`` makes of the data of ``batch``, in the kernel's stage.
 
     Samples with more channels than ``fill`` and ``affine`` have values for come out empty; operators reject them.
+    Samples of more than LARGEST elements are rejected here.
     """
     plan = _guarded(plan)
+    plan = replace(plan, shape=affordable(ctx, plan.shape))
     if ctx.stage == "cpu" and plan.affine is not None and plan.dtype not in _FUSED_OUT:
         exact = run(ctx, replace(plan, dtype=np.dtype(np.float32)), batch)
         return exact.replace(data=saturate(exact.data, plan.dtype))
     out = Batch.allocate(ctx.empty, plan.shape.astype(np.int32), plan.dtype, plan.layout, batch.samples)
     run_into(ctx, plan, batch, Target(out, out.offsets, row_major(plan.shape)))
     return out
+
+
+LARGEST = 2**31 - 1
+"""Elements that one sample may have: a wrong argument must not take all memory."""
+
+
+def affordable(ctx: Context, shape: I64) -> I64:
+    """``shape`` [N, D] with zeros for samples of more than LARGEST elements, which are rejected."""
+    huge = np.prod(shape, axis=1, dtype=np.float64) > LARGEST
+    if not huge.any():
+        return shape
+    for i in np.flatnonzero(huge).tolist():
+        ctx.reject(i, "too_large", f"the output {shape[i].tolist()} has more than {LARGEST} elements")
+    return np.where(huge[:, None], 0, shape)
 
 
 def _guarded(plan: Plan) -> Plan:

@@ -35,11 +35,19 @@ def image_layout(layout: str, ndim: int | None) -> str:
 
 
 def round_half_away(values: npt.NDArray[Any]) -> I64:
-    """The nearest integers, halves away from zero, as DALI rounds the starts of windows."""
+    """The nearest integers, halves away from zero, as DALI rounds the starts of windows; see `integers`."""
     whole = np.trunc(values)
     with np.errstate(invalid="ignore"):
-        rounded: I64 = (whole + np.copysign(np.abs(values - whole) >= 0.5, values)).astype(np.int64)
-    return rounded
+        return integers(whole + np.copysign(np.abs(values - whole) >= 0.5, values))
+
+
+_FAR = 2.0**40
+
+
+def integers(values: npt.NDArray[Any]) -> I64:
+    """``values`` cut off to integers; NaN and what lies beyond 2^40 become -2^40 or 2^40, outside of any input."""
+    near: I64 = np.clip(np.nan_to_num(values, nan=-_FAR), -_FAR, _FAR).astype(np.int64)
+    return near
 
 
 def place(position: npt.NDArray[Any], extent: I64, size: I64, rounding: str = "round") -> I64:
@@ -48,7 +56,7 @@ def place(position: npt.NDArray[Any], extent: I64, size: I64, rounding: str = "r
     The product is taken in float64, as DALI's crop does: 0.7 of 5 is 3.4999999 and starts at 3.
     """
     start = position.astype(np.float64) * (extent - size)
-    return np.trunc(start).astype(np.int64) if rounding == "truncate" else round_half_away(start)
+    return integers(start) if rounding == "truncate" else round_half_away(start)
 
 
 def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: I64) -> tuple[I64, I64]:

@@ -227,6 +227,20 @@ def test_a_position_outside_0_to_1_rejects_its_sample_only() -> None:
     assert [(r.slot, r.code) for r in rejects] == [(1, "bad_argument"), (2, "bad_argument")]
 
 
+@pytest.mark.parametrize("size", [np.nan, np.inf, -np.inf, 1e30, 5e4])
+def test_absurd_sizes_cost_one_sample(size: float) -> None:
+    sizes = [np.float32(v) for v in (2, size, 3)]
+    for policy in ("error", "pad", "edge", "trim_to_shape"):
+        args = {"crop_h": sizes, "crop_w": sizes}
+        out, rejects = apply("crop", [IMAGES], args=args, out_of_bounds_policy=policy)
+        assert {r.slot for r in rejects} <= {1}
+        assert out.shapes[[0, 2]].tolist() == [[2, 2, 3], [3, 3, 3]]
+        assert out.sizes[1] <= IMAGES[1].size
+    starts = [np.array([v, 0], np.float32) for v in (0, size, 0)]
+    out, rejects = apply("slice", [IMAGES], args={"rel_start": starts}, rel_shape=[0.5, 0.5], axes=[0, 1])
+    assert [r.slot for r in rejects] == [1]
+
+
 def test_gray_among_colour_images_is_rejected_not_read_past() -> None:
     images = [IMAGES[0], IMAGES[0][..., :1].copy(), IMAGES[1]]
     out, rejects = apply("crop_mirror_normalize", [images], mean=[1, 2, 3], std=[1, 1, 1])
