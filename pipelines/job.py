@@ -149,7 +149,7 @@ def write_config(prepared: Prepared) -> WriteConfig:
     spec, fields = prepared.spec, prepared.built.fields
     if spec.write is None or fields is None or prepared.built.writer is None:
         raise SpecError(
-            f"{spec.file}: there is no `write:` section, so there is nothing to run: a job needs `writer:` and `path:`; "
+            f"{spec.file}: there is no `write:` section, so there is nothing to run (it needs `writer:` and `path:`); "
             "the Python API iterates over such a spec"
         )
     graph = prepared.plan.graph
