@@ -23,6 +23,7 @@ def command(
     num_shards: Annotated[int, typer.Option(min=1, metavar="N", help="Split the data set into N parts ...")] = 1,
     shard_id: Annotated[int, typer.Option(min=0, metavar="I", help="... and do part I, from 0.")] = 0,
     report: Annotated[Path | None, typer.Option(metavar="PATH", help="Write report.json here, too.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="PATH", help="Write the report as a page.")] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write a trace for chrome://tracing or ui.perfetto.dev.")
     ] = None,
@@ -62,6 +63,10 @@ def command(
         )
     if report is not None:
         report.write_text(json_.dumps(result.report, indent=2) + "\n")
+    if html is not None and result.report:
+        from ..pipelines.html_report import html_report
+
+        html.write_text(html_report(result.report))
     if json:
         print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),
                     "report": result.report})  # fmt: skip

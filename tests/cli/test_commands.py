@@ -62,11 +62,12 @@ def out_of(spec: Path) -> Path:
 
 
 def test_run_writes_shards_and_shows_the_report(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    copy = spec.parent / "copy.json"
-    assert cli.main(["run", str(spec), "--report", str(copy)]) == 0
+    copy, page = spec.parent / "copy.json", spec.parent / "page.html"
+    assert cli.main(["run", str(spec), "--report", str(copy), "--html", str(page)]) == 0
+    assert "<h1>small</h1>" in page.read_text()
     printed, err = capsys.readouterr()
     assert all(" samples (" in line for line in err.splitlines())  # progress, where compiling takes its time
-    for expected in ("small: 24 samples read", "decoders.image", "resize", "holds the job back", "wrote 24 samples"):
+    for expected in ("small: 24 samples read", "decoders.image", "resize", "To go faster: ", "wrote 24 samples"):
         assert expected in printed
     records = [r for p in sorted(out_of(spec).glob("*.tfrecord")) for r in tfrecord.tfrecord_loader(str(p), None)]
     assert len(records) == 24

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console, RenderableType
 
 from dali_run.pipelines import units
+from dali_run.pipelines.html_report import html_report
 from dali_run.pipelines.render import plan_view, report_view
 
 
@@ -64,6 +66,21 @@ def test_a_report_is_shown_as_it_is() -> None:
     assert "Rejected: 1 truncated; each is a line in rejects.jsonl" in shown
     assert "Fallback: out of GPU memory: batch halved (2)" in shown
     assert shown[-2:] == ["The GPU holds the job back.", "To go faster: More GPUs."]
+
+
+def test_the_page_holds_the_numbers_and_nothing_foreign() -> None:
+    hostile = operator("<script>alert(1)</script>", runs_on="gpu", gpu_seconds=3.0)
+    page = html_report({**REPORT, "name": "a & b", "operators": [*REPORT["operators"], hostile]})
+    assert "a &amp; b" in page
+    assert "<script" not in page
+    assert "http" not in page
+    assert "The GPU holds the job back." in page
+    tree = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
+    bars = [float(r.attrib["width"]) for r in tree.iter("rect") if r.attrib["fill"] == "#2f7ed8"]
+    longest = max(bars)
+    assert [round(b / longest, 2) for b in bars] == [0.12, 1.0, 0.38, 0.75]  # 0.5, 4, 1.5 and 3 seconds
+    for cell in ("1,200", "4.00 s", "2,400/s", "3.0 MiB", "truncated"):
+        assert f">{cell}<" in page
 
 
 def test_compiling_is_told_apart() -> None:
