@@ -112,7 +112,6 @@ def _top() -> dict[str, Schema]:
                 "seed": {**_or_variable({"type": "integer", "minimum": 0}), "default": 0},
                 "prefetch_queue_depth": {"anyOf": [count, _section({"cpu_size": count, "gpu_size": count})]},
                 "rng": _or_variable({"enum": list(get_args(Rng))}),
-                "memory": _size(),
             }
         ),
         "graph": {"type": "array", "items": {"$ref": "#/$defs/step"}, "minItems": 1, "description": "the steps"},

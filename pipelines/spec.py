@@ -89,8 +89,6 @@ class Settings:
     prefetch_cpu: int = 2
     prefetch_gpu: int = 2
     rng: Rng = "philox"
-    memory: int | None = None
-    """Bytes that queues and buffers may take; None leaves it to the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +197,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
     "name": (),
     "vars": (),
     "plugins": (),
-    "pipeline": ("batch_size", "num_threads", "device", "seed", "prefetch_queue_depth", "rng", "memory"),
+    "pipeline": ("batch_size", "num_threads", "device", "seed", "prefetch_queue_depth", "rng"),
     "graph": (),
     "outputs": (),
     "write": ("writer", "path", "shard", "fields"),
@@ -332,7 +330,6 @@ def _settings(section: _Section | None) -> Settings:
         prefetch_cpu=depth[0],
         prefetch_gpu=depth[1],
         rng=cast(Rng, section.choice("rng", get_args(Rng), default.rng)),
-        memory=section.size("memory"),
     )
     section.finish()
     return settings
