@@ -1,0 +1,70 @@
+"""``dali-run convert``: a data set from one container to another."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import INTERRUPTED, JOB_FAILED, Json, print_json, say
+from .run import _interrupt
+
+NAME = "convert"
+
+
+def command(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of files, shards or a database.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="Folder to write to.")],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="tfrecord, lmdb, webdataset, recordio, files.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="First part of the shards' names.")] = "data",
+    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Samples a shard.")] = None,
+    size: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of a shard: 1GB, 256MiB.")] = None,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="In random order, all over the data set.")] = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the shuffle.")] = 0,
+    resize: Annotated[
+        int | None, typer.Option(min=1, metavar="PIXELS", help="Resize the shorter side to this.")
+    ] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="Encode pictures anew: jpeg, png or webp.")] = None,
+    quality: Annotated[int | None, typer.Option(min=1, max=100, help="Of jpeg and webp.")] = None,
+    option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the writer.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the spec that does it, and stop.")] = False,
+    json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Change the container of a data set; what it holds stays as it is.
+
+    TFRecord, LMDB, tar (webdataset), RecordIO and folders of files, to any of these. Nothing is decoded unless pictures
+    are asked for in another size or format. Rerun the same command after an interruption: it continues.
+
+    \b
+    Examples:
+      dali-run convert data/train out --to webdataset --samples 1000 --shuffle
+      dali-run convert train.lmdb out --to tfrecord --size 1GB
+      dali-run convert data/train out --to lmdb --resize 256 --format jpeg --quality 90
+    """
+    from ..pipelines.convert import Wanted, conversion, convert
+    from .progress import shown
+
+    options = {}
+    for change in option or []:
+        key, equals, value = change.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"needs KEY=VALUE, got {change!r}", param_hint="--option")
+        options[key] = {"true": True, "false": False}.get(value, value)
+    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options)
+    if show:
+        print_json(conversion(source, target, wanted))
+        return
+    signal.signal(signal.SIGTERM, _interrupt)
+    with shown(quiet=quiet or json) as progress:
+        result = convert(source, target, wanted, fresh=fresh, progress=progress)
+    if json:
+        print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path)})
+    elif result.exit_code in (JOB_FAILED, INTERRUPTED):
+        say(result.message)
+    elif not quiet:
+        typer.echo(result.message)
+    raise typer.Exit(result.exit_code)

@@ -1,0 +1,261 @@
+"""Convert: a data set from one container to another, as a spec that a job then runs. The payload stays as it is, to the
+byte, unless the pictures are asked for in another size or format.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..ops.errors import SampleError, SpecError
+from ..ops.image_formats import recognise
+from ..writers.base import find_writer
+from .inspect_data import DataSet, Record, _read, _tar_records, datum_fields, example_fields
+from .job import JobResult, Progress, run_job
+from .registry import load_operators
+
+PEEK = 64
+"""Records that are looked at to find the fields; readers find out about the others."""
+
+
+_EXTENSIONS = (
+    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "npy", "cls", "txt", "json", "wav", "flac", "ogg",
+    "mp3", "mp4", "mkv",
+)  # fmt: skip
+"""Fields of these names were members of archives once, and become them again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the result shall be."""
+
+    to: str
+    """A writer's name."""
+    name: str = "data"
+    samples: int | None = None
+    bytes: str | None = None
+    """Size of a shard: ``1GB``."""
+    shuffle: bool = False
+    seed: int = 0
+    resize: int | None = None
+    """Pixels of the shorter side."""
+    format: str | None = None
+    quality: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the writer."""
+
+    @property
+    def touches_pictures(self) -> bool:
+        return self.resize is not None or self.format is not None or self.quality is not None
+
+
+@dataclass(slots=True)
+class Found:
+    """How a data set is read: the reader's step, and its fields in the order of its outputs."""
+
+    step: dict[str, Any]
+    fields: dict[str, str] = field(default_factory=dict)
+    """Each field's kind: ``bytes`` or ``numbers``."""
+    extensions: dict[str, str] = field(default_factory=dict)
+    """Of members of an archive, where they were one."""
+    named: bool = False
+    """Records have keys of their own, which are worth keeping."""
+
+
+def conversion(source: Path, target: Path, wanted: Wanted) -> dict[str, Any]:
+    """The spec that converts ``source``, into directory ``target``. Raises SpecError where there is nothing to convert,
+    or the container cannot hold it."""
+    load_operators()
+    find_writer(wanted.to)
+    found = look(source)
+    names = {f: _plain(f) if wanted.to in ("webdataset", "files", "numpy") else f for f in found.fields}
+    variables = {f: f"field{k}" for k, f in enumerate(found.fields)}
+    reader = {**found.step, "name": "Reader", "out": list(variables.values())}
+    if wanted.shuffle:
+        reader["shuffle"] = "full"
+    graph: list[dict[str, Any]] = [reader]
+    fields: dict[str, dict[str, Any]] = {}
+    picture = next((f for f, kind in found.fields.items() if kind == "bytes"), None)
+    for f, kind in found.fields.items():
+        config: dict[str, Any] = {"encode": "keep"} if kind == "bytes" else {}
+        if kind == "bytes" and wanted.to in ("webdataset", "files"):
+            extension = found.extensions.get(f, f if f in _EXTENSIONS else "")
+            config.update({"extension": extension} if extension else {})
+        if f == picture and wanted.touches_pictures:
+            graph += _pictures(variables[f], wanted)
+            config = {"encode": wanted.format or "jpeg"}
+            if wanted.quality is not None:
+                config["quality"] = wanted.quality
+        fields[names[f]] = config
+    if picture is None and wanted.touches_pictures:
+        raise SpecError(f"{source} holds no pictures to resize or encode; its fields: {', '.join(found.fields)}")
+    options = dict(wanted.options)
+    if wanted.to == "lmdb" and found.named:
+        options.setdefault("key", "sample")
+    shard = {k: v for k, v in (("samples", wanted.samples), ("bytes", wanted.bytes)) if v is not None}
+    return {
+        "version": 1,
+        "name": wanted.name,
+        "pipeline": {"seed": wanted.seed, "device": "cpu"},
+        "graph": graph,
+        "outputs": {names[f]: variables[f] for f in found.fields},
+        "write": {"writer": wanted.to, "path": str(target.absolute()), **({"shard": shard} if shard else {}),
+                  "fields": fields, **options},
+        "on_error": {"policy": "skip"},
+    }  # fmt: skip
+
+
+def convert(
+    source: Path,
+    target: Path,
+    wanted: Wanted,
+    *,
+    fresh: bool = False,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> JobResult:
+    """Convert ``source`` into directory ``target``, or continue a conversion. Raises SpecError, JobError."""
+    spec = conversion(source, target, wanted)
+    with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
+        path = Path(folder) / "convert.json"
+        path.write_text(json.dumps(spec, indent=2))
+        return run_job(path, fresh=fresh, progress=progress)
+
+
+def _pictures(name: str, wanted: Wanted) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = [{"op": "decoders.image", "in": name, "out": name}]
+    if wanted.resize is not None:
+        steps.append({"op": "resize", "in": name, "resize_shorter": wanted.resize, "out": name})
+    return steps
+
+
+def _plain(name: str) -> str:
+    """A field's name that can be part of a file's."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+# -- what the source is -----------------------------------------------------------------------------------------------
+
+
+def look(source: Path) -> Found:
+    """How to read ``source``: files, a folder of them, shards, databases, or an output of ours. Raises SpecError."""
+    if not source.exists():
+        raise SpecError(f"{source}: there is no such file or folder")
+    if (source / "data.mdb").is_file():
+        return _lmdb([source])
+    inside = sorted(p for p in source.iterdir() if not p.name.startswith(".")) if source.is_dir() else [source]
+    for suffixes, reader in _CONTAINERS:
+        paths = [p for p in inside if p.name.endswith(suffixes)]
+        if paths:
+            return reader(paths)
+    if any(p.suffix == ".npy" for p in inside):
+        raise SpecError(
+            f"{source}: .npy files hold arrays without keys or bytes; read them with readers.numpy in a spec"
+        )
+    if not source.is_dir():
+        raise SpecError(f"{source}: is no container that is known here (.tfrecord, .tar, .rec, .lmdb, or a folder)")
+    return _files(source, inside)
+
+
+def _absolute(paths: list[Path]) -> list[str]:
+    return [str(p.absolute()) for p in paths]
+
+
+def _tfrecord(paths: list[Path]) -> Found:
+    step = {"op": "readers.tfrecord", "path": _absolute(paths)}
+    return _with_features(step, _first(_read("", "readers.tfrecord", {"path": step["path"]}, _value)))
+
+
+def _lmdb(paths: list[Path]) -> Found:
+    step = {"op": "readers.lmdb", "path": _absolute(paths)}
+    values = _first(_read("", "readers.lmdb", {"path": step["path"]}, _value))
+    if all(_is_picture(v) for v in values):
+        return Found(step, {"image": "bytes"}, named=True)
+    if all(example_fields(v) for v in values):
+        found = _with_features({**step, "schema": "example"}, values)
+    elif all(datum_fields(v).get("data") is not None for v in values):
+        found = Found({**step, "schema": "datum"}, {"image": "bytes", "label": "numbers"})
+    else:
+        found = Found(step, {"value": "bytes"})
+    found.named = True
+    return found
+
+
+def _tar(paths: list[Path]) -> Found:
+    records = list(itertools.islice(_tar_records(paths), PEEK))
+    extensions = list(dict.fromkeys(e for r in records for e in r.fields))
+    if not extensions:
+        raise SpecError(f"{paths[0]}: holds no samples")
+    step = {"op": "readers.webdataset", "paths": _absolute(paths), "ext": extensions}
+    return Found(step, dict.fromkeys(extensions, "bytes"), {e: e for e in extensions}, named=True)
+
+
+def _recordio(paths: list[Path]) -> Found:
+    step = {"op": "readers.mxnet", "path": _absolute(paths)}
+    return Found(step, {"image": "bytes", "label": "numbers"})
+
+
+def _files(source: Path, inside: list[Path]) -> Found:
+    step: dict[str, Any] = {"op": "readers.file", "file_root": str(source.absolute())}
+    if any(p.is_dir() for p in inside):
+        return Found(step, {"image": "bytes", "label": "numbers"}, named=True)
+    ours = (source / "manifest.json").is_file()
+    files = [p.name for p in inside if not (ours and p.suffix in (".json", ".jsonl"))]
+    if not files:
+        raise SpecError(f"{source}: the folder is empty")
+    return Found({**step, "files": files}, {"image": "bytes", "number": "numbers"}, named=True)
+
+
+_CONTAINERS: tuple[tuple[tuple[str, ...], Callable[[list[Path]], Found]], ...] = (
+    ((".tfrecord", ".tfrecords", ".tfrecord.gz"), _tfrecord),
+    ((".lmdb", ".mdb"), _lmdb),
+    ((".tar", ".tar.gz", ".tgz"), _tar),
+    ((".rec",), _recordio),
+)
+
+
+def _value(outputs: list[Any]) -> dict[str, Any]:
+    return {"value": outputs[0].tobytes()}
+
+
+def _first(data: DataSet) -> list[bytes]:
+    """Values of the first records that can be read."""
+    records: list[Record] = [r for r in itertools.islice(data.records, PEEK) if not r.problem]
+    if not records:
+        raise SpecError("the data set is empty, or none of its first records can be read")
+    return [r.fields["value"] for r in records]
+
+
+def _is_picture(data: bytes) -> bool:
+    try:
+        recognise(memoryview(data))
+    except SampleError:
+        return False
+    return True
+
+
+def _with_features(step: dict[str, Any], values: list[bytes]) -> Found:
+    """Of Examples: all features that their first ones have."""
+    features: dict[str, Any] = {}
+    kinds: dict[str, str] = {}
+    for value in values:
+        fields = example_fields(value)
+        if not fields:
+            return Found(step, {"value": "bytes"})
+        for name, content in fields.items():
+            if isinstance(content, list):
+                raise SpecError(f"feature {name!r} holds several byte strings, which no writer here takes")
+            if isinstance(content, bytes):
+                features[name], kinds[name] = "string", "bytes"
+            elif name not in features:
+                is_float = isinstance(content, float) or (isinstance(content, np.ndarray) and content.dtype.kind == "f")
+                features[name] = {"dtype": "float" if is_float else "int64", "var_len": True}
+                kinds[name] = "numbers"
+    return Found({**step, "features": features}, kinds)

@@ -1,0 +1,160 @@
+"""Conversions between all containers: every payload arrives to the byte, with its key and label."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import shutil
+import tarfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run.ops.errors import SpecError
+from dali_run.pipelines.convert import Wanted, conversion, convert
+from dali_run.pipelines.inspect_data import open_data
+from dali_run.writers.verify import verify
+
+FORMATS = ("tfrecord", "lmdb", "webdataset", "recordio", "files")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of five pictures, and none twice."""
+    root = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for k in range(10):
+        folder = root / f"class{k % 2}"
+        folder.mkdir(exist_ok=True)
+        pixels = rng.integers(0, 256, (40 + k, 60, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"picture.{k}.jpg", quality=60)
+    return root
+
+
+@pytest.fixture(scope="module")
+def converted(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("converted")
+    for to in FORMATS:
+        assert convert(pictures, root / to, Wanted(to, samples=4)).exit_code == 0
+    return {to: root / to for to in FORMATS}
+
+
+def originals(pictures: Path) -> Counter[bytes]:
+    return Counter(p.read_bytes() for p in pictures.rglob("*.jpg"))
+
+
+def payloads(path: Path) -> Counter[bytes]:
+    """Everything that looks like a JPEG in an output, read by walking its files."""
+    return Counter(data for data, _ in records(path))
+
+
+def records(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    if any(p.is_file() for p in path.glob("*.rec")):
+        from tests.writers.test_formats import read_recordio
+
+        raw = [r for p in sorted(path.glob("*.rec")) for r in read_recordio(p)]
+        return [(r[24:], {"label": int(np.frombuffer(r[4:8], "<f4")[0])}) for r in raw]
+    if list(path.rglob("*.jpg")):
+        return [(p.read_bytes(), {}) for p in sorted(path.rglob("*.jpg"))]
+    rows = [r.fields for r in open_data(path).records]
+    found = []
+    for row in rows:
+        (data,) = (v for v in row.values() if isinstance(v, bytes) and v[:3] == b"\xff\xd8\xff")
+        found.append((data, {k: v for k, v in row.items() if v is not data}))
+    return found
+
+
+@pytest.mark.parametrize(("source", "to"), list(itertools.product(FORMATS, FORMATS)))
+def test_every_pair_keeps_every_byte(
+    pictures: Path, converted: dict[str, Path], tmp_path: Path, source: str, to: str
+) -> None:  # fmt: skip
+    if to == "recordio" and source == "webdataset":
+        # Both members of an archive are bytes; a RecordIO record holds one.
+        with pytest.raises(SpecError, match="one field of encoded bytes"):
+            convert(converted[source], tmp_path / "out", Wanted(to))
+        return
+    result = convert(converted[source], tmp_path / "out", Wanted(to, samples=3))
+    assert result.exit_code == 0, result.message
+    assert payloads(tmp_path / "out") == originals(pictures)
+    assert verify(tmp_path / "out").sound
+
+
+def test_labels_arrive(pictures: Path, converted: dict[str, Path]) -> None:
+    by_content = {p.read_bytes(): int(p.parent.name[-1]) for p in pictures.rglob("*.jpg")}
+    for to, key in (("tfrecord", "label"), ("lmdb", "label"), ("recordio", "label"), ("webdataset", "cls")):
+        for data, rest in records(converted[to]):
+            assert int(rest[key]) == by_content[data], to
+
+
+def test_there_and_back_is_the_same_archive(converted: dict[str, Path], tmp_path: Path) -> None:
+    """Keys survive: a tar of an LMDB of a tar is that tar."""
+    convert(converted["webdataset"], tmp_path / "lmdb", Wanted("lmdb"))
+    convert(tmp_path / "lmdb", tmp_path / "tar", Wanted("webdataset", samples=4))
+    again = sorted((tmp_path / "tar").glob("*.tar"))
+    first = sorted(converted["webdataset"].glob("*.tar"))
+
+    def names(paths: list[Path]) -> list[str]:
+        found: list[str] = []
+        for path in paths:
+            with tarfile.open(path) as tar:
+                found += tar.getnames()
+        return found
+
+    assert names(again) == sorted(names(first), key=lambda n: (n.partition(".")[0], n.endswith("cls")))
+
+
+def test_shuffled_over_the_whole_set(pictures: Path, tmp_path: Path) -> None:
+    orders = []
+    for seed in (1, 1, 2):
+        out = tmp_path / str(len(orders))
+        convert(pictures, out, Wanted("tfrecord", shuffle=True, seed=seed))
+        orders.append([data for data, _ in records(out)])
+    assert orders[0] == orders[1] != orders[2]
+    assert Counter(orders[2]) == originals(pictures)
+
+
+def test_resized_and_encoded_anew(pictures: Path, tmp_path: Path) -> None:
+    result = convert(pictures, tmp_path / "out", Wanted("webdataset", resize=20, format="webp", quality=80))
+    assert result.exit_code == 0, result.message
+    rows = [r.fields for r in open_data(tmp_path / "out").records]
+    assert len(rows) == 10
+    for row in rows:
+        with Image.open(io.BytesIO(row["webp"])) as image:
+            assert min(image.size) == 20
+            assert image.format == "WEBP"
+
+
+def test_a_bad_picture_costs_a_line_only_when_it_is_decoded(pictures: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(pictures, source)
+    victim = source / "class0" / "picture.0.jpg"
+    victim.write_bytes(victim.read_bytes()[:300])
+    assert convert(source, tmp_path / "kept", Wanted("tfrecord")).exit_code == 0
+    assert payloads(tmp_path / "kept") == originals(source)
+    result = convert(source, tmp_path / "resized", Wanted("tfrecord", resize=20))
+    assert result.exit_code == 3
+    assert (tmp_path / "resized/rejects.jsonl").read_text().count("picture.0.jpg") >= 1
+
+
+def test_fields_get_names_that_fit(tmp_path: Path, converted: dict[str, Path]) -> None:
+    spec = conversion(converted["tfrecord"], tmp_path, Wanted("files"))
+    assert spec["graph"][0]["features"] == {"image": "string", "label": {"dtype": "int64", "var_len": True}}
+    spec = conversion(converted["webdataset"], tmp_path, Wanted("webdataset"))
+    assert spec["write"]["fields"] == {e: {"encode": "keep", "extension": e} for e in ("jpg", "cls")}
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda p: p / "nowhere", "no such file"),
+    (lambda p: p, "is empty"),
+    (lambda p: (p / "a.zip").write_bytes(b"PK") and p / "a.zip", "no container that is known"),
+    (lambda p: (p / "a.npy").write_bytes(b"x") and p, "readers.numpy"),
+])  # fmt: skip
+def test_what_cannot_be_converted_is_said(tmp_path: Path, make: Any, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        conversion(make(tmp_path), tmp_path / "out", Wanted("tfrecord"))
+    with pytest.raises(SpecError, match="no writer 'tfrecords'"):
+        conversion(tmp_path, tmp_path / "out", Wanted("tfrecords"))
