@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from . import jpeg_header as header
 from . import resample
 from .device import pinned_empty
 
@@ -140,6 +139,10 @@ def _firsts(counts: NDArray[Any]) -> I32:
     """Exclusive sums with the total behind them."""
     sums = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=sums[1:])
+    return _narrow(sums)
+
+
+def _narrow(sums: I64) -> I32:
     if sums[-1] >= 1 << 31:
         raise ValueError("the batch is too large for one plan: split it")
     return sums.astype(np.int32)
@@ -157,120 +160,50 @@ def plan_decode(
     ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
     default: all. ``luma_only``: chroma is not needed (gray output).
     """
+    from .jpeg_plan_cpu import BLOCKS, ENTRIES, PLANES, SEGMENTS, TOTALS, WORDS, plan_images
+
     n = len(headers)
     images = np.zeros(n, IMAGE)
-    ok = (headers["status"] == header.OK) & (headers["width"] > 0)
-    components = np.where(ok, headers["components"], 1)
-    single = components == 1
-    h = np.where(single[:, None], 1, headers["h"][:, :3])
-    v = np.where(single[:, None], 1, headers["v"][:, :3])
-    used = np.arange(3) < components[:, None]
-    h, v = np.where(used & ok[:, None], h, 0), np.where(used & ok[:, None], v, 0)
-    h_max, v_max = np.maximum(h.max(1), 1), np.maximum(v.max(1), 1)
-    width, height = headers["width"].astype(np.int64), headers["height"].astype(np.int64)
-    mcus_x, mcus_y = _ceil(width, 8 * h_max), _ceil(height, 8 * v_max)
-    in_mcu = (h * v).sum(1)
-    block_count = mcus_x * mcus_y * in_mcu
-    scan_bytes = np.maximum(sizes - headers["scan_offset"], 0)
-
-    dc_slots, dc_tables, dc_fits = _table_slots(headers["dc"], components)
-    ac_slots, ac_tables, ac_fits = _table_slots(headers["ac"], components)
-    status = np.where(ok & dc_fits & ac_fits & (block_count < _MAX_BLOCKS), 0, UNSUPPORTED)
-    # A block takes two bits at least, so a huge picture from a small file needs no memory to be refused.
-    status = np.where((status == 0) & (block_count * 2 > scan_bytes * 8), MISSING, status).astype(np.int32)
-    go = status == 0
-    block_count = np.where(go, block_count, 0)
-    scan_bytes = np.where(go, scan_bytes, 0)
-    subsequences = _ceil(scan_bytes * 8, SUBSEQUENCE_BITS) + 1
-    words = _ceil(scan_bytes, 128) * 32 + 32
-    restart = headers["restart_interval"]
-    segment_count = np.where(go & (restart > 0), _ceil(mcus_x * mcus_y, np.maximum(restart, 1)) - 1, 0)
-
-    for name, value in {
-        "raw": offsets, "raw_size": sizes, "scan": headers["scan_offset"], "width": width, "height": height,
-        "components": components, "colour": headers["colour"], "mcus_x": mcus_x, "mcus": mcus_x * mcus_y,
-        "blocks_in_mcu": in_mcu, "block_count": block_count, "restart": restart, "segment_count": segment_count,
-        "words": _starts(words), "entries": _starts(subsequences * ENTRIES_EACH), "blocks": _starts(block_count),
-        "segments": _starts(segment_count), "dc": dc_tables, "ac": ac_tables,
-    }.items():  # fmt: skip
-        images[name] = value
-
-    component = images["component"]
-    first = np.cumsum(h * v, 1) - h * v
-    component["h"], component["v"], component["first"] = h, v, first
-    component["quant"] = headers["quant"][:, :3]
-    component["quant_wide"] = headers["quant_16bit"][:, None] >> np.arange(3) & 1
-    component["expand_x"] = h_max[:, None] // np.maximum(h, 1)
-    component["expand_y"] = v_max[:, None] // np.maximum(v, 1)
-    component["width"] = _ceil(width[:, None] * h, h_max[:, None])
-    component["height"] = _ceil(height[:, None] * v, v_max[:, None])
-    component["pitch"] = _ceil(mcus_x[:, None] * h, 4) * 32
-    plane_bytes = np.where(go[:, None], component["pitch"].astype(np.int64) * (mcus_y[:, None] * v * 8), 0)
-    component["plane"] = _starts(plane_bytes.reshape(-1)).reshape(n, 3)
-    for name, slots in (("dc_slots", dc_slots), ("ac_slots", ac_slots)):
-        images[name] = ((((1 << (h * v)) - 1) << first) * slots).sum(1)
-
-    needed = used & go[:, None]
-    if luma_only:
-        needed &= (np.arange(3) == 0) | (headers["colour"][:, None] == header.RGB)
-    total_entries = int((subsequences * ENTRIES_EACH).sum())
-    if total_entries >= 1 << 32:
+    status, needed = np.empty(n, np.int32), np.empty((n, 3), np.bool_)
+    unstuff_first, entropy_first = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
+    totals = np.zeros(TOTALS, np.int64)
+    limits = (UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1)
+    plan_images(
+        headers, np.asarray(offsets, np.int64), np.asarray(sizes, np.int64), luma_only, limits, images,
+        images["component"], status, needed, unstuff_first, entropy_first, totals,
+    )  # fmt: skip
+    if totals[ENTRIES] >= 1 << 32:
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
     plan = Plan(
         images=images,
         status=status,
         orientation=headers["orientation"].astype(np.int32),
         needed=needed,
-        unstuff_first=_firsts(np.where(go, _ceil(scan_bytes + 15, UNSTUFF_CHUNK), 0)),
-        entropy_first=_firsts(np.where(go, _ceil(subsequences, ENTROPY_THREADS - 1), 0)),
+        unstuff_first=_narrow(unstuff_first),
+        entropy_first=_narrow(entropy_first),
         idct_first=np.zeros(3 * n + 1, np.int32),
-        words=int(words.sum()),
-        segments=int(segment_count.sum()),
-        blocks=int(block_count.sum()),
-        entries=total_entries,
-        planes=int(plane_bytes.sum()),
+        words=int(totals[WORDS]),
+        segments=int(totals[SEGMENTS]),
+        blocks=int(totals[BLOCKS]),
+        entries=int(totals[ENTRIES]),
+        planes=int(totals[PLANES]),
     )
     limit(plan, windows)
     return plan
 
 
-def _starts(counts: NDArray[Any]) -> I64:
-    return np.asarray(np.cumsum(counts, dtype=np.int64) - counts, np.int64)
-
-
-def _table_slots(
-    tables: NDArray[np.int32], components: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Which of two table slots each component uses, the tables in the slots, and whether two are enough."""
-    a, b, c = tables[:, 0], tables[:, 1], tables[:, 2]
-    colour = components == 3
-    second = np.where(colour, np.where(b != a, b, np.where(c != a, c, 0)), 0)
-    slots = np.stack([np.zeros_like(a), colour & (b != a), colour & (c != a)], 1)
-    fits = ~colour | (c == a) | (c == second)
-    return slots, np.stack([a, second], 1), fits
-
-
 def limit(plan: Plan, windows: I32 | None) -> None:
     """Compute only the blocks that hold the windows, and one sample more on each side, which upsampling reads."""
-    component = plan.images["component"]
-    width, height = (plan.images[name].astype(np.int64)[:, None] for name in ("width", "height"))
-    if windows is None:
-        x0 = y0 = np.zeros_like(width)
-        x1, y1 = width, height
-    else:
-        x0, y0, x1, y1 = windows.astype(np.int64).T[:, :, None]
-        x0, y0 = np.clip(x0, 0, width - 1), np.clip(y0, 0, height - 1)
-        x1, y1 = np.clip(x1, x0 + 1, width), np.clip(y1, y0 + 1, height)
-    expand_x, expand_y = component["expand_x"], component["expand_y"]
-    halo_x, halo_y = expand_x > 1, expand_y > 1
-    first_x, first_y = np.maximum(x0 // expand_x - halo_x, 0), np.maximum(y0 // expand_y - halo_y, 0)
-    last_x = np.minimum((x1 - 1) // expand_x + halo_x, component["width"] - 1)
-    last_y = np.minimum((y1 - 1) // expand_y + halo_y, component["height"] - 1)
-    component["roi_group"], component["roi_row"] = first_x // 32, first_y // 8
-    component["roi_groups"] = np.where(plan.needed, last_x // 32 - first_x // 32 + 1, 0)
-    component["roi_rows"] = last_y // 8 - first_y // 8 + 1
-    groups = component["roi_groups"].astype(np.int64) * component["roi_rows"]
-    plan.idct_first = _firsts(_ceil(groups, IDCT_GROUPS).reshape(-1))
+    from .jpeg_plan_cpu import limit_blocks
+
+    first = np.empty(3 * len(plan) + 1, np.int64)
+    where = np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32)
+    limit_blocks(where, plan.images, plan.images["component"], plan.needed, IDCT_GROUPS, first)
+    plan.idct_first = _narrow(first)
+
+
+def _starts(counts: NDArray[Any]) -> I64:
+    return np.asarray(np.cumsum(counts, dtype=np.int64) - counts, np.int64)
 
 
 def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:

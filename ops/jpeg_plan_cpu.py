@@ -1,0 +1,124 @@
+"""The host's share of decoding a batch of JPEGs, as loops without the GIL: NumPy would take a hundred calls for them,
+each of which other threads of a busy pipeline could delay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from .jpeg_header import OK, RGB
+
+WORDS, SEGMENTS, BLOCKS, ENTRIES, PLANES, TOTALS = range(6)
+"""Places in the totals that `plan_images` gives; ENTRIES and the others count elements of the device's buffers."""
+
+
+@numba.njit(inline="always")
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+@numba.njit(nogil=True, cache=True)
+def plan_images(
+    headers: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any, status: Any,
+    needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any,
+) -> None:  # fmt: skip
+    """Fill ``images`` and ``component`` (zeros before), ``status``, ``needed``, the exclusive sums of thread blocks and
+    the totals. ``limits``: status UNSUPPORTED and MISSING, most blocks, bits of a subsequence, entries of one, bytes of
+    an unstuffing block, subsequences of an entropy block."""
+    unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk = limits
+    unstuffs = entropies = 0
+    for i in range(len(headers)):
+        row, image = headers[i], images[i]
+        good = row.status == OK and row.width > 0
+        components = row.components if good else 1
+        h_max = v_max = 1
+        in_mcu = 0
+        for c in range(3):
+            h, v = (1, 1) if components == 1 else (row.h[c], row.v[c])
+            if not good or c >= components:
+                h = v = 0
+            component[i, c].h, component[i, c].v, component[i, c].first = h, v, in_mcu
+            h_max, v_max = max(h_max, h), max(v_max, v)
+            in_mcu += h * v
+        mcus_x, mcus_y = _ceil(row.width, 8 * h_max), _ceil(row.height, 8 * v_max)
+        blocks = np.int64(mcus_x) * mcus_y * in_mcu
+        scan_bytes = max(sizes[i] - row.scan_offset, 0)
+        fits = True
+        dc_slots = ac_slots = 0
+        for kind in range(2):
+            a, b, d = (row.dc[0], row.dc[1], row.dc[2]) if kind == 0 else (row.ac[0], row.ac[1], row.ac[2])
+            second, slots = 0, 0
+            if components == 3:
+                second = b if b != a else d if d != a else 0
+                fits = fits and (d == a or d == second)  # noqa: SIM109  # Numba takes no tuples of mixed integers for `in`
+                for c in range(1, 3):
+                    if (b if c == 1 else d) != a:
+                        part = component[i, c]
+                        slots |= ((1 << (part.h * part.v)) - 1) << part.first
+            if kind == 0:
+                image.dc[0], image.dc[1], dc_slots = a, second, slots
+            else:
+                image.ac[0], image.ac[1], ac_slots = a, second, slots
+        status[i] = 0 if good and fits and blocks < most_blocks else unsupported
+        # A block takes two bits at least, so a huge picture from a small file needs no memory to be refused.
+        if status[i] == 0 and blocks * 2 > scan_bytes * 8:
+            status[i] = missing
+        go = status[i] == 0
+        if not go:
+            blocks = scan_bytes = 0
+        subsequences = _ceil(scan_bytes * 8, sub_bits) + 1
+        restart = row.restart_interval
+        segments = _ceil(mcus_x * mcus_y, restart) - 1 if go and restart > 0 else 0
+        image.raw, image.raw_size, image.scan = offsets[i], sizes[i], row.scan_offset
+        image.width, image.height, image.components, image.colour = row.width, row.height, components, row.colour
+        image.mcus_x, image.mcus, image.blocks_in_mcu, image.block_count = mcus_x, mcus_x * mcus_y, in_mcu, blocks
+        image.restart, image.segment_count, image.dc_slots, image.ac_slots = restart, segments, dc_slots, ac_slots
+        image.words, image.segments, image.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
+        image.entries = totals[ENTRIES]
+        for c in range(3):
+            part = component[i, c]
+            part.quant, part.quant_wide = row.quant[c], (row.quant_16bit >> c) & 1
+            part.expand_x, part.expand_y = h_max // max(part.h, 1), v_max // max(part.v, 1)
+            part.width, part.height = _ceil(row.width * part.h, h_max), _ceil(row.height * part.v, v_max)
+            part.pitch, part.plane = _ceil(mcus_x * part.h, 4) * 32, totals[PLANES]
+            if go:
+                totals[PLANES] += np.int64(part.pitch) * mcus_y * part.v * 8
+            needed[i, c] = go and c < components and (c == 0 or not luma_only or row.colour == RGB)
+        totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
+        totals[SEGMENTS] += segments
+        totals[BLOCKS] += blocks
+        totals[ENTRIES] += subsequences * sub_entries
+        unstuff_first[i], entropy_first[i] = unstuffs, entropies
+        if go:
+            unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
+            entropies += _ceil(subsequences, entropy_chunk)
+    unstuff_first[len(headers)], entropy_first[len(headers)] = unstuffs, entropies
+
+
+@numba.njit(nogil=True, cache=True)
+def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_each: Any, idct_first: Any) -> Any:
+    """The blocks to compute: those that hold the windows (x0, y0, x1, y1; none: everything) and one sample more on each
+    side, which upsampling reads. Fills the exclusive sums of thread blocks; returns their total."""
+    total = np.int64(0)
+    for i in range(len(images)):
+        x0, y0, x1, y1 = 0, 0, images[i].width, images[i].height
+        if len(windows):
+            x0, y0 = max(min(windows[i, 0], x1 - 1), 0), max(min(windows[i, 1], y1 - 1), 0)
+            x1, y1 = max(min(windows[i, 2], x1), x0 + 1), max(min(windows[i, 3], y1), y0 + 1)
+        for c in range(3):
+            part = component[i, c]
+            halo_x, halo_y = int(part.expand_x > 1), int(part.expand_y > 1)
+            first_x = max(x0 // part.expand_x - halo_x, 0)
+            first_y = max(y0 // part.expand_y - halo_y, 0)
+            last_x = min((x1 - 1) // part.expand_x + halo_x, part.width - 1)
+            last_y = min((y1 - 1) // part.expand_y + halo_y, part.height - 1)
+            part.roi_group, part.roi_row = first_x // 32, first_y // 8
+            part.roi_groups = last_x // 32 - first_x // 32 + 1 if needed[i, c] else 0
+            part.roi_rows = last_y // 8 - first_y // 8 + 1
+            idct_first[3 * i + c] = total
+            total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
+    idct_first[3 * len(images)] = total
+    return total
