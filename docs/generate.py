@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that are made from the code, or with --check say which of them are out of date."""
+"""Write the pages of docs/ and the stubs made from the code, or with --check say which of them are out of date."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import sys
 from pathlib import Path
 
 from dali_run.pipelines.reference import operators_page
+from dali_run.pipelines.stubs import classes_stub, functions_stub
 
 HERE = Path(__file__).parent
 
 
 def pages() -> dict[Path, str]:
     """The generated files and what they should hold."""
-    return {HERE / "operators.md": operators_page()}
+    root = HERE.parent
+    return {
+        HERE / "operators.md": operators_page(),
+        root / "dali_run" / "fn.pyi": functions_stub(),
+        root / "ops" / "__init__.pyi": classes_stub(),
+    }
 
 
 def main() -> int:

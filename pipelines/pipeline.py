@@ -459,9 +459,10 @@ class Pipeline:
     def checkpoint(self, filename: str | os.PathLike[str] | None = None) -> bytes:
         """The state after the last batch that was handed out, as JSON: positions, of constant size. Give it to the
         constructor of an equal pipeline to go on from there; also written to ``filename``, if given."""
-        return self._saved({}, filename)
+        return self.checkpoint_with({}, filename)
 
-    def _saved(self, extra: Mapping[str, Any], filename: str | os.PathLike[str] | None = None) -> bytes:
+    def checkpoint_with(self, extra: Mapping[str, Any], filename: str | os.PathLike[str] | None = None) -> bytes:
+        """As `checkpoint`, with plain data of an iterator's beside it."""
         plan = self.plan
         assert self._sources is not None
         data = dump_checkpoint(

@@ -1,0 +1,1 @@
+"""Iterators for frameworks: pytorch, jax, numpy."""

@@ -1,0 +1,7 @@
+"""LastBatchPolicy, and what the iterators of all frameworks share."""
+
+from __future__ import annotations
+
+from ..pipelines.iterators import BaseIterator, LastBatchPolicy
+
+__all__ = ["BaseIterator", "LastBatchPolicy"]

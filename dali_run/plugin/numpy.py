@@ -1,0 +1,38 @@
+"""Iterators that give NumPy arrays, for programs without a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
+from ..pipelines.pipeline import Pipeline
+from ..pipelines.tensors import TensorList
+
+__all__ = ["DALIGenericIterator", "DALIRaggedIterator", "LastBatchPolicy"]
+
+
+class DALIGenericIterator(BaseIterator):
+    """Gives a list with a dict for each pipeline: output name -> array (N, ...). Arrays are views of the batch."""
+
+    def __init__(self, pipelines: Pipeline | Sequence[Pipeline], output_map: Sequence[str], **arguments: Any) -> None:
+        """``arguments`` are those of BaseIterator. Raises ValueError."""
+        super().__init__(pipelines, **arguments)
+        self.output_map = checked_output_map(output_map, self.pipelines)
+
+    def __next__(self) -> list[dict[str, Any]]:
+        batches = self.next_outputs()
+        return [{k: self.convert(t) for k, t in zip(self.output_map, one, strict=True)} for one in batches]
+
+    def convert(self, outputs: TensorList) -> Any:
+        """One output of one pipeline. Raises ValueError where its samples differ in shape."""
+        return outputs.as_cpu().as_array()
+
+
+class DALIRaggedIterator(DALIGenericIterator):
+    """As DALIGenericIterator, but outputs whose samples differ in shape are lists of arrays."""
+
+    def convert(self, outputs: TensorList) -> Any:
+        """One output of one pipeline."""
+        host = outputs.as_cpu()
+        return host.as_array() if host.batch.is_uniform else [host.at(i) for i in range(len(host))]
