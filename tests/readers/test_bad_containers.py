@@ -1,0 +1,142 @@
+"""Whole jobs over good and bad containers mixed: the bad ones cost lines in rejects.jsonl and nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+import yaml
+
+from dali_run.pipelines.job import REJECTS, run_job
+from dali_run.readers.tfrecord import TFRecord
+
+sys.path.insert(0, str(Path(__file__).parent))
+from reader_helpers import content, fetch, open_reader
+
+
+def masked(data: bytes) -> bytes:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def tfrecord(path: Path, values: list[bytes]) -> None:
+    def field(value: bytes) -> bytes:
+        return b"\x0a" + bytes([len(value)]) + value
+
+    def example(value: bytes) -> bytes:
+        entry = field(b"data") + b"\x12" + bytes([len(field(field(value)))]) + field(field(value))
+        return field(field(entry))
+
+    records = [example(v) for v in values]
+    lengths = [struct.pack("<Q", len(r)) for r in records]
+    path.write_bytes(b"".join(n + masked(n) + r + masked(r) for n, r in zip(lengths, records, strict=True)))
+
+
+def tar(path: Path, values: list[bytes]) -> None:
+    with tarfile.open(path, "w") as archive:
+        for i, value in enumerate(values):
+            info = tarfile.TarInfo(f"{path.stem}-{i}.jpg")
+            info.size = len(value)
+            archive.addfile(info, io.BytesIO(value))
+
+
+def database(path: Path, values: list[bytes]) -> None:
+    with lmdb.open(str(path), map_size=1 << 20, subdir=False, lock=False) as env, env.begin(write=True) as txn:
+        for i, value in enumerate(values):
+            txn.put(b"%d" % i, value)
+
+
+FORMATS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "tfrecord": (tfrecord, {"op": "readers.tfrecord", "path": "", "features": {"data": "string"}}),
+    "webdataset": (
+        tar,
+        {"op": "readers.webdataset", "paths": "", "ext": ["jpg"], "missing_component_behavior": "error"},
+    ),
+    "lmdb": (database, {"op": "readers.lmdb", "path": "", "keys": ["?"]}),
+}
+
+
+def bad_files(kind: str, folder: Path, shared_data: Path) -> list[str]:
+    """Files found in the world, and damaged ones of the format."""
+    make, _ = FORMATS[kind]
+    rng = np.random.default_rng(0)
+    found = sorted(p for p in (shared_data / "corpus" / kind).rglob("*") if p.is_file() and p.name != "lock.mdb")
+    out = [str(p) for p in found if p.suffix != ".txt"]
+    for k in range(10):
+        path = folder / f"bad-{k}"
+        make(path, [b"damaged-%d-%d" % (k, i) for i in range(4)])
+        raw = bytearray(path.read_bytes())
+        if k % 2:
+            del raw[int(rng.integers(1, len(raw))) :]
+        for place in rng.integers(0, len(raw), 1 + 20 * (k % 3)).tolist():
+            raw[place] = int(rng.integers(0, 256))
+        path.write_bytes(raw)
+        out.append(str(path))
+    (folder / "bad-empty").write_bytes(b"")
+    (folder / "bad-jpeg").write_bytes(b"\xff\xd8\xff" + rng.bytes(5000))
+    return [*out, str(folder / "bad-empty"), str(folder / "bad-jpeg")]
+
+
+def run(
+    folder: Path, step: dict[str, Any], files: list[str], batch: int
+) -> tuple[int, list[bytes], list[dict[str, Any]]]:
+    name = next(k for k in ("path", "paths") if k in step)
+    out = folder / f"out-{len(files)}-{batch}"
+    spec = {
+        "version": 1,
+        "name": "job",
+        "pipeline": {"batch_size": batch, "num_threads": 2, "device": "cpu", "seed": 1},
+        "graph": [{**step, name: files, "out": "data"}],
+        "outputs": {"data": "data"},
+        "write": {"writer": "tfrecord", "path": str(out), "fields": {"data": {"encode": "keep"}}},
+        "on_error": {"policy": "skip", "max_errors": "100%"},
+    }
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    result = run_job(path)
+    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+    reader = TFRecord(path=str(out / "*.tfrecord"), features={"data": "string"})
+    source = open_reader(reader)
+    (written,), refused = fetch(reader, source, range(len(source)))
+    assert not refused
+    return result.exit_code, content(written), rejects
+
+
+@pytest.mark.parametrize("kind", list(FORMATS))
+def test_good_samples_are_untouched_by_bad_ones(
+    kind: str, tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    make, step = FORMATS[kind]
+    bad = bad_files(kind, tmp_path, shared_data)
+    good, expected = [], []
+    for k in range(len(bad)):
+        values = [b"good-%d-%d" % (k, i) * (1 + k % 5) for i in range(3)]
+        make(tmp_path / f"good-{k}", values)
+        good.append(str(tmp_path / f"good-{k}"))
+        expected += values
+    mixed = [path for pair in zip(good, bad, strict=True) for path in pair]
+    outcomes = []
+    for batch in (1, 8, 64):
+        code, written, rejects = run(tmp_path, step, mixed, batch)
+        assert code == REJECTS
+        assert [w for w in written if w.startswith(b"good")] == expected
+        assert all(r["source"] in bad and r["code"] and len(r["message"]) > 10 for r in rejects)
+        outcomes.append((written, [(r["source"], r["record"], r["code"], r["message"]) for r in rejects]))
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+    refused = {source for source, *_ in outcomes[0][1]}
+    assert str(tmp_path / "bad-jpeg") in refused
+    assert len(refused) >= 8
