@@ -89,7 +89,7 @@ class Operator:
     aliases: ClassVar[tuple[str, ...]] = ()
     """DALI's older names of the same operator."""
     stages: ClassVar[tuple[Stage, ...]]
-    """Read off the kernels."""
+    """Read off the kernels; `runs_in` says it for an instance."""
     inputs: ClassVar[tuple[int, int]] = (1, 1)
     """Fewest and most positional inputs."""
     layouts: ClassVar[tuple[str, ...]] = ()
@@ -98,6 +98,8 @@ class Operator:
     """Draws random numbers: takes a seed (DALI's rules of seeds apply)."""
     per_batch: ClassVar[bool] = False
     """Must see the whole iteration at once (permutations, external sources); never cut into chunks."""
+    late: ClassVar[bool] = False
+    """The gpu kernel's output is on the host, and not before the device is done (`Context.finish_later`)."""
     bound: ClassVar[str] = "exact"
     """How far CPU and GPU results may be apart, for people."""
     example: ClassVar[str] = ""
@@ -128,6 +130,10 @@ class Operator:
 
     def check(self) -> None:
         """Raises SpecError where the arguments contradict each other; called once, before anything runs."""
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        """The stages that have a kernel for this instance's arguments."""
+        return self.stages
 
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
         """What comes out, given what comes in. Raises SpecError where the inputs cannot be taken."""

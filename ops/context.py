@@ -41,6 +41,8 @@ class Context:
     """How often these samples were tried before: a decoder leaves out the lanes that have already failed."""
     rejects: list[Reject] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
+    finish: Callable[[], Batch] | None = None
+    """Gives the output once the device is done, see `finish_later`."""
 
     def reject(self, i: int, code: RejectCode, message: str) -> None:
         """Sample ``i`` of this call cannot be processed; the engine drops it and reports ``message``, the first one."""
@@ -53,6 +55,14 @@ class Context:
         result is wrong; they are run again alone, with ``attempt`` one higher."""
         slots = self.samples.slot
         self.checks.append(lambda: slots[check()])
+
+    def finish_later(self, finish: Callable[[], Batch]) -> Batch:
+        """A stand-in for an output whose sizes the device alone will know; for `Operator.late` kernels. Once the device
+        is done with this batch, ``finish`` gives the output: on the host, for all samples of this call. It may begin
+        copies on the device's stream; the engine waits for them."""
+        self.finish = finish
+        n = len(self.samples)
+        return Batch(np.empty(0, np.uint8), np.zeros(n, np.int64), np.zeros((n, 1), np.int32), "", self.samples)
 
     def empty(self, n: int, dtype: Any) -> Any:
         """An uninitialised flat array where this kernel's outputs live: host memory in the cpu stage."""
@@ -73,11 +83,12 @@ class Context:
         """
         n = len(self.samples)
         given = self.args.get(name)
-        vector = parameter(type(self.op), name).is_vector
         if given is None:
             value = np.asarray(getattr(self.op, name), dtype)
-            return np.broadcast_to(value, (n, *value.shape))
-        if not vector:
+            repeated = np.empty((n, *value.shape), dtype)  # np.broadcast_to takes ten times as long
+            repeated[:] = value
+            return repeated
+        if not parameter(type(self.op), name).is_vector:
             sizes = given.sizes
             if n and (sizes != 1).any():
                 for i in np.flatnonzero(sizes != 1).tolist():

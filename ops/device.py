@@ -99,17 +99,19 @@ class Lane:
         if batch.on_host:
             return batch
         lo, hi = _extent(batch)
-        nbytes = (hi - lo) * batch.dtype.itemsize
-        host = pinned_empty(nbytes)
-        if nbytes:
+        return batch.replace(data=self.download(batch.data[lo:hi]), offsets=batch.offsets - lo)
+
+    def download(self, array: Any) -> npt.NDArray[Any]:
+        """A flat device array in pinned host memory. The copy is asynchronous: synchronise before reading it."""
+        host = pinned_empty(array.nbytes)
+        if array.nbytes:
             import cupy
 
-            part = batch.data[lo:hi]
             cupy.cuda.runtime.memcpyAsync(
-                host.ctypes.data, part.data.ptr, nbytes, cupy.cuda.runtime.memcpyDeviceToHost, self.stream.ptr
+                host.ctypes.data, array.data.ptr, array.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, self.stream.ptr
             )
-            self._in_flight.append(part)
-        return batch.replace(data=host.view(batch.dtype), offsets=batch.offsets - lo)
+            self._in_flight.append(array)
+        return host.view(array.dtype)
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         """Run ``kernel`` of ``ops/cuda/<source>``; templates by their instance, ``copy<float, unsigned char>``.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image
+from PIL import Image, ImageFile
 
 if TYPE_CHECKING:
     from .encoders import EncodeImage
@@ -25,7 +27,24 @@ def _jpeg(op: EncodeImage, image: Picture) -> bytes:
         chroma = "Gray" if gray else op.subsampling.replace(":", "")
         data: bytes = simplejpeg.encode_jpeg(image, op.quality, "GRAY" if gray else "RGB", chroma)
         return data
-    return _save(image, "JPEG", quality=op.quality, subsampling=op.subsampling)
+    save = partial(_save, image, "JPEG", quality=op.quality, subsampling=op.subsampling, optimize=op.optimize)
+    try:
+        return save()
+    except OSError:
+        if not op.optimize:
+            raise
+        _make_room(4 * image.size)
+        return save()
+
+
+_room = threading.Lock()
+
+
+def _make_room(nbytes: int) -> None:
+    """Let Pillow write files of up to ``nbytes``: optimised ones must fit into its buffer, which is too small for
+    noise. A larger one costs address space alone."""
+    with _room:
+        ImageFile.MAXBLOCK = max(ImageFile.MAXBLOCK, nbytes)
 
 
 def _png(op: EncodeImage, image: Picture) -> bytes:

@@ -57,7 +57,7 @@ def place(graph: Graph, target: Target, problems: list[tuple[Node, str]] | None 
     nodes: list[Node] = []
     bound_to_host = set() if target.device == "cpu" else _bound_to_host(graph)
     for node in graph.nodes:
-        on_device = any(nodes[e.node].stage != "cpu" for e in node.inputs)
+        on_device = any(_on_device(nodes[e.node]) for e in node.inputs)
         stage: Stage = (
             "gpu" if on_device else "cpu"
         )  # where the next ones are checked from, if this one cannot be placed
@@ -69,7 +69,7 @@ def place(graph: Graph, target: Target, problems: list[tuple[Node, str]] | None 
         except SpecError as e:
             found.append((node, str(e)))
         for name, edge in node.args.items():
-            if nodes[edge.node].stage != "cpu":
+            if _on_device(nodes[edge.node]):
                 found.append((node, f"argument {name!r} comes from the GPU ({nodes[edge.node].name}); "
                                     "arguments are computed on the CPU"))  # fmt: skip
         nodes.append(replace(node, stage=stage))
@@ -79,6 +79,16 @@ def place(graph: Graph, target: Target, problems: list[tuple[Node, str]] | None 
         node, text = found[0]
         raise SpecError(f"{node.where}: {text}")
     return replace(graph, nodes=tuple(nodes))
+
+
+def is_late(node: Node) -> bool:
+    """It runs on the GPU, and its outputs come on the host."""
+    return node.op.late and node.stage != "cpu"
+
+
+def _on_device(node: Node) -> bool:
+    """Its outputs are on the GPU."""
+    return node.stage != "cpu" and not is_late(node)
 
 
 def _on_cpu(node: Node) -> Stage:
@@ -96,7 +106,7 @@ def _bound_to_host(graph: Graph) -> set[int]:
     bound: set[int] = set()
     todo: list[Edge] = []
     for node in graph.nodes:
-        if not {"mixed", "gpu"} & set(node.op.stages) and not _flows_back(node):
+        if not {"mixed", "gpu"} & set(node.op.runs_in()) and not _flows_back(node):
             todo += node.inputs
         todo += node.args.values()
     while todo:
@@ -108,8 +118,10 @@ def _bound_to_host(graph: Graph) -> set[int]:
 
 
 def _stage(node: Node, on_device: bool, bound_to_host: bool, target: Target) -> Stage:
-    stages = node.op.stages
+    stages = node.op.runs_in()
     if node.device in ("mixed", "gpu"):
+        if node.device not in stages:
+            raise SpecError(f"with these arguments, {node.op.name} runs only on {', '.join(stages)}")
         if node.device == "mixed" and on_device:
             raise SpecError("mixed operators take CPU input, this one comes from the GPU")
         return node.device

@@ -60,6 +60,8 @@ class Run:
     """Called around every kernel on a device: node, samples, bytes in, bytes out, after."""
     dropped: list[Dropped] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
+    late: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
+    """What gives the late outputs (of some of the samples each) once the device is done."""
     results: Env = field(default_factory=dict)
     """What a launch on a device gave, until it is settled."""
     timer: Any = None
@@ -115,6 +117,8 @@ def _run(node: Node, env: Env, run: Run) -> None:
     if run.mark_device:
         run.mark_device(node, len(samples), taken, given, True)
     run.checks += ctx.checks
+    if ctx.finish is not None:
+        run.late.append((Edge(node.id), ctx.finish))
     if ctx.rejects:
         run.dropped += [Dropped(r.slot, node.name, r.code, r.message) for r in ctx.rejects]
         drop(env, {r.slot for r in ctx.rejects})
@@ -194,7 +198,7 @@ def cut(env: Mapping[Edge, Batch], low: int, high: int) -> Env:
 def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on_error: ErrorHook) -> Env:
     """Run ``nodes`` and return the batches of ``gives``. An exception that is not ours to end the run with is
     narrowed down by halving until the samples that raise it are alone; they are dropped, the rest goes on."""
-    seen, checked = len(run.dropped), len(run.checks)
+    seen, checked, late = len(run.dropped), len(run.checks), len(run.late)
     try:
         here = dict(env)
         run_nodes(nodes, here, run)
@@ -204,6 +208,7 @@ def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on
     except Exception as problem:
         del run.dropped[seen:]
         del run.checks[checked:]
+        del run.late[late:]
         fatal = on_error(problem, len(run.samples))
         if fatal is not None:
             raise fatal from problem

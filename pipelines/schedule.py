@@ -16,6 +16,7 @@ import numpy as np
 
 from ..ops.base import Spec
 from .graph import Edge, Graph, Node
+from .place import is_late
 
 Kind = Literal["whole", "chunk", "device"]
 _ORDER: dict[Kind, int] = {"whole": 0, "chunk": 1, "device": 2}
@@ -48,7 +49,8 @@ def schedule(graph: Graph) -> tuple[Step, ...]:
         reads = [e.node for e in node.reads]
         kind = _kind(graph, node, [kinds[r] for r in reads])
         kinds.append(kind)
-        levels.append(max((levels[r] + (kinds[r] != kind) for r in reads), default=0))
+        # Late outputs are there once their step is settled: what reads them belongs to a later one.
+        levels.append(max((levels[r] + (kinds[r] != kind or is_late(graph.nodes[r])) for r in reads), default=0))
     keys = sorted({(levels[n.id], _ORDER[kinds[n.id]]) for n in graph.nodes})
     place = {n.id: keys.index((levels[n.id], _ORDER[kinds[n.id]])) for n in graph.nodes}
     steps = []

@@ -168,6 +168,8 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 inline float __uint_as_float(unsigned x) { float f; memcpy(&f, &x, 4); return f; }
 inline float __fadd_rn(float a, float b) { return a + b; }

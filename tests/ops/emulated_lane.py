@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_run.ops.batch import Batch
 from dali_run.ops.device import SOURCES
 
 EMULATOR = Path(__file__).with_name("cuda_emulator.h")
@@ -65,6 +66,15 @@ class EmulatedLane:
 
     def upload(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(np.array(a, order="C") for a in arrays)
+
+    def download(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def to_host(self, batch: Batch) -> Batch:
+        return batch
+
+    def synchronize(self) -> None:
+        """Everything is done when its call returns."""
 
     def keep(self, *things: Any) -> None:
         """Nothing is freed early here."""

@@ -61,6 +61,18 @@ class Work(Operator, name="testing.work"):
     gpu = cpu
 
 
+class Late(Work, name="testing.late"):
+    """Work whose output is a stand-in until the device is done."""
+
+    late = True
+
+    def gpu(self, ctx: Context, x: Batch) -> Batch:
+        out = super().gpu(ctx, x)
+        return ctx.finish_later(lambda: out) if ctx.device is not None else out
+
+    cpu = gpu
+
+
 class Parity(Operator, name="testing.is_even"):
     """Whether the first element is even."""
 
@@ -139,6 +151,33 @@ def test_a_failed_device_check_runs_the_sample_again() -> None:
     values = [z.tolist() for batch in batches for z in batch]
     assert values == [[i + 1] * (1 + i % 3) for i in range(32)]
     assert sum(engine.stats.fallbacks.values()) == 1
+
+
+def late(**args: Any) -> Plan:
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (y,) = b.add("testing.late", [x], args, device="gpu")
+    (z,) = b.add("testing.work", [y])
+    return compile_graph(b.build({"x": x, "y": y, "z": z}), Target(device="null"))
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64])
+@pytest.mark.parametrize("args", [{}, {"reject_at": 37}, {"raise_at": 37}, {"retry_at": 37}])
+def test_outputs_that_come_late(batch: int, args: dict[str, int]) -> None:
+    """Samples that are dropped, retried or narrowed down take nothing of the others' with them."""
+    found, _ = collect(late(**args), batch=batch)
+    assert found == expected(without=() if "retry_at" in args or not args else (37,))
+
+
+def test_what_reads_a_late_output_runs_in_a_later_step_on_the_host() -> None:
+    assert [n.stage for n in late().graph.nodes] == ["cpu", "gpu", "cpu"]
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (y,) = b.add("testing.late", [x], device="gpu")
+    (z,) = b.add("testing.work", [y], device="gpu")
+    plan = compile_graph(b.build({"x": x, "z": z}), Target(device="null"))
+    assert [[n.name for n in s.nodes] for s in plan.steps][1:] == [["testing.late"], ["testing.work"]]
+    assert collect(plan)[0] == expected()
 
 
 def test_policy_fail_names_the_sample_and_the_cause() -> None:
