@@ -318,8 +318,8 @@ def one(result: DataNode | list[Any] | None) -> DataNode:
 def apply(op: str | type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Add an operator to the current graph, by DALI's rules of calling. Raises SpecError with the operator's name.
 
-    One output is a DataNode, several are a list. Where an input is a list of DataNodes (several input sets), the
-    operator is applied to each of them, and every output is a list.
+    One output is a DataNode, several are a list, those of readers.tfrecord a mapping by feature. Where an input is a
+    list of DataNodes (several input sets), the operator is applied to each of them, and every output is a list.
     """
     cls = find(op) if isinstance(op, str) else op
     sets = [list(i) for i in inputs if _is_input_set(i)]
@@ -361,6 +361,9 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
         builder.sinks += edges[:1]
     where = "gpu" if device in ("mixed", "gpu") else "cpu"
     made = [builder.ran(e, where) if isinstance(builder, EagerBuilder) else DataNode(builder, e, where) for e in edges]
+    names = getattr(builder.nodes[edges[0].node].op, "output_names", None) if edges else None
+    if names is not None:
+        return dict(zip(names, made, strict=True))
     return made[0] if len(made) == 1 else made
 
 

@@ -56,18 +56,18 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 class FixedLenFeature:
-    """A feature with as many values in every record: DALI's ``tfrecord.FixedLenFeature(shape, dtype, default)``.
+    """A feature with as many values in every record.
 
     A string is one value, given as its bytes. ``default`` stands for a missing feature; without one (None) such a
     record is rejected.
     """
 
-    def __init__(self, shape: Sequence[int] | int, dtype: Any, default_value: Any = None) -> None:
+    def __init__(self, shape: Sequence[int] | int, dtype: Any, default: Any = None) -> None:
         self.dtype = _dtype(dtype)
         self.shape = _shape(shape)
         if self.dtype == "string" and math.prod(self.shape) != 1:
             raise SpecError(f"a string feature holds one value; shape must be [] or [1], got {list(self.shape)}")
-        self.default = None if default_value is None else self._default(default_value)
+        self.default = None if default is None else self._default(default)
 
     def _default(self, value: Any) -> npt.NDArray[Any]:
         try:
@@ -86,28 +86,13 @@ class FixedLenFeature:
             return Spec((None,), DALIDataType.UINT8)
         return Spec(self.shape, DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)
 
-    def __repr__(self) -> str:
-        default = None if self.default is None else self.default.tolist()
-        return f"FixedLenFeature({list(self.shape)}, {self.dtype!r}, {default})"
-
 
 class VarLenFeature:
-    """A feature with any number of values: DALI's ``tfrecord.VarLenFeature([partial_shape,] dtype, default)``.
+    """A feature with any number of values, rows of ``shape``. A missing feature has no values."""
 
-    With a partial shape the values are rows of that shape. A missing feature has no values.
-    """
-
-    def __init__(self, *args: Any, partial_shape: Any = None, dtype: Any = None, default_value: Any = None) -> None:
-        given = list(args)
-        if given and isinstance(given[0], (list, tuple)):
-            partial_shape = given.pop(0)
-        if given:
-            dtype = given.pop(0)
-        if given:
-            default_value = given.pop(0)
-        del default_value  # means nothing for any number of values, in DALI too
+    def __init__(self, shape: Sequence[int], dtype: Any) -> None:
         self.dtype = _dtype(dtype)
-        self.shape = _shape(partial_shape or [])
+        self.shape = _shape(shape)
         if 0 in self.shape:
             raise SpecError("the partial shape of a feature cannot hold 0")
         if self.dtype == "string" and self.shape:
@@ -119,9 +104,6 @@ class VarLenFeature:
         if self.dtype == "string":
             return Spec((None,), DALIDataType.UINT8)
         return Spec((None, *self.shape), DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)
-
-    def __repr__(self) -> str:
-        return f"VarLenFeature({list(self.shape)}, {self.dtype!r})"
 
 
 Feature = FixedLenFeature | VarLenFeature
@@ -142,8 +124,6 @@ def declared(features: Mapping[str, Any]) -> dict[str, Feature]:
 
 
 def _declared(value: Any) -> Feature:
-    if isinstance(value, (FixedLenFeature, VarLenFeature)):
-        return value
     if isinstance(value, str):
         value = {"dtype": value}
     if not isinstance(value, Mapping) or "dtype" not in value:
@@ -155,7 +135,7 @@ def _declared(value: Any) -> Feature:
     if value.get("var_len"):
         if "default" in value:
             raise SpecError("a feature of any length has no default; a missing one has no values")
-        return VarLenFeature(dtype=dtype, partial_shape=value.get("shape"))
+        return VarLenFeature(value.get("shape") or [], dtype)
     return FixedLenFeature(value.get("shape", [] if dtype == "string" else [1]), dtype, value.get("default"))
 
 

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.readers.example import FixedLenFeature, VarLenFeature
 from dali_run.readers.tfrecord import TFRecord
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -258,7 +257,7 @@ def test_features_that_are_not_as_declared(tmp_path: Path) -> None:
     (n,), rejects = fetch(scalar, open_reader(scalar), range(6))
     assert len(rejects) == 6
     assert n.ndim == 0
-    default = TFRecord(path=str(path), features={"a": FixedLenFeature([], "string", "none")}, limit=2)
+    default = TFRecord(path=str(path), features={"a": {"dtype": "string", "default": "none"}}, limit=2)
     (a,), rejects = fetch(default, open_reader(default), [1, 0])
     assert content(a) == [b"none", b"x"]
     assert not rejects
@@ -302,7 +301,9 @@ def test_other_forms_of_the_same_message(tmp_path: Path) -> None:
     record = unknown + message(1, old + entry_n) + unknown + message(1, unknown + entry_f)
     path = tmp_path / "a.tfrecord"
     path.write_bytes(framed(record))
-    reader = TFRecord(path=str(path), features={"n": VarLenFeature("int64"), "f": VarLenFeature([], "float", 0.0)})
+    reader = TFRecord(
+        path=str(path), features={"n": {"dtype": "int64", "var_len": True}, "f": {"dtype": "float", "var_len": True}}
+    )
     (n, f), rejects = fetch(reader, open_reader(reader), [0])
     assert not rejects
     assert n.sample(0).tolist() == [1, -1, 300]
@@ -457,7 +458,34 @@ def test_names_as_in_dali(tmp_path: Path) -> None:
     }
     reader = TFRecord(path=str(path), features=features)
     assert reader.output_names == tuple(features)
+    assert features["numbers"] == tfrec.VarLenFeature(dtype=tfrec.int64)
+    assert features["box"] == tfrec.VarLenFeature(partial_shape=(4,), dtype=tfrec.float32)
     batches, rejects = fetch(reader, open_reader(reader), range(6))
     assert not rejects
     for i, row in enumerate(data):
         check(row, [b.sample(i) for b in batches])
+
+
+def test_the_python_function_gives_a_mapping(tmp_path: Path) -> None:
+    import dali_run.fn as fn
+    import dali_run.tfrecord as tfrec
+    from dali_run.pipeline import Pipeline, pipeline_def
+
+    path = tmp_path / "a.tfrecord"
+    write(path, rows(6))
+
+    @pipeline_def(batch_size=3, num_threads=1, device_id=None)
+    def pipeline() -> Any:
+        features = {
+            "label": tfrec.FixedLenFeature([1], tfrec.int64, -1),
+            "image": tfrec.FixedLenFeature((), tfrec.string, b""),
+        }
+        inputs = fn.readers.tfrecord(path=str(path), features=features)
+        return inputs["image"], inputs["label"]
+
+    first = pipeline()
+    for pipe in (first, Pipeline.deserialize(first.serialize())):
+        pipe.build()
+        image, label = pipe.run()
+        assert image.at(2).tobytes() == rows(6)[2]["image"][0]
+        assert label.at(2).tolist() == [rows(6)[2]["label"][0]]
