@@ -36,6 +36,8 @@ def command(
     if json:
         print_json(made)
         return
+    from ..pipelines.units import count as number
+
     there = "is there already" if made.get("already_there") else "made"
-    typer.echo(f"{folder} {there}: {made['train']} pictures to train on (also as lmdb and tfrecord), {made['val']} to "
-               f"validate with, {len(made['classes'])} classes")  # fmt: skip
+    typer.echo(f"{folder} {there}: {number(made['train'], 'picture')} to train on (also as lmdb and tfrecord), "
+               f"{made['val']} to validate with, {len(made['classes'])} classes")  # fmt: skip
