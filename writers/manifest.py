@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +19,51 @@ VERSION = 1
 _PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
 
 
-class Side:
-    """The files beside the shards. Parts of a job (part i of n) have their own."""
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Samples that were rejected and are tried again."""
 
-    def __init__(self, root: Path, part: tuple[int, int] | None = None) -> None:
+    stage: int
+    """1 for the first retry of an output."""
+    positions: tuple[int, ...]
+    """Of the samples, ascending."""
+
+    @property
+    def name(self) -> str:
+        return f"retry-{self.stage:03d}"
+
+    def published(self, root: Path) -> bool:
+        """Whether the manifest tells of it."""
+        try:
+            return int(json.loads((root / "manifest.json").read_bytes()).get("retries", 0)) >= self.stage
+        except (OSError, ValueError):
+            return False
+
+
+class Side:
+    """The files beside the shards. Parts of a job (part i of n) and retries have their own."""
+
+    def __init__(self, root: Path, part: tuple[int, int] | None = None, retry: Retry | None = None) -> None:
         mark = "" if part is None else f"-{part[0]:05d}-of-{part[1]:05d}"
+        if retry is not None:
+            mark = f"-{retry.name}"
+        self.root = root
         self.part = part
-        self.lock = root / f".dali-run{mark}.lock"
+        self.retry = retry
+        self.lock = root / (".dali-run.lock" if retry is not None else f".dali-run{mark}.lock")
         self.journal = root / f"journal{mark}.jsonl"
         self.rejects = root / f"rejects{mark}.jsonl"
         self.report = root / f"report{mark}.json"
-        self.manifest = root / f"manifest{mark}.json"
+        self.manifest = root / ("manifest.json" if retry is not None else f"manifest{mark}.json")
+        self.before = root / f"rejects-before{mark}.jsonl"
+        """Of a retry: the reject log as it found it."""
         self.tag = "" if part is None else f"{part[0]}-"
         """In temporary names, so that a part removes only its own leftovers."""
 
     @property
     def removable(self) -> list[Path]:
         """In the order in which a job is taken back: the journal, which knows of the rest, last."""
-        return [self.manifest, self.report, self.rejects, self.journal]
+        return [self.manifest, self.report, self.before, self.rejects, self.journal]
 
 
 def sides(root: Path) -> list[Side]:
@@ -44,6 +74,54 @@ def sides(root: Path) -> list[Side]:
         (int(m[1]), int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _PART.fullmatch(p.name)) is not None
     )
     return [Side(root, p) for p in parts]
+
+
+def retries(root: Path) -> list[Side]:
+    """The retries of the output in ``root``, in order."""
+    found: list[Side] = []
+    for stage in itertools.count(1):
+        side = Side(root, retry=Retry(stage, ()))
+        contents = read_journal(side.journal)
+        if contents is None:
+            return found
+        found.append(Side(root, retry=Retry(stage, tuple(contents.header["retry"]["positions"]))))
+    raise AssertionError("count() ends")
+
+
+def base_rejects(root: Path, base: Side) -> Path:
+    """The reject log of the first run: set aside once a retry was published."""
+    before = Side(root, retry=Retry(1, ())).before
+    return before if base.part is None and before.exists() else base.rejects
+
+
+def publish_retry(root: Path, side: Side) -> None:
+    """Put the retry of ``side``, whose journal is done, into manifest and reject log. Safe to repeat."""
+    rejects = root / "rejects.jsonl"
+    if not side.before.exists():
+        replace(side.before, rejects.read_bytes(), side)
+    replace(rejects, side.rejects.read_bytes(), side)
+    replace(root / "manifest.json", manifest_with_retries(root), side)
+
+
+def manifest_with_retries(root: Path) -> bytes:
+    """The manifest of an output that was retried: all shards, and the rejects that are left."""
+    base = read_journal(root / "journal.jsonl")
+    if base is None:
+        raise JobError(f"{root / 'journal.jsonl'} is missing; only jobs in one piece can be retried")
+    manifest = json.loads(build_manifest(base, base_rejects(root, Side(root))))
+    for side in retries(root):
+        assert side.retry is not None
+        contents = read_journal(side.journal)
+        if contents is None or not contents.done:
+            continue
+        manifest["retries"] = side.retry.stage
+        manifest["samples"] += sum(e["samples"] for e in contents.entries)
+        manifest["rejects"] = sum(e["rejects"] for e in contents.entries)
+        manifest["bytes"] += sum(f["bytes"] for e in contents.entries for f in e["files"])
+        manifest["shards"] += [{**_shard(e), "retry": side.retry.stage} for e in contents.entries]
+        manifest.setdefault("earlier_rejects", []).append({"name": side.before.name, **_file(side.before)})
+    manifest["rejects_file"] = {"name": "rejects.jsonl", **_file(root / "rejects.jsonl")}
+    return encode_json(manifest, indent=2)
 
 
 def build_manifest(contents: Contents, rejects: Path) -> bytes:

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.batch import Batch, Samples
+from ..ops.batch import I64, Batch, Samples
 from ..ops.errors import DaliRunError, JobError, SpecError
 from . import files_io
 from .base import FieldConfig, FileInfo, Frames, Records, Shard, ShardFiles, Writer, make_writer
 from .files_io import File
 from .journal import Journal, differences, encode_json, read_journal
 from .lock import Lock
-from .manifest import Side, build_manifest, merge_parts, replace, sides, temporary_of
+from .manifest import Retry, Side, build_manifest, merge_parts, publish_retry, replace, retries, sides, temporary_of
 from .rejects import Budget, ErrorBudget, RejectRow
 
 _NAME = re.compile(r"[A-Za-z0-9_.+=@-]{1,128}")
@@ -133,20 +133,22 @@ class Output:
     def open(
         cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
         whole: int | None = None, part: tuple[int, int] | None = None, budget: Budget | None = None,
-        fresh: bool = False,
+        fresh: bool = False, retry: Retry | None = None,
     ) -> Output:  # fmt: skip
         """Open the output of positions [start, start + total), or start and on where ``total`` is None.
 
         ``identity`` (JSON-able) is everything else that decides the output: spec, seed, inputs, versions. A job that
         was interrupted continues at `resume_from` if it is equal. ``fresh`` removes an earlier job's output first.
         ``part`` (i, n) is one of n jobs that fill one directory together, ``whole`` the positions of all of them.
+        ``retry`` adds shards to a finished output (see `retries.next_retry`): `add` then counts places in its list
+        of positions, from 0 to ``total``.
         """
         writer = config.check()
         if part is not None and total is None:
             raise SpecError("parts of a job need to know how many samples there are")
         with _job_errors():
             files_io.make_dirs(config.path)
-            side = Side(config.path, part)
+            side = Side(config.path, part, retry)
             lock = Lock(side.lock)
             try:
                 header = {
@@ -156,6 +158,8 @@ class Output:
                     "whole": whole,
                     "part": None if part is None else list(part),
                 }
+                if retry is not None:
+                    header["retry"] = {"stage": retry.stage, "positions": list(retry.positions)}
                 journal = _open_journal(side, config, writer, header, fresh)
                 limits = ErrorBudget(budget or Budget(), total)
                 limits.resume(journal.stop - start, journal.rejected)
@@ -180,7 +184,13 @@ class Output:
             )
         if self._rejects_file.size > listed:
             self._rejects_file.truncate(listed)
-        self._state = self._writer.begin(self.config.path, self._journal.entries)
+        earlier: list[Mapping[str, Any]] = []
+        if self._side.retry is not None:
+            root = self.config.path
+            for side in (Side(root), *retries(root)[: self._side.retry.stage - 1]):
+                known = read_journal(side.journal)
+                earlier += known.entries if known else []
+        self._state = self._writer.begin(self.config.path, [*earlier, *self._journal.entries])
 
     def _remove_unlisted(self) -> None:
         prefix = f".{self.config.name}-"
@@ -206,6 +216,8 @@ class Output:
     @property
     def finished(self) -> bool:
         """Everything is published already."""
+        if self._side.retry is not None:
+            return self._journal.done and self._side.retry.published(self.config.path)
         return self._journal.done and self._side.manifest.exists()
 
     @property
@@ -234,9 +246,21 @@ class Output:
                 if end == stop and at == start:
                     at = self._add_piece(at, end, records, rows)
                     continue
-                lo, hi = np.searchsorted(samples.position, (at, end))
-                inside = [r for r in rows if at <= r.position < end]
+                lo, hi = np.searchsorted(self._ranks(samples.position), (at, end))
+                inside = [r for r in rows if at <= self._rank(r.position) < end]
                 at = self._add_piece(at, end, records.take(slice(int(lo), int(hi))), inside)
+
+    def _ranks(self, positions: I64) -> I64:
+        """Places in what this output writes: the positions themselves, unless it retries some."""
+        if self._side.retry is None:
+            return positions
+        chosen = np.array(self._side.retry.positions, np.int64)
+        places: I64 = np.searchsorted(chosen, positions)
+        known = chosen[np.minimum(places, len(chosen) - 1)] == positions if len(chosen) else places < 0
+        return np.where(known, places, -1)
+
+    def _rank(self, position: int) -> int:
+        return int(self._ranks(np.array([position]))[0])
 
     def _boundary(self, position: int) -> int:
         assert self._samples is not None
@@ -260,8 +284,8 @@ class Output:
                 n = min(n, int(np.searchsorted(reached, self.config.bytes)) + 1)
                 full = int(reached[n - 1]) >= self.config.bytes
                 if full:
-                    stop = int(records.samples.position[n - 1]) + 1
-                    rejects = [r for r in rejects if r.position < stop]
+                    stop = self._rank(int(records.samples.position[n - 1])) + 1
+                    rejects = [r for r in rejects if self._rank(r.position) < stop]
         if frames is not None:
             self._opened(shard).append(frames, n)
             shard.add(records, frames, n)
@@ -291,7 +315,7 @@ class Output:
                 f"internal: positions {start} to {stop} were delivered, but {self._next} is the next of "
                 f"{self._start} to {'?' if self._stop is None else self._stop}"
             )
-        given = np.concatenate((samples.position, np.array([r.position for r in rejects], np.int64)))
+        given = self._ranks(np.concatenate((samples.position, np.array([r.position for r in rejects], np.int64))))
         ordered = bool((np.diff(samples.position) > 0).all())
         if not ordered or not np.array_equal(np.sort(given), np.arange(start, stop)):
             raise JobError(
@@ -303,12 +327,13 @@ class Output:
 
     def _stem(self, start: int) -> str:
         """Name of the shard that begins at ``start``, without suffix."""
+        name = self.config.name if self._side.retry is None else f"{self.config.name}-{self._side.retry.name}"
         if self.config.bytes is not None:  # numbered as they come, by each part for itself
             mark = "" if self._side.part is None else f"-{self._side.part[0]:05d}"
-            return f"{self.config.name}{mark}-{self._journal.shards:05d}"
+            return f"{name}{mark}-{self._journal.shards:05d}"
         number = start // self._samples if self._samples else 0
         of = "" if self._count is None else f"-of-{self._count:05d}"
-        return f"{self.config.name}-{number:05d}{of}"
+        return f"{name}-{number:05d}{of}"
 
     def _open_shard(self, start: int) -> _OpenShard:
         end = self._stop if self._stop is not None else 0
@@ -363,8 +388,11 @@ class Output:
                 self._finish_shards()
             if report is not None:
                 replace(self._side.report, encode_json(report, indent=2), self._side)
-            contents = self._journal.contents
-            replace(self._side.manifest, build_manifest(contents, self._side.rejects), self._side)
+            if self._side.retry is not None:
+                publish_retry(self.config.path, self._side)
+            else:
+                contents = self._journal.contents
+                replace(self._side.manifest, build_manifest(contents, self._side.rejects), self._side)
             if self._side.part is not None:
                 merge_parts(self.config.path, self._side)
         self._release()
@@ -375,7 +403,7 @@ class Output:
                 f"the job ended at position {self._next} of {self._stop}; run the same command again: it continues"
             )
         self.budget.finish()
-        if self._shard is None and self._journal.shards == 0 and self._side.part is None:
+        if self._shard is None and self._journal.shards == 0 and self._side.part is None and not self._side.retry:
             self._open_shard(self._start)  # an empty data set still has a readable output
         if self._shard is not None:
             self._close_shard()
@@ -444,6 +472,8 @@ def _open_journal(
     side: Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool
 ) -> Journal:  # fmt: skip
     root = config.path
+    if side.retry is not None:
+        return _open_retry_journal(side, header)
     for other in sides(root):
         if (other.part or (0, 1))[1] != (side.part or (0, 1))[1]:
             cut = "in one piece" if other.part is None else f"in {other.part[1]} parts"
@@ -477,8 +507,27 @@ def _open_journal(
     return Journal.reopen(side.journal, known)
 
 
+def _open_retry_journal(side: Side, header: Mapping[str, Any]) -> Journal:
+    known = read_journal(side.journal)
+    if known is None:
+        return Journal.start(side.journal, header)
+    changed = differences(known.header, dict(header))
+    if changed:
+        raise JobError(
+            f"{side.journal} was begun by another retry; this one differs in\n  "
+            + "\n  ".join(changed)
+            + "\nRemove it "
+            "to begin again"
+        )
+    return Journal.reopen(side.journal, known)
+
+
 def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
     root = side.journal.parent
+    stages = retries(root) if side.part is None else []
+    for stage in stages:
+        known = read_journal(stage.journal)
+        entries = [*entries, *(known.entries if known else [])]
     files_io.remove(root / "manifest.json")  # the whole job's, where this is one of its parts
     files_io.remove(side.manifest)
     for entry in entries:
@@ -491,7 +540,7 @@ def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
             while parent != root and parent.is_dir() and not any(parent.iterdir()):
                 files_io.remove(parent)
                 parent = parent.parent
-    for path in side.removable:
+    for path in [p for s in (*reversed(stages), side) for p in s.removable]:
         files_io.remove(path)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ops.errors import JobError
 from .journal import Contents, read_journal
-from .manifest import Side, build_manifest, sides
+from .manifest import Side, base_rejects, build_manifest, manifest_with_retries, retries, sides
 from .rejects import RejectRow
 
 
@@ -54,23 +54,31 @@ def verify(root: Path, progress: Callable[[str], None] = lambda _: None) -> Verd
     found = sides(root)
     if not found:
         problems.append(Problem("journal.jsonl", "", "is missing: this is no output of dali-run, or it never began"))
-    for side in found:
-        contents = _check_side(root, side, problems)
+    stages: list[Side] = []
+    try:
+        stages = retries(root) if found and found[0].part is None else []
+    except JobError as e:
+        problems.append(Problem("journal-retry", "", str(e)))
+    rejects = 0
+    for side in [*found, *stages]:
+        contents = _check_side(root, side, bool(stages), problems)
         if contents is None:
             continue
         for entry in contents.entries:
             progress(entry["shard"])
             problems += _check_shard(root, entry, contents.header["write"])
         entries += contents.entries
+        rejected = sum(e["rejects"] for e in contents.entries)
+        rejects = rejected if side.retry is not None else rejects + rejected
+    logs = [p.read_bytes() for p in (root / "rejects.jsonl", *(s.rejects for s in stages[-1:])) if p.exists()]
+    if len(logs) == 2 and logs[0] != logs[1]:
+        problems.append(Problem("rejects.jsonl", "", f"differs from {stages[-1].rejects.name}"))
     problems += _unlisted(root, entries)
-    files = [f for e in entries for f in e["files"]]
-    return Verdict(
-        problems, len(entries), sum(e["samples"] for e in entries), sum(e["rejects"] for e in entries),
-        sum(f["bytes"] for f in files),
-    )  # fmt: skip
+    size = sum(f["bytes"] for e in entries for f in e["files"])
+    return Verdict(problems, len(entries), sum(e["samples"] for e in entries), rejects, size)
 
 
-def _check_side(root: Path, side: Side, problems: list[Problem]) -> Contents | None:
+def _check_side(root: Path, side: Side, retried: bool, problems: list[Problem]) -> Contents | None:
     try:
         contents = read_journal(side.journal)
     except (JobError, OSError) as e:
@@ -92,10 +100,12 @@ def _check_side(root: Path, side: Side, problems: list[Problem]) -> Contents | N
     if not contents.done:
         problems.append(Problem(side.journal.name, "", f"the job is not finished: it stands at position {at}; run the "
                                 "same command again"))  # fmt: skip
-    _check_rejects(side, contents, problems)
+    log = side.rejects if side.retry is not None else base_rejects(root, side)
+    _check_rejects(log, contents, problems)
     try:
         manifest = side.manifest.read_bytes()
-        if contents.done and manifest != build_manifest(contents, side.rejects):
+        expected = manifest_with_retries(root) if retried else build_manifest(contents, log)
+        if contents.done and side.retry is None and manifest != expected:
             problems.append(Problem(side.manifest.name, "", "does not say what journal and reject log say"))
     except OSError as e:
         if contents.done:
@@ -107,11 +117,11 @@ def _check_side(root: Path, side: Side, problems: list[Problem]) -> Contents | N
     return contents
 
 
-def _check_rejects(side: Side, contents: Contents, problems: list[Problem]) -> None:
+def _check_rejects(log: Path, contents: Contents, problems: list[Problem]) -> None:
     try:
-        lines = side.rejects.read_bytes().splitlines()
+        lines = log.read_bytes().splitlines()
     except OSError as e:
-        problems.append(Problem(side.rejects.name, "", f"cannot be read: {e.strerror}"))
+        problems.append(Problem(log.name, "", f"cannot be read: {e.strerror}"))
         return
     before = -1
     for number, line in enumerate(lines, 1):
@@ -121,10 +131,10 @@ def _check_rejects(side: Side, contents: Contents, problems: list[Problem]) -> N
                 raise ValueError(f"position {row.position} follows {before}")
             before = row.position
         except (ValueError, TypeError, RecursionError) as e:
-            problems.append(Problem(side.rejects.name, f"line {number}", f"is damaged: {e}"))
+            problems.append(Problem(log.name, f"line {number}", f"is damaged: {e}"))
     expected = sum(e["rejects"] for e in contents.entries)
     if len(lines) != expected and contents.done:
-        problems.append(Problem(side.rejects.name, "", f"holds {len(lines)} lines, the journal says {expected}"))
+        problems.append(Problem(log.name, "", f"holds {len(lines)} lines, the journal says {expected}"))
 
 
 def _unlisted(root: Path, entries: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
