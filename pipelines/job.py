@@ -141,7 +141,8 @@ def run_job(
         with output:
             if output.finished:
                 return _already_done(output, config)
-            return _Run(prepared, feed, output, config, trace, progress).run()
+            command = {"spec": str(Path(path).absolute()), "overrides": dict(overrides or {}), "device": device}
+            return _Run(prepared, feed, output, config, trace, progress, command).run()
 
 
 def write_config(prepared: Prepared) -> WriteConfig:
@@ -212,15 +213,18 @@ class _Run:
 
     def __init__(
         self, prepared: Prepared, feed: JobFeed, output: Output, config: WriteConfig,
-        trace: str | Path | None, progress: Callable[[Progress], None],
+        trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
     ) -> None:  # fmt: skip
+        """``command`` says how the job was started, for its report."""
         self.plan = prepared.plan
+        self.command = command
         self.output = output
         self.config = config
         self.name = prepared.spec.name
         self.trace = trace
         self.progress = progress
         self.first = output.resume_from
+        self.rejected_before = output.rejected
         self.total = feed.positions.stop - self.first
         self.writing = 0.0
         self.read = self.rejected = 0
@@ -264,8 +268,10 @@ class _Run:
 
     def _report(self) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
-        counts = {"read": self.read, "written": self.read - self.rejected, "rejected": self.rejected}
+        rejected = self.output.rejected - self.rejected_before  # the writer's own rejects included
+        counts = {"read": self.read, "written": self.read - rejected, "rejected": rejected}
         report = {"name": self.name, **build_report(self.engine, seconds, counts, sink_seconds=self.writing)}
+        report["command"] = self.command
         report["warm_up_seconds"] = round(self.warm_up, 6)
         if self.first:
             report["resumed_from"] = self.first

@@ -1,0 +1,44 @@
+"""``dali-run retry-failed``: rejected samples once more."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import INTERRUPTED, JOB_FAILED, Json, print_json, say
+from .run import _interrupt
+
+NAME = "retry-failed"
+
+
+def command(
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="The folder that a finished job wrote.")],
+    spec: Annotated[Path | None, typer.Option(metavar="SPEC", help="The job's spec, if it was moved.")] = None,
+    json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Try the samples again that a finished job rejected, and add them to its output.
+
+    Repair the files first, where they are. What succeeds goes into shards of its own (NAME-retry-001-...); what fails
+    again stays in rejects.jsonl. Nothing that was written before is touched.
+
+    \b
+    Examples:
+      dali-run retry-failed out/imagenet
+    """
+    from ..pipelines.retry import retry_failed
+    from .progress import shown
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    with shown(quiet=quiet or json) as progress:
+        result = retry_failed(output, spec, progress=progress)
+    if json:
+        print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path)})
+    elif result.exit_code in (JOB_FAILED, INTERRUPTED):
+        say(result.message)
+    elif not quiet:
+        typer.echo(result.message)
+    raise typer.Exit(result.exit_code)
