@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..ops.base import Stage
+from ..ops.base import Spec, Stage
 from ..ops.batch import Batch, Samples
 from ..ops.device import Lane
 from ..ops.errors import JobError, SpecError
 from ..ops.rng import seed_sequence
+from ..ops.types import from_numpy
 from ..readers.base import Reader
 from ..readers.external_source import ExternalSource, FedBatches
 from .arrays import as_batch
@@ -85,7 +86,10 @@ class Eager(EagerBuilder):
     def _run(self, node: Node) -> None:
         self.kept.check(node)
         if isinstance(node.op, Fed):
-            self.env[Edge(node.id)] = self.fed[node.id].replace(samples=self.samples)
+            batch = self.fed[node.id].replace(samples=self.samples)
+            self.env[Edge(node.id)] = batch
+            spec = Spec((None,) * batch.ndim, from_numpy(batch.dtype), batch.layout)
+            self.nodes[node.id] = replace(node, specs=(spec,))
             return
         given = [self.nodes[e.node].specs[e.output] for e in node.inputs]
         node = replace(node, specs=infer_node(node, given), stage=self._stage(node))

@@ -15,9 +15,11 @@ __all__ = ["DALIGenericIterator", "DALIRaggedIterator", "LastBatchPolicy"]
 class DALIGenericIterator(BaseIterator):
     """Gives a list with a dict for each pipeline: output name -> array (N, ...). Arrays are views of the batch."""
 
-    def __init__(self, pipelines: Pipeline | Sequence[Pipeline], output_map: Sequence[str], **arguments: Any) -> None:
-        """``arguments`` are those of BaseIterator. Raises ValueError."""
-        super().__init__(pipelines, **arguments)
+    def __init__(
+        self, pipelines: Pipeline | Sequence[Pipeline], output_map: Sequence[str], *args: Any, **arguments: Any
+    ) -> None:
+        """More arguments are those of BaseIterator, from ``size`` on. Raises ValueError."""
+        super().__init__(pipelines, *args, **arguments)
         self.output_map = checked_output_map(output_map, self.pipelines)
 
     def __next__(self) -> list[dict[str, Any]]:

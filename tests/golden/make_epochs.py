@@ -31,7 +31,7 @@ class Labels(_DaliBaseIterator):
             return labels
         drop, left = self._remove_padded()
         if np.any(drop):
-            labels = [x[: int(n)] if d else x for x, d, n in zip(labels, drop, left)]
+            labels = [x[: int(n)] if d else x for x, d, n in zip(labels, drop, left, strict=True)]
         return labels
 
 
