@@ -18,6 +18,9 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 
+WORTHWHILE = 16 << 20
+"""Bytes of a container from which on its index is kept; smaller ones are walked faster than one can see."""
+
 _MAGIC = int.from_bytes(b"dalirunx", "little")
 _HEADER = 6
 
@@ -38,6 +41,8 @@ def load(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: 
 
     The numbers come from a file that anyone may have written: the caller checks every bound.
     """
+    if size < WORTHWHILE:
+        return None
     for place in _places(path, kind):
         with contextlib.suppress(OSError):
             raw = place.read_bytes()
@@ -57,6 +62,8 @@ def load(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: 
 
 def store(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: list[I64]) -> None:
     """Keep an index where one may be written; written whole or not at all. Failure is no error, only slower."""
+    if size < WORTHWHILE:
+        return
     lengths = np.array([len(c) for c in columns], "<i8")
     body = b"".join(np.ascontiguousarray(c, "<i8").tobytes() for c in (lengths, *columns))
     header = np.array([_MAGIC, version, size, mtime_ns, len(columns), zlib.crc32(body)], "<i8").tobytes()

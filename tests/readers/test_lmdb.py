@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.readers import index_cache
 from dali_run.readers.lmdb import LMDB, Caffe, Caffe2
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -90,6 +91,7 @@ def test_several_databases_and_patterns_of_keys(tmp_path: Path) -> None:
 
 def test_fingerprint_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(index_cache, "WORTHWHILE", 0)
     path = database(tmp_path / "db", [b"a", b"b"])
     reader = LMDB(path=path)
     first = reader.open().fingerprint()

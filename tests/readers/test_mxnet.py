@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError
+from dali_run.readers import index_cache
 from dali_run.readers.mxnet import MXNet
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -62,7 +63,8 @@ def write(path: Path, rows: list[tuple[list[float], bytes]]) -> list[int]:
 
 @pytest.mark.parametrize("staging", [False, True])
 @pytest.mark.parametrize("indexed", [False, True])
-def test_images_and_labels(tmp_path: Path, staging: bool, indexed: bool) -> None:
+def test_images_and_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staging: bool, indexed: bool) -> None:
+    monkeypatch.setattr(index_cache, "WORTHWHILE", 0)
     rows = images(40)
     index = []
     for k, some in enumerate((rows[:15], rows[15:])):
@@ -81,6 +83,7 @@ def test_images_and_labels(tmp_path: Path, staging: bool, indexed: bool) -> None
             assert labels.dtype == np.float32
             assert not rejects
     assert [source.origin(i).offset for i in range(40)] == index
+    assert len(list(tmp_path.glob(".*-index"))) == (0 if indexed else 2)
     assert source.origin(15).key == "1.rec/00000000"
 
 

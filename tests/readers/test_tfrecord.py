@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.readers import index_cache
 from dali_run.readers.tfrecord import TFRecord
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -331,6 +332,7 @@ def test_hostile_messages_are_refused_or_read(tmp_path_factory: pytest.TempPathF
 
 def test_the_index_is_cached_and_not_believed_blindly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(index_cache, "WORTHWHILE", 0)
     path = tmp_path / "data" / "a.tfrecord"
     path.parent.mkdir()
     write(path, rows(5))

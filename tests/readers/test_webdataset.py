@@ -17,6 +17,7 @@ import pytest
 
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.ops.types import DALIDataType
+from dali_run.readers import index_cache
 from dali_run.readers.webdataset import WebDataset
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -319,6 +320,7 @@ def test_base_256_sizes_and_sparse_members(tmp_path: Path) -> None:
 
 def test_index_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(index_cache, "WORTHWHILE", 0)
     path = tmp_path / "d" / "a.tar"
     path.parent.mkdir()
     tar(path, NINE)
