@@ -15,7 +15,7 @@ from .crop_mirror_normalize import CropMirrorNormalize
 from .resample import Finish, Plan, bounded, run
 from .resize import Resampling, Resize, shaped
 from .strided import row_major
-from .types import to_numpy
+from .types import DALIDataType, to_numpy
 
 T = TypeVar("T")
 RESIZE, NORMALIZE = "resize.", "normalize."
@@ -37,6 +37,7 @@ def can_join(resize: Operator, normalize: Operator, images: Spec) -> bool:
         and normalize.out_of_bounds_policy == "error"
         and not normalize.pad_output
         and normalize.output_layout in ("CHW", "HWC")
+        and images.dtype in (DALIDataType.UINT8, DALIDataType.FLOAT)
         and (images.layout == "HWC" or (images.layout == "" and images.ndim == 3))
     )
 

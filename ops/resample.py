@@ -15,6 +15,7 @@ import numpy.typing as npt
 from .base import Spec
 from .batch import I64, Batch
 from .context import Context
+from .convert import saturate
 from .errors import SpecError
 from .types import DALIDataType, DALIInterpType, from_numpy, to_numpy
 
@@ -31,7 +32,8 @@ LAYOUTS: tuple[str, ...] = ("HWC", "FHWC", "CHW", "FCHW", "CFHW", "DHWC", "FDHWC
 DTYPES = (DALIDataType.UINT8, DALIDataType.INT16, DALIDataType.UINT16, DALIDataType.FLOAT)
 
 MOST_ELEMENTS = 1 << 30
-"""A sample that would become larger is refused: a thin image with only its shorter side given grows without bound."""
+"""A sample that would become larger, or more between the passes, is refused: a thin image with only its shorter side
+given grows without bound."""
 
 
 def _tables() -> tuple[F32, ...]:
@@ -148,7 +150,8 @@ def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """What is done to resampled values besides rounding them to the input's type: images only, [1, height, width, C].
+    """What is done to resampled values besides rounding them to the input's type, uint8 or float32: images only,
+    [1, height, width, C].
 
     The value becomes (value - mean) * mul + add. Pixel k (row by row) and channel c of sample i lie at element
     offsets[i] + k * strides[i, 0] + c * strides[i, 1] of the output.
@@ -180,12 +183,17 @@ def bounded(ctx: Context, plan: Plan, shapes: I64, before: npt.NDArray[Any], fir
     """``shapes`` of the output; zeros where it, or the values between the passes, would be too large. Such samples are
     rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
     frames, channels = _around(before, first, plan.size.shape[1])
-    extents = before[:, first : first + plan.size.shape[1]]
-    between = np.maximum(extents, plan.shape).astype(np.float64).prod(axis=1) * frames * channels
-    refused = (shapes.astype(np.float64).prod(axis=1) > MOST_ELEMENTS) | (between >= 2.0**31)
+    extents = before[:, first : first + plan.size.shape[1]].astype(np.float64)
+    made = plan.shape.astype(np.float64)
+    between = np.where(_columns_first(plan), extents[:, -2] * made[:, -1], made[:, -2] * extents[:, -1])
+    if made.shape[1] == 3:
+        between = made[:, 0] * np.maximum(between, extents[:, 1] * extents[:, 2])
+    elements = np.maximum(shapes.astype(np.float64).prod(axis=1), between * frames * channels)
+    refused = elements > MOST_ELEMENTS
     for i in np.flatnonzero(refused).tolist():
         wanted = "x".join(map(str, shapes[i].tolist()))
-        ctx.reject(i, "too_large", f"would become {wanted}, which is too large; limit it with max_size")
+        ctx.reject(i, "too_large", f"needs {elements[i]:.0f} values to become {wanted}, more than {MOST_ELEMENTS}; "
+                   "limit it with max_size")  # fmt: skip
     return np.where(refused[:, None], 0, shapes)
 
 
@@ -220,31 +228,49 @@ def _columns_first(plan: Plan) -> Mask:
 # -- on the CPU -------------------------------------------------------------------------------------------------------
 
 
+_COMPILED = (np.dtype(np.uint8), np.dtype(np.float32))
+"""Types that the CPU kernels are compiled for; others go through float32."""
+
+
 def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
     from . import resample_cpu
 
     kernels: Any = resample_cpu
-
     count = plan.size.shape[1]
     frames, channels = _around(batch.shapes, first, count)
     extents = batch.shapes[:, first : first + count].astype(np.int64)
-    source, offsets = batch.data, batch.offsets
+    source, offsets, target = batch.data, batch.offsets, out
+    if count == 3 or batch.dtype not in _COMPILED:
+        source = source.astype(np.float32, copy=False)
+        if out.dtype != np.float32:
+            target = Batch.allocate(np.empty, out.shapes, np.float32, out.layout, out.samples)
     if count == 3:  # along the depth first, by whole slices
         slices = extents[:, 1] * extents[:, 2] * channels
         sizes = frames * plan.shape[:, 0] * slices
-        offsets = np.cumsum(sizes) - sizes
-        source = np.empty(int(sizes.sum()), np.float32)
-        kernels.slices(batch.data, batch.offsets, frames, extents[:, 0].copy(), slices, *_axes(plan, 0), source,
-                            offsets)  # fmt: skip
-        frames = frames * plan.shape[:, 0]
+        between = np.empty(int(sizes.sum()), np.float32)
+        places = _places(sizes)
+        kernels.slices(
+            source,
+            np.ascontiguousarray(offsets),
+            frames,
+            extents[:, 0].copy(),
+            slices,
+            *_axes(plan, 0),
+            between,
+            places,
+        )
+        source, offsets, frames = between, places, frames * plan.shape[:, 0]
     geometry = (frames, extents[:, -2:].copy(), channels, _columns_first(plan), *_axes(plan, slice(-2, None)))
-    rounded = batch.dtype if finish else out.dtype
     if finish is None:
-        kernels.images(source, np.ascontiguousarray(offsets), *geometry, *_range(rounded), out.data, out.offsets)
+        rounds = target.dtype == np.uint8
+        kernels.images(source, np.ascontiguousarray(offsets), *geometry, rounds, target.data, target.offsets)
+        if target is not out:
+            out.data[...] = saturate(target.data, out.dtype)
     else:
         # Numba has no float16 on the CPU; strided_cpu takes uint16 for it
         data = out.data.view(np.uint16) if out.dtype == np.float16 else out.data
-        kernels.finished_images(source, np.ascontiguousarray(offsets), *geometry, *_range(rounded), data, out.offsets,
+        rounds = batch.dtype == np.uint8
+        kernels.finished_images(source, np.ascontiguousarray(offsets), *geometry, rounds, data, out.offsets,
                                 finish.factors, finish.strides)  # fmt: skip
 
 
@@ -252,13 +278,6 @@ def _axes(plan: Plan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
     """The plan of some axes, in the order of the CPU kernels' parameters."""
     arrays = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.support, plan.flip)
     return tuple(np.ascontiguousarray(a[:, which]) for a in arrays)
-
-
-def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Ends of an integer type's range; zeros for floats, which are not rounded."""
-    if dtype.kind == "f":
-        return 0, 0
-    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
 # -- on the GPU -------------------------------------------------------------------------------------------------------

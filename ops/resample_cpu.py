@@ -154,20 +154,15 @@ def _paired(starts: Any, weights: Any, channels: Any) -> Any:
 
 
 @njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
-def _store(row: Any, dst: Any, at: Any, n: Any, low: Any, high: Any) -> None:
-    """``n`` values to dst[at:], rounded half away from zero and saturated to [low, high]; as they are where both are
-    zero."""
+def _store(row: Any, dst: Any, at: Any, n: Any, rounds: Any) -> None:
+    """``n`` values to dst[at:], rounded half away from zero and saturated to [0, 255] where ``rounds``."""
     out = dst[at : at + n]
-    if low == high:
+    if rounds:
         for j in range(n):
-            out[j] = row[j]
-    elif low == 0:
-        for j in range(n):
-            out[j] = np.int32(min(max(row[j], F(0)), F(high)) + _HALF)
+            out[j] = np.int32(min(max(row[j], F(0)), F(255)) + _HALF)
     else:
         for j in range(n):
-            v = min(max(row[j], F(low)), F(high))
-            out[j] = np.int32(v + (_HALF if v >= 0 else -_HALF))
+            out[j] = row[j]
 
 
 @njit(nogil=True, cache=True)
@@ -185,13 +180,12 @@ def _axis(lo: Any, hi: Any, size: Any, first: Any, count: Any, kind: Any, suppor
 @njit(nogil=True, cache=True)
 def images(
     src: Any, offsets: Any, frames: Any, extents: Any, channels: Any, columns_first: Any,
-    lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any, support: Any, flip: Any, low: Any, high: Any,
+    lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any, support: Any, flip: Any, rounds: Any,
     dst: Any, dst_offsets: Any,
 ) -> None:  # fmt: skip
     """Resample images [frames, height, width, channels]: sample i from src[offsets[i]:] to dst[dst_offsets[i]:].
 
-    From ``lo`` on, a plan's arrays [N, 2] (y, x). Results are rounded and saturated to [``low``, ``high``], or kept
-    as they are where both are zero.
+    From ``lo`` on, a plan's arrays [N, 2] (y, x). Results are rounded and saturated to [0, 255] where ``rounds``.
     """
     for i in range(len(offsets)):
         if shape[i, 0] * shape[i, 1] * channels[i] * frames[i] == 0:
@@ -214,13 +208,13 @@ def images(
                     _vertical(src, base, stride, sy[y], wy, y, n, wide)
                     _horizontal(wide, sx, wx, pairs, count, C, row)
                 at = dst_offsets[i] + (f * shape[i, 0] + y) * m
-                _store(row, dst, at, m, low, high)
+                _store(row, dst, at, m, rounds)
 
 
 @njit(nogil=True, cache=True)
 def finished_images(
     src: Any, offsets: Any, frames: Any, extents: Any, channels: Any, columns_first: Any,
-    lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any, support: Any, flip: Any, low: Any, high: Any,
+    lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any, support: Any, flip: Any, rounds: Any,
     dst: Any, dst_offsets: Any, factors: Any, strides: Any,
 ) -> None:  # fmt: skip
     """`images` of one frame each, whose rounded values then go through `strided_cpu.runs` (see `Finish`)."""
@@ -245,7 +239,7 @@ def finished_images(
             else:
                 _vertical(src, base, stride, sy[y], wy, y, n, wide)
                 _horizontal(wide, sx, wx, pairs, count, C, row)
-            _store(row, rounded, y * m, m, low, high)
+            _store(row, rounded, y * m, m, rounds)
         runs(rounded, dst, 0, dst_offsets[i], shape[i, 0] * count, C, C, 1, strides[i, 0], strides[i, 1], 0, factor)
 
 
