@@ -1,6 +1,6 @@
 """JPEG encoding by our own CUDA kernels: what the host plans for a batch, the launches, and the files' way back.
 
-Everything is done for the whole batch at once, by one upload and six launches (eight with tables of its own). How long
+Everything is done for the whole batch at once, by one upload and six launches (eight with optimised tables). How long
 the files are is known on the device alone, so the output is finished once the device is done (`Context.finish_later`).
 The kernels are in ops/cuda/jpeg_encode.cu.
 """
@@ -8,6 +8,7 @@ The kernels are in ops/cuda/jpeg_encode.cu.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,40 +103,54 @@ def _firsts(counts: I64) -> I32:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-def quantisation(quality: int) -> npt.NDArray[np.uint32]:
-    """uint32[2, 64, 2], by 8 * row + column: 2**32 / divisor, rounded up, and half the divisor << 8 | zig-zag index.
-    The divisor is the table's entry times eight, by which the transform's results are too large."""
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What is the same for all batches of an operator. Headers have a row for colour, then one for gray."""
+
+    quantisation: npt.NDArray[np.uint32]
+    """uint32[2, 64, 2], by 8 * row + column: 2**32 / divisor, rounded up; half the divisor << 8 | zig-zag index. The
+    divisor is the table's entry times eight, by which the transform's results are too large."""
+    codes: npt.NDArray[np.uint32]
+    """uint32[4, 256], see `jpeg_standard.huffman_codes`."""
+    headers: npt.NDArray[np.uint8]
+    """uint8[2, HEADER_ROOM]: the segments before the coded bits, with ``optimize`` those before the Huffman tables."""
+    header_sizes: I32
+    dimensions: I32
+    """Where height and width are in each header."""
+
+
+@cache
+def constants(quality: int, subsampling: str, optimize: bool) -> Constants:
+    """The tables and headers of files of ``quality`` (1..100)."""
     divisor = 8 * jpeg_standard.quantisation(quality)
     rows = np.stack([-(-(1 << 32) // divisor), divisor // 2 << 8 | np.arange(64)], axis=2)
     natural = np.empty_like(rows)
     natural[:, jpeg_standard.ZIGZAG] = rows
-    return natural.astype(np.uint32)
-
-
-@dataclass(frozen=True, slots=True)
-class Headers:
-    """The segments before the coded bits, one row for each kind of picture."""
-
-    text: npt.NDArray[np.uint8]
-    """uint8[K, HEADER_ROOM]"""
-    sizes: I32
-    dimensions: I32
-    """Where height and width are in each."""
-
-
-def headers(quality: int, subsampling: str, components: list[int], whole: bool) -> Headers:
-    """Headers of pictures of ``components``; unless ``whole``, only what comes before the Huffman tables."""
     h, v = SAMPLING[subsampling]  # of gray pictures too: it means nothing there, and libjpeg says so
-    parts = {c: jpeg_standard.before_huffman(quality, c, h, v) for c in set(components)}
-    rows = [parts[c] for c in components]
-    dimensions = [len(row) - 5 - 3 * c for row, c in zip(rows, components, strict=True)]
-    if whole:
-        rows = [r + jpeg_standard.standard_huffman(c) + jpeg_standard.scan_header(c)
-                for r, c in zip(rows, components, strict=True)]  # fmt: skip
-    text = np.zeros((len(rows), HEADER_ROOM), np.uint8)
-    for to, row in zip(text, rows, strict=True):
-        to[: len(row)] = np.frombuffer(row, np.uint8)
-    return Headers(text, np.array([len(row) for row in rows], np.int32), np.array(dimensions, np.int32))
+    parts = [jpeg_standard.before_huffman(quality, components, h, v) for components in (3, 1)]
+    dimensions = [len(part) - 5 - 3 * components for part, components in zip(parts, (3, 1), strict=True)]
+    if not optimize:
+        for k, components in enumerate((3, 1)):
+            parts[k] += jpeg_standard.standard_huffman(components) + jpeg_standard.scan_header(components)
+    text = np.stack([np.frombuffer(part.ljust(HEADER_ROOM, b"\0"), np.uint8) for part in parts])
+    return Constants(
+        natural.astype(np.uint32), jpeg_standard.huffman_codes(), text, np.array(list(map(len, parts)), np.int32),
+        np.array(dimensions, np.int32),
+    )  # fmt: skip
+
+
+def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """The constants on the device, in their order; with optimised tables a header for each picture."""
+    known = constants(op.quality, op.subsampling, op.optimize)
+    if op.optimize:
+        kind = (pictures["components"] == 1).astype(np.intp)
+        return tuple(lane.upload(known.quantisation, known.codes, known.headers[kind], known.header_sizes[kind],
+                                 known.dimensions[kind]))  # fmt: skip
+    key = f"jpeg_encode {op.quality} {op.subsampling}"
+    if key not in lane.cache:
+        lane.cache[key] = lane.upload(known.quantisation, known.codes, known.headers, known.header_sizes,
+                                      known.dimensions)  # fmt: skip
+    return tuple(lane.cache[key])
 
 
 def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
@@ -154,12 +169,10 @@ def launch(lane: Any, pixels: Any, plan: Plan, op: EncodeImage) -> tuple[Any, An
     """Enqueue all kernels. Returns device arrays: the files one after the other, and their sizes (uint32[N]), 0 for
     those that are left to the CPU. Files that would end behind the first array are left out as well."""
     n = len(plan.pictures)
-    kinds = plan.pictures["components"].tolist() if op.optimize else [3, 1]
-    head = headers(op.quality, op.subsampling, kinds, whole=not op.optimize)
-    pictures, tile_first, chunk_first, stuff_first, quant, codes, text, header_sizes, dimensions = lane.upload(
-        plan.pictures.view(np.uint8), plan.tile_first, plan.chunk_first, plan.stuff_first, quantisation(op.quality),
-        jpeg_standard.huffman_codes(), head.text, head.sizes, head.dimensions,
-    )  # fmt: skip
+    quant, codes, headers, header_sizes, dimensions = _tables(lane, op, plan.pictures)
+    pictures, tile_first, chunk_first, stuff_first = lane.upload(
+        plan.pictures.view(np.uint8), plan.tile_first, plan.chunk_first, plan.stuff_first
+    )
     tiles, chunks, stuffs = int(plan.tile_first[-1]), int(plan.chunk_first[-1]), int(plan.stuff_first[-1])
     count = np.int32(n)
     coefficients, masks = lane.empty(64 * plan.blocks, np.int16), lane.empty(plan.blocks, np.uint64)
@@ -178,7 +191,7 @@ def launch(lane: Any, pixels: Any, plan: Plan, op: EncodeImage) -> tuple[Any, An
         frequencies.fill(0)
         lane.launch(SOURCE, "jpeg_encode_histogram", chunks, CODED,
                     pictures, chunk_first, count, coefficients, masks, frequencies)  # fmt: skip
-        lane.launch(SOURCE, "jpeg_encode_tables", n, 128, pictures, frequencies, codes, text, header_sizes)
+        lane.launch(SOURCE, "jpeg_encode_tables", n, 128, pictures, frequencies, codes, headers, header_sizes)
     lane.launch(SOURCE, "jpeg_encode_count", chunks, CODED,
                 pictures, chunk_first, count, codes, coefficients, masks, places, chunk_bits)  # fmt: skip
     lane.launch(SOURCE, "jpeg_encode_scan", n, 256,
@@ -188,7 +201,7 @@ def launch(lane: Any, pixels: Any, plan: Plan, op: EncodeImage) -> tuple[Any, An
     lane.launch(SOURCE, "jpeg_encode_measure", n, STUFF_THREADS,
                 pictures, stuff_first, stream_bytes, streams, header_sizes, stuffed_before, sizes)  # fmt: skip
     lane.launch(SOURCE, "jpeg_encode_stuff", stuffs, STUFF_THREADS, pictures, stuff_first, count, stream_bytes, streams,
-                text, header_sizes, dimensions, stuffed_before, sizes, out, np.int64(plan.room))  # fmt: skip
+                headers, header_sizes, dimensions, stuffed_before, sizes, out, np.int64(plan.room))  # fmt: skip
     return out, sizes
 
 

@@ -58,6 +58,7 @@ class EmulatedLane:
 
     def __init__(self) -> None:
         self.launched: list[str] = []
+        self.cache: dict[str, Any] = {}
 
     def empty(self, n: int, dtype: Any) -> np.ndarray:
         out = np.empty(n, dtype)
