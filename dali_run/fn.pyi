@@ -75,7 +75,7 @@ def caffe_reader(
     seed: int | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
-) -> Any:
+) -> list[DataNode]:
     """Read images and labels from Caffe's LMDBs (Datum)."""
     ...
 
@@ -846,7 +846,7 @@ def resize(
     name: str | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
-) -> Any:
+) -> DataNode:
     """Resize images, sequences and volumes."""
     ...
 
@@ -1004,7 +1004,7 @@ def tfrecord_reader(
     seed: int | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
-) -> Any:
+) -> DataNode:
     """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
     ...
 
@@ -1546,7 +1546,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> Any:
+    ) -> list[DataNode]:
         """Read images and labels from Caffe's LMDBs (Datum)."""
         ...
 
@@ -1728,7 +1728,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> Any:
+    ) -> DataNode:
         """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
         ...
 
@@ -1761,7 +1761,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> Any:
+    ) -> list[DataNode]:
         """Read images and labels from Caffe's LMDBs (Datum)."""
         ...
 
@@ -1977,7 +1977,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> Any:
+    ) -> DataNode:
         """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
         ...
 

@@ -56,9 +56,9 @@ class ScalarConstant:
 
     __slots__ = ("dtype", "value")
 
-    def __init__(self, value: bool | int | float, dtype: DALIDataType | None = None) -> None:
+    def __init__(self, value: bool | int | float, dtype: Any = None) -> None:
         self.value = value
-        self.dtype = dtype or natural_type(value)
+        self.dtype = natural_type(value) if dtype is None else parse_dtype(dtype)
 
     def _as(self, dtype: DALIDataType) -> ScalarConstant:
         return ScalarConstant(self.value, dtype)

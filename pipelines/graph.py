@@ -126,11 +126,11 @@ class Merge(Operator, name="_conditional.merge"):
         if a.ndim is not None and b.ndim is not None and a.ndim != b.ndim:
             raise SpecError(f"the branches of a conditional give different numbers of dimensions: {a} and {b}")
         if a.shape is None or b.shape is None:
-            shape = a.shape or b.shape
+            shape = b.shape if a.shape is None else a.shape
             shape = None if shape is None else (None,) * len(shape)
         else:
             shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
-        return Spec(shape, a.dtype or b.dtype, a.layout or b.layout)
+        return Spec(shape, b.dtype if a.dtype is None else a.dtype, a.layout or b.layout)
 
     def cpu(self, ctx: Any, then: Any, otherwise: Any) -> Any:
         raise AssertionError("the engine merges batches itself")

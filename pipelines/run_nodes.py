@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..ops.base import Spec, Stage, outputs_of
 from ..ops.batch import Batch, Samples, concat
 from ..ops.context import Context
-from ..ops.errors import DaliRunError, RejectCode
+from ..ops.errors import DaliRunError, RejectCode, SpecError
 from ..ops.types import to_numpy
 from .graph import Edge, Merge, Node, Split
 
@@ -154,7 +154,11 @@ def _split(node: Node, env: Env) -> None:
 
 
 def merge(parts: Sequence[Batch]) -> Batch:
-    """The samples of all parts (disjoint), ordered by slot."""
+    """The samples of all parts (disjoint), ordered by slot. Raises SpecError where branches gave different types."""
+    kinds = {f"{b.dtype}, {b.ndim}-D" for b in parts if len(b)}
+    if len(kinds) > 1:
+        raise SpecError(f"the branches of a conditional give different types: {' and '.join(sorted(kinds))}; cast or "
+                        "reshape one of them")  # fmt: skip
     whole = concat(parts)
     order = np.argsort(whole.samples.slot, kind="stable")
     return whole if (order[1:] > order[:-1]).all() else whole.take(order)

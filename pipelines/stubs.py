@@ -130,29 +130,24 @@ def _type(tp: Any) -> str:
 
 
 def _result(cls: type[Operator]) -> str:
-    """One DataNode, a list, or whatever the arguments make of it."""
+    """What comes out as long as the arguments do not change it; a DataNode can be unpacked as far as types go."""
     if "num_outputs" not in {n for c in cls.__mro__[:-1] if c is not Operator for n in c.__dict__}:
         return "DataNode"
-    fields = _Reads({p.name: p.default for p in parameters(cls).values() if p.default is not dataclasses.MISSING})
+    fields = _Defaults({p.name: p.default for p in parameters(cls).values() if p.default is not dataclasses.MISSING})
     try:
         number = inspect.getattr_static(cls, "num_outputs").fget(fields)
     except (AttributeError, TypeError, KeyError):
         number = None
-    if number is None or fields.read:
+    if number is None:
         return "Any"
     return "DataNode" if number == 1 else "list[DataNode]"
 
 
-class _Reads:
-    """Stands for an operator, and notes whether its arguments were looked at."""
+class _Defaults:
+    """Stands for an operator that was called without arguments."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        self.__dict__["_given"] = given
-        self.__dict__["read"] = False
-
-    def __getattr__(self, name: str) -> Any:
-        self.__dict__["read"] = True
-        return self.__dict__["_given"][name]
+        self.__dict__.update(given)
 
 
 def _summary(cls: type[Operator]) -> str:

@@ -1,0 +1,285 @@
+"""Conditionals written in Python: every form against the same function of NumPy arrays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dali_run.fn as fn
+import dali_run.types as types
+from dali_run import pipeline_def
+from dali_run.ops.errors import SpecError
+
+FLAGS = np.array([True, False, True, True, False, False])
+NUMBERS = np.arange(6, dtype=np.int32)
+
+
+def run(definition: Callable[..., Any]) -> list[Any]:
+    """Outputs of a pipeline of ``definition(flag, other, x)``."""
+    other = np.roll(FLAGS, 1)
+
+    @pipeline_def(batch_size=6, num_threads=1, enable_conditionals=True, seed=5)
+    def pipe():
+        flag = fn.external_source(lambda: FLAGS)
+        second = fn.external_source(lambda: other)
+        x = fn.external_source(lambda: NUMBERS)
+        return definition(flag, second, x)
+
+    p = pipe()
+    out = [o.as_array().tolist() for o in p.run()]
+    p.close()
+    return out
+
+
+def expected(function: Callable[[bool, bool, int], Any]) -> list[Any]:
+    rows = [function(bool(f), bool(g), int(x)) for f, g, x in zip(FLAGS, np.roll(FLAGS, 1), NUMBERS, strict=True)]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def if_else(flag, other, x):
+    if flag:
+        y = x + 10
+    else:
+        y = x * 2
+    return y, x
+
+
+def if_only(flag, other, x):
+    y = x
+    if flag:
+        y = x + 10
+    return y, x
+
+
+def elif_chain(flag, other, x):
+    if flag:
+        y = x + 1
+    elif other:
+        y = x + 100
+    else:
+        y = x + 1000
+    return y, y + 1
+
+
+def nested(flag, other, x):
+    y = x
+    if flag:
+        z = x + 1
+        if other:
+            y = z + 10
+        else:
+            z = z + 5
+            y = z
+    return y, x
+
+
+def early_return(flag, other, x):
+    if flag:
+        return x + 1, x
+    y = x + 2
+    if other:
+        return y + 10, x
+    return y, x + 1
+
+
+def choice(flag, other, x):
+    y = x + 1 if flag else x - 1
+    return y, x
+
+
+def logic(flag, other, x):
+    both = flag and other
+    either = flag or not other
+    if both or (x == 1):
+        y = x + 1
+    else:
+        y = x
+    return y, both, either
+
+
+def number_as_condition(flag, other, x):
+    if x:
+        y = x + 5
+    else:
+        y = x - 5
+    return y, not x
+
+
+def in_a_loop(flag, other, x):
+    total = x
+    for k in range(3):
+        if k == 1:
+            continue
+        if flag:
+            total = total + k
+    return total, x
+
+
+def tuples(flag, other, x):
+    if flag:
+        a, b = x, x + 1
+    else:
+        a, b = x + 1, x
+    return a, b
+
+
+def helper(flag, x):
+    if flag:
+        x += 7
+    return x
+
+
+def calls(flag, other, x):
+    def inner(value):
+        if other:
+            return value * 2
+        return value
+
+    return helper(flag, x), inner(x)
+
+
+def constants(flag, other, x):
+    if flag:
+        y = 1
+    else:
+        y = 2
+    return x + y, x
+
+
+def python_condition(flag, other, x):
+    n = 3
+    if n > 2 and not isinstance(n, str):
+        y = x + n
+    else:
+        y = x
+    return y, x
+
+
+ALL = [if_else, if_only, elif_chain, nested, early_return, choice, logic, number_as_condition, in_a_loop, tuples,
+       calls, constants, python_condition]  # fmt: skip
+
+
+@pytest.mark.parametrize("definition", ALL, ids=lambda f: f.__name__)
+def test_as_in_python(definition: Callable[..., Any]) -> None:
+    assert run(definition) == expected(definition)
+
+
+def test_methods_are_rewritten() -> None:
+    class Augment:
+        def __init__(self, by):
+            self.by = by
+
+        def __call__(self, flag, x):
+            return x
+
+        def apply(self, flag, x):
+            if flag:
+                x = x + self.by
+            return x
+
+    augment = Augment(3)
+
+    def definition(flag, other, x):
+        return augment.apply(flag, x), x
+
+    assert run(definition)[0] == [int(x) + 3 * int(f) for f, x in zip(FLAGS, NUMBERS, strict=True)]
+
+
+def test_random_numbers_in_a_branch() -> None:
+    def definition(flag, other, x):
+        y = fn.random.uniform(range=(5.0, 6.0))
+        if flag:
+            z = fn.random.uniform(range=(1.0, 2.0))
+        else:
+            z = y
+        return z
+
+    (z,) = run(definition)
+    assert all((1 <= v < 2) == f for v, f in zip(z, FLAGS, strict=True))
+
+
+@pytest.mark.parametrize("flags", [np.zeros(6, bool), np.ones(6, bool)])
+def test_empty_branches(flags: np.ndarray) -> None:
+    @pipeline_def(batch_size=6, num_threads=1, enable_conditionals=True)
+    def pipe():
+        flag = fn.external_source(lambda: flags)
+        x = fn.external_source(lambda: NUMBERS)
+        if flag:
+            y = fn.cast(x + 1, dtype=types.FLOAT)
+        else:
+            y = fn.cast(x - 1, dtype=types.FLOAT)
+        return y
+
+    assert (pipe().run()[0].as_array() == NUMBERS + np.where(flags, 1, -1)).all()
+
+
+def refused(definition: Callable[..., Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        run(definition)
+
+
+def test_refusals() -> None:
+    def one_branch(flag, other, x):
+        if flag:
+            y = x
+        return y + 1
+
+    refused(one_branch, UnboundLocalError, "only one branch")
+
+    def types_differ(flag, other, x):
+        if flag:
+            y = x
+        else:
+            y = fn.cast(x, dtype=types.FLOAT)
+        return y
+
+    refused(types_differ, SpecError, "different types")
+
+    def not_scalar(flag, other, x):
+        if fn.stack(flag, flag):
+            x = x + 1
+        return x
+
+    refused(not_scalar, SpecError, "scalar")
+
+    def and_of_numbers(flag, other, x):
+        return x and flag
+
+    refused(and_of_numbers, SpecError, "takes bool")
+
+    def loop(flag, other, x):
+        while flag:
+            x = x + 1
+        return x
+
+    refused(loop, TypeError, "no truth value")
+
+    def breaks(flag, other, x):
+        for _ in range(3):
+            if flag:
+                break
+        return x
+
+    refused(breaks, TypeError, "no truth value")
+
+    def structures(flag, other, x):
+        if flag:
+            y = [x, x]
+        else:
+            y = [x]
+        return y[0]
+
+    refused(structures, SpecError, "another structure")
+
+
+def test_without_conditionals() -> None:
+    @pipeline_def(batch_size=6, num_threads=1)
+    def pipe():
+        flag = fn.external_source(lambda: FLAGS)
+        if flag:
+            return flag
+        return fn.constant(idata=[1])
+
+    with pytest.raises(TypeError, match="enable_conditionals=True"):
+        pipe()

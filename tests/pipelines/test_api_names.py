@@ -1,0 +1,178 @@
+"""fn, ops and math: every operator can be called by all its names; the stubs say what the code does."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dali_run
+import dali_run.fn as fn
+import dali_run.math as dmath
+import dali_run.ops as ops
+import dali_run.types as types
+from dali_run import pipeline_def
+from dali_run.ops.base import find
+from dali_run.ops.errors import SpecError
+from dali_run.pipelines.functions import names
+from dali_run.pipelines.names import LEGACY, class_name
+from dali_run.pipelines.stubs import classes_stub, functions_stub
+
+ROOT = Path(__file__).parents[2]
+
+
+def lookup(root: object, dotted: str) -> object:
+    for part in dotted.split("."):
+        root = getattr(root, part)
+    return root
+
+
+def test_every_operator_has_a_function_and_a_class() -> None:
+    for name in names():
+        assert callable(lookup(fn, name)), name
+        made = lookup(ops, class_name(name))
+        assert isinstance(made, type), name
+        assert hasattr(made, "operator_name"), f"{name}: ops.{class_name(name)} is {made}"
+
+
+def test_names_of_classes() -> None:
+    wanted = {"readers.file": "readers.File", "coco_reader": "COCOReader", "readers.tfrecord": "readers.TFRecord",
+              "crop_mirror_normalize": "CropMirrorNormalize", "image_decoder_random_crop": "ImageDecoderRandomCrop",
+              "random.coin_flip": "random.CoinFlip", "bbox_paste": "BBoxPaste", "mfcc": "MFCC"}  # fmt: skip
+    assert {k: class_name(k) for k in wanted} == wanted
+
+
+def test_legacy_names_are_the_same_operators() -> None:
+    for old, new in LEGACY.items():
+        if new in names():
+            assert find(names()[old]) is find(names()[new])
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(AttributeError, match="did you mean"):
+        fn.resiz  # noqa: B018
+    with pytest.raises(AttributeError):
+        fn.decoders.imag  # noqa: B018
+    with pytest.raises(AttributeError):
+        ops.Resiz  # noqa: B018
+    with pytest.raises(SpecError, match="no argument 'sizes'"):
+        ops.Resize(sizes=3)
+    with pytest.raises(AttributeError):
+        dali_run.nothing  # noqa: B018
+
+
+def test_help() -> None:
+    assert "resize_x" in str(fn.resize.__doc__)
+    assert "resize" in dir(fn)
+    assert "image" in dir(fn.decoders)
+
+
+def test_modules_stay_modules() -> None:
+    from dali_run.ops.decoders import Image
+
+    assert Image.name == "decoders.image"
+    assert ops.batch.Batch.__module__ == "dali_run.ops.batch"
+
+
+def test_stubs_are_up_to_date() -> None:
+    assert (ROOT / "dali_run" / "fn.pyi").read_text() == functions_stub(), "run: make docs"
+    assert (ROOT / "ops" / "__init__.pyi").read_text() == classes_stub(), "run: make docs"
+
+
+USER = """
+import dali_run.fn as fn
+import dali_run.ops as ops
+import dali_run.types as types
+from dali_run import pipeline_def
+
+@pipeline_def(batch_size=4, num_threads=2, device_id=None)
+def pipe() -> object:
+    jpegs, labels = fn.readers.file(file_root="x", random_shuffle=True, name="R")
+    images = fn.decoders.image(jpegs, device="mixed", output_type=types.RGB)
+    images = fn.resize(images, resize_x=256, resize_y=fn.random.uniform(range=(1.0, 2.0)))
+    images = ops.Resize(device="gpu", resize_x=3)(images)
+    return fn.crop_mirror_normalize(images * 2, mean=[1, 2, 3], dtype=types.FLOAT, mirror=fn.random.coin_flip()), labels
+
+reveal_type(fn.resize(fn.constant(idata=[1]), size=3))
+fn.resize(fn.constant(idata=[1]), size="big")
+fn.resize(fn.constant(idata=[1]), sizes=3)
+"""
+
+
+def test_type_checkers_understand(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "user.py").write_text(textwrap.dedent(USER))
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", "--cache-dir",
+               str(tmp_path / "cache"), "user.py"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False,
+                          env={"MYPYPATH": str(ROOT), "PATH": ""})  # fmt: skip
+    lines = [line.split(": ", 1)[1] for line in done.stdout.splitlines() if line.startswith("user.py")]
+    assert len(lines) == 4, done.stdout + done.stderr
+    assert 'Revealed type is "dali_run.pipelines.data_node.DataNode"' in lines[0]
+    assert '"size"' in lines[1]
+    assert '"sizes"' in lines[2]
+
+
+def test_input_sets() -> None:
+    @pipeline_def(batch_size=2, num_threads=1)
+    def pipe():
+        a, b = fn.constant(idata=[1, 2]), fn.constant(idata=[3, 4])
+        x, y = fn.cast([a, b], dtype=types.FLOAT)
+        z, w = fn.cat([a, b], a)
+        return x, y, z, w
+
+    out = [o.as_array()[0].tolist() for o in pipe().run()]
+    assert out == [[1, 2], [3, 4], [1, 2, 1, 2], [3, 4, 1, 2]]
+
+    @pipeline_def(batch_size=2, num_threads=1)
+    def unequal():
+        a = fn.constant(idata=[1])
+        return fn.cat([a, a], [a, a, a])[0]
+
+    with pytest.raises(SpecError, match="differ in length"):
+        unequal()
+
+
+def test_compose() -> None:
+    @pipeline_def(batch_size=1, num_threads=1)
+    def pipe():
+        chain = ops.Compose([ops.Cast(dtype=types.FLOAT), ops.Reshape(shape=[1, 2])])
+        return chain(fn.constant(idata=[1, 2]))
+
+    assert pipe().run()[0].as_array().tolist() == [[[1.0, 2.0]]]
+
+
+@pytest.mark.parametrize(("function", "reference"), [
+    (dmath.sqrt, np.sqrt), (dmath.exp, np.exp), (dmath.log2, np.log2), (dmath.floor, np.floor), (dmath.tanh, np.tanh),
+    (dmath.rsqrt, lambda x: 1 / np.sqrt(x)), (dmath.asin, np.arcsin), (dmath.cbrt, np.cbrt),
+    (lambda x: dmath.min(x, 0.5), lambda x: np.minimum(x, 0.5)), (lambda x: dmath.clamp(x, 0.3, 0.6), lambda x:
+    np.clip(x, 0.3, 0.6)), (lambda x: dmath.atan2(x, 2.0), lambda x: np.arctan2(x, 2)), (abs, np.abs),
+    (lambda x: dmath.pow(x, 2.0), lambda x: x**2), (lambda x: 2 ** x, lambda x: 2.0**x), (lambda x: -x, lambda x: -x),
+])  # fmt: skip
+def test_math(function, reference) -> None:
+    values = np.linspace(0.1, 1, 7, dtype=np.float32)
+
+    @pipeline_def(batch_size=1, num_threads=1)
+    def pipe():
+        return function(fn.constant(fdata=values.tolist()))
+
+    np.testing.assert_allclose(pipe().run()[0].as_array()[0], reference(values), rtol=1e-6)
+
+
+def test_scalar_constants() -> None:
+    @pipeline_def(batch_size=1, num_threads=1)
+    def pipe():
+        x = fn.constant(idata=[200], dtype=types.UINT8)
+        numbers = x + types.Constant(100).uint8(), x * 2, x + np.uint8(100), x * np.float64(0.5), x + [1, 2]
+        return (*numbers, types.Constant([1, 2], dtype=types.INT16), types.Constant(1.5, shape=(2,)))
+
+    out = pipe().run()
+    assert [o.as_array()[0].tolist() for o in out] == [[44], [400], [44], [100.0], [201, 202], [1, 2], [1.5, 1.5]]
+    assert [o.dtype.name for o in out] == ["UINT8", "INT32", "UINT8", "FLOAT", "INT32", "INT16", "FLOAT"]
+
+
+def test_types() -> None:
+    assert types.to_dali_type(np.float32) == types.FLOAT
+    assert types.to_numpy_type(types.UINT8) == np.uint8
