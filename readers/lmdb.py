@@ -146,8 +146,10 @@ class _Records:
         self._starts: list[int] = self._mapped.starts.tolist()
         self._names = short_names(self.folders)
         if len(self._rows) and (self._rows[:, 4] != 0).all():
-            message = self._why(0)[1]
-            raise JobError(message if 0 in self._damage else f"{files[0]}: byte {int(self._rows[0, 2])}: {message}")
+            message = self._why(0, int(self._rows[0, 4]))[1]
+            file = self._files.locate(0)[0]
+            whole = file in self._damage  # the message then names the file
+            raise JobError(message if whole else f"{files[file]}: byte {int(self._rows[0, 2])}: {message}")
 
     def _walked(self, i: int) -> tuple[I64, int, str]:
         """A database that cannot be read at all becomes one record, which is rejected."""
@@ -186,10 +188,9 @@ class _Records:
     def close(self) -> None:
         """The files stay mapped until the last batch that shows them is gone."""
 
-    def _why(self, index: int, kind: int | None = None) -> tuple[RejectCode, str]:
+    def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
         from . import lmdb_cpu as cpu
 
-        kind = int(self._rows[index, 4]) if kind is None else kind
         damage = self._damage.get(self._files.locate(index)[0])
         if damage:
             return "corrupt_record", damage

@@ -49,7 +49,8 @@ class _Records:
         self._names = short_names(paths)
         if len(self) and bool((self._rows[:, _KIND] != 0).all()):
             reason = self._why(0, int(self._rows[0, _KIND]))[1]
-            raise JobError(f"{paths[0]}: byte {self.origin(0).offset}: {reason}; is it a RecordIO file?")
+            first = self.origin(0)
+            raise JobError(f"{first.source}: byte {first.offset}: {reason}; is it a RecordIO file?")
 
     def __len__(self) -> int:
         return len(self._rows)

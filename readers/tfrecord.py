@@ -54,7 +54,9 @@ class _Records:
         self._starts: list[int] = self._mapped.starts.tolist()
         self._names = short_names(paths)
         if len(self._kinds) and (self._kinds != 0).all():
-            raise JobError(f"{paths[0]}: byte 0: {self._why(0)[1]}; is it a TFRecord file?")
+            first = self.origin(0)
+            reason = self._why(0, int(self._kinds[0]))[1]
+            raise JobError(f"{first.source}: byte {first.offset}: {reason}; is it a TFRecord file?")
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -76,10 +78,9 @@ class _Records:
     def close(self) -> None:
         """The files stay mapped until the last batch that shows them is gone."""
 
-    def _why(self, index: int, kind: int | None = None) -> tuple[RejectCode, str]:
+    def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
         from . import tfrecord_cpu as cpu
 
-        kind = int(self._kinds[index]) if kind is None else kind
         size = int(self._sizes[index])
         damage = self._mapped.damage.get(self._files.locate(index)[0])
         if kind == cpu.TRUNCATED:

@@ -92,7 +92,8 @@ class _Samples:
         self._unique = self._are_unique()
         if len(self) and bool((self._kinds > _GOOD).any(axis=1).all()):
             reason = self._why(0, int(self._kinds[0].max()))[1]
-            raise JobError(f"{paths[0]}: byte {self.origin(0).offset}: {reason}; is it a tar archive?")
+            first = self.origin(0)
+            raise JobError(f"{first.source}: byte {first.offset}: {reason}; is it a tar archive?")
 
     def _are_unique(self) -> bool:
         """Keys name one sample each (by their hashes: no texts are made of millions of names)."""
