@@ -4,7 +4,7 @@
 
 ``whole`` steps run in their own thread. ``chunk`` steps cut a batch into chunks for the worker pool and put the results
 together in order, while the next batch's chunks already queue up. ``device`` steps launch a batch on a free lane and
-hand it on at once; a second thread settles batches in order: waits for the device, looks at the checks that kernels
+hand it on at once; another thread settles batches in order: waits for the device, looks at the checks that kernels
 left, runs failed samples again alone, and only then lets the batch go.
 """
 
@@ -26,7 +26,7 @@ from ..ops.errors import DeviceError, JobError
 from .channel import Channel, Closed
 from .compile import Plan
 from .graph import Edge, Node
-from .run_nodes import Dropped, Env, Run, cut, drop, guarded, merge
+from .run_nodes import Dropped, Env, Run, cut, drop, finish_late, guarded, merge
 from .schedule import Step
 from .stats import Stats
 
@@ -60,7 +60,8 @@ class Iteration:
     env: Env = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     lane: Any = None
-    after_settling: Run | None = None
+    launched: Future[Run] | None = None
+    """The launch on a device that is under way."""
 
     def origin_of(self, dropped: Dropped) -> Origin:
         """Where a dropped sample came from."""
@@ -95,6 +96,8 @@ class Options:
     gpu_queue: int = 2
     lanes: int = 3
     """Batches in flight on a GPU."""
+    launchers: int = 2
+    """Threads that launch them: while one waits in a call that blocks (JPEG engines), another goes on."""
     to_host: bool = True
     """Bring the outputs of GPU nodes back to the host (writers need them there)."""
     policy: str = "skip"
@@ -350,13 +353,18 @@ class Engine:
     def _launch(
         self, name: str, step: Step, lanes: Channel[Any], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
-        while True:
-            it = inbox.get()
-            it.lane = lanes.get()
-            began = time.perf_counter()
-            it.after_settling = self._launch_on(it, step, it.lane, {e: it.env[e] for e in step.needs}, it.samples, 0)
-            self.stats.busy(name, time.perf_counter() - began)
-            out.put(it)
+        with ThreadPoolExecutor(self.options.launchers, thread_name_prefix=name) as launchers:
+            while True:
+                it = inbox.get()
+                it.lane = lanes.get()
+                it.launched = launchers.submit(self._launch_whole, name, step, it)
+                out.put(it)
+
+    def _launch_whole(self, name: str, step: Step, it: Iteration) -> Run:
+        began = time.perf_counter()
+        run = self._launch_on(it, step, it.lane, {e: it.env[e] for e in step.needs}, it.samples, 0)
+        self.stats.busy(name, time.perf_counter() - began)
+        return run
 
     def _launch_on(self, it: Iteration, step: Step, lane: Any, env: Env, samples: Samples, attempt: int) -> Run:
         timer = DeviceTimer(lane, self.stats, it.number) if isinstance(lane, Lane) else None
@@ -395,10 +403,10 @@ class Engine:
     ) -> None:
         while True:
             it = inbox.get()
-            run, lane = it.after_settling, it.lane
-            assert run is not None
+            assert it.launched is not None
+            run, lane = it.launched.result(), it.lane
             results = self._settled(it, step, lane, run, 0)
-            it.after_settling = it.lane = None
+            it.launched = it.lane = None
             lanes.put(lane)
             it.env |= results
             it.dropped += run.dropped
@@ -413,11 +421,7 @@ class Engine:
             run.timer.read()
         wrong = sorted({int(s) for check in run.checks for s in check()} - {d.slot for d in run.dropped})
         results: Env = run.results
-        if run.late:
-            with lane:
-                finished = [(edge, finish()) for edge, finish in run.late if edge in results]
-            lane.synchronize()
-            complete(results, finished)
+        finish_late(run, results)
         if not wrong:
             return results
         self.stats.count(self.stats.fallbacks, f"device check failed: attempt {attempt + 2}", len(wrong))
@@ -431,18 +435,6 @@ class Engine:
             joined = {e: merge([results[e], redone[e]]) for e in results}
         lane.synchronize()
         return joined
-
-
-def complete(results: Env, finished: Iterable[tuple[Edge, Batch]]) -> None:
-    """Put late outputs in the place of their stand-ins: the samples that are still there. An edge has several parts
-    where its batch was cut."""
-    parts: dict[Edge, list[Batch]] = {}
-    for edge, batch in finished:
-        parts.setdefault(edge, []).append(batch)
-    for edge, batches in parts.items():
-        whole = batches[0] if len(batches) == 1 else merge(batches)
-        samples = results[edge].samples
-        results[edge] = whole.take(np.searchsorted(whole.samples.slot, samples.slot), samples)
 
 
 class DeviceTimer:

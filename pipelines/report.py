@@ -157,9 +157,9 @@ def _loads(
             loads.append(
                 Load(
                     "launching",
-                    busy / seconds,
-                    "Launching GPU work holds the job back: the launch thread "
-                    f"was busy {_percent(busy / seconds)} of the time.",
+                    busy / seconds / engine.options.launchers,
+                    "Launching GPU work holds the job back: its threads were busy "
+                    f"{_percent(busy / seconds / engine.options.launchers)} of the time.",
                     "A larger batch_size.",
                 )
             )

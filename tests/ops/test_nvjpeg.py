@@ -167,7 +167,8 @@ def test_imagenet_on_the_gpu(imagenet: list[Path], lane: Any, load: float) -> No
     op = Image(jpeg_decoder="nvjpeg", hw_decoder_load=load, jpeg_fancy_upsampling=True)
     got, rejects = on_gpu(op, blobs, lane)
     assert not rejects
-    assert_close(got, on_cpu(op, blobs)[0], mean=0.0 if load == 0 else 1.0)
+    # without the engines only pictures of a megapixel and more go to nvJPEG, whose inverse DCT rounds a few pixels else
+    assert_close(got, on_cpu(op, blobs)[0], mean=1e-4 if load == 0 else 1.0)
 
 
 @pytest.mark.gpu
