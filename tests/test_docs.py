@@ -50,6 +50,13 @@ def test_commands_and_make_targets_exist(page: Path) -> None:
         assert used in targets, f"{page.name} names make {used}"
 
 
+def test_the_readme_and_the_changelog_name_every_command() -> None:
+    readme, changes = (ROOT / "README.md").read_text(), (ROOT / "CHANGELOG.md").read_text()
+    for module in cli.COMMANDS:
+        assert f"| `dali-run {module.NAME}" in readme
+        assert f"`{module.NAME}`" in changes or f"`dali-run {module.NAME}`" in changes
+
+
 def test_readmes_of_folders_take_two_screens() -> None:
     for folder in ("ops", "pipelines"):
         assert len((ROOT / folder / "README.md").read_text().splitlines()) <= 100
