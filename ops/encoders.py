@@ -23,7 +23,8 @@ class EncodeImage(Operator, name="encoders.image"):
     """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG and WebP also with alpha).
 
     The output is one 1-D uint8 tensor a sample: the file's bytes. JPEG files are baseline JFIF, carry no metadata, and
-    are byte for byte what Pillow writes (libjpeg-turbo with its accurate integer DCT), unless ``fast_dct``.
+    are byte for byte what Pillow writes (libjpeg-turbo with its accurate integer DCT), unless ``fast_dct``. GPUs encode
+    JPEG; for the other formats their images come back to the CPU.
     """
 
     layouts = ("HWC",)

@@ -124,6 +124,23 @@ def _run(node: Node, env: Env, run: Run) -> None:
         drop(env, {r.slot for r in ctx.rejects})
 
 
+def finish_late(run: Run, env: Env) -> None:
+    """Put the late outputs of ``run`` in the place of their stand-ins in ``env``, less the samples that were dropped
+    since. The device must be done with the run's kernels."""
+    if not run.late:
+        return
+    parts: dict[Edge, list[Batch]] = {}
+    with run.device as lane:
+        for edge, finish in run.late:
+            if edge in env:
+                parts.setdefault(edge, []).append(finish())
+    lane.synchronize()
+    for edge, batches in parts.items():
+        whole = batches[0] if len(batches) == 1 else merge(batches)  # several where the batch was cut
+        samples = env[edge].samples
+        env[edge] = whole.take(np.searchsorted(whole.samples.slot, samples.slot), samples)
+
+
 def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: Run) -> Samples:
     if inputs:
         return inputs[0].samples
