@@ -45,6 +45,10 @@ torture: setup ## the long fault tests: kills, power loss, full disks, flipped b
 test-gpu: setup ## the tests, where a missing or broken GPU fails them
 	DALI_RUN_DEMAND_GPU=1 $(BIN)/python -m pytest -q
 
+.PHONY: parity
+parity: setup ## compare with an installed DALI, write docs/parity.md (DALI_PYTHON=a Python that has DALI 2.4)
+	$(BIN)/python -m tests.parity --python '$(DALI_PYTHON)'
+
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, import directions
 	$(BIN)/ruff check .

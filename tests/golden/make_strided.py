@@ -1,12 +1,13 @@
 """Makes strided.npz with NVIDIA DALI 2.4 (CPU): crop, slice, flip, cast, pad, ... over grids of arguments.
 
 A case is an operator, its inputs (layout, type and the shapes of a ragged batch), its arguments and those given for
-each sample. What DALI refuses is kept as such. Of what must be
-equal to the bit a checksum is kept.
+each sample. What DALI refuses is kept as such. Of what must be equal to the bit a checksum is kept (--full keeps
+everything, for `make parity`).
 """
 
 # ruff: noqa: E501
 import json
+import sys
 import zlib
 from pathlib import Path
 
@@ -307,7 +308,7 @@ if __name__ == "__main__":
         described.append(
             {**case, "out_layout": layout, "out_dtype": out[0].dtype.name, "out_shapes": [a.shape for a in out]}
         )
-        if "normalize" in case["op"]:
+        if "normalize" in case["op"] or "--full" in sys.argv:
             for array in out:
                 found.setdefault(array.dtype.name, []).append(array.reshape(-1))
         else:

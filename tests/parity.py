@@ -1,0 +1,272 @@
+"""Compare with an installed NVIDIA DALI: `make parity DALI_PYTHON=/path/to/python`, a Python that has DALI 2.4.
+
+Every tests/golden/make_*.py is run anew by that Python. Results of operators are compared with ours, number by number;
+everything else must come out as it is committed, and the tests that read it must pass. Prints a table, writes it to
+docs/parity.md, and ends with 1 where a bound is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests" / "golden"
+PAGE = ROOT / "docs" / "parity.md"
+
+BOUNDS = {
+    "crop_mirror_normalize": 1e-5, "normalize": 1e-5, "resize": 1.0, "resize_crop_mirror": 1.0,
+    "fast_resize_crop_mirror": 1.0, "color_space_conversion": 1.0,
+}  # fmt: skip
+"""Largest differences allowed: levels of integers, parts of the larger of 1 and the value of floats; else 0."""
+
+
+@dataclass(slots=True)
+class Row:
+    """What was found for one operator, or one set of other results."""
+
+    name: str
+    cases: int = 0
+    refused: int = 0
+    """Cases that both refuse."""
+    numbers: int = 0
+    largest: float = 0.0
+    total: float = 0.0
+    bound: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    def compare(self, got: list[np.ndarray], want: list[np.ndarray], case: Any) -> None:
+        """Add one case: the samples that came out, and DALI's."""
+        self.cases += 1
+        for a, b in zip(got, want, strict=True):
+            if a.shape != b.shape or a.dtype != b.dtype:
+                self.problems.append(f"{case}: {a.dtype}{list(a.shape)}, DALI {b.dtype}{list(b.shape)}")
+                continue
+            off = difference(a, b)
+            self.numbers += off.size
+            self.total += float(off.sum())
+            largest = float(off.max(initial=0))
+            self.largest = max(self.largest, largest)
+            if largest > self.bound:
+                self.problems.append(f"{case}: differs by {largest:g}")
+
+    @property
+    def verdict(self) -> str:
+        return "differs" if self.problems else "equal" if self.largest == 0 else "within the bound"
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Levels for integers; for floats parts of the larger of 1 and the value, one float16 step ignored."""
+    same = (a == b) | ((a != a) & (b != b))  # infinities and NaN too
+    have, want = (np.where(same, 0, x).astype(np.float64) for x in (a, b))
+    off = np.abs(have - want)
+    if b.dtype.kind == "f":
+        off /= np.maximum(1, np.abs(want))
+        if b.dtype == np.float16:
+            off[off <= np.finfo(np.float16).eps] = 0
+    return off
+
+
+def leaves(value: Any) -> int:
+    """How many numbers and texts a JSON value holds."""
+    if isinstance(value, dict):
+        return sum(map(leaves, value.values()))
+    return sum(map(leaves, value)) if isinstance(value, list) else 1
+
+
+def regenerate(python: Path, folder: Path) -> dict[str, str]:
+    """Run every generator in ``folder``; what went wrong by the generator's name."""
+    shutil.copytree(GOLDEN, folder, ignore=shutil.ignore_patterns("*.npz", "*.json", "__pycache__"))
+
+    def run(script: Path) -> tuple[str, str]:
+        full = ["--full"] if script.stem == "make_strided" else []
+        done = subprocess.run([python, script, *full], cwd=folder, capture_output=True, text=True, check=False)
+        return script.stem.removeprefix("make_"), done.stderr[-2000:] if done.returncode else ""
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(pool.map(run, sorted(folder.glob("make_*.py"))))
+
+
+def strided(folder: Path) -> Iterator[Row]:
+    """Crop, slice, flip, normalise, pad, join, reshape, cast."""
+    from dali_run.ops.errors import SpecError
+
+    from .ops.test_strided_golden import run, wider
+
+    stored = np.load(folder / "strided.npz")
+    at = dict.fromkeys(stored.files, 0)
+    rows: dict[str, Row] = {}
+    for number, case in enumerate(json.loads(str(stored["cases"]))):
+        row = rows.setdefault(case["op"], Row(case["op"], bound=BOUNDS.get(case["op"], 0.0)))
+        said = {k: case[k] for k in ("arguments", "layout", "dtype", "per_sample") if case[k]}
+        want = []
+        for shape in case.get("out_shapes", ()):
+            kind = case["out_dtype"]
+            size = int(np.prod(shape))
+            want.append(stored[kind][at[kind] : at[kind] + size].reshape(shape))
+            at[kind] += size
+        try:
+            out, _, rejects = run(number, case)
+        except (SpecError, ValueError) as e:
+            out, rejects = None, [str(e)]
+        if "refused" in case:
+            row.refused += bool(rejects)
+            if not rejects and not wider(case):
+                row.problems.append(f"{said}: DALI refuses, we do not")
+        elif rejects or out is None:
+            row.problems.append(f"{said}: refused: {rejects[0]}")
+        else:
+            row.compare(list(out), want, said)
+    yield from rows.values()
+
+
+def resize(folder: Path) -> Iterator[Row]:
+    """The resizing operators."""
+    from .ops.test_resize import operator, run, source
+
+    stored = np.load(folder / "resize.npz")
+    at = dict.fromkeys(stored.files, 0)
+    rows: dict[str, Row] = {}
+    for number, case in enumerate(json.loads(str(stored["cases"]))):
+        row = rows.setdefault(case["op"], Row(case["op"], bound=BOUNDS[case["op"]]))
+        kind, size = case["out_dtype"], int(np.prod(case["out_shape"]))
+        want = stored[kind][at[kind] : at[kind] + size].reshape(case["out_shape"])
+        at[kind] += size
+        out, ctx = run(
+            operator(case["op"], **case["arguments"]), [source(number, case["dtype"], case["shape"])], case["layout"]
+        )
+        said = {k: case[k] for k in ("arguments", "layout", "dtype", "shape")}
+        if ctx.rejects:
+            row.problems.append(f"{said}: {ctx.rejects[0].message}")
+        else:
+            row.compare([out.sample(0)], [want], said)
+    yield from rows.values()
+
+
+def color(folder: Path) -> Iterator[Row]:
+    """Colour spaces, every pair."""
+    from .ops.test_color import PAIRS, convert, source
+
+    stored = np.load(folder / "color.npz")
+    row = Row("color_space_conversion", bound=BOUNDS["color_space_conversion"])
+    for a, b in PAIRS:
+        out, _ = convert(a, b, [source(a)])
+        row.compare([out.sample(0)], [stored[f"{a.name}_{b.name}"]], f"{a.name} to {b.name}")
+    yield row
+
+
+NUMERIC = {"strided": strided, "resize": resize, "color": color}
+
+
+def as_committed(name: str, folder: Path) -> Row:
+    """Results that tests compare in their own ways: DALI must give what is committed, and those tests must pass."""
+    row = Row(name.replace("_", " "))
+    committed = next(iter(sorted(GOLDEN.glob(f"{name}.*"))))
+    fresh = folder / committed.name
+    if committed.suffix == ".npz":
+        a, b = np.load(committed), np.load(fresh)
+        row.cases = len(a.files)
+        for key in a.files:
+            row.numbers += a[key].size
+            if key not in b.files or a[key].tobytes() != b[key].tobytes():
+                row.problems.append(f"{key}: DALI gives something else than {committed.name} holds")
+    else:
+        known = json.loads(committed.read_text())
+        row.cases = len(known["cases"] if isinstance(known, dict) else known)
+        row.numbers = leaves(known)
+        if known != json.loads(fresh.read_text()):
+            row.problems.append(f"DALI gives something else than {committed.name} holds")
+    tests = [p for p in sorted(ROOT.glob("tests/*/test_*.py")) if committed.name in p.read_text()]
+    if not tests:
+        row.problems.append(f"no test reads {committed.name}")
+        return row
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *map(str, tests)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        row.problems.append(f"the tests of {committed.name} fail: {done.stdout[-300:]}")
+    return row
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        "| results | cases | refused by both | numbers | largest difference | mean difference | bound | verdict |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for r in rows:
+        mean = r.total / r.numbers if r.numbers else 0.0
+        lines.append(
+            f"| {r.name} | {r.cases} | {r.refused or ''} | {r.numbers:,} | {r.largest:.2g} | {mean:.2g} | {r.bound:g} "
+            f"| {r.verdict} |"
+        )
+    return "\n".join(lines)
+
+
+TEXT = """# Parity with DALI {version}
+
+Written by `make parity DALI_PYTHON=...`: {cases:,} cases were run by an installed DALI {version} (CPU) and by
+dali-run, over grids of arguments, types, layouts, ragged and odd sizes. Differences are levels for integers, and parts
+of the larger of 1 and the value for floats (one float16 step is not counted: ties go to even here, away from zero in
+DALI). The same results are committed under `tests/golden`, so that `make test` checks them without DALI; GPU kernels
+are compared with those of the CPU by `tests/ops/test_gpu_equals_cpu.py` and the other tests marked `gpu`.
+
+{table}
+
+Where dali-run is different on purpose:
+
+- crop and slice to an integer `dtype` round halves away from zero and saturate, as cast does; DALI cuts fractions off.
+- Fill values round and saturate; DALI cuts fractions off, and -2 becomes 254 in uint8.
+- crop_mirror_normalize with several fill values and one mean: DALI writes zeros into all channels but the first.
+- cast: NaN becomes 0 in every integer type (DALI: the least value, in 32 bits and more); float16 ties go to even.
+- normalize of constant samples gives `shift`; DALI divides its own rounding errors there.
+- squeeze takes negative axes; DALI ignores them.
+- crop takes five-dimensional layouts, flip and pad every type; DALI's CPU backend was not compiled for all.
+- GRAY of colours next to a tie may be one level off (0.1 % of random colours).
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", default=os.environ.get("DALI_PYTHON"), help="a Python with DALI 2.4")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
+    arguments = parser.parse_args()
+    if not arguments.python:
+        parser.error(
+            "say which Python has DALI: make parity DALI_PYTHON=/path/to/python (pip install nvidia-dali-cuda130)"
+        )
+    ask = "import nvidia.dali as d; print(d.__version__)"
+    version = subprocess.run([arguments.python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "golden"
+        for name, wrong in regenerate(Path(arguments.python), folder).items():
+            if wrong:
+                rows.append(Row(name, problems=[f"make_{name}.py failed: {wrong}"]))
+            elif name in NUMERIC:
+                rows.extend(NUMERIC[name](folder))
+            else:
+                rows.append(as_committed(name, folder))
+    rows.sort(key=lambda r: r.name)
+    text = TEXT.format(version=version, cases=sum(r.cases for r in rows), table=table(rows))
+    arguments.page.write_text(text)
+    print(text)
+    for r in rows:
+        for problem in r.problems[:10]:
+            print(f"{r.name}: {problem}", file=sys.stderr)
+    return int(any(r.problems for r in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
