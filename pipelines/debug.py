@@ -21,7 +21,7 @@ from .feed import numbered
 from .graph import Edge, Merge, Node, Split
 from .infer import infer_node
 from .pipeline import Pipeline
-from .run_nodes import Env, Run, run_nodes
+from .run_nodes import Env, Run, finish_late, run_nodes
 from .sources import Input
 from .tensors import TensorList, tensor_list
 
@@ -57,6 +57,7 @@ class Eager(EagerBuilder):
         self.env: Env = {}
         self.fed: dict[int, Batch] = {}
         self.done = 0
+        self.reads = False
         self.samples: Samples = numbered(request)
 
     def ran(self, edge: Edge, device: str) -> DataNode:
@@ -98,7 +99,10 @@ class Eager(EagerBuilder):
         if isinstance(node.op, Reader):
             source, order = self.kept.source(node)
             run.states = {node.id: source}
-            run.reader_samples = {node.id: order.samples(self.request.start, self.request.n, source)}
+            own = order.samples(self.request.start, self.request.n, source)
+            run.reader_samples = {node.id: own}
+            if not self.reads:  # the first reader gives the samples their names
+                self.reads, self.samples = True, own
         elif isinstance(node.op, ExternalSource):
             external = self.kept.input(node)
             batches = external.batches(external.poll(self.iteration, self.epoch))
@@ -111,6 +115,7 @@ class Eager(EagerBuilder):
             with lane:
                 run_nodes([node], self.env, run)
             lane.synchronize()
+            finish_late(run, self.env)
         if run.dropped:
             d = run.dropped[0]
             raise JobError(f"{d.node}: sample {d.slot}: {d.code}: {d.message}")

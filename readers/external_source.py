@@ -12,7 +12,7 @@ from ..ops.base import Arg, Operator, Spec
 from ..ops.batch import Batch
 from ..ops.context import Context
 from ..ops.errors import SpecError
-from ..ops.types import DALIDataType
+from ..ops.types import DALIDataType, parse_dtype
 
 _KEPT = 8
 """Batches kept after their turn on a GPU, where samples may be tried again."""
@@ -80,7 +80,8 @@ class ExternalSource(Operator, name="external_source"):
     def each(self, name: str) -> list[Any]:
         """Argument ``name`` for every output."""
         value = getattr(self, name)
-        return list(value) if isinstance(value, (list, tuple)) else [value] * self.num_outputs
+        each = list(value) if isinstance(value, (list, tuple)) else [value] * self.num_outputs
+        return [None if v is None else parse_dtype(v) for v in each] if name == "dtype" else each
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         out = []

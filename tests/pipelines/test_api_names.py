@@ -165,7 +165,13 @@ def test_scalar_constants() -> None:
     @pipeline_def(batch_size=1, num_threads=1)
     def pipe():
         x = fn.constant(idata=[200], dtype=types.UINT8)
-        numbers = x + types.Constant(100).uint8(), x * 2, x + np.uint8(100), x * np.float64(0.5), x + [1, 2]
+        numbers = (
+            x + types.Constant(100).uint8(),
+            x * 2,
+            x + np.uint8(100),
+            x * np.float64(0.5),
+            x + np.array([1, 2], np.int32),
+        )
         return (*numbers, types.Constant([1, 2], dtype=types.INT16), types.Constant(1.5, shape=(2,)))
 
     out = pipe().run()
