@@ -126,6 +126,30 @@ def npy(array: Any) -> bytes:
     return out.getvalue()
 
 
+def annotations() -> dict[str, Any]:
+    """Four images whose ids are not in order, small boxes, a crowd, polygons, categories that have to be numbered."""
+    sizes = {9: (8, 6), 3: (10, 20), 5: (8, 6), 7: (333, 77)}
+    names = {9: "a.jpg", 3: "b.jpg", 5: "c.jpg", 7: "sub/d.jpg"}
+
+    def annotation(image: int, category: int, box: list[float], segmentation: Any, crowd: int = 0) -> dict[str, Any]:
+        return {"image_id": image, "category_id": category, "bbox": box, "segmentation": segmentation, "iscrowd": crowd,
+                "area": 1.0}  # fmt: skip
+
+    return {
+        "images": [{"id": i, "width": w, "height": h, "file_name": names[i]} for i, (w, h) in sizes.items()],
+        "categories": [{"id": 18}, {"id": 7}, {"id": 90}],
+        "annotations": [
+            annotation(9, 18, [1, 2, 3, 4], [[1, 2, 3, 4, 5, 6], [1, 1, 2, 2, 3, 3, 4, 4]]),
+            annotation(9, 7, [0, 0, 0.05, 0.05], [[1, 1, 2, 2, 3, 3]]),
+            annotation(9, 90, [0.5, 0.25, 2.5, 1.75], [[1, 1, 2, 2.5, 3, 3]]),
+            annotation(3, 7, [4, 3, 2, 2], {"counts": [48, 10, 142], "size": [20, 10]}, 1),
+            annotation(5, 7, [0, 0, 0.05, 0.05], [[1, 1, 2, 2, 3, 3]]),
+            annotation(7, 90, [11.3, 0.7, 301.9, 55.5], [[11.3, 0.7, 313.2, 56.2, 100, 50.1]]),
+            annotation(77, 90, [1, 1, 2, 2], []),
+        ],
+    }
+
+
 def inputs() -> dict[str, bytes]:
     """The files, by their paths."""
     files: dict[str, bytes] = {}
@@ -173,6 +197,9 @@ def inputs() -> dict[str, bytes]:
     files["m.rec"], files["m.idx"] = recordio(
         [([i + 0.5], b"rec" * i) for i in range(5)] + [([1.5, 2.5, 3.5], b"many")]
     )
+    files["coco.json"] = json.dumps(annotations()).encode()
+    for name in ("a.jpg", "b.jpg", "c.jpg", "sub/d.jpg"):
+        files[f"coco/{name}"] = f"bytes of {name}".encode()
     a = np.arange(12, dtype=np.int16).reshape(3, 4)
     files |= {"npy/a.npy": npy(a), "npy/f.npy": npy(np.asfortranarray(a[:, ::-1])), "npy/sub/b.npy": npy(a[1:, :3])}
     return files
@@ -189,6 +216,7 @@ _TF = {
 _FILES = {"path": ["@tf/0.tfrecord", "@tf/1.tfrecord"], "index_path": ["@tf/0.idx", "@tf/1.idx"], "features": _TF}
 _SHUFFLED = {"random_shuffle": True, "initial_fill": 3, "seed": 11}
 _SHARD = {"num_shards": 2, "shard_id": 1}
+_COCO = {"file_root": "@coco", "annotations_file": "@coco.json"}
 _OUTSIDE = {"roi_start": [-1, 1], "roi_end": [2, 5]}
 
 CASES: list[tuple[str, int, int, dict[str, Any]]] = [  # reader, samples, batch, arguments
@@ -227,6 +255,14 @@ CASES: list[tuple[str, int, int, dict[str, Any]]] = [  # reader, samples, batch,
     ("readers.webdataset", 3, 1, {"paths": "@w/floats.tar", "ext": ["f"], "dtypes": ["FLOAT"]}),
     ("readers.mxnet", 12, 2, {"path": "@m.rec", "index_path": "@m.idx"}),
     ("readers.mxnet", 12, 3, {"path": "@m.rec", "index_path": "@m.idx", **_SHUFFLED, **_SHARD}),
+    ("readers.coco", 5, 1, _COCO),
+    ("readers.coco", 8, 2, {**_COCO, "ratio": True, "ltrb": True, "image_ids": True, **_SHUFFLED}),
+    ("readers.coco", 4, 1, {**_COCO, "skip_empty": True, "size_threshold": 2.0}),
+    ("readers.coco", 4, 1, {**_COCO, "skip_empty": True, "include_iscrowd": False, "avoid_class_remapping": True}),
+    ("readers.coco", 4, 2, {**_COCO, "polygon_masks": True, "image_ids": True}),
+    ("readers.coco", 4, 2, {**_COCO, "polygon_masks": True, "ratio": True, "include_iscrowd": False}),
+    ("readers.coco", 3, 1, {**_COCO, "images": ["sub/d.jpg", "a.jpg"], "ltrb": True}),
+    ("readers.coco", 8, 1, {**_COCO, "shuffle_after_epoch": True}),
     ("readers.numpy", 6, 1, {"file_root": "@npy"}),
     ("readers.numpy", 9, 3, {"file_root": "@npy", **_SHUFFLED}),
     ("readers.numpy", 3, 1, {"file_root": "@npy", "roi_start": [1, 1], "roi_end": [2, 3]}),

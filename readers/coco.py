@@ -1,0 +1,304 @@
+"""readers.coco: images with boxes, labels and polygons from annotation files (cocodataset.org, "Data format")."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, ClassVar, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch
+from ..ops.context import Context
+from ..ops.errors import JobError, SpecError
+from ..ops.types import DALIDataType
+from .base import Reader
+from .file import FileSet, scalars
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
+
+_INT32 = 2**31 - 1
+
+
+@dataclass(slots=True)
+class _Image:
+    """One image of the annotation file, with what is kept of its annotations."""
+
+    id: int
+    name: str
+    extent: tuple[float, float] | None
+    """Width and height, where they are given."""
+    boxes: list[list[float]] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    polygons: list[tuple[int, list[float]]] = field(default_factory=list)
+    """Number of the box, and x, y, x, y, ..."""
+    problem: str = ""
+    """Why the image is refused."""
+
+
+class _RefusedError(ValueError):
+    """An entry of the annotation file that cannot be used; the text says why."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_extent(value: Any) -> TypeGuard[float]:
+    return _is_number(value) and bool(0 < value <= _INT32)
+
+
+def _entries(path: str, document: Any, name: str) -> list[dict[str, Any]]:
+    found = document.get(name, []) if isinstance(document, dict) else None
+    if not isinstance(found, list) or not all(isinstance(e, dict) for e in found):
+        raise JobError(f"{path}: needs an object whose {name!r} is a list of objects, as COCO has it")
+    return found
+
+
+def _integer(entry: dict[str, Any], name: str) -> int:
+    value = entry.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not -_INT32 <= value <= _INT32:
+        raise _RefusedError(f"its {name} must be an integer of 32 bits, got {value!r:.80}")
+    return value
+
+
+def load_annotations(path: str) -> Any:
+    """The JSON document. Raises JobError for anything else."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as e:
+        raise JobError(f"{path} cannot be read: {e.strerror}") from None
+    except (ValueError, RecursionError) as e:
+        raise JobError(f"{path} is no JSON: {str(e)[:200]}") from None
+
+
+class _Annotated:
+    """The images in their order, with the arrays of all their annotations one after the other."""
+
+    groups: I64 | None = None
+
+    def __init__(self, reader: Coco) -> None:
+        path = reader.annotations_file
+        document = load_annotations(path)
+        images = self._images(path, document)
+        self._annotate(path, document, images, reader)
+        listed = sorted(images, key=lambda image: image.id)
+        if reader.images is not None:
+            by_name = {image.name: image for image in images}
+            unknown = [name for name in reader.images if name not in by_name]
+            if unknown:
+                raise JobError(f"{path} does not name the image {unknown[0]!r}, which is in images")
+            listed = [by_name[name] for name in reader.images]
+        if reader.skip_empty:
+            listed = [image for image in listed if image.boxes or image.problem]
+        self._problems = {i: image.problem for i, image in enumerate(listed) if image.problem}
+        # a refused image may have any name: it is not looked for
+        names = [b"." if image.problem else os.fsencode(image.name) for image in listed]
+        self._files = FileSet(reader.file_root, names)
+        self._named = [image.name for image in listed]
+        self._reader = reader
+        self._ids = np.array([image.id for image in listed], np.int32)
+        self._counts = np.array([len(image.boxes) for image in listed], np.int64)
+        self._first = np.cumsum(self._counts) - self._counts
+        self._labels = np.array([label for image in listed for label in image.labels], np.int32)
+        self._boxes = np.array([b for image in listed for b in image.boxes], np.float32).reshape(-1, 4)
+        extents = np.array([image.extent or (1, 1) for image in listed], np.float32).reshape(-1, 2)
+        if reader.ltrb:
+            self._boxes[:, 2:] += self._boxes[:, :2]
+        if reader.ratio:
+            self._boxes /= np.tile(np.repeat(extents, self._counts, axis=0), 2)
+        self._polygons_of(listed, extents)
+
+    def _polygons_of(self, listed: list[_Image], extents: F32) -> None:
+        rows, points, counts, vertex_counts = [], [], [], []
+        for image in listed:
+            vertex = 0
+            for box, xy in image.polygons:
+                rows.append((box, vertex, vertex + len(xy) // 2))
+                vertex += len(xy) // 2
+                points += xy
+            counts.append(len(image.polygons))
+            vertex_counts.append(vertex)
+        self._polygons = np.array(rows, np.int32).reshape(-1, 3)
+        self._polygon_counts = np.array(counts, np.int64)
+        self._vertices = np.array(points, np.float32).reshape(-1, 2)
+        self._vertex_counts = np.array(vertex_counts, np.int64)
+        if self._reader.ratio:
+            self._vertices /= np.repeat(extents, self._vertex_counts, axis=0)
+
+    @staticmethod
+    def _images(path: str, document: Any) -> list[_Image]:
+        images = []
+        for number, entry in enumerate(_entries(path, document, "images")):
+            name = entry.get("file_name")
+            image = _Image(-1, name if isinstance(name, str) else f"image-{number}", None)
+            try:
+                image.id = _integer(entry, "id")
+                if not isinstance(name, str) or not name or "\0" in name:
+                    raise _RefusedError(f"its file_name must be a text, got {name!r:.80}")
+                if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                    raise _RefusedError(f"its file_name {name!r:.200} leads out of file_root")
+                width, height = entry.get("width"), entry.get("height")
+                if _is_extent(width) and _is_extent(height):
+                    image.extent = width, height
+            except _RefusedError as e:
+                image.problem = f"{path}: image {number}: {e}"
+            images.append(image)
+        return images
+
+    @staticmethod
+    def _annotate(path: str, document: Any, images: list[_Image], reader: Coco) -> None:
+        categories: dict[int, int] = {}
+        for number, entry in enumerate(_entries(path, document, "categories")):
+            try:
+                categories.setdefault(_integer(entry, "id"), number + 1)
+            except _RefusedError as e:
+                raise JobError(f"{path}: category {number}: {e}") from None
+        by_id: dict[int, list[_Image]] = {}
+        for image in images:
+            if not image.problem:
+                by_id.setdefault(image.id, []).append(image)
+        for number, entry in enumerate(_entries(path, document, "annotations")):
+            of = entry.get("image_id")
+            for image in by_id.get(of, []) if isinstance(of, int) else []:
+                try:
+                    _annotation(entry, image, categories, reader)
+                except _RefusedError as e:
+                    image.problem = image.problem or f"{path}: annotation {number}: {e}"
+        if reader.ratio:
+            for image in images:
+                if image.extent is None:
+                    lacking = f"{path}: image {image.id} has no width and height, which ratio needs"
+                    image.problem = image.problem or lacking
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def origin(self, index: int) -> Any:
+        return self._files.origin(index)
+
+    def fingerprint(self) -> str:
+        h = hashlib.sha256(self._files.fingerprint().encode())
+        for column in (self._ids, self._counts, self._labels, self._boxes, self._polygons, self._vertices):
+            h.update(np.ascontiguousarray(column).tobytes())
+        return h.hexdigest()
+
+    def close(self) -> None:
+        self._files.close()
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        which = ctx.samples.index
+        for i, index in enumerate(which.tolist() if self._problems else []):
+            if index in self._problems:
+                ctx.reject(i, "corrupt_record", self._problems[index])
+        out = [
+            self._files.read(ctx, which),
+            _rows(ctx, self._boxes, self._counts, which),
+            _rows(ctx, self._labels.reshape(-1, 1), self._counts, which).replace(
+                shapes=self._counts[which].astype(np.int32).reshape(-1, 1)
+            ),
+        ]
+        if self._reader.polygon_masks:
+            out.append(_rows(ctx, self._polygons, self._polygon_counts, which))
+            out.append(_rows(ctx, self._vertices, self._vertex_counts, which))
+        if self._reader.image_ids:
+            out.append(scalars(self._ids[which], ctx))
+        return tuple(out)
+
+
+def _annotation(entry: dict[str, Any], image: _Image, categories: dict[int, int], reader: Coco) -> None:
+    """Add an annotation to its image, where it is to be kept. Raises _RefusedError."""
+    box = entry.get("bbox")
+    if box is None or (entry.get("iscrowd") and not reader.include_iscrowd):
+        return
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
+        raise _RefusedError(f"its bbox must be four numbers, got {box!r:.80}")
+    if box[2] < reader.size_threshold or box[3] < reader.size_threshold:
+        return
+    category = _integer(entry, "category_id")
+    if not reader.avoid_class_remapping and category not in categories:
+        raise _RefusedError(
+            f"category {category} is not in categories (avoid_class_remapping keeps the numbers as they are)"
+        )
+    polygons = entry.get("segmentation") if reader.polygon_masks else None
+    for xy in polygons if isinstance(polygons, list) else []:
+        if not isinstance(xy, list) or len(xy) % 2 or not all(map(_is_number, xy)):
+            raise _RefusedError("its segmentation must be lists of x, y, x, y, ...")
+        image.polygons.append((len(image.boxes), xy))
+    image.boxes.append(box)
+    image.labels.append(category if reader.avoid_class_remapping else categories[category])
+
+
+def _rows(ctx: Context, table: npt.NDArray[Any], counts: I64, which: I64) -> Batch:
+    """The rows of each sample, a view of the table of all."""
+    starts = np.cumsum(counts) - counts
+    width = table.shape[1]
+    shapes = np.stack([counts[which], np.full(len(which), width)], axis=1).astype(np.int32)
+    return Batch(table.reshape(-1), starts[which] * width, shapes, "", ctx.samples)
+
+
+class Coco(Reader, name="readers.coco"):
+    """Read images and annotations of the COCO format, in the order of image ids.
+
+    Outputs: bytes (uint8, 1-D), boxes (float32, (n, 4): x, y, width, height), labels (int32, (n,): 1 for the first of
+    categories), then with ``polygon_masks`` polygons (int32, (p, 3): box, first vertex, vertex behind the last) and
+    vertices (float32, (v, 2)), then with ``image_ids`` the id (int32, (1,)).
+    """
+
+    aliases = ("coco_reader", "readers._coco")
+    example = (
+        "{op: readers.coco, file_root: ./val2017, annotations_file: instances_val2017.json, ratio: true, ltrb: true, "
+        "out: [jpegs, boxes, labels]}"
+    )
+    shuffles_list: ClassVar[bool] = True
+
+    annotations_file: Annotated[str, Arg("JSON file with images, annotations and categories")]
+    file_root: Annotated[str | None, Arg("folder that the files' names start from")] = None
+    ltrb: Annotated[bool, Arg("boxes as left, top, right, bottom")] = False
+    ratio: Annotated[bool, Arg("boxes and vertices in parts of the image's width and height")] = False
+    size_threshold: Annotated[float, Arg("leave out boxes less wide or high than this, in pixels", ge=0)] = 0.1
+    skip_empty: Annotated[bool, Arg("leave out images without boxes")] = False
+    include_iscrowd: Annotated[bool, Arg("keep annotations of crowds")] = True
+    avoid_class_remapping: Annotated[bool, Arg("labels are category ids as they stand")] = False
+    image_ids: Annotated[bool, Arg("give the images' ids")] = False
+    images: Annotated[tuple[str, ...] | None, Arg("read these files, in this order")] = None
+    polygon_masks: Annotated[bool, Arg("give polygons; those of crowds are run lengths and left out")] = False
+    masks: Annotated[bool, Arg("the old name of polygon_masks", deprecated="polygon_masks")] = False
+    pixelwise_masks: Annotated[bool, Arg("give masks of pixels")] = False
+    preprocessed_annotations: Annotated[str, Arg("folder of annotations that DALI has saved")] = ""
+    save_preprocessed_annotations: Annotated[bool, Arg("save annotations for DALI")] = False
+    save_preprocessed_annotations_dir: Annotated[str, Arg("where to")] = ""
+
+    def check(self) -> None:
+        super().check()
+        if self.pixelwise_masks:
+            raise SpecError("pixelwise_masks are not made here; use polygon_masks")
+        for name in ("preprocessed_annotations", "save_preprocessed_annotations", "save_preprocessed_annotations_dir"):
+            if self.given(name):
+                raise SpecError(f"{name} is DALI's own format; give annotations_file")
+        if self.images is not None and not self.images:
+            raise SpecError("images is an empty list")
+
+    @property
+    def num_outputs(self) -> int:
+        return 3 + 2 * self.polygon_masks + self.image_ids
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        integers, floats = DALIDataType.INT32, DALIDataType.FLOAT
+        out = [Spec((None,), DALIDataType.UINT8), Spec((None, 4), floats), Spec((None,), integers)]
+        if self.polygon_masks:
+            out += [Spec((None, 3), integers), Spec((None, 2), floats)]
+        if self.image_ids:
+            out.append(Spec((1,), integers))
+        return tuple(out)
+
+    def open(self) -> _Annotated:
+        return _Annotated(self)
