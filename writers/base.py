@@ -182,6 +182,8 @@ class ShardFiles:
         """Samples that the shard will hold if none is rejected; 0 where nobody knows."""
         self.state = state
         """What `Writer.begin` returned."""
+        self.carry: dict[str, Any] = {}
+        """What `Writer.refuse` keeps; shards may add what is the same for all of them."""
         self._alone = alone
         self._tag = tag
         self._open: list[ShardFile] = []

@@ -26,10 +26,15 @@ class RejectRow:
     """Name of the node that refused the sample."""
     code: str
     message: str
+    replaced: bool = False
+    """Another sample was written in its place (on_error policy replace)."""
 
     def line(self) -> str:
         """JSON with the keys in this order; everything but printable ASCII is escaped, so that logs stay logs."""
-        return json.dumps(asdict(self), ensure_ascii=True) + "\n"
+        row = asdict(self)
+        if not self.replaced:
+            del row["replaced"]
+        return json.dumps(row, ensure_ascii=True) + "\n"
 
 
 @dataclass(frozen=True, slots=True)

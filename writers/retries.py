@@ -37,6 +37,7 @@ def next_retry(root: Path) -> Outstanding:
         rows = tuple(RejectRow(**json.loads(line)) for line in log.read_bytes().splitlines())
     except (OSError, ValueError, TypeError) as e:
         raise JobError(f"{log} cannot be read: {e}") from None
+    rows = tuple(r for r in rows if not r.replaced)  # their places are taken
     return Outstanding(Retry(stage, tuple(r.position for r in rows)), rows)
 
 

@@ -293,6 +293,7 @@ class Output:
             assert self._rejects_file is not None
             self._rejects_file.write("".join(r.line() for r in rejects).encode())
             shard.rejects += len(rejects)
+            shard.replaced += sum(r.replaced for r in rejects)
         self._next = shard.stop = stop
         self.budget.add(stop - start, rejects)
         ends_here = self._samples is not None and stop == self._boundary(start)
@@ -315,9 +316,11 @@ class Output:
                 f"internal: positions {start} to {stop} were delivered, but {self._next} is the next of "
                 f"{self._start} to {'?' if self._stop is None else self._stop}"
             )
-        given = self._ranks(np.concatenate((samples.position, np.array([r.position for r in rejects], np.int64))))
+        lost = np.array([r.position for r in rejects if not r.replaced], np.int64)
+        given = self._ranks(np.concatenate((samples.position, lost)))
         ordered = bool((np.diff(samples.position) > 0).all())
-        if not ordered or not np.array_equal(np.sort(given), np.arange(start, stop)):
+        there = np.isin([r.position for r in rejects if r.replaced], samples.position).all()
+        if not ordered or not there or not np.array_equal(np.sort(given), np.arange(start, stop)):
             raise JobError(
                 f"internal: of positions {start} to {stop}, {len(samples)} samples and {len(rejects)} rejects do not "
                 "account for each one exactly once"
@@ -342,6 +345,7 @@ class Output:
         expected = 0 if self.config.bytes is not None else max(0, end - start)
         tag = f"{self._side.tag}{os.getpid()}"
         files = ShardFiles(self.config.path, self._stem(start), tag, expected, self._state, self._side.part is None)
+        files.carry = self._carry
         self._shard = _OpenShard(files, None, start, start)
         return self._shard
 
@@ -367,6 +371,7 @@ class Output:
                 "positions": [shard.start, shard.stop],
                 "samples": shard.samples,
                 "rejects": shard.rejects,
+                **({"replaced": shard.replaced} if shard.replaced else {}),
                 "first_key": shard.first_key,
                 "last_key": shard.last_key,
                 "files": [dataclasses.asdict(i) for i in infos],
@@ -456,6 +461,8 @@ class _OpenShard:
     stop: int
     samples: int = 0
     rejects: int = 0
+    replaced: int = 0
+    """Rejects in whose place another sample was written."""
     bytes: int = 0
     first_key: str | None = None
     last_key: str | None = None

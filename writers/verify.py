@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import re
 import struct
@@ -92,7 +93,8 @@ def _check_side(root: Path, side: Side, retried: bool, problems: list[Problem]) 
     at = contents.header["range"][0]
     for entry in contents.entries:
         start, stop = entry["positions"]
-        if start != at or entry["samples"] + entry["rejects"] != stop - start:
+        lost = entry["rejects"] - entry.get("replaced", 0)
+        if start != at or entry["samples"] + lost != stop - start:
             problems.append(Problem(side.journal.name, entry["shard"], (
                 f"positions {start} to {stop} with {entry['samples']} samples and {entry['rejects']} rejects do not "
                 f"follow on {at}, or do not add up")))  # fmt: skip
@@ -321,6 +323,16 @@ def _recordio(shard: _Shard) -> Iterator[Problem]:
         yield Problem(index, "", "does not say where the records are")
 
 
+def _parquet(shard: _Shard) -> Iterator[Problem]:
+    if not shard.sound or importlib.util.find_spec("pyarrow") is None:
+        return
+    import pyarrow.parquet as pq
+
+    name = shard.file(".parquet")
+    table = pq.read_table(shard.root / name)
+    yield from shard.count(name, table.num_rows)
+
+
 _CHECKS: dict[str, Callable[[_Shard], Iterator[Problem]]] = {
     "tfrecord": _tfrecord,
     "webdataset": _webdataset,
@@ -328,4 +340,5 @@ _CHECKS: dict[str, Callable[[_Shard], Iterator[Problem]]] = {
     "numpy": _numpy,
     "files": _files,
     "recordio": _recordio,
+    "parquet": _parquet,
 }

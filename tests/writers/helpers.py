@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +146,11 @@ JOBS: dict[str, Job] = {
     "recordio": Job("recordio", fields=("image", "label")),
     "one_shard": Job("tfrecord", samples=None),
 }
+
+
+if importlib.util.find_spec("pyarrow") is not None:
+    JOBS["parquet"] = Job("parquet", options={"row_group": 5})
+    JOBS["parquet_bytes"] = Job("parquet", samples=None, bytes=20000)
 
 
 def walk(root: Path) -> Iterator[Path]:
