@@ -32,10 +32,37 @@ SIZES = [(1, 1), (2, 3), (3, 2), (8, 8), (9, 17), (16, 16), (17, 15), (15, 33), 
 SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
 
 
+class GuardedLane(EmulatedLane):
+    """Around every array, strips that no kernel may write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._strips: list[NDArray[np.uint8]] = []
+
+    def empty(self, n: int, dtype: Any) -> NDArray[Any]:
+        size = n * np.dtype(dtype).itemsize
+        memory = np.full(size + 3 * 256, 0x5A, np.uint8)
+        start = 256 + -memory.ctypes.data % 256
+        self._strips += [memory[:start], memory[start + size :]]
+        memory[start : start + size] = 0xA5
+        return memory[start : start + size].view(dtype)
+
+    def upload(self, *arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        found = []
+        for a in arrays:
+            to = self.empty(a.size, a.dtype)
+            to[:] = a.reshape(-1)
+            found.append(to.reshape(a.shape))
+        return tuple(found)
+
+    def synchronize(self) -> None:
+        assert all((strip == 0x5A).all() for strip in self._strips)
+
+
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
 def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "emulated":
-        yield EmulatedLane()
+        yield GuardedLane()
         return
     from dali_run.ops.device import Lane
 
