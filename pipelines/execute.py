@@ -59,6 +59,8 @@ class Iteration:
     """Those it began with."""
     env: Env = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
+    replaced: bool = False
+    """Copies of other samples stand in the places of the dropped ones."""
     lane: Any = None
     launched: Future[Run] | None = None
     """The launch on a device that is under way."""
@@ -495,8 +497,7 @@ def replace_dropped(iteration: Iteration, edges: Iterable[Edge]) -> None:
     right = np.searchsorted(good, slots).clip(0, len(good) - 1)
     left = (right - 1).clip(0)
     nearest = np.where(np.abs(good[left] - slots) <= np.abs(good[right] - slots), left, right)
-    own = iteration.everyone.take(np.searchsorted(iteration.everyone.slot, slots))
-    taken = iteration.samples.take(nearest)
-    iteration.samples = Samples(own.slot, own.position, taken.epoch, taken.index, taken.origins)
+    iteration.samples = iteration.everyone.take(np.searchsorted(iteration.everyone.slot, slots))
+    iteration.replaced = True
     for edge in dict.fromkeys(edges):
         iteration.env[edge] = iteration.env[edge].take(nearest, iteration.samples)

@@ -224,6 +224,7 @@ class _Run:
         self.trace = trace
         self.progress = progress
         self.first = output.resume_from
+        self.written_before = output.written
         self.rejected_before = output.rejected
         self.total = feed.positions.stop - self.first
         self.writing = 0.0
@@ -258,7 +259,7 @@ class _Run:
         for d in iteration.dropped:
             origin, position = iteration.origin_of(d), iteration.position_of(d)
             rejects.append(RejectRow(position, origin.key, origin.source, origin.record, origin.offset,
-                                     d.node, d.code, d.message))  # fmt: skip
+                                     d.node, d.code, d.message, iteration.replaced))  # fmt: skip
         began = time.perf_counter()
         self.output.add(start, stop, iteration.samples, iteration.outputs(self.plan), rejects)
         self.writing += time.perf_counter() - began
@@ -269,7 +270,7 @@ class _Run:
     def _report(self) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
         rejected = self.output.rejected - self.rejected_before  # the writer's own rejects included
-        counts = {"read": self.read, "written": self.read - rejected, "rejected": rejected}
+        counts = {"read": self.read, "written": self.output.written - self.written_before, "rejected": rejected}
         report = {"name": self.name, **build_report(self.engine, seconds, counts, sink_seconds=self.writing)}
         report["command"] = self.command
         report["warm_up_seconds"] = round(self.warm_up, 6)

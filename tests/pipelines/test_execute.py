@@ -181,16 +181,18 @@ def test_what_reads_a_late_output_runs_in_a_later_step_on_the_host() -> None:
 
 
 def test_policy_fail_names_the_sample_and_the_cause() -> None:
-    with pytest.raises(JobError, match="000000037: testing.work: bad_argument: rejected on request"):
+    with pytest.raises(JobError, match=r"000000037: testing.work: bad_argument: rejected on request"):
         collect(compiled(reject_at=37), policy="fail")
 
 
 def test_policy_replace_keeps_the_batch_full() -> None:
     plan = compiled(reject_at=37)
     with Engine(plan, CountingFeed(), requests(64, 16), Options(policy="replace")) as engine:
-        indices = [it.samples.index.tolist() for it in engine]
-    assert [len(i) for i in indices] == [16] * 4
-    assert sum(indices, []) == [36 if i == 37 else i for i in range(64)]
+        batches = list(engine)
+    assert [it.samples.index.tolist() for it in batches] == [list(range(k, k + 16)) for k in range(0, 64, 16)]
+    values = [int(z[0]) for it in batches for z in it.outputs(plan)["z"]]
+    assert values == [(36 if i == 37 else i) + 2 for i in range(64)]
+    assert [it.replaced for it in batches] == [False, False, True, False]
 
 
 def branching(device: str = "cpu") -> Plan:

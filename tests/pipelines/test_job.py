@@ -1,0 +1,155 @@
+"""Whole jobs: the same bytes whatever the batches and threads, bad samples, budgets, parts, continuing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run.ops.errors import JobError, SpecError
+from dali_run.pipelines.job import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Progress, run_job
+from dali_run.writers.verify import verify
+
+SPEC = """
+version: 1
+name: job
+pipeline: {batch_size: 8, num_threads: 2, device: cpu, seed: 3}
+graph:
+  - {op: readers.file, file_root: IN, random_shuffle: true, out: [x, label]}
+  - {op: decoders.image, in: x, out: x}
+  - {op: random_resized_crop, in: x, size: [24, 24], out: x}
+  - {op: random.coin_flip, out: mirror}
+  - {op: flip, in: x, horizontal: $mirror, out: x}
+outputs: {x: x, label: label}
+write: {writer: tfrecord, path: OUT, shard: {samples: 10}, fields: {x: {encode: png}, label: {}}}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    for i in range(37):
+        folder = tmp_path / "in" / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        size = rng.integers(30, 60, 2)
+        Image.fromarray(rng.integers(0, 255, (*size, 3), np.uint8)).save(folder / f"{i:02d}.jpg")
+    file = tmp_path / "spec.yaml"
+    file.write_text(SPEC.replace("IN", str(tmp_path / "in")).replace("OUT", str(tmp_path / "out")))
+    return file
+
+
+def run(spec: Path, out: str = "out", **overrides: Any) -> JobResult:
+    keyed = {k.replace("__", "."): v for k, v in overrides.items()}
+    return run_job(spec, {"write.path": str(spec.parent / out), **keyed})
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """What must be equal between equal jobs: everything but times and the place of writing."""
+    return {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in folder.iterdir()
+        if p.suffix in (".tfrecord", ".idx") or p.name == "rejects.jsonl"
+    }
+
+
+def spoil(spec: Path, *names: str) -> None:
+    for name in names:
+        (spec.parent / "in" / name).write_bytes(b"no picture")
+
+
+def test_the_same_bytes_for_every_batch_size_and_number_of_threads(spec: Path) -> None:
+    assert run(spec).exit_code == CLEAN
+    expected = digests(spec.parent / "out")
+    assert len([n for n in expected if n.endswith(".tfrecord")]) == 4
+    for batch, threads, device in ((1, 1, "cpu"), (7, 2, "cpu"), (64, 3, "null")):
+        settings = {"pipeline__batch_size": batch, "pipeline__num_threads": threads, "pipeline__device": device}
+        assert run(spec, f"out{batch}", **settings).exit_code == CLEAN
+        assert digests(spec.parent / f"out{batch}") == expected
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_bad_samples_cost_a_line_each_and_nothing_else(spec: Path, batch: int) -> None:
+    good = run(spec, "good")
+    spoil(spec, "a/04.jpg", "b/05.jpg")
+    result = run(spec, "bad", pipeline__batch_size=batch)
+    assert result.exit_code == REJECTS
+    assert result.report["samples"] == {"read": 37, "written": 35, "rejected": 2}
+    rows = [json.loads(line) for line in (spec.parent / "bad" / "rejects.jsonl").read_text().splitlines()]
+    assert {(r["key"], r["code"], r["operator"]) for r in rows} == {
+        ("a/04.jpg", "not_an_image", "decoders.image"),
+        ("b/05.jpg", "not_an_image", "decoders.image"),
+    }
+    assert not verify(spec.parent / "bad").problems
+    assert good.report["samples"]["written"] == 37
+
+
+def test_policy_replace_writes_a_neighbour_and_says_so(spec: Path) -> None:
+    spoil(spec, "a/04.jpg")
+    result = run(spec, on_error__policy="replace")
+    assert result.exit_code == REJECTS
+    assert result.report["samples"] == {"read": 37, "written": 37, "rejected": 1}
+    (row,) = [json.loads(line) for line in (spec.parent / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert row["replaced"] is True
+    assert not verify(spec.parent / "out").problems
+
+
+def test_policy_fail_and_a_spent_budget_end_the_job(spec: Path) -> None:
+    spoil(spec, "a/04.jpg", "a/06.jpg")
+    failed = run(spec, "fail", on_error__policy="fail")
+    assert failed.exit_code == FAILED
+    assert "not_an_image" in failed.message
+    spent = run(spec, "budget", on_error__max_errors=1)
+    assert spent.exit_code == FAILED
+    assert "more than on_error allows" in spent.message
+
+
+def test_an_interrupted_job_continues_to_the_same_bytes(spec: Path) -> None:
+    run(spec, "whole")
+
+    def interrupt(progress: Progress) -> None:
+        if progress.done >= 16:
+            raise KeyboardInterrupt
+
+    out = {"write.path": str(spec.parent / "out")}
+    assert run_job(spec, out, progress=interrupt).exit_code == INTERRUPTED
+    assert not (spec.parent / "out" / "manifest.json").exists()
+    again = run_job(spec, out)
+    assert again.exit_code == CLEAN
+    assert again.report["resumed_from"] == 10
+    assert digests(spec.parent / "out") == digests(spec.parent / "whole")
+    assert "nothing to do" in run_job(spec, out).message
+
+
+def test_a_changed_job_is_refused_with_the_difference_named(spec: Path) -> None:
+    run(spec)
+    with pytest.raises(JobError, match="seed"):
+        run(spec, pipeline__seed=4)
+    (spec.parent / "in" / "a" / "new.jpg").write_bytes((spec.parent / "in" / "a" / "00.jpg").read_bytes())
+    with pytest.raises(JobError, match="inputs"):
+        run(spec)
+    assert run_job(spec, {"write.path": str(spec.parent / "out")}, fresh=True).exit_code == CLEAN
+
+
+def test_parts_of_several_machines_make_the_same_data_set(spec: Path) -> None:
+    run(spec, "whole")
+    out = {"write.path": str(spec.parent / "parts")}
+    for i in (2, 0, 1):
+        assert run_job(spec, out, part=(i, 3)).exit_code == CLEAN
+    records = {}
+    for name in ("whole", "parts"):
+        folder = spec.parent / name
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert manifest["samples"] == 37
+        files = [f["name"] for s in manifest["shards"] for f in s["files"] if f["name"].endswith(".tfrecord")]
+        records[name] = b"".join((folder / f).read_bytes() for f in files)
+    assert records["whole"] == records["parts"]
+
+
+def test_a_part_that_does_not_exist_is_refused(spec: Path) -> None:
+    with pytest.raises(SpecError, match="from 0 to 2"):
+        run_job(spec, part=(3, 3))
