@@ -119,6 +119,50 @@ def cat(
     """Join samples along an axis that they have; all other extents must agree (exact)."""
     ...
 
+def coco_reader(
+    *,
+    annotations_file: str,
+    random_shuffle: bool = ...,
+    initial_fill: int = ...,
+    num_shards: int = ...,
+    shard_id: int = ...,
+    stick_to_shard: bool = ...,
+    pad_last_batch: bool = ...,
+    shuffle_after_epoch: bool = ...,
+    shuffle_after_epoch_seed: int = ...,
+    shuffle: Literal['none', 'window', 'full'] | None = ...,
+    skip: int = ...,
+    limit: int | None = ...,
+    prefetch_queue_depth: int = ...,
+    lazy_init: bool = ...,
+    read_ahead: bool = ...,
+    dont_use_mmap: bool = ...,
+    skip_cached_images: bool = ...,
+    tensor_init_bytes: int = ...,
+    file_root: str | None = ...,
+    ltrb: bool = ...,
+    ratio: bool = ...,
+    size_threshold: float = ...,
+    skip_empty: bool = ...,
+    include_iscrowd: bool = ...,
+    avoid_class_remapping: bool = ...,
+    image_ids: bool = ...,
+    images: str | Sequence[str] | None = ...,
+    polygon_masks: bool = ...,
+    masks: bool = ...,
+    pixelwise_masks: bool = ...,
+    preprocessed_annotations: str = ...,
+    save_preprocessed_annotations: bool = ...,
+    save_preprocessed_annotations_dir: str = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    seed: int | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> list[DataNode]:
+    """Read images and annotations of the COCO format, in the order of image ids."""
+    ...
+
 def coin_flip(
     *inputs: _Tensor,
     shape: DataNode | _Ints | None = ...,
@@ -887,7 +931,27 @@ def resize_crop_mirror(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Resize, cut a window out and mirror it, in one step."""
+    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of resize."""
+    ...
+
+def rotate(
+    input: _Tensor,
+    /,
+    *,
+    angle: DataNode | float,
+    size: DataNode | _Floats = ...,
+    fill_value: float | None = ...,
+    interp_type: DALIInterpType = ...,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    output_dtype: DALIDataType | npt.DTypeLike | None = ...,
+    keep_size: bool = ...,
+    axis: _Floats | None = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Rotate images counter-clockwise around their centre; the canvas grows to hold them."""
     ...
 
 def shapes(
@@ -1036,6 +1100,25 @@ def uniform(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Uniform in [min, max), or one of ``values``."""
+    ...
+
+def warp_affine(
+    input: _Tensor,
+    /,
+    *inputs: _Tensor,
+    size: DataNode | _Floats = ...,
+    fill_value: float | None = ...,
+    interp_type: DALIInterpType = ...,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    output_dtype: DALIDataType | npt.DTypeLike | None = ...,
+    matrix: DataNode | _Floats = ...,
+    inverse_map: bool = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Sample images at an affine map of the output's coordinates; [0, 0] is the corner of the first pixel."""
     ...
 
 def zeros(
@@ -1587,6 +1670,51 @@ class readers:
         ...
 
     @staticmethod
+    def _coco(
+        *,
+        annotations_file: str,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        file_root: str | None = ...,
+        ltrb: bool = ...,
+        ratio: bool = ...,
+        size_threshold: float = ...,
+        skip_empty: bool = ...,
+        include_iscrowd: bool = ...,
+        avoid_class_remapping: bool = ...,
+        image_ids: bool = ...,
+        images: str | Sequence[str] | None = ...,
+        polygon_masks: bool = ...,
+        masks: bool = ...,
+        pixelwise_masks: bool = ...,
+        preprocessed_annotations: str = ...,
+        save_preprocessed_annotations: bool = ...,
+        save_preprocessed_annotations_dir: str = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Read images and annotations of the COCO format, in the order of image ids."""
+        ...
+
+    @staticmethod
     def _file(
         *,
         random_shuffle: bool = ...,
@@ -1799,6 +1927,51 @@ class readers:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
         """Read tensors from Caffe2's LMDBs (TensorProtos)."""
+        ...
+
+    @staticmethod
+    def coco(
+        *,
+        annotations_file: str,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        file_root: str | None = ...,
+        ltrb: bool = ...,
+        ratio: bool = ...,
+        size_threshold: float = ...,
+        skip_empty: bool = ...,
+        include_iscrowd: bool = ...,
+        avoid_class_remapping: bool = ...,
+        image_ids: bool = ...,
+        images: str | Sequence[str] | None = ...,
+        polygon_masks: bool = ...,
+        masks: bool = ...,
+        pixelwise_masks: bool = ...,
+        preprocessed_annotations: str = ...,
+        save_preprocessed_annotations: bool = ...,
+        save_preprocessed_annotations_dir: str = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Read images and annotations of the COCO format, in the order of image ids."""
         ...
 
     @staticmethod

@@ -21,6 +21,53 @@ class Compose:
     def __init__(self, op_list: Iterable[Callable[..., Any]]) -> None: ...
     def __call__(self, *inputs: Any, **arguments: Any) -> Any: ...
 
+class COCOReader:
+    """Read images and annotations of the COCO format, in the order of image ids."""
+
+    def __init__(
+        self,
+        *,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        annotations_file: str = ...,
+        file_root: str | None = ...,
+        ltrb: bool = ...,
+        ratio: bool = ...,
+        size_threshold: float = ...,
+        skip_empty: bool = ...,
+        include_iscrowd: bool = ...,
+        avoid_class_remapping: bool = ...,
+        image_ids: bool = ...,
+        images: str | Sequence[str] | None = ...,
+        polygon_masks: bool = ...,
+        masks: bool = ...,
+        pixelwise_masks: bool = ...,
+        preprocessed_annotations: str = ...,
+        save_preprocessed_annotations: bool = ...,
+        save_preprocessed_annotations_dir: str = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
 class Caffe2Reader:
     """Read tensors from Caffe2's LMDBs (TensorProtos)."""
 
@@ -958,7 +1005,7 @@ class Resize:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ResizeCropMirror:
-    """Resize, cut a window out and mirror it, in one step."""
+    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of resize."""
 
     def __init__(
         self,
@@ -991,6 +1038,28 @@ class ResizeCropMirror:
         roi_relative: bool = ...,
         subpixel_scale: bool = ...,
         mirror: DataNode | int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Rotate:
+    """Rotate images counter-clockwise around their centre; the canvas grows to hold them."""
+
+    def __init__(
+        self,
+        *,
+        size: DataNode | _Floats = ...,
+        fill_value: float | None = ...,
+        interp_type: DALIInterpType = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        output_dtype: DALIDataType | npt.DTypeLike | None = ...,
+        angle: DataNode | float = ...,
+        keep_size: bool = ...,
+        axis: _Floats | None = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -1157,6 +1226,27 @@ class Uniform:
         dtype: DALIDataType | npt.DTypeLike | None = ...,
         range: DataNode | _Floats = ...,
         values: DataNode | _Floats | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class WarpAffine:
+    """Sample images at an affine map of the output's coordinates; [0, 0] is the corner of the first pixel."""
+
+    def __init__(
+        self,
+        *,
+        size: DataNode | _Floats = ...,
+        fill_value: float | None = ...,
+        interp_type: DALIInterpType = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        output_dtype: DALIDataType | npt.DTypeLike | None = ...,
+        matrix: DataNode | _Floats = ...,
+        inverse_map: bool = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -1665,6 +1755,53 @@ class random:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class readers:
+
+    class COCO:
+        """Read images and annotations of the COCO format, in the order of image ids."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            annotations_file: str = ...,
+            file_root: str | None = ...,
+            ltrb: bool = ...,
+            ratio: bool = ...,
+            size_threshold: float = ...,
+            skip_empty: bool = ...,
+            include_iscrowd: bool = ...,
+            avoid_class_remapping: bool = ...,
+            image_ids: bool = ...,
+            images: str | Sequence[str] | None = ...,
+            polygon_masks: bool = ...,
+            masks: bool = ...,
+            pixelwise_masks: bool = ...,
+            preprocessed_annotations: str = ...,
+            save_preprocessed_annotations: bool = ...,
+            save_preprocessed_annotations_dir: str = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
     class Caffe:
         """Read images and labels from Caffe's LMDBs (Datum)."""

@@ -118,14 +118,19 @@ class ScalarConstant:
 
 
 def natural_type(value: Any) -> DALIDataType:
-    """The type that DALI gives a Python number, or an array."""
+    """The type that DALI gives a Python number, or an array: 64 bits become 32, where the values allow it."""
     if isinstance(value, bool):
         return DALIDataType.BOOL
     if isinstance(value, int):
         return DALIDataType.INT32
     if isinstance(value, float):
         return DALIDataType.FLOAT
-    return from_numpy(np.asarray(value).dtype)
+    array = np.asarray(value)
+    if array.dtype == np.float64:
+        return DALIDataType.FLOAT
+    if array.dtype == np.int64 and array.size and -(2**31) <= array.min() and array.max() < 2**31:
+        return DALIDataType.INT32
+    return from_numpy(array.dtype)
 
 
 class EagerBuilder(GraphBuilder):

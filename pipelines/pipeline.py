@@ -776,9 +776,10 @@ def _meta(op: Operator, order: Any) -> dict[str, Any]:
     assert isinstance(op, Reader)
     return {
         "epoch_size": order.epoch_size,
-        "epoch_size_padded": order.epoch_size_padded(),
+        "epoch_size_padded": order.epoch_size_padded() if op.pad_last_batch else order.epoch_size,
         "number_of_shards": op.num_shards,
         "shard_id": op.shard_id,
         "pad_last_batch": int(op.pad_last_batch),
-        "stick_to_shard": int(op.stick_to_shard),
+        # where every epoch is a fresh order of all records, a shard keeps its place
+        "stick_to_shard": int(op.stick_to_shard or op.shuffle_after_epoch or op.shuffle == "full"),
     }

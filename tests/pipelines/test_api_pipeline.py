@@ -117,7 +117,7 @@ def test_pipeline_def_arguments() -> None:
 
 def test_facts(root: str) -> None:
     pipe = reading(root, prefetch_queue_depth={"cpu_size": 3, "gpu_size": 2}, num_shards=3, shard_id=1)
-    facts = {"epoch_size": 10, "epoch_size_padded": 12, "number_of_shards": 3, "shard_id": 1, "pad_last_batch": 0,
+    facts = {"epoch_size": 10, "epoch_size_padded": 10, "number_of_shards": 3, "shard_id": 1, "pad_last_batch": 0,
              "stick_to_shard": 0}  # fmt: skip
     assert pipe.reader_meta("Reader") == facts
     assert pipe.reader_meta() == {"Reader": facts}
