@@ -98,16 +98,17 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
         scale = np.where(less & antialias, extent / np.maximum(size, 1).astype(np.float32), np.float32(1))
     interp = np.where(less, shrink[:, None], enlarge[:, None])
     kind = _KINDS[interp]
-    # Gaussian: sigma = radius / (2 sqrt 2) and a width of 4 sqrt 2 sigma, through float32 as in DALI
-    sigma = (scale * np.float32(0.5) / np.sqrt(2)).astype(np.float32)
-    support = np.select(
-        [kind == TRIANGULAR, kind == GAUSSIAN, kind == CUBIC, kind == LANCZOS3],
-        [2 * scale, np.maximum(1, np.float32(4 * np.sqrt(2)) * sigma), 4 * scale, 6 * scale],
-        1,
-    ).astype(np.float32)
+    width = _WIDTH[kind]
+    if (kind == GAUSSIAN).any():
+        # DALI's way through sigma and float32: the last digit decides whether one more pixel is read
+        sigma = (scale * np.float32(0.5) / np.sqrt(2)).astype(np.float32)
+        scale = np.where(kind == GAUSSIAN, np.float32(4 * np.sqrt(2)) * sigma / 2, scale)
+    support = np.maximum(1, width * scale)
     return Plan(lo, hi, size, kind, support, np.zeros_like(size), size, np.zeros(size.shape, np.bool_))
 
 
+_WIDTH: F32 = np.array([0, 2, 2, 4, 6], np.float32)
+"""Of each filter, in source pixels where no axis shrinks."""
 _KINDS: I8 = np.zeros(len(DALIInterpType), np.int8)
 _KINDS[DALIInterpType.INTERP_LINEAR] = TRIANGULAR
 _KINDS[DALIInterpType.INTERP_TRIANGULAR] = TRIANGULAR
@@ -319,7 +320,7 @@ def _run_gpu(ctx: Context, plan: Plan, batch: Batch, first: int, out: Batch, fin
         ctx.empty(int((plan.shape * kept).sum()), np.float32),
     )
     grid = (-(-int(plan.shape.max()) // _BLOCK), axes.shape[0] * count)
-    ctx.device.launch("resample.cu", "taps", grid, _BLOCK, *arrays[:4], start_of, weight_of)
+    ctx.device.launch("resample.cu", "taps", grid, _BLOCK, *arrays[:4], np.int32(count), start_of, weight_of)
     source = batch.data
     for number, (p, rows) in enumerate(zip(passes, arrays[4:], strict=False)):
         last = number == len(passes) - 1

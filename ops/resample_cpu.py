@@ -24,18 +24,29 @@ _ROOM = 8
 
 
 @njit(nogil=True, cache=True)
-def taps(lo: Any, hi: Any, size: Any, first: Any, kind: Any, support: Any, n: Any, starts: Any, weights: Any) -> None:
+def taps(
+    lo: Any, hi: Any, size: Any, first: Any, kind: Any, support: Any, n: Any, stepwise: Any, starts: Any, weights: Any
+) -> None:
     """The source pixels and weights of outputs ``first``, ``first`` + 1, ...: fills starts[count] and
     weights[count, min(taps, n)]. Taps beyond the ``n`` source pixels count for the pixel at the edge.
 
     ``size`` outputs cover the source interval [``lo``, ``hi``); float32 in the order of DALI 2.4's operations.
+    ``stepwise``: nearest pixels are found by adding up steps from the corner of the region, as DALI does for all axes
+    but the last; it decides where an output lies half-way between two pixels.
     """
     scale = F(F(hi - lo) / F(size))
     if kind == NEAREST:
-        for j in range(len(starts)):
-            nearest = math.floor(F(lo + F(F(F(first + j) + _HALF) * scale)))
-            starts[j] = np.int32(min(max(nearest, 0), n - 1))
-            weights[j, 0] = F(1)
+        corner = min(max(math.floor(min(lo, hi)), 0), n)
+        origin = F(lo - F(corner))
+        place = F(0)
+        for j in range(min(first, 0), first + len(starts)):
+            if j <= 0 or not stepwise:
+                place = F(origin + F(F(F(j) + _HALF) * scale))
+            else:
+                place = F(place + scale)
+            if j >= first:
+                starts[j - first] = np.int32(min(max(math.floor(place) + corner, 0), n - 1))
+                weights[j - first, 0] = F(1)
         return
     table, last = TABLE_START[kind], TABLE_SIZE[kind] - 1
     count = max(1, math.ceil(support))
@@ -166,12 +177,14 @@ def _store(row: Any, dst: Any, at: Any, n: Any, rounds: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _axis(lo: Any, hi: Any, size: Any, first: Any, count: Any, kind: Any, support: Any, n: Any, flip: Any) -> Any:
+def _axis(
+    lo: Any, hi: Any, size: Any, first: Any, count: Any, kind: Any, support: Any, n: Any, flip: Any, stepwise: Any
+) -> Any:  # fmt: skip
     """`taps` in new arrays, the outputs in reverse order where ``flip``."""
     kept = 1 if kind == NEAREST else min(n, max(1, math.ceil(support)))
     starts = np.empty(count, np.int32)
     weights = np.empty((count, kept), np.float32)
-    taps(lo, hi, size, first, kind, support, n, starts, weights)
+    taps(lo, hi, size, first, kind, support, n, stepwise, starts, weights)
     if flip:
         return starts[::-1].copy(), weights[::-1].copy()
     return starts, weights
@@ -251,8 +264,12 @@ def _view(
     """What is read of sample ``i``: taps of the rows and of the columns relative to (top, left), where that corner is,
     how many elements of a source row and how many rows are read."""
     H, W, C = extents[i, 0], extents[i, 1], channels[i]
-    sy, wy = _axis(lo[i, 0], hi[i, 0], size[i, 0], anchor[i, 0], shape[i, 0], kind[i, 0], support[i, 0], H, flip[i, 0])
-    sx, wx = _axis(lo[i, 1], hi[i, 1], size[i, 1], anchor[i, 1], shape[i, 1], kind[i, 1], support[i, 1], W, flip[i, 1])
+    sy, wy = _axis(
+        lo[i, 0], hi[i, 0], size[i, 0], anchor[i, 0], shape[i, 0], kind[i, 0], support[i, 0], H, flip[i, 0], True
+    )
+    sx, wx = _axis(
+        lo[i, 1], hi[i, 1], size[i, 1], anchor[i, 1], shape[i, 1], kind[i, 1], support[i, 1], W, flip[i, 1], False
+    )
     top, left = sy.min(), sx.min()
     rows, columns = sy.max() + wy.shape[1] - top, sx.max() + wx.shape[1] - left
     sy -= top
@@ -286,7 +303,9 @@ def slices(
         n = sizes[i]
         if shape[i] * n * frames[i] == 0:
             continue
-        starts, weights = _axis(lo[i], hi[i], size[i], anchor[i], shape[i], kind[i], support[i], extents[i], flip[i])
+        starts, weights = _axis(
+            lo[i], hi[i], size[i], anchor[i], shape[i], kind[i], support[i], extents[i], flip[i], True
+        )
         for f in range(frames[i]):
             for z in range(shape[i]):
                 at = dst_offsets[i] + (f * shape[i] + z) * n

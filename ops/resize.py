@@ -26,7 +26,7 @@ class Resampling(Operator, abstract=True):
     """Arguments of everything that resamples: filters and the output type."""
 
     layouts = LAYOUTS
-    bound = "at most 1 level for integers (DALI and GPU; sums are taken in another order), 1e-5 of the range for FLOAT"
+    bound = "exact; DALI's results are at most 1 level away, FLOAT 2e-5 of the largest value"
 
     interp_type: Annotated[DALIInterpType, Arg("filter for both directions", per_sample=True)] = (
         DALIInterpType.INTERP_LINEAR
@@ -274,7 +274,8 @@ def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
 class Resize(Sized, name="resize"):
     """Resize images, sequences and volumes.
 
-    The second output, with save_attrs, is the size before: int32 of the spatial axes.
+    The second output, with save_attrs, is the size before: int32 of the spatial axes. Where a region reaches beyond the
+    image, its edge is repeated (DALI's INTERP_NN reads other memory beyond the right edge).
     """
 
     example: ClassVar[str] = "{op: resize, in: images, resize_shorter: 256, out: images}"
@@ -308,7 +309,7 @@ class Resize(Sized, name="resize"):
 
 
 class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
-    """Resize, cut a window out and mirror it, in one step.
+    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of resize.
 
     Equal to resize, crop, flip up to 1 level. A window that reaches outside of the resized image shows its edge.
     """
@@ -338,9 +339,13 @@ class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
         resized[:, first : first + count] = whole.size
         layout = "".join("DHW"[d - first - count] if 0 <= d - first < count else "-" for d in range(shapes.shape[1]))
         anchor, shape = self.windows(ctx, shaped(ctx, resized), layout, "pad")
-        bits = np.array([4, 2, 1])[3 - count :]
-        mirror = (ctx.arg("mirror", np.int64)[:, None] & bits) != 0
-        return whole.window(anchor[:, first : first + count], shape[:, first : first + count]).mirrored(mirror)
+        anchor, shape = anchor[:, first : first + count], shape[:, first : first + count]
+        step = (whole.hi.astype(np.float64) - whole.lo) / np.maximum(whole.size, 1)
+        lo, hi = (whole.lo + anchor * step).astype(np.float32), (whole.lo + (anchor + shape) * step).astype(np.float32)
+        mirror = (ctx.arg("mirror", np.int64)[:, None] & np.array([4, 2, 1])[3 - count :]) != 0
+        lo, hi = np.where(mirror, hi, lo), np.where(mirror, lo, hi)
+        shrink, enlarge = self.filters(ctx)
+        return plan(lo, hi, shape, shrink, enlarge, self.antialias)
 
 
 class FastResizeCropMirror(ResizeCropMirror, name="fast_resize_crop_mirror"):

