@@ -19,6 +19,7 @@ from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.types import DALIDataType
 from .base import Reader
+from .coco_masks import polygon_mask, runs_mask, runs_of
 from .file import FileSet, scalars
 
 I32 = npt.NDArray[np.int32]
@@ -26,6 +27,7 @@ I64 = npt.NDArray[np.int64]
 F32 = npt.NDArray[np.float32]
 
 _INT32 = 2**31 - 1
+_MAX_PIXELS = 1 << 28  # of one mask
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class _Image:
     labels: list[int] = field(default_factory=list)
     polygons: list[tuple[int, list[float]]] = field(default_factory=list)
     """Number of the box, and x, y, x, y, ..."""
+    runs: list[tuple[int, list[int]]] = field(default_factory=list)
+    """Number of the box, and lengths of runs outside, inside, outside, ... of its pixels, column by column."""
     problem: str = ""
     """Why the image is refused."""
 
@@ -116,6 +120,7 @@ class _Annotated:
         if reader.ratio:
             self._boxes /= np.tile(np.repeat(extents, self._counts, axis=0), 2)
         self._polygons_of(listed, extents)
+        self._images_of_masks = listed if reader.pixelwise_masks else []
 
     def _polygons_of(self, listed: list[_Image], extents: F32) -> None:
         rows, points, counts, vertex_counts = [], [], [], []
@@ -173,10 +178,10 @@ class _Annotated:
                     _annotation(entry, image, categories, reader)
                 except _RefusedError as e:
                     image.problem = image.problem or f"{path}: annotation {number}: {e}"
-        if reader.ratio:
+        if reader.ratio or reader.pixelwise_masks:
             for image in images:
                 if image.extent is None:
-                    lacking = f"{path}: image {image.id} has no width and height, which ratio needs"
+                    lacking = f"{path}: image {image.id} has no width and height, which ratio and masks need"
                     image.problem = image.problem or lacking
 
     def __len__(self) -> int:
@@ -209,9 +214,37 @@ class _Annotated:
         if self._reader.polygon_masks:
             out.append(_rows(ctx, self._polygons, self._polygon_counts, which))
             out.append(_rows(ctx, self._vertices, self._vertex_counts, which))
+        if self._reader.pixelwise_masks:
+            out.append(self._masks(ctx, which))
         if self._reader.image_ids:
             out.append(scalars(self._ids[which], ctx))
         return tuple(out)
+
+    def _masks(self, ctx: Context, which: I64) -> Batch:
+        """The label of every pixel, 0 outside of all objects; the larger label where objects overlap."""
+        shapes = np.ones((len(which), 3), np.int32)
+        masks: list[I32] = []
+        for i, index in enumerate(which.tolist()):
+            image = self._images_of_masks[index]
+            width, height = (int(v) for v in image.extent or (0, 0))
+            if image.problem or width * height > _MAX_PIXELS:
+                if not image.problem:
+                    ctx.reject(i, "too_large", f"a mask of {width} x {height} pixels is larger than {_MAX_PIXELS}")
+                width = height = 0
+            mask = np.zeros((height, width), np.int32)
+            try:
+                parts = [(box, polygon_mask(xy, height, width)) for box, xy in image.polygons if mask.size]
+                parts += [(box, runs_mask(runs, height, width)) for box, runs in image.runs if mask.size]
+            except ValueError as e:
+                ctx.reject(i, "corrupt_record", f"{self._reader.annotations_file}: image {image.id}: {e}")
+                parts = []
+            for box, inside in sorted(parts, key=lambda part: image.labels[part[0]]):
+                mask[inside] = image.labels[box]
+            masks.append(mask.reshape(-1))
+            shapes[i, :2] = mask.shape
+        ends = np.cumsum(shapes.prod(axis=1, dtype=np.int64))
+        data = np.concatenate(masks) if masks else np.empty(0, np.int32)
+        return Batch(data, ends - shapes.prod(axis=1, dtype=np.int64), shapes, "HWC", ctx.samples)
 
 
 def _annotation(entry: dict[str, Any], image: _Image, categories: dict[int, int], reader: Coco) -> None:
@@ -228,8 +261,13 @@ def _annotation(entry: dict[str, Any], image: _Image, categories: dict[int, int]
         raise _RefusedError(
             f"category {category} is not in categories (avoid_class_remapping keeps the numbers as they are)"
         )
-    polygons = entry.get("segmentation") if reader.polygon_masks else None
-    for xy in polygons if isinstance(polygons, list) else []:
+    segmentation = entry.get("segmentation") if reader.polygon_masks or reader.pixelwise_masks else None
+    if isinstance(segmentation, dict) and reader.pixelwise_masks:
+        try:
+            image.runs.append((len(image.boxes), runs_of(segmentation.get("counts"))))
+        except ValueError as e:
+            raise _RefusedError(f"its segmentation: {e}") from None
+    for xy in segmentation if isinstance(segmentation, list) else []:
         if not isinstance(xy, list) or len(xy) % 2 or not all(map(_is_number, xy)):
             raise _RefusedError("its segmentation must be lists of x, y, x, y, ...")
         image.polygons.append((len(image.boxes), xy))
@@ -250,7 +288,8 @@ class Coco(Reader, name="readers.coco"):
 
     Outputs: bytes (uint8, 1-D), boxes (float32, (n, 4): x, y, width, height), labels (int32, (n,): 1 for the first of
     categories), then with ``polygon_masks`` polygons (int32, (p, 3): box, first vertex, vertex behind the last) and
-    vertices (float32, (v, 2)), then with ``image_ids`` the id (int32, (1,)).
+    vertices (float32, (v, 2)), with ``pixelwise_masks`` the label of every pixel (int32, HWC), then with ``image_ids``
+    the id (int32, (1,)).
     """
 
     aliases = ("coco_reader", "readers._coco")
@@ -272,15 +311,15 @@ class Coco(Reader, name="readers.coco"):
     images: Annotated[tuple[str, ...] | None, Arg("read these files, in this order")] = None
     polygon_masks: Annotated[bool, Arg("give polygons; those of crowds are run lengths and left out")] = False
     masks: Annotated[bool, Arg("the old name of polygon_masks", deprecated="polygon_masks")] = False
-    pixelwise_masks: Annotated[bool, Arg("give masks of pixels")] = False
+    pixelwise_masks: Annotated[bool, Arg("give the label of every pixel")] = False
     preprocessed_annotations: Annotated[str, Arg("folder of annotations that DALI has saved")] = ""
     save_preprocessed_annotations: Annotated[bool, Arg("save annotations for DALI")] = False
     save_preprocessed_annotations_dir: Annotated[str, Arg("where to")] = ""
 
     def check(self) -> None:
         super().check()
-        if self.pixelwise_masks:
-            raise SpecError("pixelwise_masks are not made here; use polygon_masks")
+        if self.pixelwise_masks and self.polygon_masks:
+            raise SpecError("pixelwise_masks and polygon_masks exclude each other")
         for name in ("preprocessed_annotations", "save_preprocessed_annotations", "save_preprocessed_annotations_dir"):
             if self.given(name):
                 raise SpecError(f"{name} is DALI's own format; give annotations_file")
@@ -289,13 +328,15 @@ class Coco(Reader, name="readers.coco"):
 
     @property
     def num_outputs(self) -> int:
-        return 3 + 2 * self.polygon_masks + self.image_ids
+        return 3 + 2 * self.polygon_masks + self.pixelwise_masks + self.image_ids
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         integers, floats = DALIDataType.INT32, DALIDataType.FLOAT
         out = [Spec((None,), DALIDataType.UINT8), Spec((None, 4), floats), Spec((None,), integers)]
         if self.polygon_masks:
             out += [Spec((None, 3), integers), Spec((None, 2), floats)]
+        if self.pixelwise_masks:
+            out.append(Spec((None, None, 1), integers, "HWC"))
         if self.image_ids:
             out.append(Spec((1,), integers))
         return tuple(out)

@@ -126,10 +126,37 @@ def npy(array: Any) -> bytes:
     return out.getvalue()
 
 
+def blob(seed: int) -> list[list[float]]:
+    """A polygon that goes round a point at random distances, partly out of the image, with double points."""
+    rng = np.random.default_rng(seed)
+    angle = np.sort(rng.uniform(0, 2 * np.pi, 40))
+    radius = rng.uniform(5, 60, 40)
+    x, y = 300 * rng.random() + radius * np.cos(angle), 77 * rng.random() + radius * np.sin(angle)
+    points = np.stack([x, y], axis=1).round(2)
+    return [np.concatenate([points[:20], points[19:]]).reshape(-1).tolist()]
+
+
+def compressed(runs: list[int]) -> str:
+    """Run lengths as COCO's text: five bits a character, differences to the run before the last."""
+    out = ""
+    for i, run in enumerate(runs):
+        rest = run - runs[i - 2] if i > 2 else run
+        while True:
+            bits, rest = rest & 31, rest >> 5
+            more = rest != (-1 if bits & 16 else 0)
+            out += chr(48 + bits + 32 * more)
+            if not more:
+                break
+    return out
+
+
 def annotations() -> dict[str, Any]:
     """Four images whose ids are not in order, small boxes, a crowd, polygons, categories that have to be numbered."""
     sizes = {9: (8, 6), 3: (10, 20), 5: (8, 6), 7: (333, 77)}
     names = {9: "a.jpg", 3: "b.jpg", 5: "c.jpg", 7: "sub/d.jpg"}
+
+    runs = [5000, 30, 47, 31, 46, 1, 200, 40, 9000, 3]
+    runs.append(77 * 333 - sum(runs))
 
     def annotation(image: int, category: int, box: list[float], segmentation: Any, crowd: int = 0) -> dict[str, Any]:
         return {"image_id": image, "category_id": category, "bbox": box, "segmentation": segmentation, "iscrowd": crowd,
@@ -137,7 +164,7 @@ def annotations() -> dict[str, Any]:
 
     return {
         "images": [{"id": i, "width": w, "height": h, "file_name": names[i]} for i, (w, h) in sizes.items()],
-        "categories": [{"id": 18}, {"id": 7}, {"id": 90}],
+        "categories": [{"id": 18}, {"id": 7}, {"id": 90}, {"id": 33}],
         "annotations": [
             annotation(9, 18, [1, 2, 3, 4], [[1, 2, 3, 4, 5, 6], [1, 1, 2, 2, 3, 3, 4, 4]]),
             annotation(9, 7, [0, 0, 0.05, 0.05], [[1, 1, 2, 2, 3, 3]]),
@@ -146,6 +173,10 @@ def annotations() -> dict[str, Any]:
             annotation(5, 7, [0, 0, 0.05, 0.05], [[1, 1, 2, 2, 3, 3]]),
             annotation(7, 90, [11.3, 0.7, 301.9, 55.5], [[11.3, 0.7, 313.2, 56.2, 100, 50.1]]),
             annotation(77, 90, [1, 1, 2, 2], []),
+            annotation(7, 7, [11.3, 0.7, 301.9, 55.5], blob(0), 0),
+            annotation(7, 18, [11.3, 0.7, 301.9, 55.5], blob(1) + blob(2), 0),
+            # a category of its own: DALI loses the run lengths of one that has polygons too
+            annotation(7, 33, [11.3, 0.7, 301.9, 55.5], {"counts": compressed(runs), "size": [77, 333]}, 1),
         ],
     }
 
@@ -261,6 +292,8 @@ CASES: list[tuple[str, int, int, dict[str, Any]]] = [  # reader, samples, batch,
     ("readers.coco", 4, 1, {**_COCO, "skip_empty": True, "include_iscrowd": False, "avoid_class_remapping": True}),
     ("readers.coco", 4, 2, {**_COCO, "polygon_masks": True, "image_ids": True}),
     ("readers.coco", 4, 2, {**_COCO, "polygon_masks": True, "ratio": True, "include_iscrowd": False}),
+    ("readers.coco", 4, 1, {**_COCO, "pixelwise_masks": True}),
+    ("readers.coco", 4, 2, {**_COCO, "pixelwise_masks": True, "avoid_class_remapping": True, "image_ids": True}),
     ("readers.coco", 3, 1, {**_COCO, "images": ["sub/d.jpg", "a.jpg"], "ltrb": True}),
     ("readers.coco", 8, 1, {**_COCO, "shuffle_after_epoch": True}),
     ("readers.numpy", 6, 1, {"file_root": "@npy"}),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError, SpecError
@@ -132,7 +133,7 @@ def test_arguments(root: Path) -> None:
     with pytest.raises(JobError, match="cannot be read"):
         Coco(annotations_file=str(root / "none.json")).open()
     wrong: list[dict[str, Any]] = [
-        {"pixelwise_masks": True},
+        {"pixelwise_masks": True, "polygon_masks": True},
         {"preprocessed_annotations": "x"},
         {"images": ()},
     ]
@@ -147,3 +148,43 @@ def test_fingerprint(root: Path) -> None:
     assert reader(root, changed(("annotations", 0, "bbox"), [1, 1, 2, 3])).open().fingerprint() != first
     (root / "images" / "1.jpg").write_bytes(b"another")
     assert reader(root, GOOD).open().fingerprint() != first
+
+
+def test_masks(root: Path) -> None:
+    square = [[1, 1, 3, 1, 3, 3, 1, 3]]
+    document = changed(("annotations", 0, "segmentation"), square)
+    crowd = {"counts": [4, 4, 24], "size": [4, 8]}
+    document["annotations"].append({"image_id": 1, "category_id": 7, "bbox": [0, 0, 2, 2], "segmentation": crowd})
+    r = reader(root, document, pixelwise_masks=True)
+    _, _, _, masks = fetch(r, open_reader(r), [0])[0]
+    expected = np.zeros((4, 8, 1), np.int32)
+    expected[1:3, 1:3] = 1
+    expected[:, 1] = 1  # the crowd, down the second column (DALI leaves it out beside polygons of its label)
+    np.testing.assert_array_equal(masks.sample(0), expected)
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [
+        [[1e12, 0, 1, 1, 2, 2]],
+        [[0, 0, 3e6, 0, 0, 1] * 3],
+        {"counts": "\n"},
+        {"counts": "P"},
+        {"counts": "oooooooooo0"},
+        {"counts": "O"},
+        {"counts": [1, -1]},
+        {"counts": [1.5]},
+        {"size": [4, 8]},
+    ],
+)
+def test_masks_that_cannot_be(root: Path, segmentation: Any) -> None:
+    r = reader(root, changed(("annotations", 0, "segmentation"), segmentation), pixelwise_masks=True)
+    (data, *_), rejects = fetch(r, open_reader(r), range(3))
+    assert [(x.slot, x.code) for x in rejects] == [(0, "corrupt_record")]
+    assert content(data)[1:] == [b"2", b"3"]
+
+
+def test_a_mask_of_a_huge_image_is_refused(root: Path) -> None:
+    r = reader(root, changed(("images", 1, "width"), 2**30), pixelwise_masks=True)
+    _, rejects = fetch(r, open_reader(r), range(3))
+    assert [(x.slot, x.code) for x in rejects] == [(0, "too_large")]
