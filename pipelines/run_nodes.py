@@ -144,11 +144,12 @@ def finish_late(run: Run, env: Env) -> None:
 def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: Run) -> Samples:
     if inputs:
         return inputs[0].samples
-    if node.id in run.reader_samples:
-        return run.reader_samples[node.id]
-    if node.samples_of is not None:
+    if node.id not in run.reader_samples and node.samples_of is not None:
         return env[node.samples_of].samples
-    return run.samples
+    samples = run.reader_samples.get(node.id, run.samples)
+    # What an earlier node dropped must not come back: inputs and arguments of one kernel hold the same samples.
+    gone = np.isin(samples.slot, [d.slot for d in run.dropped])
+    return samples.take(~gone) if gone.any() else samples
 
 
 def _placed(batch: Batch, node: Node, run: Run) -> Batch:

@@ -153,3 +153,32 @@ def test_parts_of_several_machines_make_the_same_data_set(spec: Path) -> None:
 def test_a_part_that_does_not_exist_is_refused(spec: Path) -> None:
     with pytest.raises(SpecError, match="from 0 to 2"):
         run_job(spec, part=(3, 3))
+
+
+def test_what_a_reader_drops_is_missing_in_everything_that_is_computed_beside_it(tmp_path: Path) -> None:
+    names = [f"{i:02d}.bin" for i in range(20)]
+    for name in names:
+        (tmp_path / name).write_bytes(b"x")
+    absent = [3, 4, 11]
+    lines = [f"{name}{'.gone' if i in absent else ''} {i}" for i, name in enumerate(names)]
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"""
+version: 1
+name: job
+pipeline: {{batch_size: 8, num_threads: 2, device: cpu, seed: 3}}
+graph:
+  - {{op: readers.file, file_list: {tmp_path}/list.txt, out: [x, label]}}
+  - {{op: random.uniform, range: [0, 1], out: u}}
+  - {{op: expr, expr: label * 10 + u, out: sum}}
+outputs: {{label: label, u: u, sum: sum}}
+write: {{writer: numpy, path: {tmp_path}/out, fields: {{label: {{}}, u: {{}}, sum: {{}}}}}}
+""")
+    assert run_job(spec).exit_code == REJECTS
+    label, u, total = (
+        np.load(tmp_path / "out" / f"job-00000-of-00001.{k}.npy").reshape(-1) for k in ("label", "u", "sum")
+    )
+    assert label.tolist() == [i for i in range(20) if i not in absent]
+    np.testing.assert_allclose(total, label * 10 + u, rtol=1e-6)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert [r["position"] for r in rows] == absent
