@@ -221,15 +221,15 @@ def _convert(value, dst, f):
 def _convert_compiled(value, dst, f):
     if f is types.none:
         return lambda value, dst, f: value
-    return lambda value, dst, f: _put((np.float32(value) - f[0]) * f[1] + f[2], dst)
+    return lambda value, dst, f: put((np.float32(value) - f[0]) * f[1] + f[2], dst)
 
 
-def _put(value, dst):
+def put(value, dst):
     """A float32 as the element type of ``dst``: rounded half away from zero and saturated (compiled below)."""
 
 
-@overload(_put)
-def _put_compiled(value, dst):
+@overload(put)
+def put_compiled(value, dst):
     if dst.dtype == types.float32:
         return lambda value, dst: value
     if dst.dtype == types.uint16:

@@ -1,0 +1,61 @@
+// rotate and warp_affine (ops/warp.py): a thread makes one output pixel.
+#include "convert.cuh"
+
+enum Geometry { FRAMES, ROWS, COLUMNS, CHANNELS, HEIGHT, WIDTH, FIELDS };
+
+// The integer below `value`, kept within one step outside of 0 ... limit - 1.
+__device__ __forceinline__ int cell(double value, int limit) {
+    return static_cast<int>(floor(fmin(fmax(value, -2.0), limit + 1.0)));
+}
+
+__device__ __forceinline__ int clamp(int i, int limit) { return i < 0 ? 0 : i >= limit ? limit - 1 : i; }
+
+// grid (tiles, samples); `matrices` [N][2][3] map the output's pixel centres (x, y, 1) to the input.
+template <typename In, typename Out>
+__global__ void warp(const In* source, const long long* base, const long long* geometry, const double* matrices,
+                     int linear, int filled, float fill, Out* target, const long long* out_base) {
+    const int sample = blockIdx.y;
+    geometry += static_cast<long long>(sample) * FIELDS;
+    const double* m = matrices + static_cast<long long>(sample) * 6;
+    const int rows = static_cast<int>(geometry[ROWS]), columns = static_cast<int>(geometry[COLUMNS]);
+    const int channels = static_cast<int>(geometry[CHANNELS]);
+    const long long height = geometry[HEIGHT], width = geometry[WIDTH];
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= geometry[FRAMES] * height * width) return;
+    const In* image = source + base[sample] + i / (height * width) * rows * columns * channels;
+    Out* out = target + out_base[sample] + i * channels;
+    const double u = i % width + 0.5, v = i / width % height + 0.5;
+    const double sx = m[0] * u + m[1] * v + m[2], sy = m[3] * u + m[4] * v + m[5];
+    if (!linear) {
+        const int x = cell(sx, columns), y = cell(sy, rows);
+        const bool outside = filled && (x < 0 || y < 0 || x >= columns || y >= rows);
+        const In* at = image + (static_cast<long long>(clamp(y, rows)) * columns + clamp(x, columns)) * channels;
+        for (int c = 0; c < channels; ++c)
+            out[c] = saturate<Out>(outside ? fill : static_cast<float>(plain(at[c])));
+        return;
+    }
+    const double px = sx - 0.5, py = sy - 0.5;
+    const int x = cell(px, columns), y = cell(py, rows);
+    // Far outside every corner is the same; the weights then count for nothing.
+    const float fx = static_cast<float>(fmin(fmax(px - x, 0.0), 1.0));
+    const float fy = static_cast<float>(fmin(fmax(py - y, 0.0), 1.0));
+    const bool west = x >= 0 && x < columns, east = x + 1 >= 0 && x + 1 < columns;
+    const bool north = y >= 0 && y < rows, south = y + 1 >= 0 && y + 1 < rows;
+    const long long left = clamp(x, columns), right = clamp(x + 1, columns);
+    const long long top = static_cast<long long>(clamp(y, rows)) * columns;
+    const long long bottom = static_cast<long long>(clamp(y + 1, rows)) * columns;
+    for (int c = 0; c < channels; ++c) {
+        float a = static_cast<float>(plain(image[(top + left) * channels + c]));
+        float b = static_cast<float>(plain(image[(top + right) * channels + c]));
+        float d = static_cast<float>(plain(image[(bottom + left) * channels + c]));
+        float e = static_cast<float>(plain(image[(bottom + right) * channels + c]));
+        if (filled) {
+            if (!(west && north)) a = fill;
+            if (!(east && north)) b = fill;
+            if (!(west && south)) d = fill;
+            if (!(east && south)) e = fill;
+        }
+        const float upper = a + (b - a) * fx, lower = d + (e - d) * fx;
+        out[c] = saturate<Out>(upper + (lower - upper) * fy);
+    }
+}
