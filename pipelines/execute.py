@@ -98,13 +98,19 @@ class Options:
     gpu_queue: int = 2
     lanes: int = 3
     """Batches in flight on a GPU."""
-    launchers: int = 2
-    """Threads that launch them: while one waits in a call that blocks (JPEG engines), another goes on."""
     to_host: bool = True
     """Bring the outputs of GPU nodes back to the host (writers need them there)."""
     policy: str = "skip"
     """What a sample that fails costs: ``skip`` itself, ``fail`` the run, ``replace`` takes a neighbour's place."""
     rng: str = "philox"
+    inline: bool = False
+    """Compute a graph of nothing but numbers in the thread that asks: it takes less than handing it to another."""
+
+
+def is_light(plan: Plan) -> bool:
+    """Nothing in the plan reads, decodes or runs code of the user's: all of it is arithmetic on a few numbers."""
+    light = all(s.kind == "whole" for s in plan.steps)
+    return light and all(not n.op.per_batch or n.op.name == "external_source" for n in plan.graph.nodes)
 
 
 class Engine:
@@ -127,6 +133,9 @@ class Engine:
         """Where finished batches wait to be taken."""
         self._threads: list[threading.Thread] = []
         self._started = False
+        self.inline = options.inline and is_light(plan)
+        """Batches are computed in the caller's thread."""
+        self._inline_number = 0
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -135,6 +144,8 @@ class Engine:
         if self._started:
             return
         self._started = True
+        if self.inline:
+            return
         lanes = {i: self._open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if lanes:
             # The launching thread lets go of the GIL hundreds of times a batch; with Python's 5 ms, readers' threads
@@ -232,6 +243,8 @@ class Engine:
     def __next__(self) -> Iteration:
         """The next finished batch. Raises StopIteration at the end of the schedule, or what ended the run."""
         self.start()
+        if self.inline:
+            return self._finish(self._run_inline())
         try:
             iteration = self.delivery.get()
         except Closed:
@@ -285,19 +298,32 @@ class Engine:
         staging = pinned_empty if self._feeds_device(step) else None
         while True:
             it = inbox.get()
-            began = time.perf_counter()
-            run = self._run(it, allocate_staging=staging, pool=self._pool, observe=self._observer(name, it.number))
-            env = {e: it.env[e] for e in step.needs}
-            if any(n.op.per_batch for n in step.nodes):
-                # Cutting a reader's batch in two would hide nothing: what it raises ends the run.
-                results = guarded(step.nodes, env, run, step.gives, lambda problem, _: problem)
-            else:
-                results = guarded(step.nodes, env, run, step.gives, self._raised)
-            it.env |= results
-            it.dropped += run.dropped
-            self._forget(it, step)
-            self.stats.busy(name, time.perf_counter() - began)
+            self._whole(it, name, step, staging)
             out.put(it)
+
+    def _whole(self, it: Iteration, name: str, step: Step, staging: Any) -> None:
+        began = time.perf_counter()
+        run = self._run(it, allocate_staging=staging, pool=self._pool, observe=self._observer(name, it.number))
+        env = {e: it.env[e] for e in step.needs}
+        if any(n.op.per_batch for n in step.nodes):
+            # Cutting a reader's batch in two would hide nothing: what it raises ends the run.
+            results = guarded(step.nodes, env, run, step.gives, lambda problem, _: problem)
+        else:
+            results = guarded(step.nodes, env, run, step.gives, self._raised)
+        it.env |= results
+        it.dropped += run.dropped
+        self._forget(it, step)
+        self.stats.busy(name, time.perf_counter() - began)
+
+    def _run_inline(self) -> Iteration:
+        """The next batch, computed by the caller."""
+        request = next(self._schedule)
+        samples, per_reader = self.feed.samples(request)
+        it = Iteration(self._inline_number, request, samples, per_reader, samples)
+        self._inline_number += 1
+        for i, step in enumerate(self.plan.steps):
+            self._whole(it, f"{i:02d}:{step.name}", step, None)
+        return it
 
     def _feeds_device(self, step: Step) -> bool:
         """Fetched bytes of this step are uploaded: they belong in page-locked memory."""
@@ -355,7 +381,7 @@ class Engine:
     def _launch(
         self, name: str, step: Step, lanes: Channel[Any], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
-        with ThreadPoolExecutor(self.options.launchers, thread_name_prefix=name) as launchers:
+        with ThreadPoolExecutor(launcher_count(step), thread_name_prefix=name) as launchers:
             while True:
                 it = inbox.get()
                 it.lane = lanes.get()
