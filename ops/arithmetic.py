@@ -154,6 +154,9 @@ class _Aligned:
 
 def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
     """Broadcast all samples at once. Those that do not broadcast are rejected, and counted as empty."""
+    first = batches[0]
+    if all(b.shapes is first.shapes or np.array_equal(b.shapes, first.shapes) for b in batches[1:]):
+        return _Aligned([b.shapes for b in batches], first.shapes, _layout([(b.layout, b.ndim) for b in batches]))
     ndim = max(b.ndim for b in batches)
     shapes = [np.pad(b.shapes, ((0, 0), (ndim - b.ndim, 0)), constant_values=1) for b in batches]
     out = np.ones_like(shapes[0])

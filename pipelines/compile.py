@@ -10,6 +10,7 @@ from ..ops.rng import seed_sequence
 from .fuse import fuse
 from .graph import Graph, Node
 from .infer import infer
+from .join_arithmetic import join_arithmetic
 from .place import Target, place
 from .prune import prune
 from .schedule import Step, schedule
@@ -76,6 +77,8 @@ def compile_graph(graph: Graph, target: Target, seed: int = 0, *, fusing: bool =
     graph = verify(prune(verify(graph, "building")), "prune")
     graph = verify(infer(graph), "infer")
     graph = verify(place(graph, target), "place")
+    if fusing:
+        graph = verify(join_arithmetic(graph), "join_arithmetic")
     seeds = assign_seeds(graph, seed)
     fused: tuple[str, ...] = ()
     if fusing:

@@ -278,6 +278,7 @@ class Pipeline:
                 to_host=False,
                 policy=self._on_error,
                 rng=self._rng,
+                inline=True,
             )
             schedule = self._endless() if self._self_driven else self._asked()
             self._engine = Engine(plan, EndlessFeed(self._sources), schedule, options, self._stats)
