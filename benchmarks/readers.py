@@ -1,6 +1,6 @@
 """Records a second without decoding: this package's readers, `tfrecord` and `webdataset`, interleaved in one run.
 
-    python benchmarks/readers.py [--images FOLDER] [--records 4000] [--rounds 5] [--batch 256]
+    python benchmarks/readers.py [--images FOLDER] [--records 4000] [--rounds 5] [--batch 256] [--threads 2]
 
 Every reader delivers the bytes of each image and its label. Ours gives whole batches (views of the mapped file, as the
 engine uses them), and is also shown with a copy into a buffer (what happens on the way to a GPU) and with the checksums
@@ -17,6 +17,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def make_data(folder: Path, images: list[bytes], records: int) -> None:
     writer.close()
 
 
-def ours(reader: Reader, batch: int, copied: bool = False) -> Callable[[], int]:
+def ours(reader: Reader, batch: int, pool: Executor, copied: bool = False) -> Callable[[], int]:
     reader.check()
     source = reader.open()
     order = reader.order(len(source))
@@ -66,7 +67,7 @@ def ours(reader: Reader, batch: int, copied: bool = False) -> Callable[[], int]:
         total = 0
         for start in range(0, len(source), batch):
             samples = order.samples(start, min(batch, len(source) - start), source)
-            context = Context(op=reader, stage="cpu", samples=samples, source=source)
+            context = Context(op=reader, stage="cpu", samples=samples, source=source, pool=pool)
             if copied:
                 context.allocate_staging = lambda nbytes: buffer[:nbytes]
             batches = reader.cpu(context)
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=2, help="of our readers; the packages have one")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     images = [p.read_bytes() for p in sorted(options.images.glob("*.JPEG"))]
@@ -118,7 +120,8 @@ def main() -> None:
         rng = np.random.default_rng(0)
         images = [rng.bytes(int(n)) for n in rng.normal(110_000, 30_000, 200).clip(5_000)]
     features = {"image": "string", "label": "int64"}
-    with tempfile.TemporaryDirectory() as name:
+    # the calling thread works too
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(max(1, options.threads - 1)) as pool:
         folder = Path(name)
         make_data(folder, images, options.records)
         tf, tar, db = str(folder / "data.tfrecord"), str(folder / "data.tar"), str(folder / "lmdb")
@@ -126,23 +129,26 @@ def main() -> None:
             "tfrecord package (no checksums)": (tfrecord_loader(folder), ""),
             "webdataset package": (webdataset(folder), ""),
             "lmdb package (cursor)": (lmdb_cursor(folder), ""),
-            "readers.tfrecord, checksums": (ours(TFRecord(path=tf, features=features), options.batch), "tfrecord"),
+            "readers.tfrecord, checksums": (
+                ours(TFRecord(path=tf, features=features), options.batch, pool),
+                "tfrecord",
+            ),
             "readers.tfrecord, no checksums": (
-                ours(TFRecord(path=tf, features=features, check_crc=False), options.batch),
+                ours(TFRecord(path=tf, features=features, check_crc=False), options.batch, pool),
                 "tfrecord",
             ),
             "readers.tfrecord, no checksums, copied": (
-                ours(TFRecord(path=tf, features=features, check_crc=False), options.batch, copied=True),
+                ours(TFRecord(path=tf, features=features, check_crc=False), options.batch, pool, copied=True),
                 "tfrecord",
             ),
-            "readers.webdataset": (ours(WebDataset(paths=tar, ext=("jpg", "cls")), options.batch), "webdataset"),
+            "readers.webdataset": (ours(WebDataset(paths=tar, ext=("jpg", "cls")), options.batch, pool), "webdataset"),
             "readers.webdataset, copied": (
-                ours(WebDataset(paths=tar, ext=("jpg", "cls")), options.batch, copied=True),
+                ours(WebDataset(paths=tar, ext=("jpg", "cls")), options.batch, pool, copied=True),
                 "webdataset",
             ),
-            "readers.lmdb": (ours(LMDB(path=db), options.batch), "lmdb"),
-            "readers.lmdb, copied": (ours(LMDB(path=db), options.batch, copied=True), "lmdb"),
-            "readers.file": (ours(File(file_root=str(folder / "files")), options.batch), ""),
+            "readers.lmdb": (ours(LMDB(path=db), options.batch, pool), "lmdb"),
+            "readers.lmdb, copied": (ours(LMDB(path=db), options.batch, pool, copied=True), "lmdb"),
+            "readers.file": (ours(File(file_root=str(folder / "files")), options.batch, pool), ""),
         }
         rates: dict[str, list[float]] = {label: [] for label in runs}
         for round_ in range(options.rounds + 1):
@@ -154,7 +160,8 @@ def main() -> None:
                 if round_:  # the first warms caches up and compiles
                     rates[label].append(records / seconds)
     size = statistics.mean(map(len, images))
-    print(f"{options.records} records of {size:.0f} bytes, batches of {options.batch}, medians of {options.rounds}\n")
+    print(f"{options.records} records of {size:.0f} bytes, batches of {options.batch}, {options.threads} threads,")
+    print(f"medians of {options.rounds} rounds\n")
     print(f"{'reader':42} {'records/s':>12} {'GB/s':>7} {'lowest':>10} {'highest':>10}  against the package")
     base = {
         "tfrecord": "tfrecord package (no checksums)",
