@@ -128,6 +128,11 @@ class Operator:
         """How many outputs this instance has."""
         return 1
 
+    @property
+    def waits(self) -> bool:
+        """Launching its GPU kernel may hold the launching thread until the device is done."""
+        return False
+
     def check(self) -> None:
         """Raises SpecError where the arguments contradict each other; called once, before anything runs."""
 

@@ -86,6 +86,10 @@ class ImageDecoder(Operator, abstract=True):
             self.max_pixels,
         )
 
+    @property
+    def waits(self) -> bool:
+        return self.jpeg_decoder == "nvjpeg"
+
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
         """What is cut out of each image; None for all of it."""
         return None

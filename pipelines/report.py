@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.device import Lane
-from .execute import Engine
+from .execute import Engine, launcher_count
 from .graph import Merge, Split
 
 SCHEMA_VERSION = 1
@@ -143,6 +143,7 @@ def _loads(
                 )
             )
         elif step.kind == "device":
+            launching = busy / seconds / launcher_count(step)
             gpu = sum(o["gpu_seconds"] for o in mine)
             worst = _worst(mine, "gpu_seconds")
             loads.append(
@@ -157,9 +158,8 @@ def _loads(
             loads.append(
                 Load(
                     "launching",
-                    busy / seconds / engine.options.launchers,
-                    "Launching GPU work holds the job back: its threads were busy "
-                    f"{_percent(busy / seconds / engine.options.launchers)} of the time.",
+                    launching,
+                    f"Launching GPU work holds the job back: its threads were busy {_percent(launching)} of the time.",
                     "A larger batch_size.",
                 )
             )
