@@ -1,7 +1,7 @@
-"""Random numbers: random.coin_flip, random.uniform, random.normal, random.choice, and DALI's older names of them.
+"""Random numbers: random.coin_flip, uniform, normal, beta and choice, and DALI's older names of them.
 
 Each element of each sample draws from its own part of the sample's stream (`rng`), so that the results are functions
-of (seed, operator, sample), and with ``rng: dali`` those of DALI 2.4.
+of (seed, operator, sample), and with ``rng: dali`` those of DALI 2.4 (except beta's).
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class Elements:
 
     def __init__(self, ctx: Context, counts: I64) -> None:
         self.counts = counts
-        self._streams = ctx.streams()
+        self.streams = ctx.streams()
 
     def draws(self, count: int, skip: int = _SKIP) -> U32:
         """The first draws of each element, uint32[T, count]; elements begin ``skip`` draws apart."""
         from .philox_cpu import element_draws
 
         out = np.empty((int(self.counts.sum()), count), np.uint32)
-        element_draws(np.uint64(self._streams.key), self._streams.sequence, self.counts, skip, out)
+        element_draws(np.uint64(self.streams.key), self.streams.sequence, self.counts, skip, out)
         return out
 
     def wide_draws(self, count: int, skip: int = _SKIP) -> npt.NDArray[np.uint64]:
@@ -225,6 +225,38 @@ def _box_muller(pair: F32 | F64) -> npt.NDArray[Any]:
     turn = first.dtype.type(2 * np.pi)
     result: npt.NDArray[Any] = np.sqrt(first.dtype.type(-2) * np.log(first)) * np.cos(turn * second)
     return result
+
+
+class Beta(Random, name="random.beta"):
+    """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
+
+    dtypes: ClassVar[tuple[DALIDataType, ...]] = (DALIDataType.FLOAT, DALIDataType.FLOAT64)
+    example: ClassVar[str] = "{op: random.beta, alpha: 0.4, beta: 0.4, out: share}"
+
+    alpha: Annotated[float, Arg("first parameter, positive", per_sample=True)] = 1.0
+    beta: Annotated[float, Arg("second parameter, positive", per_sample=True)] = 1.0
+
+    def check(self) -> None:
+        Random.check(self)
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if not (value > 0 and np.isfinite(value)):
+                raise SpecError(f"{name} must be positive, got {value}")
+
+    def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        from .random_beta_cpu import beta_variates
+
+        parameters = []
+        for name in ("alpha", "beta"):
+            value = ctx.arg(name, np.float64)
+            bad = ~((value > 0) & np.isfinite(value))
+            _reject(ctx, bad, name + " must be positive, got {}", value)
+            parameters.append(np.where(bad, 1.0, value))
+        alpha, beta = parameters
+        out = np.empty(int(elements.counts.sum()), np.float64)
+        streams = elements.streams
+        beta_variates(np.uint64(streams.key), streams.sequence, elements.counts, _SKIP, alpha, beta, out)
+        return out
 
 
 class Choice(Operator, name="random.choice"):

@@ -105,6 +105,30 @@ def test_distributions() -> None:
     np.testing.assert_allclose(share, [0.125, 0.25, 0.25, 0.25, 0.125], atol=0.01)
 
 
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (2.0, 3.0), (0.4, 0.4), (0.01, 0.02), (30.0, 0.5)])
+def test_beta_has_its_moments(alpha: float, beta: float) -> None:
+    op = operator("random.beta", alpha=alpha, beta=beta, shape=[1000], dtype="FLOAT64")
+    values = run(op, Samples.numbered(50))[0].data
+    assert ((values >= 0) & (values <= 1)).all()
+    total, mean = alpha + beta, alpha / (alpha + beta)
+    variance = mean * (1 - mean) / (total + 1)
+    assert abs(values.mean() - mean) < 5 * np.sqrt(variance / len(values))
+    assert abs(values.var() - variance) < 5 * np.sqrt(((values - mean) ** 4).mean() / len(values))
+    third = mean * (alpha + 1) / (total + 1) * (alpha + 2) / (total + 2)  # the raw moment of order 3
+    assert abs((values**3).mean() - third) < 5 * (values**3).std() / np.sqrt(len(values))
+
+
+def test_beta_by_sample() -> None:
+    samples = Samples.numbered(3)
+    given = Batch.from_dense(np.array([0.5, 200.0, -1.0], np.float32), "", samples)
+    out, ctx = run(operator("random.beta", inputs=("alpha",), shape=[50]), samples, alpha=given)
+    assert out.dtype == np.float32
+    assert out.dense()[1].min() > 0.9
+    assert [(r.slot, r.code) for r in ctx.rejects] == [(2, "bad_argument")]
+    alone, _ = run(operator("random.beta", alpha=200.0, shape=[50]), samples.take(slice(1, 2)))
+    np.testing.assert_array_equal(alone.sample(0), out.sample(1))
+
+
 def test_probabilities_of_zero_and_one_are_certain() -> None:
     samples = Samples.numbered(100)
     assert not run(operator("random.coin_flip", probability=0, shape=[1000]), samples)[0].data.any()
@@ -171,6 +195,8 @@ def test_choice_of_scalars_ragged_lists_and_nothing() -> None:
         ("uniform", {"range": [0, 1], "values": [1, 2]}),
         ("uniform", {"values": []}),
         ("choice", {"p": [0.5, 0.2]}),
+        ("beta", {"alpha": 0.0}),
+        ("beta", {"dtype": "INT32"}),
     ],
 )
 def test_impossible_arguments_are_refused(name: str, arguments: dict[str, Any]) -> None:
