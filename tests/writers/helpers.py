@@ -23,7 +23,7 @@ class Keys:
     def origin(self, index: int) -> Origin:
         if index % 7 == 3:
             return Origin(f"../../../etc/passwd{index % 2}", "hostile")
-        if index % 11 == 5:
+        if index % 4 == 1:
             return Origin("same/name.jpg", "twice")
         return Origin(f"n{index % 3:02d}/img.{index:04d}.JPEG", f"/data/n{index % 3:02d}", offset=index)
 
