@@ -18,7 +18,7 @@ from tfrecord import example_pb2
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from dali_run.ops.base import Spec
-from dali_run.ops.batch import Batch
+from dali_run.ops.batch import Batch, Origin
 from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.writers.base import FieldConfig, find_writer, make_writer, writers
@@ -156,9 +156,7 @@ def test_tar_headers_and_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["", "some/folder/", "f" * 120 + "/", "d" * 190 + "/"])
 def test_tar_takes_long_names(tmp_path: Path, length: int, folder: str) -> None:
     class Long:
-        def origin(self, index: int) -> object:
-            from dali_run.ops.batch import Origin
-
+        def origin(self, index: int) -> Origin:
             return Origin(folder + "k" * (length - 1) + str(index), "")
 
     base = samples_of([0, 1])
@@ -213,9 +211,7 @@ def test_lmdb_trees_of_every_shape(tmp_path: Path, n: int, size: int, width: int
     order = rng.permutation(n)
 
     class Named:
-        def origin(self, index: int) -> object:
-            from dali_run.ops.batch import Origin
-
+        def origin(self, index: int) -> Origin:
             return Origin(f"{order[index]:0{width}d}", "")
 
     base = samples_of(np.arange(n))
@@ -417,3 +413,31 @@ def test_lmdb_raw_takes_one_field() -> None:
     check({"a": FieldConfig("keep")}, {})
     with pytest.raises(SpecError, match="stores one field, got 2"):
         check({"a": FieldConfig("keep"), "b": FieldConfig()}, {})
+
+
+def test_lmdb_branches_have_two_children(tmp_path: Path) -> None:
+    """Long keys make small branches: every number of leaves around the sizes of a branch and of two."""
+    for n in range(60, 160, 4):
+        keys = [f"{k:0480d}" for k in range(n)]
+
+        class Named:
+            def __init__(self, names: list[str]) -> None:
+                self.names = names
+
+            def origin(self, index: int) -> Origin:
+                return Origin(self.names[index], "")
+
+        base = samples_of(np.arange(n))
+        samples = type(base)(base.slot, base.position, base.epoch, base.index, Named(keys))
+        batch = Batch.from_dense(np.arange(n, dtype=np.uint8)[:, None], "", samples)
+        config = WriteConfig(tmp_path / str(n), "x", "lmdb", {"key": "sample"}, fields={"v": FieldConfig("keep")})
+        with Output.open(config, {}, total=n) as out:
+            out.add(0, n, samples, {"v": batch})
+            out.finish()
+        path = tmp_path / str(n) / "x-00000-of-00001.lmdb"
+        assert read_lmdb(path) == {k.encode(): bytes([i]) for i, k in enumerate(keys)}
+        data = np.frombuffer((path / "data.mdb").read_bytes(), np.uint8).reshape(-1, 4096)
+        branches = data[data[:, 10] == 1]
+        assert len(branches)
+        children = (branches[:, 12].astype(int) + 256 * branches[:, 13] - 16) // 2
+        assert children.min() >= 2
