@@ -439,5 +439,5 @@ def test_lmdb_branches_have_two_children(tmp_path: Path) -> None:
         data = np.frombuffer((path / "data.mdb").read_bytes(), np.uint8).reshape(-1, 4096)
         branches = data[data[:, 10] == 1]
         assert len(branches)
-        children = (branches[:, 12].astype(int) + 256 * branches[:, 13] - 16) // 2
+        children = (branches[:, 12:14].copy().view("<u2")[:, 0].astype(int) - 16) // 2
         assert children.min() >= 2
