@@ -62,10 +62,10 @@ class Expr(Operator, name="expr"):
         return Spec(_broadcast_specs(specs), dtype, _layout([(s.layout, s.ndim) for s in specs]))
 
     def cpu(self, ctx: Context, *batches: Batch) -> Batch:
-        what = self._typed(tuple(zip(self._names(len(batches)), (b.dtype for b in batches), strict=True)))
+        names = self._names(len(batches))
+        what = self._typed(tuple(zip(names, (b.dtype for b in batches), strict=True)))
         given = _aligned(ctx, batches)
         out = Batch.allocate(ctx.empty, given.out, what.dtype, given.layout, ctx.samples)
-        names = self._names(len(batches))
         with np.errstate(all="ignore"):
             if all(given.full[k] or given.scalar[k] for k in range(len(batches))):
                 _flat(what, names, batches, given, out)
@@ -86,13 +86,18 @@ class Expr(Operator, name="expr"):
         names = self.names or _LETTERS[:inputs]
         if len(names) != inputs:
             raise SpecError(f"names {len(names)} inputs, got {inputs}")
-        missing = set(expression.names(expression.parse(self.expr))) - set(names)
+        missing = _used(self.expr) - set(names)
         if missing:
             raise SpecError(f"{min(missing)!r} in the expression names no input")
         return names
 
     def _typed(self, dtypes: tuple[tuple[str, np.dtype[Any]], ...]) -> Typed:
         return _typed(self.expr, dtypes)
+
+
+@lru_cache(1024)
+def _used(text: str) -> frozenset[str]:
+    return frozenset(expression.names(expression.parse(text)))
 
 
 @lru_cache(1024)
@@ -146,9 +151,9 @@ class _Aligned:
         self.shapes = shapes
         self.out = out
         self.layout = layout
-        self.full = [bool((s == out).all()) for s in shapes]
+        self.full = [s is out or bool((s == out).all()) for s in shapes]
         """Every sample has the shape of the result."""
-        self.scalar = [bool((s == 1).all()) for s in shapes]
+        self.scalar = [s.shape[1] == 0 or bool((s == 1).all()) for s in shapes]
         """Every sample is one value."""
 
 

@@ -132,7 +132,8 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Bytes of the samples (gaps not counted)."""
-        return int(self.sizes.sum()) * self.dtype.itemsize
+        elements = len(self.shapes) if self.shapes.shape[1] == 0 else int(self.sizes.sum())
+        return elements * self.dtype.itemsize
 
     @property
     def is_uniform(self) -> bool:
@@ -142,6 +143,8 @@ class Batch:
     @property
     def is_packed(self) -> bool:
         """Samples follow each other without gaps."""
+        if len(self.offsets) < 2:
+            return True
         sizes = self.sizes
         return bool((self.offsets[1:] == self.offsets[:-1] + sizes[:-1]).all())
 

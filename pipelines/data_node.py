@@ -128,7 +128,7 @@ def natural_type(value: Any) -> DALIDataType:
     array = np.asarray(value)
     if array.dtype == np.float64:
         return DALIDataType.FLOAT
-    if array.dtype == np.int64 and array.size and -(2**31) <= array.min() and array.max() < 2**31:
+    if array.dtype == np.int64 and array.size and array.min() >= -(2**31) and array.max() < 2**31:
         return DALIDataType.INT32
     return from_numpy(array.dtype)
 

@@ -147,6 +147,8 @@ def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: Run) -> Samples
     if node.id not in run.reader_samples and node.samples_of is not None:
         return env[node.samples_of].samples
     samples = run.reader_samples.get(node.id, run.samples)
+    if not run.dropped:
+        return samples
     # What an earlier node dropped must not come back: inputs and arguments of one kernel hold the same samples.
     gone = np.isin(samples.slot, [d.slot for d in run.dropped])
     return samples.take(~gone) if gone.any() else samples
