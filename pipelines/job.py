@@ -26,7 +26,7 @@ from .place import Target, resolve_target
 from .report import build_report
 from .spec import Settings, Spec
 from .stats import Stats
-from .warm_up import warm_up
+from .warm_up import rehearse, warm_up
 
 CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
@@ -230,7 +230,8 @@ class _Run:
         self.writing = 0.0
         self.read = self.rejected = 0
         progress(Progress(0, self.total, 0, time.perf_counter()))
-        self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, prepared.spec.pipeline.rng)
+        rng = prepared.spec.pipeline.rng
+        self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, rng, lambda given: rehearse(config, given))
         self.began = time.perf_counter()
         options = options_of(prepared.spec, prepared.plan.target)
         requests = feed.requests(prepared.spec.pipeline.batch_size, self.first)

@@ -1,14 +1,22 @@
 """Warm up: compile the host's kernels before the clock starts, by running the chain on very few samples.
 
 The first run on a machine compiles for seconds (Numba keeps the result on disk). Without this the time would be booked
-to whichever operator came first, and every worker would wait for it.
+to whichever operator came first, and every worker would wait for it; or to the writer, and the report would blame the
+storage.
 """
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from ..ops.batch import Batch
 from ..readers.base import Reader
+from ..writers.base import Records, ShardFiles
+from ..writers.shards import WriteConfig
 from .compile import Plan
 from .execute import Feed, Request
 from .run_nodes import Env, Run, run_nodes
@@ -16,8 +24,12 @@ from .run_nodes import Env, Run, run_nodes
 _SAMPLES = 2
 
 
-def warm_up(plan: Plan, feed: Feed, first: int, left: int, rng: str = "philox") -> float:
+def warm_up(
+    plan: Plan, feed: Feed, first: int, left: int, rng: str = "philox",
+    sink: Callable[[Mapping[str, Batch]], object] = lambda _: None,
+) -> float:  # fmt: skip
     """Run the host's part of ``plan`` on samples from position ``first``, of which ``left`` follow; the seconds taken.
+    ``sink`` is given the outputs, where the host computes all of them.
 
     Results are thrown away, and so are failures: the run itself will say what is wrong. Operators that see whole
     iterations are left out with all that needs them, because they may keep state.
@@ -34,4 +46,25 @@ def warm_up(plan: Plan, feed: Feed, first: int, left: int, rng: str = "philox") 
                 run_nodes([node], env, run)
             except Exception:  # whatever it is, it is not this function's to report
                 break
+    outputs = {name: env[edge] for name, edge in plan.graph.outputs.items() if edge in env}
+    if outputs and len(outputs) == len(plan.graph.outputs):
+        with contextlib.suppress(Exception):
+            sink(outputs)
     return time.perf_counter() - began
+
+
+def rehearse(config: WriteConfig, outputs: Mapping[str, Batch]) -> None:
+    """Write ``outputs`` as ``config`` says, into a temporary folder that is removed."""
+    writer = config.check()
+    fields = {name: outputs[name] for name in config.fields}
+    records = Records(next(iter(fields.values())).samples, fields)
+    with tempfile.TemporaryDirectory(prefix="dali-run-") as scratch:
+        root = Path(scratch)
+        files = ShardFiles(root, config.name, "rehearsal", len(records), writer.begin(root, []))
+        try:
+            if len(records) and not writer.refuse(records, files.carry):
+                shard = writer.open(files, config.fields)
+                shard.append(shard.frame(records), len(records))
+                shard.close()
+        finally:
+            files.discard()

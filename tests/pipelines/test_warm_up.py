@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.feed import JobFeed, Sources
 from dali_run.pipelines.place import Target
 from dali_run.pipelines.sample_data import make_sample_data
-from dali_run.pipelines.warm_up import warm_up
+from dali_run.pipelines.warm_up import rehearse, warm_up
+from dali_run.writers.base import FieldConfig, find_writer
+from dali_run.writers.shards import WriteConfig
 
 called: list[tuple[str, int]] = []
 
@@ -76,3 +80,39 @@ def test_kernels_run_on_two_samples_and_stateful_ones_do_not(data: Path, tmp_pat
     assert warm(plan_of(data, tmp_path, [one]), left=0) == []
     assert warm(plan_of(data, tmp_path, [one, "test_warm_up.whole, in: x, out: x", one])) == [("counted", 2)]
     assert warm(plan_of(data, tmp_path, ["test_warm_up.broken, in: x, out: x", one])) == [("broken", 2)]
+
+
+def test_writers_are_warmed_up_with_the_outputs_and_leave_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(data, tmp_path, ["decoders.image, in: x, out: x", "resize, in: x, size: [8, 8], out: x"])
+    given: list[Mapping[str, Batch]] = []
+    with Sources(plan, 4) as sources:
+        warm_up(plan, JobFeed(sources), 0, 6, sink=given.append)
+    (outputs,) = given
+    assert [b.shape for b in next(iter(outputs.values()))] == [(8, 8, 3)] * 2
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    for writer in ("tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio"):
+        framed: list[int] = []
+        with monkeypatch.context() as patch:
+            count_frames(patch, writer, framed)
+            fields = dict.fromkeys(outputs, FieldConfig())
+            rehearse(WriteConfig(tmp_path / "out", "job", writer, fields=fields), outputs)
+        assert framed == [2], writer
+        assert not (tmp_path / "out").exists()
+        assert not list(scratch.iterdir())
+
+
+def count_frames(patch: pytest.MonkeyPatch, writer: str, framed: list[int]) -> None:
+    """Note how many records ``writer`` appends."""
+    made = find_writer(writer).open
+
+    def opened(self: Any, files: Any, fields: Any) -> Any:
+        shard = made(self, files, fields)
+        append = shard.append
+        shard.append = lambda frames, n: (append(frames, n), framed.append(n))
+        return shard
+
+    patch.setattr(find_writer(writer), "open", opened)
