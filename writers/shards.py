@@ -170,6 +170,8 @@ class Output:
             with out._guard():
                 if not out.finished:
                     out._prepare()
+                elif part is not None:
+                    merge_parts(config.path, side)  # its last run may have been killed before
             return out
 
     def _prepare(self) -> None:

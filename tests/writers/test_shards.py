@@ -370,6 +370,18 @@ def test_parts_write_one_data_set(tmp_path: Path, name: str, n: int) -> None:
     }
 
 
+def test_the_last_part_merges_even_if_it_was_killed_before(tmp_path: Path) -> None:
+    job = JOBS["tfrecord"]
+    for i in (0, 1):
+        run_part(job, tmp_path, (i, 2))
+    merged = (tmp_path / "manifest.json").read_bytes()
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "rejects.jsonl").unlink()
+    run_part(job, tmp_path, (1, 2))
+    assert (tmp_path / "manifest.json").read_bytes() == merged
+    assert verify(tmp_path).sound
+
+
 def test_parts_without_shard_sizes_and_by_bytes(tmp_path: Path) -> None:
     for name in ("one_shard", "tfrecord_bytes"):
         for i in range(3):
