@@ -73,10 +73,11 @@ def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable
         pipeline = Pipeline(**given)
         with pipeline:
             result = definition(*args, **mine)
-        pipeline.set_outputs(*(result if isinstance(result, (tuple, list)) else (result,)))
+        pipeline.define_outputs(result)
         return pipeline
 
     create._is_pipeline_def = True  # type: ignore[attr-defined]
+    create.pipeline_defaults = dict(defaults)  # type: ignore[attr-defined]
     return create
 
 

@@ -119,6 +119,7 @@ class Pipeline:
         self._builder = GraphBuilder()
         self._outputs: list[DataNode] | None = None
         self._sinks: list[DataNode] = []
+        self._names: list[str] | None = None
         self._plan: Plan | None = None
         self._sources: Sources | None = None
         self._engine: Engine | None = None
@@ -183,6 +184,13 @@ class Pipeline:
                     raise TypeError(f"output {i} of the pipeline: {e}") from None
         self._outputs = outputs
 
+    def define_outputs(self, result: Any) -> None:
+        """Set the outputs to what a definition returned: one value, several, or a dict of them by name."""
+        if isinstance(result, Mapping):
+            self._names = [str(k) for k in result]
+            result = tuple(result.values())
+        self.set_outputs(*(result if isinstance(result, (tuple, list)) else (result,)))
+
     def add_sink(self, edge: DataNode) -> None:
         """Keep ``edge`` and what it depends on, although no output needs it."""
         self._sinks.append(edge)
@@ -191,7 +199,7 @@ class Pipeline:
         if self._outputs is None:
             with self:
                 result = self.define_graph()
-            self.set_outputs(*(result if isinstance(result, (tuple, list)) else (result,)))
+            self.define_outputs(result)
 
     def _named_outputs(self) -> dict[str, Edge]:
         """The edges that leave the graph: outputs by number, then sinks."""
@@ -562,12 +570,16 @@ class Pipeline:
         self.build()
 
     def to_yaml(self, names: Sequence[str] | None = None) -> str:
-        """The graph as the text of a spec, with outputs called ``names``. Raises SpecError for Python functions."""
+        """The graph as the text of a spec, with outputs called ``names`` (or as the definition's dict calls them).
+
+        Raises SpecError for Python functions.
+        """
         from .dump import to_yaml
 
         edges = self._named_outputs()
         keys = [n for n in edges if not n.startswith("sink")]
-        called = list(names) if names is not None else [f"output{k}" for k in keys]
+        own = names if names is not None else self._names
+        called = list(own) if own is not None else [f"output{k}" for k in keys]
         if len(called) != len(keys):
             raise SpecError(f"{len(called)} names for {len(keys)} outputs")
         sections: dict[str, Any] = {"batch_size": self._batch_size, "num_threads": self._num_threads}

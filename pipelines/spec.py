@@ -18,6 +18,7 @@ from ..ops.base import nearest
 from ..writers.base import ENCODINGS, FieldConfig
 from .graph import DeviceRequest, Mark
 from .problems import Problems, show
+from .python_spec import is_python, read_python
 from .variables import override, substitute
 from .yaml_marks import Value, read
 
@@ -153,7 +154,10 @@ def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], probl
     ``overrides`` are variables or dotted paths (``pipeline.batch_size``) with new values; texts mean what they would
     mean unquoted in YAML.
     """
-    root = read(path, problems)
+    if is_python(path):
+        root, overrides = read_python(path, overrides, problems)
+    else:
+        root = read(path, problems)
     if root is None:
         return None
     return spec_of(root, overrides, problems)
