@@ -73,12 +73,20 @@ class JobFeed:
         whole = self._jobs[0][2].positions if self._jobs else range(limit or 0)
         self.positions = whole if limit is None else range(whole.start, min(whole.stop, whole.start + limit))
         """Positions of this job, in the order of the whole data set."""
+        self._everything = self.positions
 
-    def requests(self, batch_size: int, start: int | None = None) -> Iterator[Request]:
-        """Batches from position ``start`` on. Batches are cut at multiples of the batch size, wherever they begin."""
-        at = self.positions.start if start is None else start
-        while at < self.positions.stop:
-            stop = min((at // batch_size + 1) * batch_size, self.positions.stop)
+    def requests(self, batch_size: int, start: int | None = None, *, whole: bool = False) -> Iterator[Request]:
+        """Batches from position ``start`` on. Batches are cut at multiples of the batch size, wherever they begin.
+
+        ``whole`` ones are those of an uninterrupted job in one piece: the first may begin before ``start``, the last
+        end behind the positions of this job.
+        """
+        at, end = self.positions.start if start is None else start, self.positions.stop
+        if whole and at < end:
+            at = max(at // batch_size * batch_size, self._everything.start)
+            end = min(-(-end // batch_size) * batch_size, self._everything.stop)
+        while at < end:
+            stop = min((at // batch_size + 1) * batch_size, end)
             yield Request(at, stop - at)
             at = stop
 

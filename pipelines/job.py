@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..ops.errors import JobError, SpecError
 from ..readers.base import Reader
 from ..writers.rejects import Budget, RejectRow
@@ -174,10 +176,17 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
         "graph": graph_digest(prepared.built.graph),
         "seed": settings.seed,
         "rng": settings.rng,
+        "replace": prepared.spec.on_error.policy == "replace",
+        "batch_size": settings.batch_size if depends_on_batches(prepared.spec) else None,
         "device": "gpu" if prepared.plan.target.device == "gpu" else "cpu",
         "inputs": sources.fingerprint(),
         "versions": {"dali-run": _version("dali-run"), **{p: _version(p) for p in libraries}},
     }
+
+
+def depends_on_batches(spec: Spec) -> bool:
+    """A sample's result depends on who else is in its batch."""
+    return spec.pipeline.rng == "dali" or spec.on_error.policy == "replace"
 
 
 def graph_digest(graph: Graph) -> str:
@@ -226,7 +235,8 @@ class _Run:
         self.first = output.resume_from
         self.written_before = output.written
         self.rejected_before = output.rejected
-        self.total = feed.positions.stop - self.first
+        self.stop = feed.positions.stop
+        self.total = self.stop - self.first
         self.writing = 0.0
         self.read = self.rejected = 0
         progress(Progress(0, self.total, 0, time.perf_counter()))
@@ -234,7 +244,8 @@ class _Run:
         self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, rng, lambda given: rehearse(config, given))
         self.began = time.perf_counter()
         options = options_of(prepared.spec, prepared.plan.target)
-        requests = feed.requests(prepared.spec.pipeline.batch_size, self.first)
+        whole = depends_on_batches(prepared.spec)
+        requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
         self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
 
     def run(self) -> JobResult:
@@ -255,14 +266,20 @@ class _Run:
         return self._result(code, f"wrote {self.output.written} samples to {self.config.path}{rejected}", report)
 
     def _write(self, iteration: Iteration) -> None:
-        start, stop = iteration.request.start, iteration.request.start + iteration.request.n
+        low = iteration.request.start
+        start, stop = max(low, self.first), min(low + iteration.request.n, self.stop)
+        samples, outputs = iteration.samples, iteration.outputs(self.plan)
+        if stop - start < iteration.request.n:  # the batch was taken whole, but some of it is written already
+            where = np.flatnonzero((samples.slot >= start - low) & (samples.slot < stop - low))
+            samples = samples.take(where)
+            outputs = {name: batch.take(where, samples) for name, batch in outputs.items()}
         rejects = []
-        for d in iteration.dropped:
+        for d in [d for d in iteration.dropped if start <= low + d.slot < stop]:
             origin, position = iteration.origin_of(d), iteration.position_of(d)
             rejects.append(RejectRow(position, origin.key, origin.source, origin.record, origin.offset,
                                      d.node, d.code, d.message, iteration.replaced))  # fmt: skip
         began = time.perf_counter()
-        self.output.add(start, stop, iteration.samples, iteration.outputs(self.plan), rejects)
+        self.output.add(start, stop, samples, outputs, rejects)
         self.writing += time.perf_counter() - began
         self.engine.stats.span("write", "write", began, time.perf_counter(), iteration.number)
         self.read += stop - start

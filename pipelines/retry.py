@@ -34,7 +34,7 @@ class RetryFeed(JobFeed):
                     f"the inputs are not those of the job: sample {row.position} was {row.key!r}, is {now!r}. Repair "
                     "files where they are, without adding or removing any"
                 )
-        self.positions = range(len(self._chosen))
+        self.positions = self._everything = range(len(self._chosen))
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """The ``request.n`` rejected samples from the ``request.start``-th on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,46 @@ def test_parts_of_several_machines_make_the_same_data_set(spec: Path) -> None:
         files = [f["name"] for s in manifest["shards"] for f in s["files"] if f["name"].endswith(".tfrecord")]
         records[name] = b"".join((folder / f).read_bytes() for f in files)
     assert records["whole"] == records["parts"]
+
+
+@pytest.mark.parametrize("setting", [{"pipeline.rng": "dali"}, {"on_error.policy": "replace"}])
+def test_where_results_depend_on_batches_they_are_cut_alike(spec: Path, setting: dict[str, Any]) -> None:
+    spoil(spec, "a/04.jpg", "a/08.jpg", "b/09.jpg", "b/19.jpg", "a/20.jpg", "b/29.jpg", "a/30.jpg")
+    setting = {**setting, "pipeline.batch_size": 7}
+
+    def out(name: str) -> dict[str, Any]:
+        return {**setting, "write.path": str(spec.parent / name)}
+
+    assert run_job(spec, out("whole")).exit_code == REJECTS
+    for done in (14, 28):  # shards of 10: continues inside of a batch
+        run_job(spec, out("again"), progress=interrupter(done))
+    assert run_job(spec, out("again")).exit_code == REJECTS
+    for i in (1, 0):
+        assert run_job(spec, out("parts"), part=(i, 2)).exit_code == REJECTS
+    whole = digests(spec.parent / "whole")
+    assert digests(spec.parent / "again") == whole
+    parts = digests(spec.parent / "parts")
+    assert {k: v for k, v in parts.items() if k in whole} == whole
+    assert not verify(spec.parent / "again").problems
+    with pytest.raises(JobError, match="batch_size: was 7, now 8"):
+        run_job(spec, {**out("again"), "pipeline.batch_size": 8})
+
+
+def test_another_policy_is_another_job_where_it_decides_what_is_written(spec: Path) -> None:
+    assert run(spec).exit_code == CLEAN
+    assert run(spec, on_error__policy="fail").exit_code == CLEAN
+    with pytest.raises(JobError, match="replace: was false, now true"):
+        run(spec, on_error__policy="replace")
+
+
+def interrupter(done: int) -> Callable[[Progress], None]:
+    """Ctrl-C after ``done`` samples."""
+
+    def interrupt(progress: Progress) -> None:
+        if progress.done >= done:
+            raise KeyboardInterrupt
+
+    return interrupt
 
 
 def test_a_part_that_does_not_exist_is_refused(spec: Path) -> None:
