@@ -1536,6 +1536,22 @@ class io:
 class random:
 
     @staticmethod
+    def beta(
+        *inputs: _Tensor,
+        shape: DataNode | _Ints | None = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        alpha: DataNode | float = ...,
+        beta: DataNode | float = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
+        ...
+
+    @staticmethod
     def choice(
         input: _Tensor,
         /,

@@ -1685,6 +1685,24 @@ class io:
 
 class random:
 
+    class Beta:
+        """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
+
+        def __init__(
+            self,
+            *,
+            shape: DataNode | _Ints | None = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            alpha: DataNode | float = ...,
+            beta: DataNode | float = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class Choice:
         """Elements of the input, drawn with replacement; for a scalar n, of 0 ... n - 1."""
 
