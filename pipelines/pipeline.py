@@ -266,14 +266,6 @@ class Pipeline:
         """Nothing has to be asked of the program before a batch: the engine runs ahead as far as its queues let it."""
         return not self._inputs and type(self).iter_setup is Pipeline.iter_setup
 
-    def _endless(self) -> Iterator[Request]:
-        for start in itertools.count(self._next, self._batch_size):
-            yield Request(start, self._batch_size)
-
-    def _asked(self) -> Iterator[Request]:
-        while (request := self._requests.get()) is not None:
-            yield request
-
     def _start(self) -> Engine:
         if self._engine is None:
             plan = self.plan
@@ -288,7 +280,7 @@ class Pipeline:
                 rng=self._rng,
                 inline=True,
             )
-            schedule = self._endless() if self._self_driven else self._asked()
+            schedule = _endless(self._next, self._batch_size) if self._self_driven else _asked(self._requests)
             self._engine = Engine(plan, EndlessFeed(self._sources), schedule, options, self._stats)
             self._engine.start()
         return self._engine
@@ -749,6 +741,19 @@ class Pipeline:
         """Shared memory of parallel external_sources: bytes of the blocks, whole and for each sample of a batch."""
         sizes = self._workers.capacities() if self._workers is not None else []
         return {"capacities": sizes, "per_sample_capacities": [s // self._batch_size for s in sizes]}
+
+
+# Generators that the engine's threads hold must not hold the pipeline: it stops the threads when nobody refers to it.
+
+
+def _endless(start: int, batch_size: int) -> Iterator[Request]:
+    for at in itertools.count(start, batch_size):
+        yield Request(at, batch_size)
+
+
+def _asked(requests: queue.SimpleQueue[Request | None]) -> Iterator[Request]:
+    while (request := requests.get()) is not None:
+        yield request
 
 
 def _checked_depth(depth: int | Mapping[str, int]) -> int | Mapping[str, int]:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import multiprocessing
 import traceback
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -99,6 +100,8 @@ class WorkerPool:
             process.start()
             there.close()
             self._workers.append(_Worker(process, here))
+        # also where nobody closes it: processes end and memory is given back before the interpreter goes
+        self._finalizer = weakref.finalize(self, _shut_down, self._workers)
 
     @property
     def pids(self) -> list[int]:
@@ -128,7 +131,7 @@ class WorkerPool:
                 raise JobError(f"{name}: the source raised in a worker process:\n{value}")
             ended |= kind == "end"
             if kind == "data":
-                parts += self._read(worker, task, value)
+                parts += _read(worker, task, value)
             worker.free.append(task.slot)
         if ended:
             self._discard(name)
@@ -167,53 +170,58 @@ class WorkerPool:
                 raise _died(worker) from None
         return worker.answers.pop(task)
 
-    def _read(self, worker: _Worker, task: Task, value: Any) -> list[Any]:
-        """The arrays of an answer, copied out of the shared memory."""
-        block_name, rows = value
-        block = worker.blocks.get(task.slot)
-        if block is None or block.name != block_name:
-            if block is not None:
-                _remove(block)
-            block = worker.blocks[task.slot] = SharedMemory(block_name)
-
-        def array(entry: Any) -> Any:
-            dtype, shape, offset = entry
-            return np.ndarray(shape, dtype, block.buf, offset).copy()
-
-        return [tuple(map(array, row)) if isinstance(row, list) else array(row) for row in rows]
-
     def _discard(self, name: str) -> None:
         """Forget what was asked ahead: the epoch ended or begins anew."""
         for epoch, iteration in self._ahead[name]:
             for worker, task in self._parts.pop((name, epoch, iteration), []):
                 kind, value = self._answer(worker, task)
                 if kind == "data":
-                    self._read(worker, task, value)  # so that the block is known, and removed at the end
+                    _read(worker, task, value)  # so that the block is known, and removed at the end
                 worker.free.append(task.slot)
         self._ahead[name].clear()
 
     def close(self) -> None:
         """End the processes and give the memory back."""
-        for worker in self._workers:
-            with contextlib.suppress(OSError):
-                worker.connection.send(None)
-        for worker in self._workers:
-            while worker.queue:  # blocks that were made meanwhile must be known to be removed
-                task = worker.queue.pop(0)
-                try:
-                    kind, value = worker.connection.recv()
-                except (EOFError, OSError):
-                    break
-                if kind == "data":
-                    self._read(worker, task, value)
-            worker.process.join(timeout=5)
-            if worker.process.is_alive():
-                worker.process.terminate()
-                worker.process.join()
-            worker.connection.close()
-            for block in worker.blocks.values():
-                _remove(block)
-            worker.blocks.clear()
+        self._finalizer()
+
+
+def _shut_down(workers: list[_Worker]) -> None:
+    for worker in workers:
+        with contextlib.suppress(OSError):
+            worker.connection.send(None)
+    for worker in workers:
+        while worker.queue:  # blocks that were made meanwhile must be known to be removed
+            task = worker.queue.pop(0)
+            try:
+                kind, value = worker.connection.recv()
+            except (EOFError, OSError):
+                break
+            if kind == "data":
+                _read(worker, task, value)
+        worker.process.join(timeout=5)
+        if worker.process.is_alive():
+            worker.process.terminate()
+            worker.process.join()
+        worker.connection.close()
+        for block in worker.blocks.values():
+            _remove(block)
+        worker.blocks.clear()
+
+
+def _read(worker: _Worker, task: Task, value: Any) -> list[Any]:
+    """The arrays of an answer, copied out of the shared memory."""
+    block_name, rows = value
+    block = worker.blocks.get(task.slot)
+    if block is None or block.name != block_name:
+        if block is not None:
+            _remove(block)
+        block = worker.blocks[task.slot] = SharedMemory(block_name)
+
+    def array(entry: Any) -> Any:
+        dtype, shape, offset = entry
+        return np.ndarray(shape, dtype, block.buf, offset).copy()
+
+    return [tuple(map(array, row)) if isinstance(row, list) else array(row) for row in rows]
 
 
 def _died(worker: _Worker) -> JobError:

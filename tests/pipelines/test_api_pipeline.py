@@ -1,6 +1,8 @@
 """Pipeline: building, running, checkpoints, serialisation, facts - every method and property of DALI's class."""
 
+import gc
 import json
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -431,3 +433,22 @@ def test_errors_are_for_people(root: str) -> None:
         len(fn.constant(idata=[1]))
     with pytest.raises(TypeError, match="no number"):
         fn.copy("text")
+
+
+def test_dropped_pipelines_stop(root: str) -> None:
+    def alive() -> set[threading.Thread]:
+        return set(threading.enumerate())
+
+    before = alive()
+    pipe = reading(root)
+    pipe.run()
+    assert alive() - before
+    del pipe
+    gc.collect()
+    assert not alive() - before
+
+    pipe = reading(root)
+    pipe.run()
+    pipe.close()
+    pipe.close()
+    assert not alive() - before
