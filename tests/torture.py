@@ -296,6 +296,59 @@ def from_outside(work: Path, times: int) -> Iterator[Row]:
             yield Row(f"dali-run run ({writer}, {encode}), {kind.name} at random times, then again", n, bad)
 
 
+LAYOUT_SPEC = """\
+version: 1
+name: small
+pipeline: {{batch_size: 5, num_threads: 2, device: cpu, seed: 3}}
+graph:
+  - {{op: readers.file, name: Reader, file_root: "{data}", random_shuffle: true, out: [jpegs, labels]}}
+  - {{op: decoders.image_random_crop, in: jpegs, out: images}}
+  - {{op: random.uniform, range: [20.0, 60.0], out: size}}
+  - {{op: resize, in: images, resize_x: $size, resize_y: $size, out: images}}
+  - {{op: random.coin_flip, out: mirror}}
+  - {{op: flip, in: images, horizontal: $mirror, out: images}}
+outputs: {{image: images, label: labels}}
+write: {{writer: tfrecord, path: ./out, shard: {{samples: 6}}, fields: {{image: {{encode: png}}, label: {{}}}}}}
+on_error: {{policy: skip}}
+"""
+
+
+def layouts(work: Path, quick: bool) -> Iterator[Row]:
+    """The same bytes for any batch size, threads, prefetch, number of machines; random operators and bad files in."""
+    from dali_run.pipelines.job import run_job
+
+    data = sample_data(work, 6)
+    spec = work / "layouts.yaml"
+    spec.write_text(LAYOUT_SPEC.format(data=data))
+    bad: list[str] = []
+
+    def outcome(name: str, part: tuple[int, int] | None = None, **settings: object) -> dict[str, bytes]:
+        out = work / f"layout-{name}"
+        changes = {"write.path": str(out), **{f"pipeline.{k}": v for k, v in settings.items()}}
+        result = run_job(spec, changes, part=part)
+        if result.exit_code not in (0, 3):
+            bad.append(f"{name}: {result.message}")
+        return content(out)
+
+    expected = outcome("first")
+    grid = [(b, t, q) for b in (1, 4, 7, 8, 32, 256) for t in (1, 2, 8) for q in (1, 4)]
+    for batch, threads, depth in grid[:: 9 if quick else 1]:
+        name = f"{batch}-{threads}-{depth}"
+        if outcome(name, batch_size=batch, num_threads=threads, prefetch_queue_depth=depth) != expected:
+            bad.append(name)
+    tried = len(grid[:: 9 if quick else 1])
+    yield Row("batch sizes x threads x prefetch depths, random operators: the same bytes", tried, bad)
+    bad = []
+    data_files = {k: v for k, v in expected.items() if k not in ("journal.jsonl", "manifest.json")}
+    for n in (2, 3, 8):
+        found: dict[str, bytes] = {}
+        for i in range(n):
+            found = outcome(f"parts-{n}", part=(i, n), batch_size=3 + i)
+        if {k: found.get(k) for k in data_files} != data_files:
+            bad.append(f"{n} parts")
+    yield Row("2, 3 and 8 machines (--num-shards): the files and reject log of one", 3, bad)
+
+
 def second_jobs(work: Path, times: int) -> Iterator[Row]:
     """A second job on the same output is refused in two seconds after its start-up; the first is not disturbed."""
     from tests.writers.helpers import JOBS, digest
@@ -334,6 +387,7 @@ def main() -> int:
         "full_disk": lambda w: full_disk(w, 1 if quick else 5),
         "damage": lambda w: damage(w, *((100, 20) if quick else (1000, 200))),
         "journals": lambda w: journals(w, 1000 if quick else 100_000),
+        "layouts": lambda w: layouts(w, quick),
         "second_jobs": lambda w: second_jobs(w, 3 if quick else 50),
         "from_outside": lambda w: from_outside(w, 2 if quick else 20),
     }
