@@ -115,14 +115,16 @@ assert digest(small / "out") == digest(roomy), "the resumed output differs"
 """
 
 
-def full_disk(work: Path, times: int) -> Iterator[Row]:
+def full_disk(
+    work: Path, times: int, names: tuple[str, ...] = ("tfrecord", "lmdb", "webdataset", "files")
+) -> Iterator[Row]:  # fmt: skip
     """A file system that is really full, in a mount namespace of its own."""
     probe = ["unshare", "--user", "--map-root-user", "--mount", "true"]
     if shutil.which("unshare") is None or subprocess.run(probe, check=False, capture_output=True).returncode:
         yield Row("a really full file system (skipped: needs unshare)", 0, [])
         return
     bad, tried = [], 0
-    for name in ("tfrecord", "lmdb", "webdataset", "files"):
+    for name in names:
         for k in range(times):
             place = work / f"full-{name}-{k}"
             (place / "small").mkdir(parents=True)
