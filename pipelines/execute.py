@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -305,12 +306,15 @@ class Engine:
         began = time.perf_counter()
         run = self._run(it, allocate_staging=staging, pool=self._pool, observe=self._observer(name, it.number))
         env = {e: it.env[e] for e in step.needs}
-        if any(n.op.per_batch for n in step.nodes):
+        for per_batch, group in groupby(step.nodes, lambda n: n.op.per_batch):
+            nodes = tuple(group)
+            gives = [Edge(n.id, k) for n in nodes for k in range(n.op.num_outputs)]
             # Cutting a reader's batch in two would hide nothing: what it raises ends the run.
-            results = guarded(step.nodes, env, run, step.gives, lambda problem, _: problem)
-        else:
-            results = guarded(step.nodes, env, run, step.gives, self._raised)
-        it.env |= results
+            on_error = _end_the_run if per_batch else self._raised
+            env |= guarded(nodes, env, run, gives, on_error)
+            if run.dropped:
+                drop(env, {d.slot for d in run.dropped})
+        it.env |= {e: env[e] for e in step.gives}
         it.dropped += run.dropped
         self._forget(it, step)
         self.stats.busy(name, time.perf_counter() - began)
@@ -469,6 +473,10 @@ def launcher_count(step: Step) -> int:
     """Threads that launch a device step. Where a kernel's launch waits (JPEG engines), another goes on meanwhile (one
     H200: 24k images/s instead of 16k); else two would only contend for the GIL (100k instead of 115k)."""
     return 2 if any(n.op.waits for n in step.nodes) else 1
+
+
+def _end_the_run(problem: Exception, _: int) -> Exception:
+    return problem
 
 
 class DeviceTimer:

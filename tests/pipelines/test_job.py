@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dali_run.ops.base import Operator
+from dali_run.ops.batch import Batch
+from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.job import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Progress, run_job
 from dali_run.writers.verify import verify
@@ -223,3 +226,39 @@ write: {{writer: numpy, path: {tmp_path}/out, fields: {{label: {{}}, u: {{}}, su
     np.testing.assert_allclose(total, label * 10 + u, rtol=1e-6)
     rows = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
     assert [r["position"] for r in rows] == absent
+
+
+class Picky(Operator, name="test_job.picky"):
+    """Has a bug that some samples meet."""
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        if np.isin(data.dense(), (5, 6, 17)).any():
+            raise ZeroDivisionError("a bug")
+        return data
+
+
+def test_an_exception_of_a_light_operator_costs_the_samples_that_meet_it(tmp_path: Path) -> None:
+    for i in range(20):
+        (tmp_path / f"{i:02d}").write_bytes(b"x")
+    (tmp_path / "list.txt").write_text("\n".join(f"{i:02d} {i}" for i in range(20)))
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"""
+version: 1
+name: job
+pipeline: {{batch_size: 8, num_threads: 2, device: cpu}}
+graph:
+  - {{op: readers.file, file_list: {tmp_path}/list.txt, out: [x, label]}}
+  - {{op: test_job.picky, in: label, out: picked}}
+  - {{op: random.uniform, range: [0, 1], out: u}}
+  - {{op: expr, expr: picked + u, out: sum}}
+outputs: {{label: label, u: u, sum: sum}}
+write: {{writer: numpy, path: {tmp_path}/out, fields: {{label: {{}}, u: {{}}, sum: {{}}}}}}
+""")
+    assert run_job(spec).exit_code == REJECTS
+    arrays = (np.load(tmp_path / "out" / f"job-00000-of-00001.{k}.npy").reshape(-1) for k in ("label", "u", "sum"))
+    label, u, total = arrays
+    assert label.tolist() == [i for i in range(20) if i not in (5, 6, 17)]
+    np.testing.assert_allclose(total, label + u, rtol=1e-6)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert [(r["position"], r["code"]) for r in rows] == [(5, "internal"), (6, "internal"), (17, "internal")]
+    assert "ZeroDivisionError: a bug" in rows[0]["message"]
