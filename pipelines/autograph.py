@@ -39,6 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _KEPT = "_dali_run_do_not_convert"
 _HELPER = "__dali_run"
 _RESULT = "__dali_run_result"
+_DEFINITION = "__dali_run_definition"
 _converted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
@@ -305,15 +306,17 @@ def _stdlib() -> str:
 def _rewrite(function: Any) -> Any:
     if function in _converted:
         return _converted[function]
-    lines, first = inspect.getsourcelines(function)
+    code = function.__code__
+    lines, first = inspect.getsourcelines(code)  # of the function itself, not of what it wraps
     tree = ast.parse(textwrap.dedent("".join(lines)))
     definition = tree.body[0]
     if not isinstance(definition, ast.FunctionDef):
         raise TypeError("it is no plain function")
     definition.decorator_list = []
-    definition = _Rewriter().top(definition)
+    definition.name = _DEFINITION  # its own name must go on to mean what it means outside
+    owner = function.__qualname__.split(".")[-2:-1]
+    definition = _Rewriter(owner[0] if owner and owner[0] != "<locals>" else "").top(definition)
     ast.increment_lineno(definition, first - 1)
-    code = function.__code__
     factory = ast.FunctionDef(
         name="__factory",
         args=_arguments([*code.co_freevars, _HELPER]),
@@ -324,8 +327,9 @@ def _rewrite(function: Any) -> Any:
     module = ast.fix_missing_locations(ast.Module([factory], []))
     compiled = compile(module, code.co_filename, "exec")
     outer = next(c for c in compiled.co_consts if isinstance(c, types.CodeType))
-    inner = next(c for c in outer.co_consts if isinstance(c, types.CodeType) and c.co_name == code.co_name)
+    inner = next(c for c in outer.co_consts if isinstance(c, types.CodeType) and c.co_name == _DEFINITION)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True)) | {_HELPER: types.CellType(Helper)}
+    inner = inner.replace(co_name=code.co_name)
     made = types.FunctionType(inner, function.__globals__, function.__name__, function.__defaults__,
                               tuple(cells[n] for n in inner.co_freevars))  # fmt: skip
     made.__kwdefaults__ = function.__kwdefaults__
@@ -344,8 +348,10 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 class _Rewriter(ast.NodeTransformer):
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "") -> None:
+        """``owner`` is the class of a method, for its private names."""
         self._numbers = itertools.count()
+        self._owner = owner.lstrip("_")
 
     def top(self, definition: ast.FunctionDef) -> ast.FunctionDef:
         self._function(definition)
@@ -374,6 +380,15 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return node
+
+    def _mangled(self, name: str) -> str:
+        private = self._owner and name.startswith("__") and not name.endswith("__")
+        return f"_{self._owner}{name}" if private else name
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        node.value = self.visit(node.value)
+        node.attr = self._mangled(node.attr)
         return node
 
     def visit_If(self, node: ast.If) -> Any:

@@ -1,5 +1,7 @@
 """Conditionals written in Python: every form against the same function of NumPy arrays."""
 
+import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -212,6 +214,108 @@ def test_empty_branches(flags: np.ndarray) -> None:
         return y
 
     assert (pipe().run()[0].as_array() == NUMBERS + np.where(flags, 1, -1)).all()
+
+
+class Base:
+    def scaled(self, x):
+        return x * 3
+
+
+class Private(Base):
+    def __init__(self):
+        self.__by = 4
+
+    def scaled(self, x):
+        y = super().scaled(x)
+        if x > 2:
+            y = y + self.__by
+        return y
+
+    @property
+    def number(self):
+        return self.__by
+
+
+def doubling(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs) * 2
+
+    return wrapper
+
+
+@doubling
+def decorated(flag, x, *rest, by=5, **named):
+    if flag:
+        x = x + by + len(rest) + len(named)
+    return x
+
+
+def recursive(flag, x, depth):
+    if depth == 0:
+        return x
+    if flag:
+        x = x + 1
+    return recursive(flag, x, depth - 1)
+
+
+def odd(flag, other, x):
+    """Constructs around conditionals that must keep their meaning."""
+    state = {"y": x}
+    values = [x + k for k in range(3) if k]
+    with contextlib.suppress(KeyError):
+        if flag:
+            state = {"y": state["y"] + 1}
+            values = [values[0] + 10, values[1]]
+        try:
+            x = {}["no"]
+        finally:
+            if other:
+                state = {"y": state["y"] * 2}
+    total = 0
+    if (n := len(values)) == 2:
+        total = n
+    count = 0
+
+    def add():
+        nonlocal count
+        count += 1
+        return count
+
+    if flag:
+        z = values[0] if add() else x
+    else:
+        z = values[1]
+    assert total == 2
+    return state["y"], z
+
+
+def private_names(flag, other, x):
+    return Private().scaled(x), x + Private().number
+
+
+def wrappers(flag, other, x):
+    return decorated(flag, x), decorated(flag, x, 1, 2, by=3, other=1)
+
+
+def recursion(flag, other, x):
+    return recursive(flag, x, 3), x
+
+
+@pytest.mark.parametrize("definition", [private_names, wrappers, recursion], ids=lambda f: f.__name__)
+def test_unusual_functions(definition: Callable[..., Any]) -> None:
+    assert run(definition) == expected(definition)
+
+
+def test_constructs_around_conditionals() -> None:
+    assert run(odd) == expected(odd)
+
+
+def test_source_that_cannot_be_found() -> None:
+    scope: dict[str, Any] = {}
+    exec("def definition():\n    return 1\n", scope)
+    with pytest.raises(SpecError, match="source of definition"):
+        pipeline_def(scope["definition"], enable_conditionals=True)(batch_size=1)
 
 
 def refused(definition: Callable[..., Any], error: type[Exception], match: str) -> None:
