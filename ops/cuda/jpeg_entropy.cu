@@ -201,7 +201,8 @@ DEVICE void settle(EntropyShared &shared, const Stream &stream, const Mcu &mcu, 
             }
         }
     }
-    if (threadIdx.x == 0) shared.list_size[0] = shared.list_size[1] = 0;
+    // Both lists are empty: this one was found so, and the other was emptied in the turn before. Writing zeros once more
+    // would meet threads that are still reading the size above. The barrier keeps what the caller writes away from them.
     __syncthreads();
 }
 

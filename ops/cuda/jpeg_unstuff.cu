@@ -9,6 +9,8 @@
 // What chunks hand on: bytes kept (0..31), restart markers seen (32..60), end of scan seen (61).
 #define SCAN_ENDED (1ull << 61)
 
+#define EOI 0xd9
+
 struct Bytes16 {
     u32 word[4];
     DEVICE u32 operator[](int i) const { return word[i >> 2] >> (8 * (i & 3)) & 255; }
@@ -50,7 +52,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS) jpeg_unstuff(const Batch *batch) {
     Bytes16 bytes = load16(mine, begin, end);
     u32 before = mine > begin && mine <= end ? mine[-1] : 0;
     u32 after = mine + 16 < end ? mine[16] : 1;
-    u32 keep = 0, restarts = 0, others = 0;
+    u32 keep = 0, restarts = 0, others = 0, first_other = 0;
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         u32 byte = bytes[i], previous = i ? bytes[i - 1] : before, next = i < 15 ? bytes[i + 1] : after;
@@ -59,7 +61,12 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS) jpeg_unstuff(const Batch *batch) {
         bool marker = previous == 255 && byte != 255 && byte != 0;
         if (inside && (byte == 255 ? next == 0 : previous != 255)) keep |= 1u << i;
         if (inside && marker) {
-            if ((byte & 0xf8) == 0xd0) restarts |= 1u << i; else others |= 1u << i;
+            if ((byte & 0xf8) == 0xd0) {
+                restarts |= 1u << i;
+            } else {
+                if (others == 0) first_other = byte;
+                others |= 1u << i;
+            }
         }
     }
     __syncthreads();
@@ -91,6 +98,8 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS) jpeg_unstuff(const Batch *batch) {
     }
     __syncthreads();
     if (before_chunk & SCAN_ENDED) return;
+    // libjpeg reads on to EOI: what other markers lead to, it has to say.
+    if (others && last == (int)threadIdx.x * 16 + __ffs(others) - 1 && first_other != EOI) atomicOr(&batch->status[at], EXTRANEOUS);
     u32 start = (u32)before_chunk;  // where the chunk's bytes go
     u32 from = start & 15, mine_at = from + (sum & 0xffff) - kept;
     u8 *staged = (u8 *)stage;
