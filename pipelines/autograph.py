@@ -15,6 +15,7 @@ import textwrap
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from ..ops.base import Arg, Operator, Spec
@@ -33,7 +34,8 @@ from .data_node import (
     current_builder,
     one,
 )
-from .graph import Edge
+from .graph import Edge, Graph
+from .prune import renumber
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEPT = "_dali_run_do_not_convert"
@@ -79,6 +81,29 @@ def _condition(node: DataNode, what: str) -> DataNode:
     if node.device == "gpu":
         raise SpecError(f"the condition of `{what}` must be on the CPU, got {node}")
     return one(apply(Condition, [node], {"what": what}))
+
+
+def without_conditions(graph: Graph) -> Graph:
+    """The graph with what goes into conditions in their place, as YAML has it: there any number is a condition."""
+    through = {n.id: n.inputs[0] for n in graph.nodes if isinstance(n.op, Condition)}
+
+    def past(edge: Edge) -> Edge:
+        while edge.node in through:
+            edge = through[edge.node]
+        return edge
+
+    kept = [
+        replace(
+            n,
+            inputs=tuple(map(past, n.inputs)),
+            args={k: past(e) for k, e in n.args.items()},
+            scope=tuple((past(e), branch) for e, branch in n.scope),
+            samples_of=None if n.samples_of is None else past(n.samples_of),
+        )
+        for n in graph.nodes
+        if n.id not in through
+    ]
+    return renumber(kept, {k: past(e) for k, e in graph.outputs.items()})
 
 
 # -- at run time of the definition ------------------------------------------------------------------------------------
@@ -204,6 +229,7 @@ def _short_circuit(what: str, left: Any, right: Callable[[], Any]) -> Any:
     if not isinstance(left, DataNode):
         return (left and right()) if what == "and" else (left or right())
     condition = _condition(left, what)
+    shortcut = constant(what == "or")
     builder = current_builder()
     builder.enter(_edge(condition), what == "and")
     value = right()
@@ -214,7 +240,6 @@ def _short_circuit(what: str, left: Any, right: Callable[[], Any]) -> Any:
     else:
         raise TypeError(f"`{what}` takes bool, got {value!r}")
     builder.leave()
-    shortcut = constant(what == "or")
     return merge(condition, value, shortcut) if what == "and" else merge(condition, shortcut, value)
 
 

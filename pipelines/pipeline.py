@@ -8,6 +8,7 @@ import queue
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from ..ops.errors import JobError, SpecError
 from ..ops.types import DALIDataType
 from ..readers.base import Reader
 from .checkpoints import check_checkpoint, dump_checkpoint, parse_checkpoint
-from .compile import Plan, compile_graph
+from .compile import Plan, assign_seeds, compile_graph
 from .data_node import DataNode, as_node, pop_builder, push_builder
 from .dot import to_dot
 from .execute import Engine, Iteration, Options, Request
 from .feed import EndlessFeed, Sources
 from .functions import install_ops
-from .graph import Edge, GraphBuilder
+from .graph import Edge, GraphBuilder, Split
 from .place import Target
+from .prune import prune
 from .serialize import dump_pipeline, parse_pipeline
 from .sources import Input
 from .stats import Stats
@@ -566,6 +568,7 @@ class Pipeline:
 
         Raises SpecError for Python functions.
         """
+        from .autograph import without_conditions
         from .dump import to_yaml
 
         edges = self._named_outputs()
@@ -579,7 +582,12 @@ class Pipeline:
         if self._seed is not None:
             sections["seed"] = self._seed
         graph = self._builder.build({c: edges[k] for c, k in zip(called, keys, strict=True)})
-        return to_yaml(graph, sections={"pipeline": sections})
+        if self._seed is not None and any(isinstance(n.op, Split) for n in graph.nodes):
+            # YAML writes branches down in another order, by which seeds are dealt out: they are written, too
+            graph = prune(graph)
+            seeds = assign_seeds(graph, self._seed)
+            graph = replace(graph, nodes=tuple(replace(n, seed=seeds.get(n.id, n.seed)) for n in graph.nodes))
+        return to_yaml(without_conditions(graph), sections={"pipeline": sections})
 
     def save_graph_to_dot_file(
         self, filename: str | os.PathLike[str], *, show_tensors: bool = False, show_ids: bool | None = None,

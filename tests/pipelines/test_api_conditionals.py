@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,11 @@ import dali_run.fn as fn
 import dali_run.types as types
 from dali_run import pipeline_def
 from dali_run.ops.errors import SpecError
+from dali_run.pipelines.build import load_spec
+from dali_run.pipelines.compile import compile_graph
+from dali_run.pipelines.execute import Engine, Options, Request
+from dali_run.pipelines.feed import EndlessFeed, Sources
+from dali_run.pipelines.place import Target
 
 FLAGS = np.array([True, False, True, True, False, False])
 NUMBERS = np.arange(6, dtype=np.int32)
@@ -387,3 +393,25 @@ def test_without_conditionals() -> None:
 
     with pytest.raises(TypeError, match="enable_conditionals=True"):
         pipe()
+
+
+@pytest.mark.parametrize("name", ["if_else", "elif_chain", "nested", "logic", "number_as_condition", "constants"])
+def test_as_yaml(name: str, tmp_path: Path) -> None:
+    """The same conditionals from the text of a spec."""
+    definition = {f.__name__: f for f in ALL}[name]
+
+    @pipeline_def(batch_size=6, num_threads=1, enable_conditionals=True, seed=5)
+    def pipe():
+        flag = fn.random.coin_flip(dtype=types.BOOL)
+        other = fn.random.coin_flip(dtype=types.BOOL)
+        return definition(flag, other, fn.random.uniform(range=(0, 3), dtype=types.INT32))
+
+    made = pipe()
+    (tmp_path / "spec.yaml").write_text(made.to_yaml())
+    built = load_spec(tmp_path / "spec.yaml")
+    plan = compile_graph(built.graph, Target("cpu"), built.spec.pipeline.seed)
+    with Sources(plan, 6) as sources:
+        engine = Engine(plan, EndlessFeed(sources), iter([Request(0, 6)]), Options())
+        with engine:
+            outputs = next(engine).outputs(plan)
+    assert [b.dense().tolist() for b in outputs.values()] == [o.as_array().tolist() for o in made.run()]
