@@ -18,7 +18,7 @@ import numpy as np
 from ..ops.errors import SampleError, SpecError
 from ..ops.image_formats import recognise
 from ..writers.base import find_writer
-from .inspect_data import DataSet, Record, _read, _tar_records, datum_fields, example_fields
+from .inspect_data import DataSet, Record, datum_fields, example_fields, read_through, tar_records
 from .job import JobResult, Progress, run_job
 from .registry import load_operators
 
@@ -170,12 +170,12 @@ def _absolute(paths: list[Path]) -> list[str]:
 
 def _tfrecord(paths: list[Path]) -> Found:
     step = {"op": "readers.tfrecord", "path": _absolute(paths)}
-    return _with_features(step, _first(_read("", "readers.tfrecord", {"path": step["path"]}, _value)))
+    return _with_features(step, _first(read_through("", "readers.tfrecord", {"path": step["path"]}, _value)))
 
 
 def _lmdb(paths: list[Path]) -> Found:
     step = {"op": "readers.lmdb", "path": _absolute(paths)}
-    values = _first(_read("", "readers.lmdb", {"path": step["path"]}, _value))
+    values = _first(read_through("", "readers.lmdb", {"path": step["path"]}, _value))
     if all(_is_picture(v) for v in values):
         return Found(step, {"image": "bytes"}, named=True)
     if all(example_fields(v) for v in values):
@@ -189,7 +189,7 @@ def _lmdb(paths: list[Path]) -> Found:
 
 
 def _tar(paths: list[Path]) -> Found:
-    records = list(itertools.islice(_tar_records(paths), PEEK))
+    records = list(itertools.islice(tar_records(paths), PEEK))
     extensions = list(dict.fromkeys(e for r in records for e in r.fields))
     if not extensions:
         raise SpecError(f"{paths[0]}: holds no samples")

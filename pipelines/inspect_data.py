@@ -165,7 +165,7 @@ def _folder(target: Path) -> DataSet:
     if databases := sorted(p.parent for p in target.glob("*/data.mdb")):
         return _lmdb(databases)
     if any(p.is_dir() for p in target.iterdir()):
-        return _read("folders of files", "readers.file", {"file_root": str(target)}, _file_fields)
+        return read_through("folders of files", "readers.file", {"file_root": str(target)}, _file_fields)
     return _files(sorted(p for p in target.iterdir() if p.is_file() and not p.name.startswith(".")), target)
 
 
@@ -177,9 +177,9 @@ def _shards(paths: list[Path]) -> DataSet:
         raise SpecError("there are no shards and no files")
     suffix = paths[0].suffix
     if suffix in _SHARD_SUFFIXES["tfrecord"] or ".tfrecord" in paths[0].name:
-        return _read("TFRecord", "readers.tfrecord", {"path": [str(p) for p in paths]}, _value_fields)
+        return read_through("TFRecord", "readers.tfrecord", {"path": [str(p) for p in paths]}, _value_fields)
     if suffix in _SHARD_SUFFIXES["tar"] or ".tar" in paths[0].name:
-        return DataSet("tar (webdataset)", None, _tar_records(paths))
+        return DataSet("tar (webdataset)", None, tar_records(paths))
     if suffix in _SHARD_SUFFIXES["npy"]:
         return _npy(paths)
     return _files(paths, paths[0].parent)
@@ -188,17 +188,18 @@ def _shards(paths: list[Path]) -> DataSet:
 def _files(paths: list[Path], root: Path) -> DataSet:
     if not paths:
         raise SpecError(f"{root}: the folder is empty")
-    return _read("files", "readers.file", {"files": [str(p.absolute()) for p in paths]}, _value_only)
+    return read_through("files", "readers.file", {"files": [str(p.absolute()) for p in paths]}, _value_only)
 
 
 def _lmdb(paths: list[Path]) -> DataSet:
-    return _read("LMDB", "readers.lmdb", {"path": [str(p) for p in paths]}, _value_fields)
+    return read_through("LMDB", "readers.lmdb", {"path": [str(p) for p in paths]}, _value_fields)
 
 
 # -- records through the readers --------------------------------------------------------------------------------------
 
 
-def _read(kind: str, name: str, arguments: dict[str, Any], take_apart: Any) -> DataSet:
+def read_through(kind: str, name: str, arguments: dict[str, Any], take_apart: Any) -> DataSet:
+    """The data set that reader ``name`` opens; ``take_apart`` makes a record's fields of its outputs."""
     op_class = find(name)
     assert issubclass(op_class, Reader)
     known = parameters(op_class)
@@ -354,7 +355,7 @@ def datum_fields(data: bytes) -> dict[str, Any]:
 # -- tar and npy ------------------------------------------------------------------------------------------------------
 
 
-def _tar_records(paths: list[Path]) -> Iterator[Record]:
+def tar_records(paths: list[Path]) -> Iterator[Record]:
     """Members that share a name up to the first dot of its last part are one sample, as webdataset has it."""
     for path in paths:
         record: Record | None = None

@@ -144,7 +144,7 @@ def run_job(
             if output.finished:
                 return _already_done(output, config)
             command = {"spec": str(Path(path).absolute()), "overrides": dict(overrides or {}), "device": device}
-            return _Run(prepared, feed, output, config, trace, progress, command).run()
+            return JobRun(prepared, feed, output, config, trace, progress, command).run()
 
 
 def write_config(prepared: Prepared) -> WriteConfig:
@@ -217,7 +217,7 @@ def _already_done(output: Output, config: WriteConfig) -> JobResult:
                      "--fresh starts anew", report, config.path)  # fmt: skip
 
 
-class _Run:
+class JobRun:
     """One run of a job whose output is open."""
 
     def __init__(

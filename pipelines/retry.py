@@ -16,7 +16,7 @@ from ..writers.retries import Outstanding, check_same_job, next_retry
 from ..writers.shards import Output
 from .execute import Request
 from .feed import JobFeed, Sources
-from .job import CLEAN, JobResult, Progress, _Run, identity, prepare, write_config
+from .job import CLEAN, JobResult, JobRun, Progress, identity, prepare, write_config
 
 
 class RetryFeed(JobFeed):
@@ -68,7 +68,7 @@ def retry_failed(
         feed = RetryFeed(sources, outstanding)
         output = Output.open(config, who, total=len(feed.positions), budget=Budget(), retry=outstanding.retry)
         with output:
-            return _Run(prepared, feed, output, config, None, progress, command).run()
+            return JobRun(prepared, feed, output, config, None, progress, command).run()
 
 
 def _command(out: Path) -> dict[str, Any]:
