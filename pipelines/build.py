@@ -18,7 +18,7 @@ from ..ops.base import Spec as BatchSpec
 from ..ops.errors import SpecError
 from ..readers.base import Reader
 from ..writers.base import ENCODED, FieldConfig, Writer, find_writer, make_writer, options_of
-from .graph import Edge, Graph, GraphBuilder, Mark, Node, check_argument
+from .graph import Edge, Graph, GraphBuilder, Mark, Node, check_argument, no_argument
 from .infer import infer, infer_node
 from .place import Target, place
 from .problems import Problem, Problems, show
@@ -256,6 +256,8 @@ class _Build:
             if data is None and not (value.sound and value.data is None):
                 fine = False
                 args[key] = None
+                if cls is not None and key not in parameters(cls):
+                    self.problems.add(marks[key], f"{label}: {no_argument(cls, key)}")
             elif cls is not None:
                 try:
                     name, args_value = check_argument(cls, key, data)

@@ -306,6 +306,11 @@ def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[
     return constants, edges, problems
 
 
+def no_argument(cls: type[Operator], name: str) -> str:
+    """What is wrong with an argument ``name`` that is none."""
+    return f"has no argument {name!r}{nearest(name, parameters(cls))}"
+
+
 def check_argument(cls: type[Operator], name: str, value: Any) -> tuple[str, Any]:
     """The argument that ``name`` stands for (a deprecated one hands its value on) and its value as the right type.
 
@@ -314,7 +319,7 @@ def check_argument(cls: type[Operator], name: str, value: Any) -> tuple[str, Any
     known = parameters(cls)
     param = known.get(name)
     if param is None:
-        raise SpecError(f"has no argument {name!r}{nearest(name, known)}")
+        raise SpecError(no_argument(cls, name))
     if param.arg.deprecated and param.arg.deprecated in known:
         name, param = param.arg.deprecated, known[param.arg.deprecated]
     if isinstance(value, Edge):

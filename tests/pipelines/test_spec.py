@@ -300,6 +300,14 @@ def test_wrong_steps(step: str, reason: str, tmp_path: Path) -> None:
     assert reason in line
 
 
+def test_a_wrong_name_is_told_beside_its_wrong_value(tmp_path: Path) -> None:
+    value, name = sorted(
+        graph_errors('  - {op: example.turn, in: images, count: 1, angel: "${no}", out: a}', tmp_path)
+    )[::-1]
+    assert "there is no variable 'no'" in value
+    assert "has no argument 'angel'; did you mean angle?" in name
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
