@@ -149,7 +149,9 @@ class _Dump:
     def _may_rebind(self, outer: Edge, made: Edge, merge: Node) -> bool:
         """Nothing reads ``outer`` after ``made`` took its name."""
         later = [n for n in self.readers.get(outer, []) if n > made.node and n != merge.id]
-        return not later and outer not in [self._base(e) for e in self.graph.outputs.values()]
+        return (
+            outer.node < made.node and not later and outer not in [self._base(e) for e in self.graph.outputs.values()]
+        )
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -167,13 +169,27 @@ class _Dump:
             predicate = self._predicate(node, scope)
             inner: list[Node] = []
             merges: list[Node] = []
-            while at < len(rest) and self._predicate(rest[at], scope) == predicate:
+            while at < len(rest):
+                if not merges and self._is_plain(rest[at], scope) and self._merged_later(rest[at:], scope, predicate):
+                    steps.append(self.step(rest[at]))  # made between the branches and their end: it needs neither
+                    at += 1
+                    continue
+                if self._predicate(rest[at], scope) != predicate:
+                    break
                 if rest[at].scope != scope and merges:
                     break  # another conditional with the same predicate, after the first was merged
                 (merges if rest[at].scope == scope else inner).append(rest[at])
                 at += 1
             steps.append(self._conditional(predicate, inner, merges, scope))
         return steps
+
+    def _is_plain(self, node: Node, scope: Scope) -> bool:
+        return node.scope == scope and not isinstance(node.op, Merge)
+
+    def _merged_later(self, nodes: Sequence[Node], scope: Scope, predicate: Edge | None) -> bool:
+        """What comes before the next conditional is the end of this one."""
+        after = next((n for n in nodes if not self._is_plain(n, scope)), None)
+        return after is not None and after.scope == scope and self._predicate(after, scope) == predicate
 
     def _predicate(self, node: Node, scope: Scope) -> Edge | None:
         """What the conditional below ``scope`` that ``node`` belongs to is decided by; None for a plain node."""

@@ -155,6 +155,18 @@ def constants(flag, other, x):
     return x + y, x
 
 
+def number_in_a_branch(flag, other, x):
+    if flag:
+        y = x + 1
+    else:
+        y = 2
+    if other:
+        z = 5
+    else:
+        z = y * 2
+    return y, z
+
+
 def python_condition(flag, other, x):
     n = 3
     if n > 2 and not isinstance(n, str):
@@ -165,7 +177,7 @@ def python_condition(flag, other, x):
 
 
 ALL = [if_else, if_only, elif_chain, nested, early_return, choice, logic, number_as_condition, in_a_loop, tuples,
-       calls, constants, python_condition]  # fmt: skip
+       calls, constants, number_in_a_branch, python_condition]  # fmt: skip
 
 
 @pytest.mark.parametrize("definition", ALL, ids=lambda f: f.__name__)
@@ -395,7 +407,9 @@ def test_without_conditionals() -> None:
         pipe()
 
 
-@pytest.mark.parametrize("name", ["if_else", "elif_chain", "nested", "logic", "number_as_condition", "constants"])
+@pytest.mark.parametrize(
+    "name", ["if_else", "elif_chain", "nested", "logic", "number_as_condition", "constants", "number_in_a_branch"]
+)
 def test_as_yaml(name: str, tmp_path: Path) -> None:
     """The same conditionals from the text of a spec."""
     definition = {f.__name__: f for f in ALL}[name]
