@@ -14,6 +14,10 @@ from .execute import Engine, launcher_count
 from .graph import Merge, Split
 
 SCHEMA_VERSION = 1
+_BUSY = 0.5
+"""Share of the time from which something can be said to hold the run back."""
+_FEW = 8
+"""Batches from which stages overlap for most of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def build_report(
             }
         )
     loads = _loads(engine, operators, seconds, sink_seconds, sink)
-    top = max(loads, key=lambda x: x.share)
+    top = bottleneck(loads, inboxes[0].passed)
     return {
         "schema_version": SCHEMA_VERSION,
         "device": plan.target.device,
@@ -110,6 +114,20 @@ def build_report(
         "bottleneck": {"what": top.name, "share": round(top.share, 4), "sentence": top.sentence, "advice": top.advice},
         "memory": _memory(engine),
     }
+
+
+def bottleneck(loads: Sequence[Load], batches: int) -> Load:
+    """What held the run back: the busiest resource, unless nothing was busy for half of the time."""
+    top = max(loads, key=lambda x: x.share)
+    if top.share >= _BUSY:
+        return top
+    idle = f"Nothing was busy for even half of the time; {top.name} was the most, with {_percent(top.share)}"
+    if batches < _FEW:
+        count = "1 batch is" if batches == 1 else f"{batches} batches are"
+        return Load(top.name, top.share, f"{idle}. {count} too few for the stages to work at the same time.",
+                    "Judge by more samples, or take a smaller batch_size.")  # fmt: skip
+    return Load(top.name, top.share, f"{idle}: the stages wait for each other, or for other programs on this machine.",
+                "A larger prefetch_queue_depth, or more num_threads.")  # fmt: skip
 
 
 def _stage_id(engine: Engine, i: int) -> str:

@@ -1,0 +1,27 @@
+"""What reports say held a run back."""
+
+from __future__ import annotations
+
+from dali_run.pipelines.report import Load, bottleneck
+
+CPU = Load("cpu", 0.7, "The CPU workers hold the job back.", "More threads.")
+
+
+def loads(*shares: float) -> list[Load]:
+    return [Load(f"load{i}", share, f"load{i} holds the job back.", "") for i, share in enumerate(shares)]
+
+
+def test_the_busiest_is_named() -> None:
+    assert bottleneck([*loads(0.2, 0.69), CPU], 2) is CPU
+
+
+def test_nothing_is_blamed_that_was_idle_for_most_of_the_time() -> None:
+    short = bottleneck(loads(0.1, 0.45), 1)
+    assert (short.name, short.share) == ("load1", 0.45)
+    assert short.sentence == (
+        "Nothing was busy for even half of the time; load1 was the most, with 45%. 1 batch is too few for the stages "
+        "to work at the same time."
+    )
+    long = bottleneck(loads(0.1, 0.45), 100)
+    assert "holds the job back" not in long.sentence
+    assert "wait for each other" in long.sentence
