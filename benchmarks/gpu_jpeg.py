@@ -53,8 +53,8 @@ class Batch:
     def plan(self, job: str) -> tuple[jpeg_gpu.Plan, jpeg_gpu.Output]:
         headers = jpeg_header.read_headers(self.host, self.offsets, self.sizes)
         plan = jpeg_gpu.plan_decode(headers, self.offsets, self.sizes)
-        if job == "rgb":
-            return plan, jpeg_gpu.pixel_output(plan)
+        if job in ("rgb", "stored"):
+            return plan, jpeg_gpu.pixel_output(plan, orient=job == "rgb")
         n = len(headers)
         swap = plan.orientation >= 5
         extent = np.stack([headers["height"], headers["width"]], 1)
@@ -110,14 +110,14 @@ class Lane:
         self.done.record(self.stream)
 
 
-def check(decoder: jpeg_gpu.Decoder, files: list[bytes], names: list[str], size: int) -> dict[str, Any]:
-    """Every file against Pillow."""
+def check(decoder: jpeg_gpu.Decoder, files: list[bytes], names: list[str], size: int, job: str) -> dict[str, Any]:
+    """Every file against Pillow. ``job``: rgb, or stored, which ignores Exif (decoders differ in damaged ones)."""
     exact = 0
     rejected: list[tuple[str, int]] = []
     wrong: list[tuple[str, int | str]] = []
     for begin in range(0, len(files), size):
         part = files[begin : begin + size]
-        lane = Lane(decoder, Batch(part), "rgb")
+        lane = Lane(decoder, Batch(part), job)
         whole, status = cupy.asnumpy(lane.out), lane.status()
         for i, file in enumerate(part):
             name = names[begin + i]
@@ -128,7 +128,8 @@ def check(decoder: jpeg_gpu.Decoder, files: list[bytes], names: list[str], size:
             start = lane.output.offsets[i]
             result = whole[start : start + 3 * h * w].reshape(h, w, 3)
             try:
-                expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB"))
+                image = Image.open(io.BytesIO(file))
+                expected = np.asarray((ImageOps.exif_transpose(image) if job == "rgb" else image).convert("RGB"))
             except OSError as e:
                 wrong.append((name, str(e)))
                 continue
@@ -253,13 +254,14 @@ def main() -> None:
         return
     print(report)
     if not arguments.no_check:
-        report["check"] = check(decoder, files, [p.name for p in paths], arguments.batch)
+        report["check"] = check(decoder, files, [p.name for p in paths], arguments.batch, "rgb")
         print(
             "check:", {k: v if isinstance(v, int) else (len(v), v[:5]) for k, v in report["check"].items()}, flush=True
         )
     if arguments.mutate:
         damaged = mutated(files, arguments.mutate)
-        result = check(decoder, damaged, [f"mutation {i}" for i in range(len(damaged))], arguments.batch)
+        names = [f"mutation {i}" for i in range(len(damaged))]
+        result = check(decoder, damaged, names, arguments.batch, "stored")
         print(f"mutations: {result['exact']} accepted and exact, {len(result['rejected'])} rejected,", result["wrong"])
     counts = [int(n) for n in arguments.lanes.split(",") if n]
     if not counts:

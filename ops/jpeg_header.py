@@ -16,6 +16,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from .image_formats import EXIF_RATIONALS, EXIF_SHORTS, EXIF_STRINGS
+
 # status
 OK = 0  # a header the GPU decoder takes
 UNSUPPORTED = 1  # a complete JPEG header, but one for another decoder
@@ -279,7 +281,8 @@ def _colour(row):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
-    """Tag 0x0112 of the first image file directory; anything odd leaves the orientation alone."""
+    """Tag 0x0112 of the first image file directory. As in DALI, a directory with any entry that is cut off, or with a
+    value outside the segment in a tag of the baseline, counts for nothing; the type of the tag does not matter."""
     tiff = at + 6
     if end - tiff < 8 or _u16(data, at) != 0x4578 or _u16(data, at + 2) != 0x6966 or _u16(data, at + 4) != 0:  # Exif
         return
@@ -291,15 +294,33 @@ def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
     directory = tiff + _tiff32(data, tiff + 4, little)
     if directory + 2 > end:
         return
-    entries = _tiff16(data, directory, little)
-    for i in range(entries):
+    found: Any = 0
+    seen = False
+    for i in range(_tiff16(data, directory, little)):
         entry = directory + 2 + 12 * i
-        if entry + 12 > end:
+        if entry + 2 > end:
             return
-        if _tiff16(data, entry, little) == 0x0112:
-            if _tiff16(data, entry + 2, little) == 3 and 1 <= _tiff16(data, entry + 8, little) <= 8:
-                row[_ORIENTATION] = _tiff16(data, entry + 8, little)
+        tag = _tiff16(data, entry, little)
+        if tag in EXIF_SHORTS:
+            if entry + 10 > end:
+                return
+            if tag == 0x0112 and not seen:
+                found, seen = _tiff16(data, entry + 8, little), True
+            continue
+        size: Any = 0  # of a value that lies elsewhere
+        if tag in EXIF_STRINGS:
+            if entry + 8 > end:
+                return
+            size = _tiff32(data, entry + 4, little)
+            if size <= 4:
+                continue
+        for rational, its_size in EXIF_RATIONALS:
+            if tag == rational:
+                size = its_size
+        if size > 0 and (entry + 12 > end or tiff + _tiff32(data, entry + 8, little) + size > end):
             return
+    if 1 <= found <= 8:
+        row[_ORIENTATION] = found
 
 
 @numba.njit(nogil=True, cache=True)

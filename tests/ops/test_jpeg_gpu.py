@@ -124,6 +124,18 @@ def test_noise_around_the_scan(harness: Harness) -> None:
         np.testing.assert_array_equal(result, reference(file))
 
 
+@pytest.mark.parametrize("size", [(70, 50), (320, 250)])
+def test_only_eoi_may_end_the_scan(harness: Harness, size: tuple[int, int]) -> None:
+    """libjpeg reads on, and refuses most other markers: the other decoder has the last word."""
+    file = encode(*size)
+    markers = [0xD9, 0x01, 0x59, 0x94, 0xC0, 0xCF, 0xD8, 0xDA, 0xF9, 0xFE]
+    files = [file[:-1] + bytes([m]) for m in markers] + [file[:-2] + b"\xff\x94\xff\xd9", file + b"\xff\x94"]
+    results, status = harness.decode(files, pixels())
+    assert status.tolist() == [0] + [jpeg_gpu.EXTRANEOUS] * 10 + [0]
+    np.testing.assert_array_equal(results[0], reference(file))
+    np.testing.assert_array_equal(results[-1], reference(file))
+
+
 def test_fill_bytes_before_restart_markers(harness: Harness) -> None:
     file = encode(90, 60, restart_marker_blocks=5)
     start = file.index(b"\xff\xda")
