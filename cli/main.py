@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from . import convert, doctor, inspect, ops, plan, retry_failed, run, sample_data, schema, validate, verify
+from . import bench, convert, doctor, inspect, ops, plan, retry_failed, run, sample_data, schema, tune, validate, verify
 from .output import JOB_FAILED, USAGE, say
 
 app = typer.Typer(
@@ -46,7 +46,9 @@ def options(
         raise typer.Exit(USAGE)
 
 
-COMMANDS = (run, validate, plan, inspect, verify, retry_failed, convert, ops, schema, doctor, sample_data)
+COMMANDS = (
+    run, validate, plan, inspect, verify, retry_failed, convert, bench, tune, ops, schema, doctor, sample_data,
+)  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)
 

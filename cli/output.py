@@ -20,14 +20,21 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a variable (data=...) or a value (pipeline.seed=7)."),
 ]
+Settings = Annotated[
+    Path | None, typer.Option("--settings", metavar="FILE", help="Overrides in a YAML file, as dali-run tune writes.")
+]
 Device = Annotated[
     str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, gpu or gpu:N, instead of the spec's.")
 ]
 
 
-def overrides(changes: list[str] | None) -> dict[str, str]:
-    """The ``--set`` options as a mapping; values are YAML texts."""
-    result = {}
+def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[str, Any]:
+    """The ``--set`` options as a mapping; values are YAML texts. They win over those of a ``--settings`` file."""
+    result: dict[str, Any] = {}
+    if settings is not None:
+        from ..pipelines.tune import read_settings
+
+        result |= read_settings(settings)
     for change in changes or []:
         key, equals, value = change.partition("=")
         if not key or not equals:

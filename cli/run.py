@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .output import INTERRUPTED, JOB_FAILED, Device, Json, Set, Spec, console, overrides, print_json, say
+from .output import INTERRUPTED, JOB_FAILED, Device, Json, Set, Settings, Spec, console, overrides, print_json, say
 
 NAME = "run"
 
@@ -17,6 +17,7 @@ NAME = "run"
 def command(
     spec: Spec,
     changes: Set = None,
+    settings: Settings = None,
     device: Device = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N samples.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
@@ -52,7 +53,7 @@ def command(
     with shown(quiet=quiet or json) as progress:
         result = run_job(
             spec,
-            overrides(changes),
+            overrides(changes, settings),
             device=device,
             part=(shard_id, num_shards) if num_shards > 1 else None,
             limit=limit,

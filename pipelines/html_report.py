@@ -35,7 +35,7 @@ def html_report(report: Mapping[str, Any]) -> str:
         f"<h1>{escape(title)}</h1><p>{escape(', '.join(facts))}</p>",
         f'<p class="lead"><b>{escape(found["sentence"])}</b><br>To go faster: {escape(found["advice"])}</p>',
         "<h2>Where the work is</h2>",
-        _work(report["operators"]),
+        work_bars(report["operators"]),
         "<h2>What the stages did</h2>",
         _stages(report),
         "<h2>Operators</h2>",
@@ -43,6 +43,11 @@ def html_report(report: Mapping[str, Any]) -> str:
         *_counts("Rejected samples", "reason", report.get("rejected", {})),
         *_counts("Fallbacks", "what happened", report.get("fallbacks", {})),
     ]
+    return page(title, parts)
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """A whole page of ``parts``, which are HTML."""
     head = f'<meta charset="utf-8"><title>{escape(title)}: report of dali-run</title><style>{_STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
@@ -51,11 +56,11 @@ def _busy(operator: Mapping[str, Any]) -> float:
     return float(operator["gpu_seconds"] or operator["cpu_seconds"])
 
 
-def _work(operators: Sequence[Mapping[str, Any]]) -> str:
+def work_bars(operators: Sequence[Mapping[str, Any]]) -> str:
     """A bar for each operator: its busy seconds."""
     most = max((_busy(o) for o in operators), default=0.0) or 1.0
     rows = [(f"{o['name']} ({o['runs_on']})", [(_busy(o) / most, _BUSY)], duration(_busy(o))) for o in operators]
-    return _bars(rows)
+    return bars(rows)
 
 
 def _stages(report: Mapping[str, Any]) -> str:
@@ -71,10 +76,10 @@ def _stages(report: Mapping[str, Any]) -> str:
         rows.append((s["id"], [(x / seconds, color) for x, color in spent], f"{busy / seconds:.0%} busy"))
     key = "".join(f'<span style="background:{c}"></span>{name}' for name, c in
                   (("busy", _BUSY), ("waits for input", _WAITING), ("blocked by output", _BLOCKED)))  # fmt: skip
-    return f'<p class="key">{key}</p>' + _bars(rows)
+    return f'<p class="key">{key}</p>' + bars(rows)
 
 
-def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]]) -> str:
+def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]]) -> str:
     """Named rows of shares (0..1, cut there) drawn one after the other, with a text behind."""
     room = _WIDTH - _NAMES - 110
     drawn = []
@@ -100,16 +105,16 @@ def _operators(operators: Sequence[Mapping[str, Any]]) -> str:
          f"{o['p95_ms']:.2f}", rate(o["samples_per_second"]), size(o["bytes_in"]), size(o["bytes_out"]))
         for o in operators
     ]  # fmt: skip
-    return _table(columns, rows, text=2)
+    return table(columns, rows, text=2)
 
 
 def _counts(title: str, what: str, counts: Mapping[str, int]) -> list[str]:
     if not counts:
         return []
-    return [f"<h2>{title}</h2>", _table((what, "samples"), [(k, f"{v:,}") for k, v in counts.items()], text=1)]
+    return [f"<h2>{title}</h2>", table((what, "samples"), [(k, f"{v:,}") for k, v in counts.items()], text=1)]
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: int) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: int) -> str:
     """A table; the first ``text`` columns are text, the others numbers."""
 
     def row(cells: Sequence[str], tag: str) -> str:

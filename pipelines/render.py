@@ -33,7 +33,7 @@ _BAR = 12
 
 def report_view(report: Mapping[str, Any]) -> RenderableType:
     """What a run did: operators, stages, rejects, and what held it back."""
-    return Group(_headline(report), Text(), _operator_table(report), Text(), _stage_table(report), Text(),
+    return Group(_headline(report), Text(), operator_table(report), Text(), _stage_table(report), Text(),
                  *_rejects(report), *_bottleneck(report))  # fmt: skip
 
 
@@ -50,7 +50,8 @@ def _headline(report: Mapping[str, Any]) -> Text:
     return line
 
 
-def _operator_table(report: Mapping[str, Any]) -> Table:
+def operator_table(report: Mapping[str, Any]) -> Table:
+    """What every operator of a report did."""
     operators = report["operators"]
     busiest = max((_busy(o) for o in operators), default=0.0) or 1.0
     total = sum(_busy(o) for o in operators) or 1.0

@@ -1,0 +1,241 @@
+"""Bench: how fast a spec's graph runs, setting by setting and beside peers; each measurement in a fresh process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..ops.errors import JobError, SpecError
+from .bench_child import Measurement
+from .bench_dali import dali_script
+from .compile import compile_graph
+from .job import threads_of
+from .machine import facts
+
+SCHEMA_VERSION = 1
+OURS = "dali-run"
+PEERS = ("dali",)
+_PIPELINE_KEYS = ("batch_size", "num_threads", "device", "prefetch_queue_depth", "rng")
+"""What a sweep may name without `pipeline.` before it."""
+_PATIENCE = 600
+"""Seconds that a process may take to start and warm up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What to measure."""
+
+    base: Measurement
+    """The spec, and how long; its overrides hold for all settings."""
+    sweep: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Values of overrides to go through; all combinations are measured. Keys of ``pipeline:`` may stand alone."""
+    repeats: int = 3
+    peers: Mapping[str, str] = field(default_factory=dict)
+    """The Python interpreter that a peer is installed for, by its name."""
+    limits: bool = False
+    """Measure the machine, too."""
+
+    def settings(self) -> list[tuple[str, Measurement]]:
+        """Every combination of the swept values, with a label."""
+        made = []
+        for values in itertools.product(*self.sweep.values()):
+            one = dict(zip(self.sweep, values, strict=True))
+            changed = {_full_key(k): v for k, v in one.items()}
+            label = " ".join(f"{k}={v}" for k, v in one.items()) or "as in the spec"
+            made.append((label, replace(self.base, overrides={**self.base.overrides, **changed})))
+        return made
+
+
+def _full_key(key: str) -> str:
+    return f"pipeline.{key}" if key in _PIPELINE_KEYS else key
+
+
+@dataclass(slots=True)
+class _Subject:
+    """One setting of one engine."""
+
+    label: str
+    engine: str
+    run: Callable[[], dict[str, Any]]
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def ended(self) -> bool:
+        """A process said why there will be no result."""
+        return any("refused" in r or "error" in r for r in self.results)
+
+
+def run_bench(
+    bench: Bench, command: Sequence[str] = (), note: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Measure all settings of ours and of the peers in turns, ``repeats`` times; the report as plain data.
+
+    ``note`` is told each result as it comes. Raises SpecError for a wrong spec, before anything is measured; what fails
+    while it is measured is an ``error`` in the report.
+    """
+    subjects = []
+    for label, this in bench.settings():
+        this.compiled()
+        subjects.append(_Subject(label, OURS, lambda this=this: run_apart(this, "measure")))  # type: ignore[misc]
+        for peer, python in bench.peers.items():
+            subjects.append(_Subject(label, peer, _peer(this, python)))
+    machine_limits = run_apart(bench.base, "limits") if bench.limits else None
+    total = len(subjects) * bench.repeats
+    for number, (_, subject) in enumerate(itertools.product(range(bench.repeats), subjects), 1):
+        if subject.ended():
+            continue
+        subject.results.append(subject.run())
+        _refuse_unlike(subject, subjects)
+        note(f"[{number}/{total}] {subject.engine} {subject.label}: {_said(subject.results[-1])}")
+    base = bench.base
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "dali-run bench",
+        "command": list(command),
+        "spec": str(Path(base.spec).absolute()),
+        "overrides": dict(base.overrides),
+        "seconds": base.seconds,
+        "warm_up_batches": base.warm_up,
+        "repeats": bench.repeats,
+        "to_host": base.to_host,
+        "encode": base.encode,
+        "machine": facts(),
+        "limits_gb_per_second": machine_limits,
+        "results": [_summary(s) for s in subjects],
+    }
+
+
+def _refuse_unlike(peer: _Subject, subjects: Sequence[_Subject]) -> None:
+    """Take back a peer's result whose outputs differ from ours in number, type, dimensions or layout."""
+    ours = next(s for s in subjects if s.label == peer.label and s.engine == OURS)
+    if peer is ours or "outputs" not in peer.results[-1] or "outputs" not in ours.results[-1]:
+        return
+    expected, given = ours.results[-1]["outputs"], peer.results[-1]["outputs"]
+    if len(expected) != len(given) or not all(map(_alike, expected, given)):
+        peer.results[-1] = {"refused": f"its outputs differ: {given} instead of {expected} (type, dimensions, layout)"}
+
+
+def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Types and dimensions are equal, and so are layouts where both are known."""
+    return a[:2] == b[:2] and (a[2] == b[2] or not a[2] or not b[2])
+
+
+def run_apart(this: Measurement, what: str) -> dict[str, Any]:
+    """What our measuring process gives."""
+    return _run([sys.executable, "-m", "dali_run.pipelines.bench_child", this.as_json(what)], this.seconds)
+
+
+def _peer(this: Measurement, python: str) -> Callable[[], dict[str, Any]]:
+    """The run of the peer's script; one that says why there is none, where the graph cannot be translated."""
+    built, plan = this.compiled()
+    settings = built.spec.pipeline
+    try:
+        unfused = compile_graph(built.graph, plan.target, settings.seed, fusing=False)
+        script = dali_script(unfused.graph, plan.target, settings, threads_of(settings), seconds=this.seconds,
+                             warm_up=this.warm_up, to_host=this.to_host)  # fmt: skip
+    except SpecError as e:
+        refusal = {"refused": str(e)}
+        return lambda: refusal
+
+    def run() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
+            file = Path(folder) / "peer.py"  # DALI looks its callers up in their file
+            file.write_text(script)
+            return _run([python, str(file)], this.seconds)
+
+    return run
+
+
+def _run(command: Sequence[str], seconds: float) -> dict[str, Any]:
+    """The JSON in the last line that ``command`` prints, or an ``error``."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + _PATIENCE)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no result after {seconds + _PATIENCE:g} s"}
+    except OSError as e:
+        return {"error": f"{command[0]}: {e.strerror}"}
+    try:
+        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        said = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        return {"error": said[-1]}
+    return result
+
+
+def _said(result: Mapping[str, Any]) -> str:
+    if "refused" in result:
+        return f"refused: {result['refused']}"
+    if "error" in result:
+        return f"failed: {result['error']}"
+    return f"{result['samples_per_second']:,.0f}/s"
+
+
+def _summary(subject: _Subject) -> dict[str, Any]:
+    row: dict[str, Any] = {"setting": subject.label, "engine": subject.engine}
+    for problem in ("refused", "error"):
+        found = [r[problem] for r in subject.results if problem in r]
+        if found:
+            return {**row, problem: found[0]}
+    by_speed = sorted(subject.results, key=lambda r: r["samples_per_second"])
+    middle = by_speed[(len(by_speed) - 1) // 2]
+    speeds = [round(r["samples_per_second"], 1) for r in subject.results]
+    report = middle.get("report", {})
+    return {
+        **row,
+        "version": middle.get("version"),
+        "samples_per_second": {
+            "median": round(statistics.median(speeds), 1), "min": min(speeds), "max": max(speeds), "all": speeds,
+        },
+        "first_batch_seconds": round(statistics.median(r["first_batch_seconds"] for r in subject.results), 4),
+        "memory": report.get("memory") or middle.get("memory"),
+        "report": report or None,
+    }  # fmt: skip
+
+
+def median_of(row: Mapping[str, Any]) -> float | None:
+    """The median speed of a result, None where it has none."""
+    speeds = row.get("samples_per_second")
+    return None if speeds is None else float(speeds["median"])
+
+
+def failures(report: Mapping[str, Any]) -> list[str]:
+    """What of ours did not run, for people."""
+    return [f"{r['setting']}: {r['error']}" for r in report["results"] if r["engine"] == OURS and "error" in r]
+
+
+def load_baseline(path: Path) -> dict[str, Any]:
+    """A report of an earlier run. Raises SpecError where the file holds none."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or found.get("kind") != "dali-run bench":
+        raise SpecError(f"{path}: this is no result of `dali-run bench --json`")
+    if found.get("schema_version") != SCHEMA_VERSION:
+        raise SpecError(f"{path}: was written with schema {found.get('schema_version')}, this is {SCHEMA_VERSION}; "
+                        "measure the baseline again")  # fmt: skip
+    return found
+
+
+def compare(report: Mapping[str, Any], baseline: Mapping[str, Any], share: float) -> list[str]:
+    """The settings of ours whose median is below ``share`` of the baseline's, as sentences.
+
+    Raises JobError where no setting is in both: a comparison of nothing must not pass.
+    """
+    before = {r["setting"]: m for r in baseline["results"] if r["engine"] == OURS and (m := median_of(r))}
+    now = {r["setting"]: m for r in report["results"] if r["engine"] == OURS and (m := median_of(r)) is not None}
+    common = [label for label in now if label in before]
+    if not common:
+        raise JobError(f"no setting is in the baseline, too; it has: {', '.join(before) or 'none'}")
+    return [
+        f"{label}: {now[label]:,.1f}/s is {now[label] / before[label]:.1%} of the baseline's {before[label]:,.1f}/s"
+        for label in common
+        if now[label] < share * before[label]
+    ]

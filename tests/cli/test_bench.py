@@ -1,0 +1,70 @@
+"""The commands bench and tune: what they print, write and end with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dali_run.cli import main as cli
+
+QUICK = ["--seconds", "0.05", "--repeats", "1", "--warm-up", "1"]
+SPEC = """\
+version: 1
+pipeline: {batch_size: 4, num_threads: 1, device: cpu}
+graph:
+  - {op: random.uniform, out: x}
+outputs: {x: x}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC)
+    return str(path)
+
+
+def test_bench_shows_and_writes_results(spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, page = tmp_path / "now.json", tmp_path / "now.html"
+    sweep = ["--sweep", "batch_size=4,8", "--no-limits"]
+    assert cli.main(["bench", spec, *QUICK, *sweep, "--json", str(out), "--html", str(page)]) == 0
+    printed = capsys.readouterr().out
+    for expected in ("batch_size=4", "batch_size=8", "random.uniform", "To go faster: "):
+        assert expected in printed
+    report = json.loads(out.read_text())
+    assert report["schema_version"] == 1
+    assert report["limits_gb_per_second"] is None
+    assert "batch_size=8" in page.read_text()
+
+    for r in report["results"]:
+        r["samples_per_second"]["median"] *= 1000
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(report))
+    assert cli.main(["bench", spec, *QUICK, "--sweep", "batch_size=8", "--baseline", str(old)]) == 1
+    assert "batch_size=8: " in capsys.readouterr().err
+    assert (
+        cli.main(["bench", spec, *QUICK, "--sweep", "batch_size=8", "--baseline", str(old), "--fail-below", "0"]) == 0
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--sweep", "batch_size"], ["--sweep", "batch_size=1,,2"], ["--peer", "other"], ["--peer-python", "dali"],
+     ["--sweep", "no_such_key=1"], ["--baseline", "no-such-file"]],
+)  # fmt: skip
+def test_wrong_options_of_bench_end_with_2(spec: str, options: list[str]) -> None:
+    assert cli.main(["bench", spec, *QUICK, *options]) == 2
+
+
+def test_tune_writes_settings_that_bench_takes(spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tuned = tmp_path / "tuned.yaml"
+    fixed = ["--set", "pipeline.rng=dali"]  # fewer measurements: the batch size stays
+    assert cli.main(["tune", spec, *fixed, "--seconds", "0.02", "--warm-up", "0", "-o", str(tuned), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert yaml.safe_load(tuned.read_text()) == {"pipeline": found["settings"]}
+    assert found["settings"]["batch_size"] == 4
+    assert cli.main(["bench", spec, *QUICK, "--settings", str(tuned)]) == 0
+    assert "as in the spec" in capsys.readouterr().out
