@@ -9,7 +9,7 @@ from . import ops
 from .version import __version__
 
 if TYPE_CHECKING:
-    from . import fn, math, pickling, pipeline, plugin, types
+    from . import fn, math, pickling, pipeline, plugin, tensors, types
     from .pipelines.build import load_spec
     from .pipelines.data_node import DataNode, newaxis
     from .pipelines.factory import pipeline_def
@@ -28,10 +28,11 @@ __all__ = [
     "pipeline",
     "pipeline_def",
     "plugin",
+    "tensors",
     "types",
 ]
 
-_MODULES = ("fn", "math", "pickling", "pipeline", "plugin", "types")
+_MODULES = ("fn", "math", "pickling", "pipeline", "plugin", "tensors", "types")
 _MEMBERS = {
     "DataNode": ".pipelines.data_node",
     "Pipeline": ".pipelines.pipeline",

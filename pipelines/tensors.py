@@ -152,11 +152,21 @@ class TensorList:
 
 
 class TensorListCPU(TensorList):
-    """A batch on the host."""
+    """A batch on the host, also of one's own: from an array (N, ...) or a list of arrays, one a sample."""
+
+    def __init__(self, data: Any, layout: str = "") -> None:
+        from .arrays import as_batch
+
+        super().__init__(data if isinstance(data, Batch) else as_batch(data, layout))
 
 
 class TensorListGPU(TensorList):
-    """A batch on a GPU."""
+    """A batch on a GPU, also of one's own: from CuPy arrays and their like."""
+
+    def __init__(self, data: Any, layout: str = "") -> None:
+        from .arrays import as_batch
+
+        super().__init__(data if isinstance(data, Batch) else as_batch(data, layout))
 
 
 def tensor_list(batch: Batch) -> TensorList:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from ..pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
 from ..pipelines.pipeline import Pipeline
+from ..pipelines.python_functions import python_function
 from ..pipelines.tensors import Tensor, TensorList
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "DALIRaggedIterator",
     "LastBatchPolicy",
     "feed_ndarray",
+    "fn",
     "to_torch_tensor",
 ]
 
@@ -34,6 +37,8 @@ class _Guard:
         self._array = array
 
     def __del__(self) -> None:
+        if sys.is_finalizing():
+            return
         with torch.cuda.device(self._array.device.id):
             event = torch.cuda.Event()
             event.record()
@@ -159,6 +164,21 @@ class DALIRaggedIterator(DALIGenericIterator):
             return super().convert(name, outputs)
         samples = [_from_array(outputs.at(i)) for i in range(len(outputs))]
         return samples if kind == self.SPARSE_LIST_TAG else _coordinates(samples)
+
+
+class fn:  # noqa: N801  # a namespace of DALI's
+    """Operators of PyTorch's."""
+
+    @staticmethod
+    def torch_python_function(*inputs: Any, function: Callable[..., Any], **arguments: Any) -> Any:
+        """fn.python_function for a function that takes and returns tensors (lists of them with
+        ``batch_processing``). Inputs are views of the batch."""
+
+        def call(*arrays: Any) -> Any:
+            given = [[_from_array(a) for a in x] if isinstance(x, list) else _from_array(x) for x in arrays]
+            return function(*given)
+
+        return python_function(*inputs, function=call, **arguments)
 
 
 def _coordinates(samples: list[torch.Tensor]) -> torch.Tensor:

@@ -193,3 +193,21 @@ def test_torch_tensors_are_views(files: list[str]) -> None:
     types = [TorchRagged.SPARSE_COO_TAG, TorchRagged.DENSE_TAG]
     batch = next(TorchRagged(ragged(), ["data", "label"], reader_name="R", output_types=types))[0]
     assert batch["data"].to_dense().tolist() == [[0, 0, 0], [1, 1, 0], [2, 2, 2]]
+
+
+@needs_torch
+def test_torch_function() -> None:
+    import torch
+
+    from dali_run.plugin.pytorch import fn as torch_fn
+
+    @pipeline_def(batch_size=2, num_threads=1)
+    def pipe():
+        x = fn.external_source(lambda: np.arange(4, dtype=np.float32).reshape(2, 2))
+        a = torch_fn.torch_python_function(x, function=lambda t: torch.flip(t, [0]) + 1)
+        b, c = torch_fn.torch_python_function(
+            x, function=lambda ts: ([t * 2 for t in ts], [t.sum() for t in ts]), num_outputs=2, batch_processing=True
+        )
+        return a, b, c
+
+    assert [o.as_array().tolist() for o in pipe().run()] == [[[2, 1], [4, 3]], [[0, 2], [4, 6]], [1, 5]]

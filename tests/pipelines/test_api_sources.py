@@ -14,6 +14,7 @@ from dali_run import Pipeline, pipeline_def
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pickling import pickle_by_value
 from dali_run.pipelines.pickling import dumps, loads
+from dali_run.tensors import TensorListCPU
 
 
 def pipe(source: Any = None, batch_size: int = 2, pipeline: dict[str, Any] | None = None, **arguments: Any) -> Pipeline:
@@ -203,6 +204,15 @@ def test_feed_input() -> None:
     assert take(p, 1) == [[3, 3]]
     with pytest.raises(KeyError, match="no external_source"):
         p.run(other=np.zeros(2))
+
+
+def test_tensor_lists_of_ones_own() -> None:
+    made = TensorListCPU([np.zeros((1, 2)), np.ones((2, 2))], layout="XY")
+    assert (made.shape(), made.layout(), len(made)) == ([(1, 2), (2, 2)], "XY", 2)
+    (out,) = pipe(lambda: made).run()
+    assert out.layout() == "XY"
+    assert out.at(1).tolist() == [[1, 1], [1, 1]]
+    assert pipe(lambda: [made[0], made[1]]).run()[0].shape() == made.shape()
 
 
 def test_iter_setup_ends() -> None:

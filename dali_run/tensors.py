@@ -1,0 +1,7 @@
+"""Batches and samples as data: what runs return, and what feed_input and sources take."""
+
+from __future__ import annotations
+
+from .pipelines.tensors import Tensor, TensorList, TensorListCPU, TensorListGPU
+
+__all__ = ["Tensor", "TensorList", "TensorListCPU", "TensorListGPU"]
