@@ -9,7 +9,7 @@ from . import ops
 from .version import __version__
 
 if TYPE_CHECKING:
-    from . import fn, math, pickling, pipeline, plugin, tensors, types
+    from . import fn, math, pickling, pipeline, plugin, tensors, tfrecord, types
     from .pipelines.build import load_spec
     from .pipelines.data_node import DataNode, newaxis
     from .pipelines.factory import pipeline_def
@@ -29,10 +29,11 @@ __all__ = [
     "pipeline_def",
     "plugin",
     "tensors",
+    "tfrecord",
     "types",
 ]
 
-_MODULES = ("fn", "math", "pickling", "pipeline", "plugin", "tensors", "types")
+_MODULES = ("fn", "math", "pickling", "pipeline", "plugin", "tensors", "tfrecord", "types")
 _MEMBERS = {
     "DataNode": ".pipelines.data_node",
     "Pipeline": ".pipelines.pipeline",

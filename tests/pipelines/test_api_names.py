@@ -18,6 +18,7 @@ from dali_run.ops.base import find
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.functions import names
 from dali_run.pipelines.names import LEGACY, class_name
+from dali_run.pipelines.sample_data import make_sample_data
 from dali_run.pipelines.stubs import classes_stub, functions_stub
 
 ROOT = Path(__file__).parents[2]
@@ -182,3 +183,30 @@ def test_scalar_constants() -> None:
 def test_types() -> None:
     assert types.to_dali_type(np.float32) == types.FLOAT
     assert types.to_numpy_type(types.UINT8) == np.uint8
+
+
+def test_tfrecord_features(tmp_path: Path) -> None:
+    import dali_run.tfrecord as tfrec
+
+    make_sample_data(tmp_path, 8)
+    files = sorted(str(p) for p in tmp_path.rglob("*.tfrecord*") if "idx" not in p.name)
+
+    @pipeline_def(batch_size=4, num_threads=1)
+    def pipe():
+        features = {
+            "image/encoded": tfrec.FixedLenFeature((), tfrec.string, ""),
+            "image/class/label": tfrec.FixedLenFeature([1], tfrec.int64, -1),
+            "nothing": tfrec.VarLenFeature(tfrec.float32, 0.0),
+        }
+        inputs = fn.readers.tfrecord(path=files, features=features)
+        again = ops.readers.TFRecord(path=files, features=features)()["image/class/label"]
+        return fn.decoders.image(inputs["image/encoded"]), inputs["image/class/label"], inputs["nothing"], again
+
+    images, labels, nothing, again = pipe().run()
+    assert all(len(s) == 3 for s in images.shape())
+    assert labels.dtype == types.INT64
+    assert nothing.shape() == [(0,)] * 4
+    assert (labels.as_array() == again.as_array()).all()
+    assert tfrec.VarLenFeature([2], tfrec.int64, 0) == {"dtype": "int64", "shape": [2], "var_len": True}
+    with pytest.raises(TypeError):
+        tfrec.VarLenFeature([2])
