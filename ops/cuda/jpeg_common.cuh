@@ -25,7 +25,7 @@ enum Status {
     BAD_TABLE = 2,        // a Huffman table that is no prefix code
     BAD_CODE = 4,         // a bit pattern that is no code, or a run past the end of a block
     MISSING = 8,          // the scan ends before the last block
-    EXTRANEOUS = 16,      // a byte or more is left behind the last block, or a marker other than EOI follows
+    EXTRANEOUS = 16,      // a byte or more is left behind the last block, a marker other than EOI follows, or FF FF 00
     BAD_RESTART = 32,     // a restart marker out of order or out of place
     OUT_OF_RANGE = 64,    // coefficients beyond what libjpeg's 16-bit SIMD inverse DCT takes without wrapping
 };

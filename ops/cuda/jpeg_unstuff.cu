@@ -50,16 +50,19 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS) jpeg_unstuff(const Batch *batch) {
     if (threadIdx.x == 0) scan_end = last;
 
     Bytes16 bytes = load16(mine, begin, end);
-    u32 before = mine > begin && mine <= end ? mine[-1] : 0;
+    u32 two_before = mine > begin && mine <= end ? *(const u16 *)(mine - 2) : 0;  // a header is before the first byte
+    u32 before = two_before >> 8;
     u32 after = mine + 16 < end ? mine[16] : 1;
-    u32 keep = 0, restarts = 0, others = 0, first_other = 0;
+    u32 keep = 0, restarts = 0, others = 0, first_other = 0, strays = 0;
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         u32 byte = bytes[i], previous = i ? bytes[i - 1] : before, next = i < 15 ? bytes[i + 1] : after;
+        u32 one_more = i > 1 ? bytes[i - 2] : i ? before : two_before & 255;
         const u8 *p = mine + i;
         bool inside = p >= begin && p < end;
         bool marker = previous == 255 && byte != 255 && byte != 0;
         if (inside && (byte == 255 ? next == 0 : previous != 255)) keep |= 1u << i;
+        if (inside && byte == 0 && previous == 255 && one_more == 255) strays |= 1u << i;
         if (inside && marker) {
             if ((byte & 0xf8) == 0xd0) {
                 restarts |= 1u << i;
@@ -100,6 +103,8 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS) jpeg_unstuff(const Batch *batch) {
     if (before_chunk & SCAN_ENDED) return;
     // libjpeg reads on to EOI: what other markers lead to, it has to say.
     if (others && last == (int)threadIdx.x * 16 + __ffs(others) - 1 && first_other != EOI) atomicOr(&batch->status[at], EXTRANEOUS);
+    // FF FF 00, a fill byte without a marker: libjpeg-turbo decodes the MCU twice and adds what it got the first time.
+    if (strays & mask) atomicOr(&batch->status[at], EXTRANEOUS);
     u32 start = (u32)before_chunk;  // where the chunk's bytes go
     u32 from = start & 15, mine_at = from + (sum & 0xffff) - kept;
     u8 *staged = (u8 *)stage;

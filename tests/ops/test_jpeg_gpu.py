@@ -136,6 +136,17 @@ def test_only_eoi_may_end_the_scan(harness: Harness, size: tuple[int, int]) -> N
     np.testing.assert_array_equal(results[-1], reference(file))
 
 
+def test_fill_bytes_before_data(harness: Harness) -> None:
+    """FF FF 00: libjpeg-turbo leaves coefficients of a first attempt in the block. At any place in a thread's bytes."""
+    file = encode(320, 250, quality=98)
+    start = file.index(b"\xff\xda") + 14
+    places = [i for i in range(start, len(file) - 1) if file[i : i + 2] == b"\xff\0"][:40]
+    assert len({(i - start) % 16 for i in places}) > 12
+    files = [file[:i] + b"\xff" + file[i:] for i in places]
+    _, status = harness.decode(files, pixels())
+    assert (status & jpeg_gpu.EXTRANEOUS).all()
+
+
 def test_fill_bytes_before_restart_markers(harness: Harness) -> None:
     file = encode(90, 60, restart_marker_blocks=5)
     start = file.index(b"\xff\xda")
