@@ -254,13 +254,13 @@ class JobRun:
                 for iteration in self.engine:
                     self._write(iteration)
                     self.progress(Progress(self.read, self.total, self.rejected, self.began))
+            report = self._report()
+            self.output.finish(report)  # the last shard: a full disk or a spent budget may show here
         except KeyboardInterrupt:
             return self._ended(INTERRUPTED, f"interrupted after {self.read} of {self.total} samples; run the same "
                                "command again: it continues")  # fmt: skip
         except JobError as e:
             return self._ended(FAILED, str(e))
-        report = self._report()
-        self.output.finish(report)
         code = REJECTS if self.output.rejected else CLEAN
         rejected = f", {self.output.rejected} rejected (see {self.config.path / 'rejects.jsonl'})" * (code == REJECTS)
         return self._result(code, f"wrote {self.output.written} samples to {self.config.path}{rejected}", report)

@@ -17,6 +17,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.job import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Progress, run_job
+from dali_run.writers.shards import Output
 from dali_run.writers.verify import verify
 
 SPEC = """
@@ -262,3 +263,15 @@ write: {{writer: numpy, path: {tmp_path}/out, fields: {{label: {{}}, u: {{}}, su
     rows = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
     assert [(r["position"], r["code"]) for r in rows] == [(5, "internal"), (6, "internal"), (17, "internal")]
     assert "ZeroDivisionError: a bug" in rows[0]["message"]
+
+
+def test_a_failure_while_the_last_shard_is_published_ends_the_job_with_a_report(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Output, report: Any) -> None:
+        raise JobError("No space left on device")
+
+    monkeypatch.setattr(Output, "finish", full)
+    result = run(spec)
+    assert (result.exit_code, result.message) == (FAILED, "No space left on device")
+    assert result.report["samples"]["read"] == 37
