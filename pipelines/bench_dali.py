@@ -10,6 +10,8 @@ from typing import Any
 from ..ops.arithmetic import Expr
 from ..ops.base import parameters
 from ..ops.errors import SpecError
+from ..readers.example import FixedLenFeature, declared
+from ..readers.tfrecord import TFRecord
 from .graph import Edge, Graph, Merge, Node, Split
 from .place import Target, is_late
 from .spec import Settings
@@ -18,14 +20,24 @@ _OURS_ALONE = ("encoders.", "python_function", "expr.")
 _WITHOUT_EFFECT_ON_RESULTS = ("jpeg_decoder",)
 """Arguments of ours that choose among implementations; DALI has its own ways to choose."""
 
+_FEATURE_TYPES: Mapping[str, tuple[str, Any]] = {
+    "string": ("string", ""),
+    "int64": ("int64", 0),
+    "float": ("float32", 0.0),
+}
+"""DALI's names, with the default that it wants."""
+
 _HEAD = '''"""Made by `dali-run bench`: the graph of a spec for NVIDIA DALI."""
+import glob
 import json
+import os
 import resource
+import struct
 import sys
 import time
 
 import nvidia.dali
-from nvidia.dali import backend, fn, math, types
+from nvidia.dali import backend, fn, math, tfrecord, types
 
 
 def refuse(why):
@@ -43,6 +55,27 @@ def check(name, arguments):
     for argument in arguments if schema else ():
         if not backend.GetSchema(schema).HasArgument(argument):
             refuse(f"DALI's {name} has no argument {argument}")
+
+
+def read_tfrecord(path, features, **arguments):
+    """readers.tfrecord with the index files that DALI needs, in the order of the features."""
+    paths = [f for p in ([path] if isinstance(path, str) else path) for f in sorted(glob.glob(p)) or [p]]
+    indexes = []
+    for number, file in enumerate(paths):
+        at, end, lines = 0, os.path.getsize(file), []
+        with open(file, "rb") as records:
+            while at < end:
+                records.seek(at)
+                size = 16 + struct.unpack("<Q", records.read(8))[0]
+                lines.append(f"{at} {size}\\n")
+                at += size
+        indexes.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{number}.idx"))
+        with open(indexes[-1], "w") as index:
+            index.writelines(lines)
+    made = {k: tfrecord.FixedLenFeature(shape, getattr(tfrecord, dtype), default)
+            for k, (shape, dtype, default) in features.items()}
+    given = fn.readers.tfrecord(path=paths, index_path=indexes, features=made, **arguments)
+    return [given[k] for k in features]
 
 
 def cast_to(dtype):
@@ -118,22 +151,43 @@ def _check(node: Node) -> str:
     if node.op.name.startswith(_OURS_ALONE):
         hint = "; --no-encode measures without the encoders of write:" if "encoders." in node.op.name else ""
         raise SpecError(f"DALI has no {node.op.name}{hint}")
-    return f"check({node.op.name!r}, {[*_constants(node), *node.args]!r})"
+    arguments = [k for k in (*_constants(node), *node.args) if not (isinstance(node.op, TFRecord) and k == "features")]
+    return f"check({node.op.name!r}, {arguments!r})"
 
 
 def _call(graph: Graph, node: Node) -> str:
     inputs = [_input(graph, node, e) for e in node.inputs]
     if isinstance(node.op, Expr):
         return f"({_expression(node.op, inputs)},)"
-    values = {k: _literal(v, f"{node.name}: {k}") for k, v in _constants(node).items()}
+    constants = _constants(node)
+    function = f"fn.{node.op.name}"
+    values = {}
+    if isinstance(node.op, TFRecord):
+        function = "read_tfrecord"
+        constants.pop("index_path", None)
+        values["features"] = _features(constants.pop("features", None))
+    elif getattr(node.op, "output_names", None):
+        raise SpecError(f"{node.op.name} is not translated to DALI: it gives a mapping there")
+    values |= {k: _literal(v, f"{node.name}: {k}") for k, v in constants.items()}
     values |= {k: _edge(e) for k, e in node.args.items()}
     if node.seed is not None:
         values["seed"] = repr(node.seed)
     values["device"] = repr(node.stage)
-    call = f"fn.{node.op.name}({', '.join([*inputs, *(f'{k}={v}' for k, v in values.items())])})"
-    if getattr(node.op, "output_names", None):
-        raise SpecError(f"{node.op.name} is not translated to DALI: it gives a mapping there")
-    return call if node.op.num_outputs > 1 else f"({call},)"
+    call = f"{function}({', '.join([*inputs, *(f'{k}={v}' for k, v in values.items())])})"
+    return call if node.op.num_outputs > 1 or isinstance(node.op, TFRecord) else f"({call},)"
+
+
+def _features(features: Mapping[str, Any] | None) -> str:
+    """Features as (shape, type, default) for `read_tfrecord` in the script."""
+    if features is None:
+        raise SpecError("readers.tfrecord without features is not translated to DALI")
+    made = {}
+    for name, feature in declared(features).items():
+        if not isinstance(feature, FixedLenFeature) or feature.default is not None:
+            raise SpecError(f"feature {name!r} is not translated to DALI: it has any length or a default")
+        dtype, empty = _FEATURE_TYPES[feature.dtype]
+        made[name] = (list(feature.shape), dtype, empty)
+    return repr(made)
 
 
 def _expression(op: Expr, inputs: list[str]) -> str:

@@ -19,6 +19,7 @@ from dali_run.pipelines.bench_child import Measurement, measure
 from dali_run.pipelines.bench_dali import dali_script
 from dali_run.pipelines.bench_view import bench_html
 from dali_run.pipelines.compile import compile_graph
+from dali_run.pipelines.job import run_job
 from dali_run.pipelines.machine import facts, limits
 from dali_run.pipelines.place import Target
 from dali_run.pipelines.tune import climb, read_settings, settings_text
@@ -220,8 +221,42 @@ def test_what_is_not_translated_is_refused(spec: Path, old: str, new: str, reaso
         script(spec)
 
 
-def test_encoders_are_left_out_on_request(spec: Path) -> None:
+RECORDS = """\
+version: 1
+pipeline: {batch_size: 4, num_threads: 1, device: cpu}
+graph:
+  - {op: readers.tfrecord, path: "IN", random_shuffle: true, features: FEATURES, out: [x, label]}
+outputs: {x: x, label: label}
+"""
+
+
+def records(spec: Path, features: str) -> Path:
+    """A spec that reads TFRecords."""
+    run_job(write_spec(spec))
+    out = spec.parent / "out"
+    spec.write_text(RECORDS.replace("IN", f"{out}/*.tfrecord").replace("FEATURES", features))
+    return spec
+
+
+def write_spec(spec: Path) -> Path:
     spec.write_text(spec.read_text() + WRITE.replace("OUT", str(spec.parent / "out")))
+    return spec
+
+
+def test_records_are_read_by_dali_with_indexes_made_for_it(spec: Path) -> None:
+    text = script(records(spec, "{x: string, label: int64}"))
+    call = "read_tfrecord(features={'x': ([], 'string', ''), 'label': ([1], 'int64', 0)}, random_shuffle=True, path="
+    assert f"n0 = {call}" in text
+
+
+@pytest.mark.parametrize("label", ["{dtype: int64, var_len: true}", "{dtype: int64, default: 3}"])
+def test_features_without_a_like_are_refused(spec: Path, label: str) -> None:
+    with pytest.raises(SpecError, match="feature 'label' is not translated"):
+        script(records(spec, f"{{x: string, label: {label}}}"))
+
+
+def test_encoders_are_left_out_on_request(spec: Path) -> None:
+    write_spec(spec)
     with pytest.raises(SpecError, match="--no-encode"):
         script(spec)
     assert "fn.encoders" not in script(spec, encode=False)
@@ -260,6 +295,15 @@ def test_dali_itself_runs_the_script(spec: Path) -> None:
     assert median_of(peer), peer
     spec.write_text(spec.read_text().replace("random_shuffle: true", "shuffle: full"))
     assert run_bench(bench)["results"][1]["refused"] == "DALI's readers.file has no argument shuffle"
+
+
+@pytest.mark.skipif("DALI_PYTHON" not in os.environ, reason="DALI_PYTHON names no interpreter with NVIDIA DALI")
+def test_dali_itself_reads_records(spec: Path) -> None:
+    bench = Bench(
+        measurement(records(spec, "{x: string, label: int64}")), repeats=1, peers={"dali": os.environ["DALI_PYTHON"]}
+    )
+    peer = run_bench(bench)["results"][1]
+    assert median_of(peer), peer
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
