@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from .pipelines.build import load_spec
     from .pipelines.data_node import DataNode, newaxis
     from .pipelines.factory import pipeline_def
-    from .pipelines.pipeline import Pipeline
+    from .pipelines.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
 
 __all__ = [
     "DataNode",
+    "OperatorConcurrency",
     "Pipeline",
+    "StreamPolicy",
     "__version__",
     "fn",
     "load_spec",
@@ -36,7 +38,9 @@ __all__ = [
 _MODULES = ("fn", "math", "pickling", "pipeline", "plugin", "tensors", "tfrecord", "types")
 _MEMBERS = {
     "DataNode": ".pipelines.data_node",
+    "OperatorConcurrency": ".pipelines.pipeline",
     "Pipeline": ".pipelines.pipeline",
+    "StreamPolicy": ".pipelines.pipeline",
     "load_spec": ".pipelines.build",
     "newaxis": ".pipelines.data_node",
     "pipeline_def": ".pipelines.factory",

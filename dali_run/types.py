@@ -39,6 +39,9 @@ GRAY = DALIImageType.GRAY
 YCbCr = DALIImageType.YCbCr
 ANY_DATA = DALIImageType.ANY_DATA
 
+CPU_ONLY_DEVICE_ID = -99999
+"""DALI's number for pipelines without a GPU; None says the same."""
+
 NCHW = "CHW"
 NHWC = "HWC"
 NFHWC = "FHWC"
@@ -74,6 +77,7 @@ __all__ = [
     "ANY_DATA",
     "BGR",
     "BOOL",
+    "CPU_ONLY_DEVICE_ID",
     "FLOAT",
     "FLOAT16",
     "FLOAT64",

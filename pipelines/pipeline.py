@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import os
 import queue
@@ -37,6 +38,22 @@ install_ops()
 
 _current: list[Pipeline] = []
 _said: set[str] = set()
+
+
+class StreamPolicy(enum.Enum):
+    """DALI's choice of CUDA streams; accepted without effect: there is one for each batch in flight."""
+
+    SINGLE = 1
+    PER_BACKEND = 2
+    PER_OPERATOR = 3
+
+
+class OperatorConcurrency(enum.Enum):
+    """DALI's choice of what runs at the same time; accepted without effect: operators of several batches do."""
+
+    NONE = 0
+    BACKEND = 1
+    FULL = 2
 
 
 def say_once(name: str, why: str) -> None:

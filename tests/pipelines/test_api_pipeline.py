@@ -147,7 +147,8 @@ def test_facts(root: str) -> None:
 
 def test_ignored_arguments_say_so_once() -> None:
     arguments = {"bytes_per_sample": 5, "max_streams": 2, "default_cuda_stream_priority": 1, "set_affinity": True,
-                 "stream_policy": 1, "concurrency": 1}  # fmt: skip
+                 "stream_policy": dali_run.StreamPolicy.SINGLE,
+                 "concurrency": dali_run.OperatorConcurrency.FULL}  # fmt: skip
     with warnings.catch_warnings(record=True) as first:
         warnings.simplefilter("always")
         Pipeline(1, 1, **arguments)
