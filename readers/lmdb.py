@@ -48,7 +48,8 @@ class _Meta:
 
 
 def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
-    """Raises JobError where there is none."""
+    """Raises JobError where there is none, or only one: the lost one may be that of the last commit, whose records the
+    other does not have (LMDB refuses such a file too)."""
     found: list[_Meta] = []
     problem = "no page is a meta page of LMDB"
     for page_size in (4096, 8192, 16384, 32768, 65536, 2048, 1024, 512):  # the second meta page is the second page
@@ -76,6 +77,8 @@ def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
             break
     if not found:
         raise JobError(f"{path}: byte 0: cannot be read as LMDB: {problem}")
+    if len(found) == 1:
+        raise JobError(f"{path}: cannot be read as LMDB: one of its two meta pages is damaged or cut off")
     return max(found, key=lambda m: m.transaction)
 
 
