@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .output import JOB_FAILED, Device, Set, Settings, Spec, console, overrides, say
+from .output import JOB_FAILED, Device, Set, Settings, Spec, console, overrides, say, writable, written_to
 
 NAME = "bench"
 
@@ -42,8 +42,10 @@ def command(
     fail_below: Annotated[
         float, typer.Option(min=0, metavar="SHARE", help="End with 1 below this share of the baseline.")
     ] = 0.95,
-    json: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write the results here.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="PATH", help="Write the results as a page.")] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="PATH", help="Write the results here.", callback=writable)
+    ] = None,
+    html: Annotated[Path | None, written_to("Write the results as a page.")] = None,
 ) -> None:
     """Measure how fast a spec runs; nothing is written but the results.
 

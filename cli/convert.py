@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .output import INTERRUPTED, JOB_FAILED, Json, print_json, say
+from .output import INTERRUPTED, JOB_FAILED, Json, done, errors_as_json, print_json, say
 from .run import _interrupt
 
 NAME = "convert"
@@ -59,12 +59,12 @@ def command(
         print_json(conversion(source, target, wanted))
         return
     signal.signal(signal.SIGTERM, _interrupt)
-    with shown(quiet=quiet or json) as progress:
+    with errors_as_json(json), shown(quiet=quiet or json) as progress:
         result = convert(source, target, wanted, fresh=fresh, progress=progress)
-    if json:
-        print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path)})
-    elif result.exit_code in (JOB_FAILED, INTERRUPTED):
-        say(result.message)
-    elif not quiet:
-        typer.echo(result.message)
-    raise typer.Exit(result.exit_code)
+    with done(result.exit_code):
+        if json:
+            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path)})
+        elif result.exit_code in (JOB_FAILED, INTERRUPTED):
+            say(result.message)
+        elif not quiet:
+            typer.echo(result.message)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 JOB_FAILED, USAGE, REJECTS, INTERRUPTED = 1, 2, 3, 130
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML spec of a job.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -26,6 +32,27 @@ Settings = Annotated[
 Device = Annotated[
     str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, gpu or gpu:N, instead of the spec's.")
 ]
+
+
+def writable(path: Path | None) -> Path | None:
+    """Refuses, before any work is done, a file that could not be written in the end."""
+    if path is None:
+        return None
+    folder = path.parent
+    if path.is_dir():
+        problem = f"{path} is a folder"
+    elif not folder.is_dir():
+        problem = f"{folder} is no folder"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        problem = f"{path} cannot be written"
+    else:
+        return path
+    raise typer.BadParameter(f"{problem}; name a file in a folder that exists")
+
+
+def written_to(help: str) -> Any:
+    """The option of a file that is written when all is done: ``PATH``, checked before."""
+    return typer.Option(metavar="PATH", help=help, callback=writable)
 
 
 def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[str, Any]:
@@ -44,7 +71,8 @@ def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[s
 
 
 def say(line: str) -> None:
-    """A line for the user that is not the command's result."""
+    """A line for the user that is not the command's result. What a file name could do to a terminal is escaped."""
+    line = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), line)
     typer.echo(line if _has_place(line) else f"dali-run: {line}", err=True)
 
 
@@ -64,3 +92,29 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
+
+
+@contextmanager
+def errors_as_json(wanted: bool) -> Iterator[None]:
+    """``--json``: what fails before there is a result is JSON on stdout, too, beside its lines on stderr."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as e:
+        if wanted:
+            from ..ops.errors import SpecError
+
+            code = USAGE if isinstance(e, (SpecError, typer.BadParameter)) else JOB_FAILED
+            code, message = (INTERRUPTED, "interrupted") if isinstance(e, KeyboardInterrupt) else (code, str(e))
+            print_json({"exit_code": code, "message": message, "path": None, "report": {}})
+        raise
+
+
+@contextmanager
+def done(exit_code: int) -> Iterator[None]:
+    """For printing a result, then ending with ``exit_code``. A reader that has gone (``| head -1``) changes nothing."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # rich ends the process where it cannot print
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(exit_code)

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import json as json_
+import os
 import signal
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .output import INTERRUPTED, JOB_FAILED, Device, Json, Set, Settings, Spec, console, overrides, print_json, say
+from .output import (
+    INTERRUPTED,
+    JOB_FAILED,
+    Device,
+    Json,
+    Set,
+    Settings,
+    Spec,
+    console,
+    done,
+    errors_as_json,
+    overrides,
+    print_json,
+    say,
+    written_to,
+)
 
 NAME = "run"
 
@@ -21,13 +37,13 @@ def command(
     device: Device = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N samples.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
-    num_shards: Annotated[int, typer.Option(min=1, metavar="N", help="Split the data set into N parts ...")] = 1,
-    shard_id: Annotated[int, typer.Option(min=0, metavar="I", help="... and do part I, from 0.")] = 0,
-    report: Annotated[Path | None, typer.Option(metavar="PATH", help="Write report.json here, too.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="PATH", help="Write the report as a page.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write a trace for chrome://tracing or ui.perfetto.dev.")
-    ] = None,
+    num_shards: Annotated[
+        str, typer.Option(metavar="N", help="Split the data set into N parts; auto: as srun or torchrun says ...")
+    ] = "1",
+    shard_id: Annotated[int | None, typer.Option(min=0, metavar="I", help="... and do part I, from 0.")] = None,
+    report: Annotated[Path | None, written_to("Write report.json here, too.")] = None,
+    html: Annotated[Path | None, written_to("Write the report as a page.")] = None,
+    trace: Annotated[Path | None, written_to("Write a trace for chrome://tracing or ui.perfetto.dev.")] = None,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -43,19 +59,18 @@ def command(
       dali-run run spec.yaml --set data=/mnt/train --set pipeline.batch_size=256
       dali-run run spec.yaml --device cpu --limit 1000 --fresh
       dali-run run spec.yaml --num-shards 8 --shard-id 3
+      srun --ntasks 8 dali-run run spec.yaml --num-shards auto
     """
     from ..pipelines.job import run_job
     from .progress import shown
 
-    if shard_id >= num_shards:
-        raise typer.BadParameter(f"must be below --num-shards ({num_shards})", param_hint="--shard-id")
     signal.signal(signal.SIGTERM, _interrupt)
-    with shown(quiet=quiet or json) as progress:
+    with errors_as_json(json), shown(quiet=quiet or json) as progress:
         result = run_job(
             spec,
             overrides(changes, settings),
             device=device,
-            part=(shard_id, num_shards) if num_shards > 1 else None,
+            part=_part(num_shards, shard_id, quiet),
             limit=limit,
             fresh=fresh,
             trace=trace,
@@ -68,18 +83,41 @@ def command(
         from ..pipelines.html_report import html_report
 
         html.write_text(html_report(result.report))
-    if json:
-        print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),
-                    "report": result.report})  # fmt: skip
-    elif result.exit_code in (JOB_FAILED, INTERRUPTED):
-        say(result.message)
-    elif not quiet:
-        if result.report:
-            from ..pipelines.render import report_view
+    with done(result.exit_code):
+        if json:
+            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),
+                        "report": result.report})  # fmt: skip
+        elif result.exit_code in (JOB_FAILED, INTERRUPTED):
+            say(result.message)
+        elif not quiet:
+            if result.report:
+                from ..pipelines.render import report_view
 
-            console().print(report_view(result.report))
-        typer.echo(result.message)
-    raise typer.Exit(result.exit_code)
+                console().print(report_view(result.report))
+            typer.echo(result.message)
+
+
+def _part(num_shards: str, shard_id: int | None, quiet: bool) -> tuple[int, int] | None:
+    """The part that is asked for; None for the whole job. Only ``auto`` looks at the environment: a job that happens
+    to run inside of an allocation writes everything."""
+    if num_shards == "auto":
+        from ..pipelines.parts import part_from_environment
+
+        if shard_id is not None:
+            raise typer.BadParameter("comes from the environment with --num-shards auto", param_hint="--shard-id")
+        part, found = part_from_environment(os.environ)
+        if not quiet:
+            say(f"part {part[0]} of {part[1]}, by {found}")
+        return part if part[1] > 1 else None
+    if not num_shards.isdecimal() or int(num_shards) < 1:
+        raise typer.BadParameter(f"must be a number from 1, or auto; got {num_shards!r}", param_hint="--num-shards")
+    count = int(num_shards)
+    if (shard_id or 0) >= count:
+        raise typer.BadParameter(f"must be below --num-shards ({count})", param_hint="--shard-id")
+    if count > 1 and shard_id is None:
+        raise typer.BadParameter(f"is missing: which of the {count} parts? (or --num-shards auto)",
+                                 param_hint="--shard-id")  # fmt: skip
+    return (shard_id or 0, count) if count > 1 else None
 
 
 def _interrupt(*_: Any) -> None:

@@ -149,6 +149,98 @@ def test_parts_of_a_job_make_the_whole(spec: Path, capsys: pytest.CaptureFixture
     assert {p.name: p.read_bytes() for p in parts.glob("*.tfrecord")} == whole
 
 
+@pytest.mark.parametrize("option", ["--report", "--html", "--trace"])
+def test_paths_of_results_are_checked_before_the_job(
+    spec: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", str(spec), option, str(spec.parent / "nowhere" / "file")]) == 2
+    assert "nowhere is no folder; name a file in a folder that exists" in capsys.readouterr().err
+    assert cli.main(["run", str(spec), option, str(spec.parent)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+    assert not out_of(spec).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--set", "pipeline.device=moon"], 2), (["--set", "data=/nowhere"], 1), (["--num-shards", "2"], 2)],
+)
+def test_early_failures_are_json_too(
+    spec: Path, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", str(spec), "--json", *arguments]) == code
+    printed, err = capsys.readouterr()
+    result = json.loads(printed)
+    assert result["exit_code"] == code
+    assert result["message"]
+    assert result["report"] == {}
+    assert err
+
+
+def test_a_closed_pipe_does_not_change_the_exit_code(spec: Path, sample: Path) -> None:
+    data = spec.parent / "damaged"
+    shutil.copytree(sample / "train", data)
+    (data / "text" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
+    for more in ("", "--json"):
+        run = f"{sys.executable} -m dali_run.cli.main run {spec} --fresh --set data={data} {more}"
+        command = f"{run} | head -c 0; echo ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["3"], done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name in ("WORLD_SIZE", "RANK", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_PROCID",
+                 "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_parts_come_from_the_environment_when_asked_for(
+    spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched(monkeypatch, SLURM_NTASKS="3", SLURM_PROCID="2")
+    assert cli.main(["run", str(spec), "--quiet"]) == 0  # a lone job inside of an allocation does everything
+    whole = {p.name: p.read_bytes() for p in out_of(spec).glob("*.tfrecord")}
+    assert (out_of(spec) / "manifest.json").exists()
+    parts = spec.parent / "parts"
+    run = ["run", str(spec), "--num-shards", "auto", "--set", f"out={parts}"]
+    for i in range(3):
+        if i == 1:
+            launched(monkeypatch, WORLD_SIZE="3", RANK="1", SLURM_NTASKS="1", SLURM_PROCID="0")
+        else:
+            launched(monkeypatch, SLURM_NTASKS="3", SLURM_PROCID=str(i))
+        assert cli.main(run) == 0
+        assert f"part {i} of 3, by {'RANK and WORLD_SIZE' if i == 1 else 'SLURM_PROCID'}" in capsys.readouterr().err
+    assert {p.name: p.read_bytes() for p in parts.glob("*.tfrecord")} == whole
+
+
+@pytest.mark.parametrize(
+    ("variables", "more", "said"),
+    [
+        ({}, [], "no launcher says"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, [], "name no part"),
+        ({"SLURM_NTASKS": "many", "SLURM_PROCID": "0"}, [], "name no part"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, ["--shard-id", "1"], "comes from the environment"),
+    ],
+)
+def test_an_environment_that_names_no_part_is_refused(
+    spec: Path, variables: dict[str, str], more: list[str], said: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    launched(monkeypatch, **variables)
+    assert cli.main(["run", str(spec), "--num-shards", "auto", *more]) == 2
+    assert said in capsys.readouterr().err
+    assert not out_of(spec).exists()
+
+
+def test_lines_for_people_hold_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    from dali_run.cli.output import say
+
+    say("a\x1b[31m\r\x00\x9b\u202eb")
+    assert capsys.readouterr().err == "dali-run: a\\x1b[31m\\r\\x00\\x9b\\u202eb\n"
+
+
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_job_continues_to_the_same_bytes(spec: Path, sample: Path, name: signal.Signals) -> None:
     flat = spec.parent / "flat"
