@@ -140,6 +140,15 @@ def _declared(value: Any) -> Feature:
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Where the features of some records lie, as compiled code says it."""
+
+    found: I64
+    """[records, features, 4]: start, stop, count, kind."""
+    status: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
 class RecordParser:
     """Takes the wanted features out of records, a batch at a time."""
 
@@ -160,11 +169,31 @@ class RecordParser:
 
         ``good`` marks the records that were not rejected before; this rejects the rest of the bad ones, each once.
         """
+        places = self.places(len(offsets))
+        self.find(data, offsets, sizes, good, places, 0, len(offsets))
+        return self.take(ctx, data, sizes, good, places)
+
+    def places(self, n: int) -> Places:
+        """Room for what `find` finds in ``n`` records."""
+        return Places(np.empty((n, len(self.features), 4), np.int64), np.empty(n, np.int32))
+
+    def find(
+        self, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_], places: Places, low: int, high: int
+    ) -> None:  # fmt: skip
+        """Where the features of the records [low, high) lie. Several threads may share a batch's records."""
         cpu = _compiled(self.wire)
-        n = len(offsets)
-        found = np.empty((n, len(self.features), 4), np.int64)
-        status = np.where(good, cpu.OK, cpu.DAMAGED).astype(np.int32)
-        cpu.find_features(data, offsets, sizes, self.names, self.name_starts, found, status)
+        part = slice(low, high)
+        places.status[part] = np.where(good[part], cpu.OK, cpu.DAMAGED)
+        cpu.find_features(
+            data, offsets[part], sizes[part], self.names, self.name_starts, places.found[part], places.status[part]
+        )
+
+    def take(
+        self, ctx: Context, data: U8, sizes: I64, good: npt.NDArray[np.bool_], places: Places
+    ) -> tuple[Batch, ...]:  # fmt: skip
+        """One batch a feature of records whose features were found; see `parse`."""
+        cpu = _compiled(self.wire)
+        found, status = places.found, places.status
         for i in np.flatnonzero((status != cpu.OK) & good).tolist():
             ctx.reject(i, "corrupt_record", f"is no {_WIRE_NAMES[self.wire]}: its {int(sizes[i])} bytes do not parse")
         good = status == cpu.OK

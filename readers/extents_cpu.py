@@ -6,13 +6,49 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import types
+from llvmlite import ir
+from numba import extending, types
+
+intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
 
 # Numba's own copies between slices go element by element, at a tenth of the speed
 _memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 
 _madvise: Any = types.ExternalFunction("madvise", types.int32(types.intp, types.uintp, types.int32))
 _WILLNEED = 3
+
+
+_LINE = 64
+_LONG = 8192
+"""Bytes from which a copy goes past the caches: what is copied is read next by a GPU, or much later."""
+
+
+@intrinsic
+def _stream_line(_typing: Any, _to: Any, _source: Any) -> Any:
+    """64 bytes from an address of any alignment to one at a multiple of 32, without a place in the caches."""
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        to, source = args
+        half, i64 = ir.VectorType(ir.IntType(64), 4), ir.IntType(64)
+        places = [[builder.inttoptr(builder.add(a, i64(k)), half.as_pointer()) for k in (0, 32)] for a in (source, to)]
+        values = [builder.load(place, align=1) for place in places[0]]
+        for value, place in zip(values, places[1], strict=True):
+            store = builder.store(value, place, align=32)
+            store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def _fence(_typing: Any) -> Any:
+    """What was streamed is seen by other threads from here on."""
+
+    def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64)", nogil=True, cache=True)
@@ -44,4 +80,14 @@ def copy_extent(source: Any, offset: Any, size: Any, out: Any, at: Any) -> None:
 def copy_extents(source: Any, offsets: Any, sizes: Any, out: Any, at: Any) -> None:
     """``source[offsets[i] : offsets[i] + sizes[i]]`` to ``out[at[i] :]``; the caller has checked the bounds."""
     for i in range(len(offsets)):
-        copy_extent(source, offsets[i], sizes[i], out, at[i])
+        if sizes[i] < _LONG:
+            copy_extent(source, offsets[i], sizes[i], out, at[i])
+            continue
+        to, low = out.ctypes.data + at[i], source.ctypes.data + offsets[i]
+        head = -to % 32
+        stop = head + (sizes[i] - head) // _LINE * _LINE
+        _memcpy(to, low, np.uintp(head))
+        for k in range(head, stop, _LINE):
+            _stream_line(to + k, low + k)
+        _memcpy(to + stop, low + stop, np.uintp(sizes[i] - stop))
+    _fence()

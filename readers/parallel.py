@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..ops.context import Context
 
-_PART = 2 << 20  # bytes of work that are worth a task
+_PART = 4 << 20  # bytes of work that are worth a task
 _MOST = 16
 
 

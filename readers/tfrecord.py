@@ -103,11 +103,17 @@ class _Records:
         gone = self._mapped.truncated(offsets)
         large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
         kinds[gone | large] = cpu.LOST
-        if self._check:
-            data = self._mapped.data
-            nbytes = int(sizes[kinds == cpu.GOOD].sum())
-            spread(ctx, len(kinds), nbytes, lambda a, b: cpu.check_records(data, offsets[a:b], sizes[a:b], kinds[a:b]))
-        good = kinds == cpu.GOOD
+        data, parser, good = self._mapped.data, self._parser, kinds == cpu.GOOD
+        places = parser.places(len(which)) if parser is not None else None
+
+        def look(low: int, high: int) -> None:  # both at once, while the bytes are in the caches
+            if self._check:
+                cpu.check_records(data, offsets[low:high], sizes[low:high], kinds[low:high])
+                good[low:high] = kinds[low:high] == cpu.GOOD
+            if parser is not None and places is not None:
+                parser.find(data, offsets, sizes, good, places, low, high)
+
+        spread(ctx, len(kinds), int(sizes[good].sum()) if self._check else 0, look)
         for i in np.flatnonzero(~good).tolist():
             if gone[i]:
                 ctx.reject(i, "read_failed", "the file was cut short while the job ran")
@@ -116,9 +122,9 @@ class _Records:
             else:
                 ctx.reject(i, *self._why(int(which[i]), int(kinds[i])))
         offsets, sizes = np.where(good, offsets, 0), np.where(good, sizes, 0)
-        if self._parser is None:
-            return (payload(ctx, self._mapped.data, offsets, sizes),)
-        return self._parser.parse(ctx, self._mapped.data, offsets, sizes, good)
+        if parser is None or places is None:
+            return (payload(ctx, data, offsets, sizes),)
+        return parser.take(ctx, data, sizes, good, places)
 
 
 def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
