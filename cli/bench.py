@@ -28,7 +28,9 @@ def command(
     warm_up: Annotated[int, typer.Option(min=0, metavar="N", help="Batches before the clock starts.")] = 8,
     to_host: Annotated[bool, typer.Option("--to-host", help="Bring the GPU's outputs to the host.")] = False,
     no_encode: Annotated[bool, typer.Option("--no-encode", help="Without the encoders of the write section.")] = False,
-    peer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Measure it, too; there is: dali.")] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Measure it, too: dali, torchvision, dataloader or nvjpeg.")
+    ] = None,
     peer_python: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PYTHON", help="The interpreter that the peer is installed for.")
     ] = None,

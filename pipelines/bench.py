@@ -16,13 +16,20 @@ from typing import Any
 from ..ops.errors import JobError, SpecError
 from .bench_child import Measurement
 from .bench_dali import dali_script
+from .bench_recipe import recipe_of
 from .compile import compile_graph
 from .job import threads_of
 from .machine import facts
 
 SCHEMA_VERSION = 1
 OURS = "dali-run"
-PEERS = ("dali",)
+PEERS = {
+    "dali": "NVIDIA DALI, the same graph",
+    "torchvision": "torchvision's decoders and transforms on tensors",
+    "dataloader": "PyTorch's DataLoader, Pillow and torchvision's transforms",
+    "nvjpeg": "nvJPEG through nvImageCodec, decoding alone",
+}
+"""What can be measured beside us, and what it is."""
 _PIPELINE_KEYS = ("batch_size", "num_threads", "device", "prefetch_queue_depth", "rng")
 """What a sweep may name without `pipeline.` before it."""
 _PATIENCE = 600
@@ -85,7 +92,7 @@ def run_bench(
         this.compiled()
         subjects.append(_Subject(label, OURS, lambda this=this: run_apart(this, "measure")))  # type: ignore[misc]
         for peer, python in bench.peers.items():
-            subjects.append(_Subject(label, peer, _peer(this, python)))
+            subjects.append(_Subject(label, peer, _peer(peer, this, python)))
     machine_limits = run_apart(bench.base, "limits") if bench.limits else None
     total = len(subjects) * bench.repeats
     for number, (_, subject) in enumerate(itertools.product(range(bench.repeats), subjects), 1):
@@ -132,25 +139,44 @@ def run_apart(this: Measurement, what: str) -> dict[str, Any]:
     return _run([sys.executable, "-m", "dali_run.pipelines.bench_child", this.as_json(what)], this.seconds)
 
 
-def _peer(this: Measurement, python: str) -> Callable[[], dict[str, Any]]:
-    """The run of the peer's script; one that says why there is none, where the graph cannot be translated."""
-    built, plan = this.compiled()
-    settings = built.spec.pipeline
+def _peer(name: str, this: Measurement, python: str) -> Callable[[], dict[str, Any]]:
+    """The run of a peer; one that says why there is none, where the graph cannot be translated."""
     try:
-        unfused = compile_graph(built.graph, plan.target, settings.seed, fusing=False)
-        script = dali_script(unfused.graph, plan.target, settings, threads_of(settings), seconds=this.seconds,
-                             warm_up=this.warm_up, to_host=this.to_host)  # fmt: skip
+        files = peer_files(name, this)
     except SpecError as e:
         refusal = {"refused": str(e)}
         return lambda: refusal
 
     def run() -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
-            file = Path(folder) / "peer.py"  # DALI looks its callers up in their file
-            file.write_text(script)
-            return _run([python, str(file)], this.seconds)
+            for file, text in files.items():
+                (Path(folder) / file).write_text(text)
+            first, *others = (str(Path(folder) / file) for file in files)
+            return _run([python, first, *([name, *others] if others else [])], this.seconds)
 
     return run
+
+
+def peer_files(name: str, this: Measurement) -> dict[str, str]:
+    """What peer ``name`` runs: a script, and the recipe it takes. Raises SpecError where there is no like for like."""
+    built, plan = this.compiled()
+    settings, target = built.spec.pipeline, plan.target
+    graph = compile_graph(built.graph, target, settings.seed, fusing=False).graph
+    threads = threads_of(settings)
+    if name == "dali":  # as a file, because DALI looks its callers up
+        script = dali_script(graph, target, settings, threads, seconds=this.seconds, warm_up=this.warm_up,
+                             to_host=this.to_host)  # fmt: skip
+        return {"peer.py": script}
+    if target.device == "null":
+        raise SpecError("device null is no device of a peer's")
+    recipe = recipe_of(graph)
+    if name == "nvjpeg" and not recipe.only_decodes:
+        raise SpecError("nvJPEG only decodes: measure a graph that ends with the decoder")
+    script = Path(__file__).with_name(f"bench_{'nvjpeg' if name == 'nvjpeg' else 'torch'}_peer.py").read_text()
+    gpu = target.index if target.device == "gpu" else None
+    data = {**recipe.as_dict(), "batch_size": settings.batch_size, "num_threads": threads, "gpu": gpu,
+            "seconds": this.seconds, "warm_up": this.warm_up, "to_host": this.to_host}  # fmt: skip
+    return {"peer.py": script, "recipe.json": json.dumps(data)}
 
 
 def _run(command: Sequence[str], seconds: float) -> dict[str, Any]:
