@@ -29,7 +29,7 @@ from PIL import Image, ImageOps
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from dali_run.ops import jpeg_gpu, jpeg_header, resample
+from dali_run.ops import device, jpeg_gpu, jpeg_header, resample
 from dali_run.ops.types import DALIInterpType
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -69,19 +69,19 @@ class Batch:
 
 
 class Lane:
-    """A stream with its memory."""
+    """A stream with its decoder and its memory."""
 
-    def __init__(self, decoder: jpeg_gpu.Decoder, batch: Batch, job: str) -> None:
-        self.decoder, self.batch, self.job = decoder, batch, job
-        self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.workspace = jpeg_gpu.Workspace(decoder.runtime)
+    def __init__(self, defines: str, batch: Batch, job: str) -> None:
+        self.lane, self.batch, self.job = device.Lane(), batch, job
+        self.stream = self.lane.stream
+        self.decoder = jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(self.lane, defines))
         self.plan, self.output = batch.plan(job)
         self.raw = cupy.empty(batch.bytes, np.uint8)
         dtype = jpeg_gpu.DTYPES[self.output.dtype]
         self.out = cupy.empty(self.output.elements, dtype)
         self.upload()
         self.status_at = self.enqueue()
-        self.stream.synchronize()
+        self.lane.synchronize()
         self.done = cupy.cuda.Event(disable_timing=True)
         self.done.record(self.stream)
 
@@ -89,19 +89,17 @@ class Lane:
         self.raw.data.copy_from_host_async(self.batch.pinned.ptr, self.batch.bytes, self.stream)
 
     def enqueue(self, trace: Callable[[str], None] | None = None) -> int:
-        return self.decoder.decode(
-            self.raw.data.ptr, self.plan, self.output, self.out.data.ptr, self.workspace, self.stream, trace
-        )
+        return self.decoder.decode(self.raw.data.ptr, self.plan, self.output, self.out.data.ptr, trace)
 
     def status(self) -> NDArray[np.int32]:
-        host = np.empty(len(self.plan), np.int32)
-        self.stream.synchronize()
-        cupy.cuda.runtime.memcpy(host.ctypes.data, self.status_at, host.nbytes, 2)
-        return host
+        host = self.lane.copy_out(self.status_at, 4 * len(self.plan)).view(np.int32)
+        self.lane.synchronize()
+        return host.copy()
 
     def turn(self, mode: str) -> None:
         """One batch, once the lane's last one is done."""
         self.done.synchronize()
+        self.lane.synchronize()
         if mode == "host":
             self.plan, self.output = self.batch.plan(self.job)
         if mode != "resident":
@@ -110,14 +108,14 @@ class Lane:
         self.done.record(self.stream)
 
 
-def check(decoder: jpeg_gpu.Decoder, files: list[bytes], names: list[str], size: int, job: str) -> dict[str, Any]:
+def check(defines: str, files: list[bytes], names: list[str], size: int, job: str) -> dict[str, Any]:
     """Every file against Pillow. ``job``: rgb, or stored, which ignores Exif (decoders differ in damaged ones)."""
     exact = 0
     rejected: list[tuple[str, int]] = []
     wrong: list[tuple[str, int | str]] = []
     for begin in range(0, len(files), size):
         part = files[begin : begin + size]
-        lane = Lane(decoder, Batch(part), job)
+        lane = Lane(defines, Batch(part), job)
         whole, status = cupy.asnumpy(lane.out), lane.status()
         for i, file in enumerate(part):
             name = names[begin + i]
@@ -158,9 +156,9 @@ def mutated(files: list[bytes], count: int) -> list[bytes]:
     return result
 
 
-def phases(decoder: jpeg_gpu.Decoder, batch: Batch, job: str, repeats: int = 20) -> dict[str, float]:
+def phases(defines: str, batch: Batch, job: str, repeats: int = 20) -> dict[str, float]:
     """Milliseconds of each launch, the median of some runs, one batch alone on the GPU."""
-    lane = Lane(decoder, batch, job)
+    lane = Lane(defines, batch, job)
     runs: list[dict[str, float]] = []
     for _ in range(repeats):
         events: list[tuple[str, Any]] = []
@@ -235,7 +233,8 @@ def main() -> None:
     paths = sorted(p for p in arguments.folder.iterdir() if p.is_file())
     files = [p.read_bytes() for p in paths]
     start = time.perf_counter()
-    decoder = jpeg_gpu.Decoder(jpeg_gpu.CupyRuntime([f"-D{d}" for d in arguments.define]))
+    defines = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in arguments.define)
+    jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(device.Lane(), defines))
     report: dict[str, Any] = {
         "gpu": cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(),
         "files": len(files),
@@ -250,29 +249,29 @@ def main() -> None:
         return Batch([copies[i] for i in rng.permutation(len(copies))[: arguments.batch]])
 
     if arguments.once:
-        print("status", np.unique(Lane(decoder, draw(), arguments.once).status(), return_counts=True))
+        print("status", np.unique(Lane(defines, draw(), arguments.once).status(), return_counts=True))
         return
     print(report)
     if not arguments.no_check:
-        report["check"] = check(decoder, files, [p.name for p in paths], arguments.batch, "rgb")
+        report["check"] = check(defines, files, [p.name for p in paths], arguments.batch, "rgb")
         print(
             "check:", {k: v if isinstance(v, int) else (len(v), v[:5]) for k, v in report["check"].items()}, flush=True
         )
     if arguments.mutate:
         damaged = mutated(files, arguments.mutate)
         names = [f"mutation {i}" for i in range(len(damaged))]
-        result = check(decoder, damaged, names, arguments.batch, "stored")
+        result = check(defines, damaged, names, arguments.batch, "stored")
         print(f"mutations: {result['exact']} accepted and exact, {len(result['rejected'])} rejected,", result["wrong"])
     counts = [int(n) for n in arguments.lanes.split(",") if n]
     if not counts:
         return
     for job in JOBS:
         batch = draw()
-        report[job] = result = {"phases_ms": phases(decoder, batch, job)}
+        report[job] = result = {"phases_ms": phases(defines, batch, job)}
         print(f"{job}: " + ", ".join(f"{k} {v:.3f}" for k, v in result["phases_ms"].items()), flush=True)
-        lanes = [Lane(decoder, draw(), job) for _ in range(max(counts))]
+        lanes = [Lane(defines, draw(), job) for _ in range(max(counts))]
         result["host_ms"] = host_costs(lanes[0])
-        result["workspace_mb"] = round(lanes[0].workspace.size / 1e6)
+        result["workspace_mb"] = round(lanes[0].decoder.workspace.size / 1e6)
         print(f"{job}: host {result['host_ms']}, workspace {result['workspace_mb']} MB a lane")
         result["status"] = int(sum((lane.status() != 0).sum() for lane in lanes))
         result["images_per_s"] = {}

@@ -30,7 +30,8 @@ Settings = Annotated[
     Path | None, typer.Option("--settings", metavar="FILE", help="Overrides in a YAML file, as dali-run tune writes.")
 ]
 Device = Annotated[
-    str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, gpu or gpu:N, instead of the spec's.")
+    str | None,
+    typer.Option("--device", metavar="DEVICE", help="auto, cpu, gpu, gpu:N, gpu:all; instead of the spec's."),
 ]
 
 

@@ -6,7 +6,6 @@ the CPU, which decides whether the file is damaged.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from . import jpeg_gpu, jpeg_header
 from .batch import I32, I64, Batch
 from .context import Context
-from .device import Lane, pinned_empty
+from .device import Lane
 from .host_decode import Headers, Rules
 from .types import DALIImageType
 
@@ -30,20 +29,12 @@ OUTPUT_TYPES = {
 is BT.601's studio swing in DALI, not the full swing of JPEG files."""
 
 
-@cache
-def _kernels(index: int) -> jpeg_gpu.Decoder:
-    """The compiled kernels of GPU ``index``, which must be the current one; all its lanes share them."""
-    del index  # the key of the cache
-    return jpeg_gpu.Decoder(jpeg_gpu.CupyRuntime())
-
-
 class CudaDecoder:
-    """The decoder of one lane: shared kernels, memory of its own."""
+    """The decoder of one lane."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._decoder = _kernels(lane.index)
-        self._workspace = jpeg_gpu.Workspace(self._decoder.runtime)
+        self._decoder = jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(lane))
 
     def plan(self, headers: Headers, encoded: Batch, which: Mask, windows: I32 | None = None) -> jpeg_gpu.Plan:
         """Plan the images ``which``; the others are left out. ``windows``: the stored pixels that are needed."""
@@ -55,19 +46,11 @@ class CudaDecoder:
 
     def run(self, ctx: Context, encoded: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:
         """Upload the files and enqueue all kernels; what fails a check is run again by the engine."""
-        import cupy
-
         lane = self._lane
         taken = plan.status == 0
         raw = lane.to_device(encoded)
-        status_at = self._decoder.decode(
-            int(raw.data.data.ptr), plan, output, int(out.data.ptr), self._workspace, lane.stream
-        )
-        status = pinned_empty(4 * len(plan)).view(np.int32)
-        cupy.cuda.runtime.memcpyAsync(
-            status.ctypes.data, status_at, status.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, lane.stream.ptr
-        )
-        lane.keep(status)
+        status_at = self._decoder.decode(lane.address(raw.data), plan, output, lane.address(out.data))
+        status = lane.copy_out(status_at, 4 * len(plan)).view(np.int32)
         ctx.check_later(lambda: np.flatnonzero(taken & (status != 0)))
 
 

@@ -4,7 +4,9 @@ and in kernels, so that the CPU path never needs it.
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,43 @@ from .batch import Batch
 from .errors import DeviceError
 
 SOURCES = Path(__file__).parent / "cuda"
+
+U8 = npt.NDArray[np.uint8]
+_ALIGNMENT = 256
+
+
+class Arena:
+    """Host memory for what is on its way to or from a device: given out piece by piece, taken back all at once.
+
+    One block serves all batches once it is large enough, so that nothing is allocated in between.
+    """
+
+    def __init__(self, allocate: Callable[[int], U8], first: int = 1 << 20) -> None:
+        self._allocate = allocate
+        self._first = first
+        self._blocks: list[U8] = []
+        self._at = 0
+
+    def take(self, nbytes: int) -> U8:
+        """An uninitialised piece that begins at a multiple of 256 bytes of its block."""
+        size = aligned(nbytes)
+        if not self._blocks or self._at + size > len(self._blocks[-1]):
+            grown = 2 * len(self._blocks[-1]) if self._blocks else self._first
+            self._blocks.append(self._allocate(max(grown, size)))
+            self._at = 0
+        piece = self._blocks[-1][self._at : self._at + nbytes]
+        self._at += size
+        return piece
+
+    def reset(self) -> None:
+        """Take everything back; pieces keep their contents until others are given out."""
+        del self._blocks[:-1]
+        self._at = 0
+
+
+def aligned(nbytes: int) -> int:
+    """``nbytes`` rounded up to where another array may begin."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 class Lane:
@@ -37,6 +76,11 @@ class Lane:
         except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
         self._in_flight: list[Any] = []
+        self._pinned = Arena(pinned_empty)
+        self._kernels: dict[tuple[str, str], Any] = {}
+        self._idle_events: list[Any] = []
+        self._parameter = ctypes.c_uint64()
+        self._parameters = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameter))
         self.cache: dict[str, Any] = {}
         """What operators keep between batches of this lane: decoders, workspaces."""
 
@@ -62,17 +106,13 @@ class Lane:
         starts, at = [], 0
         for a in arrays:
             starts.append(at)
-            at += -(-a.nbytes // 256) * 256
-        pinned = _alloc_pinned(at)
-        staged = np.frombuffer(pinned, np.uint8, max(at, 1))
+            at += aligned(a.nbytes)
+        staged = self.pinned(max(at, 1))
         for a, s in zip(arrays, starts, strict=True):
             staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-        whole = cupy.empty(max(at, 1), np.uint8)
-        whole.data.copy_from_host_async(pinned.ptr, max(at, 1), self.stream)
-        self._in_flight.append(pinned)
-        return tuple(
-            whole[s : s + a.nbytes].view(a.dtype).reshape(a.shape) for a, s in zip(arrays, starts, strict=True)
-        )
+        whole = cupy.empty(len(staged), np.uint8)
+        self.copy_in(whole.data.ptr, staged)
+        return tuple(cupy.ndarray(a.shape, a.dtype, whole.data + s) for a, s in zip(arrays, starts, strict=True))
 
     def to_device(self, batch: Batch) -> Batch:
         """A host batch on the device (itself where it is there already); extents travel as they are, gaps included."""
@@ -113,6 +153,61 @@ class Lane:
             self._in_flight.append(array)
         return host.view(array.dtype)
 
+    # -- raw memory, for kernels that take one block of parameters -----------------------------------------------
+
+    def pinned(self, nbytes: int) -> U8:
+        """Uninitialised page-locked memory. It holds until it is asked for again after `synchronize`."""
+        return self._pinned.take(nbytes)
+
+    def allocate(self, nbytes: int) -> tuple[Any, int]:
+        """Device memory: its owner and its address, a multiple of 256."""
+        import cupy
+
+        memory = cupy.cuda.alloc(max(nbytes, 1))
+        return memory, int(memory.ptr)
+
+    def address(self, array: Any) -> int:
+        """Where a device array begins."""
+        return int(array.data.ptr)
+
+    def copy_in(self, address: int, host: U8) -> None:
+        """Copy what lies in memory of `pinned` to the device, asynchronously."""
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        runtime.memcpyAsync(address, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, self.stream.ptr)
+
+    def copy_out(self, address: int, nbytes: int) -> U8:
+        """Bytes at a device address, as memory of `pinned`. The copy is asynchronous: synchronise before reading it."""
+        import cupy
+
+        host, runtime = self.pinned(nbytes), cupy.cuda.runtime
+        runtime.memcpyAsync(host.ctypes.data, address, nbytes, runtime.memcpyDeviceToHost, self.stream.ptr)
+        return host
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Fill device memory with zeros, asynchronously."""
+        import cupy
+
+        cupy.cuda.runtime.memsetAsync(address, 0, nbytes, self.stream.ptr)
+
+    def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """Kernels of the CUDA source ``text`` that take one pointer, for `start`."""
+        with _compiling:
+            module = _text_module(text, self.index)
+            return {name: module.get_function(name).kernel.ptr for name in names}
+
+    def start(self, function: Any, grid: int, block: int, parameter: int) -> None:
+        """Run a kernel of `functions` on the parameters at a device address. The driver copies the argument before
+        the call returns, so one array of arguments serves all launches of a lane."""
+        from cupy.cuda import driver
+
+        self._parameter.value = parameter
+        where = ctypes.addressof(self._parameters)
+        driver.launchKernel(function, grid, 1, 1, block, 1, 1, 0, self.stream.ptr, where, 0)
+
+    # -- kernels -------------------------------------------------------------------------------------------------
+
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         """Run ``kernel`` of ``ops/cuda/<source>``; templates by their instance, ``copy<float, unsigned char>``.
 
@@ -120,7 +215,10 @@ class Lane:
         """
         grid = (grid,) if isinstance(grid, int) else grid
         if min(grid) > 0:
-            load(source, kernel, self.index)(grid, (block,), args, stream=self.stream)
+            key = source, kernel
+            if key not in self._kernels:
+                self._kernels[key] = load(source, kernel, self.index)
+            self._kernels[key](grid, (block,), args, stream=self.stream)
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         """Run ``kernel`` of the CUDA source ``text``, as `launch` does. Products and sums are not contracted to fused
@@ -139,6 +237,24 @@ class Lane:
         """Wait for all work on this lane, and let go of what it held."""
         self.stream.synchronize()
         self._in_flight.clear()
+        self._pinned.reset()
+
+    # -- times ---------------------------------------------------------------------------------------------------
+
+    def mark(self) -> Any:
+        """An event at this place of the lane's work."""
+        import cupy
+
+        event = self._idle_events.pop() if self._idle_events else cupy.cuda.Event()
+        event.record(self.stream)
+        return event
+
+    def seconds_between(self, begin: Any, end: Any) -> float:
+        """Device time between two marks, once the lane is synchronised; the marks are used again."""
+        import cupy
+
+        self._idle_events += [begin, end]
+        return float(cupy.cuda.get_elapsed_time(begin, end)) / 1e3
 
 
 def _extent(batch: Batch) -> tuple[int, int]:
@@ -189,6 +305,14 @@ def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
 @cache
 def _load(source: str, kernel: str, index: int) -> Any:
     return _module(source, (kernel,) if "<" in kernel else (), index).get_function(kernel)
+
+
+@cache
+def _text_module(text: str, index: int) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(index):
+        return cupy.RawModule(code=text, options=("--std=c++17",), backend="nvrtc")
 
 
 @lru_cache(1024)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import resample
-from .device import pinned_empty
+from .device import aligned
 
 SOURCES = Path(__file__).parent / "cuda"
 ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
@@ -90,6 +90,7 @@ _POINTERS = (
     + _fields(np.uint64, "unstuff_chain entropy_chain images unstuff_first entropy_first idct_first")
     + _fields(np.uint64, "pixel_first resize_first resize pixels")
 )
+_POINTER_NAMES = tuple(name for name, _ in _POINTERS)
 BATCH = np.dtype(
     _POINTERS
     + _fields(np.int32, "count output_type out_dtype round_to_uint8 tile_rows unused")
@@ -98,20 +99,37 @@ BATCH = np.dtype(
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
+U8 = NDArray[np.uint8]
 
 
 class Runtime(Protocol):
-    """What runs the kernels: CuPy, or an emulator in tests."""
+    """What runs the kernels of one batch after the other, in order: a lane of a GPU, or an emulator in tests."""
 
     def allocate(self, size: int) -> tuple[Any, int]:
         """Device memory, aligned to 256 bytes: its owner and its address."""
 
-    def upload(self, address: int, data: NDArray[np.uint8], stream: Any) -> None:
-        """Copy to the device in stream order; ``data`` may be reused at once."""
+    def stage(self, size: int) -> U8:
+        """Uninitialised host memory for one `upload`."""
 
-    def zero(self, address: int, size: int, stream: Any) -> None: ...
+    def upload(self, address: int, data: U8) -> None:
+        """Copy memory of `stage` to the device."""
 
-    def launch(self, kernel: str, grid: int, threads: int, batch: int, stream: Any) -> None: ...
+    def zero(self, address: int, size: int) -> None: ...
+
+    def launch(self, kernel: str, grid: int, threads: int, batch: int) -> None: ...
+
+
+class LaneRuntime:
+    """The kernels on a lane of a GPU. They are compiled once a GPU, and CuPy keeps the binary on disk."""
+
+    def __init__(self, lane: Any, defines: str = "") -> None:
+        """``defines``: CUDA text before the sources, to compile them with other sizes."""
+        self._lane = lane
+        self._kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
+        self.allocate, self.stage, self.upload, self.zero = lane.allocate, lane.pinned, lane.copy_in, lane.zero
+
+    def launch(self, kernel: str, grid: int, threads: int, batch: int) -> None:
+        self._lane.start(self._kernels[kernel], grid, threads, batch)
 
 
 @dataclass
@@ -390,59 +408,60 @@ class Workspace:
         self._owner: Any = None
 
     def reserve(self, size: int) -> None:
+        """Make room for ``size`` bytes. What raises for lack of memory leaves an empty workspace."""
         if size > self.size:
-            self._owner = None
-            self.size = size + size // 8
-            self._owner, self.address = self.runtime.allocate(self.size)
+            self.release()
+            grown = size + size // 8
+            self._owner, self.address = self.runtime.allocate(grown)
+            self.size = grown
+
+    def release(self) -> None:
+        """Give the memory back; the next batch takes what it needs."""
+        self._owner, self.size, self.address = None, 0, 0
 
 
 @dataclass
 class Decoder:
-    """The kernels and the fixed tables, for any number of lanes."""
+    """The kernels, the fixed tables and the memory of one lane."""
 
     runtime: Runtime
 
     def __post_init__(self) -> None:
+        self.workspace = Workspace(self.runtime)
         self._filters_owner, self._filters = self.runtime.allocate(resample.TABLE.nbytes)
-        self.runtime.upload(self._filters, resample.TABLE.view(np.uint8), None)
+        staged = self.runtime.stage(resample.TABLE.nbytes)
+        staged[:] = resample.TABLE.view(np.uint8)
+        self.runtime.upload(self._filters, staged)
 
-    def decode(
-        self, raw: int, plan: Plan, output: Output, out: int, workspace: Workspace, stream: Any, trace: Any = None
-    ) -> int:
+    def decode(self, raw: int, plan: Plan, output: Output, out: int, trace: Any = None) -> int:
         """Enqueue a batch: files at address ``raw``, output to address ``out``. Returns the address of the status
-        words (int32 per image), which hold until the workspace is used again. ``trace(name)`` is called after each
+        words (int32 per image), which hold until the decoder is used again. ``trace(name)`` is called after each
         launch, for measurements."""
-        n = len(plan)
         meta, zeroed, fixed = self._regions(plan, output)
-        at = _align(sum(_align(a.nbytes) for a in meta.values()) + _align(BATCH.itemsize))
-        zero_start, sizes = at, {**zeroed, **fixed}
-        workspace.reserve(at + sum(_align(s) for s in sizes.values()))
-        batch = np.zeros(1, BATCH)
-        addresses: dict[str, int] = {}
-        position = workspace.address + _align(BATCH.itemsize)
-        packed = np.empty(at, np.uint8)
+        at = aligned(BATCH.itemsize) + sum(aligned(a.nbytes) for a in meta.values())
+        zeros = sum(map(aligned, zeroed.values()))
+        runtime, workspace = self.runtime, self.workspace
+        workspace.reserve(at + zeros + sum(map(aligned, fixed.values())))
+        # One block for all that travels: the batch record, then the arrays that it points to.
+        staged = runtime.stage(at)
+        addresses = {"raw": raw, "out": out, "filters": self._filters}
+        position = aligned(BATCH.itemsize)
         for name, array in meta.items():
-            addresses[name] = position
-            start = position - workspace.address
-            packed[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            position += _align(array.nbytes)
-        position = workspace.address + at
-        for name, size in sizes.items():
-            addresses[name] = position
-            position += _align(size)
-        addresses |= {"raw": raw, "out": out, "filters": self._filters}
-        for name, _ in _POINTERS:
-            batch[name] = addresses.get(name, 0)
-        batch["count"], batch["output_type"], batch["out_dtype"] = n, output.output_type, output.dtype
-        batch["round_to_uint8"], batch["tile_rows"] = output.round_to_uint8, RESIZE_ROWS
-        batch["mul"], batch["add"] = output.mul, output.add
-        packed[: BATCH.itemsize] = batch.view(np.uint8)
-        runtime = self.runtime
-        runtime.upload(workspace.address, packed, stream)
-        runtime.zero(workspace.address + zero_start, sum(_align(s) for s in zeroed.values()), stream)
+            addresses[name] = workspace.address + position
+            staged[position : position + array.nbytes] = array.reshape(-1).view(np.uint8)
+            position += aligned(array.nbytes)
+        for sizes in (zeroed, fixed):
+            for name, size in sizes.items():
+                addresses[name] = workspace.address + position
+                position += aligned(size)
+        numbers = len(plan), output.output_type, output.dtype, output.round_to_uint8, RESIZE_ROWS, 0
+        record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add)
+        staged[: BATCH.itemsize].view(BATCH)[0] = record
+        runtime.upload(workspace.address, staged)
+        runtime.zero(workspace.address + at, zeros)
         for kernel, grid, threads in self._launches(plan, output, meta):
             if grid:
-                runtime.launch(kernel, grid, threads, workspace.address, stream)
+                runtime.launch(kernel, grid, threads, workspace.address)
             if trace is not None:
                 trace(kernel)
         return addresses["status"]
@@ -495,10 +514,6 @@ class Decoder:
         return launches
 
 
-def _align(size: int) -> int:
-    return -(-size // 256) * 256
-
-
 def source_text() -> str:
     """All kernels as one translation unit, every file included once (so that a change of any changes the cache key)."""
     seen: set[str] = set()
@@ -516,45 +531,3 @@ def source_text() -> str:
         return "\n".join(parts)
 
     return expand(ENTRY_SOURCE)
-
-
-class CupyRuntime:
-    """The kernels on the current GPU. CuPy keeps the compiled module on disk."""
-
-    def __init__(self, options: Sequence[str] = ()) -> None:
-        import cupy
-
-        self._cupy: Any = cupy
-        self.module: Any = cupy.RawModule(code=source_text(), options=("--std=c++17", *options), backend="nvrtc")
-        self.kernels = {name: self.module.get_function(name) for name in (*KERNELS, *_HELPERS)}
-
-    def allocate(self, size: int) -> tuple[Any, int]:
-        memory = self._cupy.cuda.alloc(max(size, 1))
-        return memory, int(memory.ptr)
-
-    def upload(self, address: int, data: NDArray[np.uint8], stream: Any) -> None:
-        pinned = pinned_empty(data.nbytes)
-        pinned[:] = data
-        target = self._cupy.cuda.UnownedMemory(address, data.nbytes, self)
-        pointer = self._cupy.cuda.MemoryPointer(target, 0)
-        stream = stream if stream is not None else self._cupy.cuda.Stream.null
-        pointer.copy_from_host_async(pinned.ctypes.data, data.nbytes, stream)
-        if stream is self._cupy.cuda.Stream.null:
-            stream.synchronize()
-        else:
-            self._keep(pinned, stream)
-
-    def _keep(self, pinned: Any, stream: Any) -> None:
-        """Hold pinned memory until the copy from it is done, without waiting for it."""
-        event = self._cupy.cuda.Event(disable_timing=True)
-        event.record(stream)
-        held = self.__dict__.setdefault("_held", [])
-        held[:] = [(p, e) for p, e in held if not e.done]
-        held.append((pinned, event))
-
-    def zero(self, address: int, size: int, stream: Any) -> None:
-        self._cupy.cuda.runtime.memsetAsync(address, 0, size, stream.ptr)
-
-    def launch(self, kernel: str, grid: int, threads: int, batch: int, stream: Any) -> None:
-        with stream:
-            self.kernels[kernel]((grid,), (threads,), (np.uint64(batch),))

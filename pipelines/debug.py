@@ -200,7 +200,8 @@ class DebugPipeline(Pipeline):
         self._number = 0
 
     def _target_device(self) -> int | None:
-        return None if self._target().device == "cpu" else self._device_id
+        target = self._target()  # one operator at a time has no use for a second GPU
+        return None if target.device == "cpu" else target.index
 
     def build(self) -> None:
         """Nothing to do: the definition is run by `run`."""

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from ..ops.errors import DeviceError, JobError
 from .channel import Channel, Closed
 from .compile import Plan
 from .graph import Edge, Node
+from .place import Target
 from .run_nodes import Dropped, Env, Run, cut, drop, finish_late, guarded, merge
 from .schedule import Step
 from .stats import Stats
@@ -98,7 +100,7 @@ class Options:
     cpu_queue: int = 2
     gpu_queue: int = 2
     lanes: int = 3
-    """Batches in flight on a GPU."""
+    """Batches in flight on each GPU."""
     to_host: bool = True
     """Bring the outputs of GPU nodes back to the host (writers need them there)."""
     policy: str = "skip"
@@ -115,7 +117,11 @@ def is_light(plan: Plan) -> bool:
 
 
 class Engine:
-    """Runs a plan over the requests of ``schedule``; iterate over it for the finished batches, in order."""
+    """Runs a plan over the requests of ``schedule``; iterate over it for the finished batches, in order.
+
+    With several GPUs, batches are dealt to them in turns. Each has lanes and a launching thread of its own; what a
+    batch becomes does not depend on where, and batches are settled in their order.
+    """
 
     def __init__(
         self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None = None
@@ -128,6 +134,7 @@ class Engine:
         self._error: BaseException | None = None
         self._pool = ThreadPoolExecutor(options.num_threads, thread_name_prefix="worker")
         self._free_lanes: list[Channel[Any]] = []
+        self._devices = len(plan.target.indices)
         self.lanes: list[Any] = []
         self.channels: list[Channel[Any]] = []
         self.delivery: Channel[Iteration]
@@ -156,7 +163,7 @@ class Engine:
         self._thread("feed", self._feed, here)
         for i, step in enumerate(self.plan.steps):
             name = f"{i:02d}:{step.name}"
-            depth = self.options.gpu_queue if step.kind == "device" else self.options.cpu_queue
+            depth = self._devices * (self.options.gpu_queue if step.kind == "device" else self.options.cpu_queue)
             there = self._channel(name, depth)
             if step.kind == "whole":
                 self._thread(name, self._run_whole, name, step, here, there)
@@ -165,7 +172,7 @@ class Engine:
                 self._thread(name, self._submit_chunks, name, step, here, waiting)
                 self._thread(f"{name} join", self._join_chunks, name, step, waiting, there)
             else:
-                settling: Channel[Iteration] = self._channel(f"{name} in flight", self.options.lanes)
+                settling: Channel[Iteration] = self._channel(f"{name} in flight", self._devices * self.options.lanes)
                 self._thread(name, self._launch, name, step, lanes[i], here, settling)
                 self._thread(f"{name} settle", self._settle, name, step, lanes[i], settling, there)
             here = there
@@ -193,23 +200,34 @@ class Engine:
         self._threads.append(thread)
         thread.start()
 
-    def _open_lanes(self) -> Channel[Any]:
-        """Lanes of one step's own: with common ones, a step could take all of them and wait for the next, which waits
-        for a lane."""
-        target = self.plan.target
+    def _open_lanes(self) -> list[Channel[Any]]:
+        """Free lanes of each device, of one step's own: with common ones, a step could take all of them and wait for
+        the next, which waits for a lane."""
+        found: list[Channel[Any]] = []
+        for index in self.plan.target.indices:
+            lanes = [self.open_lane(self.plan.target, index) for _ in range(self.options.lanes)]
+            free: Channel[Any] = Channel("lanes", len(lanes))
+            for lane in lanes:
+                free.put(lane)
+            self.lanes += lanes
+            found.append(free)
+        self._free_lanes += found
+        return found
+
+    @staticmethod
+    def open_lane(target: Target, index: int) -> Any:
+        """A lane of device ``index``. Raises DeviceError for a GPU that is not there."""
         if target.device == "null":
-            lanes: list[Any] = [NullLane() for _ in range(self.options.lanes)]
-        else:
-            if target.index >= gpu_count():
-                raise DeviceError(f"GPU {target.index} was asked for, this machine has {gpu_count()}; "
-                                  "run `dali-run doctor`, or use device: cpu")  # fmt: skip
-            lanes = [Lane(target.index) for _ in range(self.options.lanes)]
-        free: Channel[Any] = Channel("lanes", len(lanes))
-        for lane in lanes:
-            free.put(lane)
-        self.lanes += lanes
-        self._free_lanes.append(free)
-        return free
+            return NullLane(index)
+        if index >= gpu_count():
+            raise DeviceError(f"GPU {index} was asked for, this machine has {gpu_count()}; run `dali-run doctor`, or "
+                              "use device: cpu")  # fmt: skip
+        return Lane(index)
+
+    @staticmethod
+    def page_locked(nbytes: int) -> Any:
+        """Host memory for bytes that are bound for a device."""
+        return pinned_empty(nbytes)
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:
@@ -296,7 +314,7 @@ class Engine:
         return None
 
     def _run_whole(self, name: str, step: Step, inbox: Channel[Iteration], out: Channel[Iteration]) -> None:
-        staging = pinned_empty if self._feeds_device(step) else None
+        staging = self.page_locked if self._feeds_device(step) else None
         while True:
             it = inbox.get()
             self._whole(it, name, step, staging)
@@ -383,13 +401,18 @@ class Engine:
     # -- the device ---------------------------------------------------------------------------------------------
 
     def _launch(
-        self, name: str, step: Step, lanes: Channel[Any], inbox: Channel[Iteration], out: Channel[Iteration]
+        self, name: str, step: Step, lanes: list[Channel[Any]], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
-        with ThreadPoolExecutor(launcher_count(step), thread_name_prefix=name) as launchers:
+        with ExitStack() as stack:
+            launchers = [
+                stack.enter_context(ThreadPoolExecutor(launcher_count(step), thread_name_prefix=f"{name} {k}"))
+                for k in range(len(lanes))
+            ]
             while True:
                 it = inbox.get()
-                it.lane = lanes.get()
-                it.launched = launchers.submit(self._launch_whole, name, step, it)
+                device = it.number % len(lanes)
+                it.lane = lanes[device].get()
+                it.launched = launchers[device].submit(self._launch_whole, name, step, it)
                 out.put(it)
 
     def _launch_whole(self, name: str, step: Step, it: Iteration) -> Run:
@@ -399,7 +422,7 @@ class Engine:
         return run
 
     def _launch_on(self, it: Iteration, step: Step, lane: Any, env: Env, samples: Samples, attempt: int) -> Run:
-        timer = DeviceTimer(lane, self.stats, it.number) if isinstance(lane, Lane) else None
+        timer = DeviceTimer(lane, self.stats) if self.plan.target.device == "gpu" else None
         run = self._run(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
                         observe=None if timer else self._observer("gpu (emulated)", it.number))  # fmt: skip
         with lane:
@@ -431,7 +454,7 @@ class Engine:
         return self._raised(problem, samples)
 
     def _settle(
-        self, name: str, step: Step, lanes: Channel[Any], inbox: Channel[Iteration], out: Channel[Iteration]
+        self, name: str, step: Step, lanes: list[Channel[Any]], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
         while True:
             it = inbox.get()
@@ -439,7 +462,7 @@ class Engine:
             run, lane = it.launched.result(), it.lane
             results = self._settled(it, step, lane, run, 0)
             it.launched = it.lane = None
-            lanes.put(lane)
+            lanes[it.number % len(lanes)].put(lane)
             it.env |= results
             it.dropped += run.dropped
             self._forget(it, step)
@@ -482,18 +505,13 @@ def _end_the_run(problem: Exception, _: int) -> Exception:
 class DeviceTimer:
     """Events around every kernel of one launch; read after the lane is synchronised."""
 
-    def __init__(self, lane: Lane, stats: Stats, number: int) -> None:
-        import cupy
-
-        self._event = cupy.cuda.Event
-        self._elapsed = cupy.cuda.get_elapsed_time
-        self._lane, self._stats, self._number = lane, stats, number
+    def __init__(self, lane: Lane, stats: Stats) -> None:
+        self._lane, self._stats = lane, stats
         self._marks: list[tuple[Node, int, int, int, Any, Any]] = []
         self._open: Any = None
 
     def __call__(self, node: Node, samples: int, taken: int, given: int, after: bool) -> None:
-        event = self._event()
-        event.record(self._lane.stream)
+        event = self._lane.mark()
         if after:
             self._marks.append((node, samples, taken, given, self._open, event))
         else:
@@ -502,12 +520,15 @@ class DeviceTimer:
     def read(self) -> None:
         """Hand the times to the statistics."""
         for node, samples, taken, given, begin, end in self._marks:
-            self._stats.called(node, samples, taken, given, self._elapsed(begin, end) / 1e3, device=True)
+            self._stats.called(node, samples, taken, given, self._lane.seconds_between(begin, end), device=True)
         self._marks.clear()
 
 
 class NullLane:
     """In the place of a GPU: host memory, CPU kernels, the same steps and threads around them."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
 
     def __enter__(self) -> NullLane:
         return self

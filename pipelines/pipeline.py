@@ -73,7 +73,7 @@ class Pipeline:
         self,
         batch_size: int | None = None,
         num_threads: int | None = None,
-        device_id: int | None = None,
+        device_id: int | Sequence[int] | None = None,
         seed: int | None = None,
         exec_pipelined: bool = True,
         prefetch_queue_depth: int | Mapping[str, int] = 2,
@@ -99,7 +99,10 @@ class Pipeline:
         on_error: str = "fail",
         rng: str = "philox",
     ) -> None:
-        """``on_error`` and ``rng`` are not DALI's: what a sample that fails costs (fail | skip | replace), and which
+        """``device_id`` may name several GPUs, which is not DALI's either: batches are dealt to them in turns, and
+        come in order, the same as from one; those that stay on a GPU are on the GPU of their turn.
+
+        ``on_error`` and ``rng`` are not DALI's: what a sample that fails costs (fail | skip | replace), and which
         random numbers are drawn (philox: a function of the sample; dali: DALI's own, bit for bit).
 
         Raises ValueError for impossible sizes.
@@ -114,7 +117,7 @@ class Pipeline:
                     raise ValueError(f"output_ndim must not be negative, got {n}")
         self._batch_size = batch_size
         self._num_threads = num_threads if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
-        self._device_id = device_id if device_id is None or device_id >= 0 else None
+        self._device_id = _checked_devices(device_id)
         self._seed = seed if seed is not None and seed >= 0 else None
         self._run_seed = self._seed if self._seed is not None else secrets.randbits(31)
         self._prefetch = _checked_depth(prefetch_queue_depth)
@@ -248,11 +251,12 @@ class Pipeline:
     def _target(self) -> Target:
         if self._device_id is None:
             return Target("cpu")
+        wanted = (self._device_id,) if isinstance(self._device_id, int) else self._device_id
         if gpu_count() == 0:
             say_once("device_id", f"GPU {self._device_id} was asked for, but this machine has no GPU that can be used "
                      "(`dali-run doctor` says why); the pipeline runs on the CPU")  # fmt: skip
             return Target("cpu")
-        return Target("gpu", self._device_id, auto_mixed=False)
+        return Target("gpu", wanted, auto_mixed=False)
 
     def start_py_workers(self) -> None:
         """Start the processes of parallel external_sources; call it before anything touches a GPU when they fork."""
@@ -595,7 +599,10 @@ class Pipeline:
         if len(called) != len(keys):
             raise SpecError(f"{len(called)} names for {len(keys)} outputs")
         sections: dict[str, Any] = {"batch_size": self._batch_size, "num_threads": self._num_threads}
-        sections["device"] = "cpu" if self._device_id is None else f"gpu:{self._device_id}"
+        sections["device"] = "cpu"
+        if self._device_id is not None:
+            several = (self._device_id,) if isinstance(self._device_id, int) else self._device_id
+            sections["device"] = "gpu:" + ",".join(map(str, several))
         if self._seed is not None:
             sections["seed"] = self._seed
         graph = self._builder.build({c: edges[k] for c, k in zip(called, keys, strict=True)})
@@ -629,8 +636,8 @@ class Pipeline:
         return self._num_threads
 
     @property
-    def device_id(self) -> int | None:
-        """The GPU, or None for the CPU alone."""
+    def device_id(self) -> int | tuple[int, ...] | None:
+        """The GPU, or several, or None for the CPU alone."""
         return self._device_id
 
     @property
@@ -779,6 +786,18 @@ def _endless(start: int, batch_size: int) -> Iterator[Request]:
 def _asked(requests: queue.SimpleQueue[Request | None]) -> Iterator[Request]:
     while (request := requests.get()) is not None:
         yield request
+
+
+def _checked_devices(device_id: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
+    """A GPU, several, or None; negative numbers mean none, as in DALI."""
+    if device_id is None:
+        return None
+    if not isinstance(device_id, Sequence):
+        return int(device_id) if device_id >= 0 else None
+    several = tuple(int(i) for i in device_id)
+    if not several or min(several) < 0 or len(set(several)) < len(several):
+        raise ValueError(f"device_id takes a number, or different numbers from 0 on, got {list(several)}")
+    return several if len(several) > 1 else several[0]
 
 
 def _checked_depth(depth: int | Mapping[str, int]) -> int | Mapping[str, int]:

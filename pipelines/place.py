@@ -22,29 +22,38 @@ class Target:
 
     device: Literal["cpu", "gpu", "null"] = "cpu"
     """``null`` places as for a GPU and runs the CPU kernels in its stead: the whole engine without a GPU."""
-    index: int = 0
-    """Which GPU."""
+    indices: tuple[int, ...] = (0,)
+    """Which GPUs; batches are dealt to them in turns."""
     auto_mixed: bool = True
     """Decoders without a ``device`` become ``mixed`` on a GPU (YAML); DALI's Python API leaves them on the CPU."""
 
+    @property
+    def index(self) -> int:
+        """The first GPU, for what needs only one."""
+        return self.indices[0]
+
 
 def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
-    """What ``auto | cpu | gpu | gpu:N | null`` means on this machine. Raises DeviceError where a GPU that was asked for
-    is missing, SpecError for anything else."""
-    name, _, number = device.partition(":")
+    """What ``auto | cpu | gpu | gpu:N | gpu:N,N | gpu:all | null`` means on this machine. Raises DeviceError where a
+    GPU that was asked for is missing, SpecError for anything else."""
+    name, _, numbers = device.partition(":")
     if device == "auto":
-        return Target("gpu" if gpu_count() else "cpu", 0, auto_mixed)
+        return Target("gpu" if gpu_count() else "cpu", auto_mixed=auto_mixed)
     if device in ("cpu", "null"):
-        return Target("cpu" if device == "cpu" else "null", 0, auto_mixed)
-    if name == "gpu" and (number.isdigit() or not number):
-        index = int(number or 0)
-        if index >= gpu_count():
+        return Target("cpu" if device == "cpu" else "null", auto_mixed=auto_mixed)
+    each = ["0"] if device == "gpu" else numbers.split(",")
+    if device == "gpu:all" or (name == "gpu" and all(n.isdecimal() for n in each)):
+        there = gpu_count()
+        wanted = tuple(range(there)) if numbers == "all" else tuple(map(int, each))
+        if len(set(wanted)) < len(wanted):
+            raise SpecError(f"device names a GPU twice: {device!r}; name each once")
+        if not wanted or max(wanted) >= there:
             raise DeviceError(
-                f"device {device} was asked for, but this machine has {gpu_count()} usable GPUs; `dali-run doctor` "
+                f"device {device} was asked for, but this machine has {there} usable GPUs; `dali-run doctor` "
                 "says why, `--device cpu` runs without"
             )
-        return Target("gpu", index, auto_mixed)
-    raise SpecError(f"device must be auto, cpu, gpu, gpu:N or null, got {device!r}")
+        return Target("gpu", wanted, auto_mixed)
+    raise SpecError(f"device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got {device!r}")
 
 
 def place(graph: Graph, target: Target, problems: list[tuple[Node, str]] | None = None) -> Graph:

@@ -161,7 +161,7 @@ def _loads(
                 )
             )
         elif step.kind == "device":
-            launching = busy / seconds / launcher_count(step)
+            launching = busy / seconds / launcher_count(step) / len(engine.plan.target.indices)
             gpu = sum(o["gpu_seconds"] for o in mine)
             worst = _worst(mine, "gpu_seconds")
             loads.append(
@@ -208,7 +208,7 @@ def _loads(
 
 def _overlap(engine: Engine) -> int:
     """Lanes whose events overlap each other on the device."""
-    return max(1, engine.options.lanes - 1)
+    return max(1, engine.options.lanes - 1) * len(engine.plan.target.indices)
 
 
 def _worst(operators: Sequence[Mapping[str, Any]], key: str) -> str:
@@ -226,6 +226,10 @@ def _memory(engine: Engine) -> dict[str, int]:
     if any(isinstance(lane, Lane) for lane in engine.lanes):
         import cupy
 
-        memory["gpu_pool_bytes"] = int(cupy.get_default_memory_pool().total_bytes())
+        pool = cupy.get_default_memory_pool()  # of the current GPU
+        memory["gpu_pool_bytes"] = 0
+        for index in engine.plan.target.indices:
+            with cupy.cuda.Device(index):
+                memory["gpu_pool_bytes"] += int(pool.total_bytes())
         memory["pinned_pool_blocks_free"] = int(cupy.get_default_pinned_memory_pool().n_free_blocks())
     return memory

@@ -108,7 +108,7 @@ def _top() -> dict[str, Schema]:
                 "batch_size": {**count, "default": 64},
                 "num_threads": _or_variable({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
                 "device": _or_variable({"anyOf": [{"enum": ["auto", "cpu", "gpu", "gpu:all", "null", None]},
-                                                  {"type": "string", "pattern": "^gpu:[0-9]+$"}]}),
+                                                  {"type": "string", "pattern": "^gpu:[0-9]+(,[0-9]+)*$"}]}),
                 "seed": {**_or_variable({"type": "integer", "minimum": 0}), "default": 0},
                 "prefetch_queue_depth": {"anyOf": [count, _section({"cpu_size": count, "gpu_size": count})]},
                 "rng": _or_variable({"enum": list(get_args(Rng))}),

@@ -29,7 +29,7 @@ Rng = Literal["philox", "dali"]
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FIELD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
-_DEVICE = re.compile(r"auto|cpu|gpu|gpu:[0-9]{1,3}|gpu:all|null")
+_DEVICE = re.compile(r"auto|cpu|gpu|gpu:[0-9]{1,3}(,[0-9]{1,3})*|gpu:all|null")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?B|B)?")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
@@ -84,7 +84,7 @@ class Settings:
     batch_size: int = 64
     num_threads: int | Literal["auto"] = "auto"
     device: str = "auto"
-    """``auto``, ``cpu``, ``gpu``, ``gpu:1``, ``gpu:all``, or ``null``: placed as for a GPU, run without one."""
+    """``auto``, ``cpu``, ``gpu``, ``gpu:1``, ``gpu:0,2``, ``gpu:all``, or ``null``: as for a GPU, run without one."""
     device_mark: Mark | None = None
     seed: int = 0
     prefetch_cpu: int = 2
@@ -347,7 +347,7 @@ def _device(section: _Section) -> str:
         return "null"
     if isinstance(value.data, str) and _DEVICE.fullmatch(value.data):
         return value.data
-    section.say(value.mark, f"device must be auto, cpu, gpu, gpu:N, gpu:all or null, got {value.kind}")
+    section.say(value.mark, f"device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got {value.kind}")
     return "auto"
 
 

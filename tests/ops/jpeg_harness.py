@@ -54,13 +54,16 @@ class EmulatedRuntime:
     def check_guards(self) -> None:
         assert all((strip == 0x5A).all() for strip in self._owners)
 
-    def upload(self, address: int, data: NDArray[np.uint8], stream: Any) -> None:
+    def stage(self, size: int) -> NDArray[np.uint8]:
+        return np.full(size, 0xC3, np.uint8)
+
+    def upload(self, address: int, data: NDArray[np.uint8]) -> None:
         ctypes.memmove(address, data.ctypes.data, data.nbytes)
 
-    def zero(self, address: int, size: int, stream: Any) -> None:
+    def zero(self, address: int, size: int) -> None:
         ctypes.memset(address, 0, size)
 
-    def launch(self, kernel: str, grid: int, threads: int, batch: int, stream: Any) -> None:
+    def launch(self, kernel: str, grid: int, threads: int, batch: int) -> None:
         self.launched.append(kernel)
         function = ctypes.cast(getattr(self.library, kernel), ctypes.c_void_p)
         self.library.emulate(function, ctypes.c_int(grid), ctypes.c_int(threads), ctypes.c_void_p(batch))
@@ -68,19 +71,19 @@ class EmulatedRuntime:
     def read(self, address: int, size: int) -> NDArray[np.uint8]:
         return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address)).copy()
 
-    def stream(self) -> Any:
-        return None
 
+class GpuRuntime(jpeg_gpu.LaneRuntime):
+    def __init__(self) -> None:
+        from dali_run.ops.device import Lane
 
-class GpuRuntime(jpeg_gpu.CupyRuntime):
+        self.lane = Lane()
+        with self.lane:
+            super().__init__(self.lane)
+
     def read(self, address: int, size: int) -> NDArray[np.uint8]:
-        host = np.empty(size, np.uint8)
-        self._cupy.cuda.runtime.deviceSynchronize()
-        self._cupy.cuda.runtime.memcpy(host.ctypes.data, address, size, 2)  # device to host
-        return host
-
-    def stream(self) -> Any:
-        return self._cupy.cuda.Stream(non_blocking=True)
+        host = self.lane.copy_out(address, size)
+        self.lane.synchronize()
+        return host.copy()
 
     def check_guards(self) -> None:  # compute-sanitizer does it there
         pass
@@ -91,9 +94,12 @@ class Harness:
 
     def __init__(self, runtime: Any) -> None:
         self.runtime = runtime
-        self.stream = runtime.stream()
         self.decoder = jpeg_gpu.Decoder(runtime)
-        self.workspace = jpeg_gpu.Workspace(runtime)
+
+    def upload(self, address: int, data: NDArray[np.uint8]) -> None:
+        staged = self.runtime.stage(len(data))
+        staged[:] = data
+        self.runtime.upload(address, staged)
 
     def decode(
         self, files: Sequence[bytes], make_output: Any, window: bool = False, **plan_arguments: Any
@@ -111,10 +117,10 @@ class Harness:
         if window:
             jpeg_gpu.limit(plan, jpeg_gpu.source_windows(output))
         raw_owner, raw = self.runtime.allocate(len(buffer))
-        self.runtime.upload(raw, buffer, self.stream)
+        self.upload(raw, buffer)
         dtype = jpeg_gpu.DTYPES[output.dtype]
         out_owner, out = self.runtime.allocate(max(output.elements, 1) * dtype.itemsize)
-        status_at = self.decoder.decode(raw, plan, output, out, self.workspace, self.stream)
+        status_at = self.decoder.decode(raw, plan, output, out)
         status = self.runtime.read(status_at, 4 * len(files)).view(np.int32)
         whole = self.runtime.read(out, output.elements * dtype.itemsize).view(dtype)
         self.runtime.check_guards()

@@ -355,8 +355,8 @@ def test_records_match_the_sources(harness: Harness) -> None:
     owner, at = harness.runtime.allocate(4096)
     batch = np.zeros(1, jpeg_gpu.BATCH)
     batch["status"] = at + 2048
-    harness.runtime.upload(at, batch.view(np.uint8), harness.stream)
-    harness.runtime.launch("jpeg_layout", 1, 32, at, harness.stream)
+    harness.upload(at, batch.view(np.uint8))
+    harness.runtime.launch("jpeg_layout", 1, 32, at)
     sizes = harness.runtime.read(at + 2048, 52).view(np.int32).tolist()
     del owner
     records = (jpeg_gpu.COMPONENT, jpeg_gpu.IMAGE, jpeg_gpu.AXIS, jpeg_gpu.RESIZE, jpeg_gpu.PIXELS, jpeg_gpu.BATCH)

@@ -20,7 +20,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """``null`` runs everywhere."""
     kind: str = request.param
     if kind == "null":
-        monkeypatch.setattr(Pipeline, "_target", lambda self: Target("null", 0, auto_mixed=False))
+        monkeypatch.setattr(Pipeline, "_target", lambda self: Target("null", auto_mixed=False))
     return kind
 
 

@@ -357,6 +357,16 @@ def test_missing_gpu_is_said(root: str) -> None:
         reading(root, device_id=0).run()
 
 
+def test_several_gpus(root: str) -> None:
+    assert reading(root, device_id=-1).device_id is None
+    assert reading(root, device_id=[1]).device_id == 1
+    pipe = reading(root, device_id=[0, 2])
+    assert pipe.device_id == (0, 2)
+    for wrong in ([], [0, 0], [0, -1]):
+        with pytest.raises(ValueError, match="different numbers"):
+            reading(root, device_id=wrong)
+
+
 def test_debug_mode(root: str) -> None:
     def definition():
         data, labels = fn.readers.file(file_root=root, name="Reader", seed=3)

@@ -15,7 +15,7 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.compile import Plan, compile_graph
-from dali_run.pipelines.execute import Engine, Options, Request
+from dali_run.pipelines.execute import Engine, NullLane, Options, Request
 from dali_run.pipelines.graph import Edge, GraphBuilder
 from dali_run.pipelines.place import Target
 
@@ -178,6 +178,45 @@ def test_what_reads_a_late_output_runs_in_a_later_step_on_the_host() -> None:
     plan = compile_graph(b.build({"x": x, "z": z}), Target(device="null"))
     assert [[n.name for n in s.nodes] for s in plan.steps][1:] == [["testing.late"], ["testing.work"]]
     assert collect(plan)[0] == expected()
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+@pytest.mark.parametrize(("batch", "lanes"), [(1, 1), (7, 1), (16, 3)])
+@pytest.mark.parametrize("args", [{}, {"reject_at": 37}, {"raise_at": 50}, {"retry_at": 20}])
+def test_several_devices_give_what_one_gives(devices: int, batch: int, lanes: int, args: dict[str, int]) -> None:
+    """In order, whatever fails on one of them; each has its share of the batches."""
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (y,) = b.add("testing.late", [x], device="gpu")
+    (z,) = b.add("testing.work", [y], args, device="gpu")  # a second step of device work
+    plan = compile_graph(b.build({"x": x, "z": z}), Target("null", tuple(range(devices))))
+    opened: list[int] = []
+    used: list[int] = []
+
+    class Watched(NullLane):
+        def __enter__(self) -> NullLane:
+            used.append(self.index)
+            return self
+
+    class Watching(Engine):
+        @staticmethod
+        def open_lane(target: Target, index: int) -> Any:
+            opened.append(index)
+            return Watched(index)
+
+    with Watching(plan, CountingFeed(), requests(100, batch), Options(lanes=lanes)) as engine:
+        found = {
+            i: z.tolist()
+            for it in engine
+            for z, i in zip(it.outputs(plan)["z"], it.samples.index.tolist(), strict=True)
+        }
+    gone = [v - 1 for k, v in args.items() if k != "retry_at"]  # testing.late adds 1
+    assert list(found) == [i for i in range(100) if i not in gone]
+    assert found == expected(without=tuple(gone))
+    assert sorted(opened) == sorted(2 * lanes * list(range(devices)))
+    turns = -(-100 // batch)
+    for k in range(devices):
+        assert used.count(k) >= 2 * len(range(k, turns, devices))
 
 
 def test_policy_fail_names_the_sample_and_the_cause() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pytest
 
 from dali_run.ops.base import Arg, Operator, Spec
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import DeviceError, SpecError
 from dali_run.ops.rng import seed_sequence
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.compile import assign_seeds, compile_graph
@@ -246,3 +246,24 @@ def test_compiling_describes_itself() -> None:
     told = plan.describe()
     assert [s["id"] for s in told["stages"]] == ["00:read", "01:gpu"]
     assert told["outputs"]["x"] == {"from": "testing.everywhere", "spec": "uint8[?x?x3] HWC"}
+
+
+def test_which_gpus_a_device_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dali_run.pipelines import place as placing
+
+    monkeypatch.setattr(placing, "gpu_count", lambda: 3)
+    named = {"auto": (0,), "gpu": (0,), "gpu:2": (2,), "gpu:2,0": (2, 0), "gpu:all": (0, 1, 2)}
+    for text, indices in named.items():
+        target = placing.resolve_target(text)
+        assert (target.device, target.indices) == ("gpu", indices)
+    for text in ("gpu:3", "gpu:0,3"):
+        with pytest.raises(DeviceError, match="3 usable GPUs"):
+            placing.resolve_target(text)
+    with pytest.raises(SpecError, match="twice"):
+        placing.resolve_target("gpu:1,1")
+    for text in ("gpu:", "gpu:a", "gpu:1,", "gpus", "cpu:all"):
+        with pytest.raises(SpecError, match="device must be"):
+            placing.resolve_target(text)
+    monkeypatch.setattr(placing, "gpu_count", lambda: 0)
+    with pytest.raises(DeviceError, match="0 usable GPUs"):
+        placing.resolve_target("gpu:all")

@@ -112,7 +112,7 @@ def test_expressions_become_one_node(tmp_path: Path) -> None:
     assert result.op.names == ("images", "flag")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("device", ["auto", "cpu", "gpu", "gpu:3", "gpu:all", "null", None])
+@pytest.mark.parametrize("device", ["auto", "cpu", "gpu", "gpu:3", "gpu:0,2", "gpu:all", "null", None])
 def test_devices(device: str | None, tmp_path: Path) -> None:
     built = load(VALID, tmp_path, pipeline__device=device)
     assert built.spec.pipeline.device == (device or "null")
@@ -234,7 +234,7 @@ extra: 1
         "3:24: pipeline: batch_size must be an integer from 1 to 1048576, got 0",
         "3:27: pipeline: there is no key 'num_thread'; did you mean num_threads?; known: num_threads, "
         "prefetch_queue_depth, batch_size, device, seed, rng",
-        "3:50: pipeline: device must be auto, cpu, gpu, gpu:N, gpu:all or null, got 'tpu'",
+        "3:50: pipeline: device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got 'tpu'",
         '3:61: yes is a switch in YAML 1.1 and text in YAML 1.2; write true, or quote it ("yes") if text is meant',
         "6:10: step 2 (example.trun): there is no operator 'example.trun'; did you mean example.turn...",
         "7:43: step 3 (example.turn): argument 'count': needs an integer, got 'one'",
