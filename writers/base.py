@@ -19,7 +19,7 @@ import hashlib
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args
@@ -30,6 +30,7 @@ from ..ops.base import Arg, Parameter, Spec, coerce, nearest, parameters, type_n
 from ..ops.batch import I64, Batch, Samples
 from ..ops.errors import JobError, RejectCode, SpecError
 from . import files_io
+from .background import Workers
 from .files_io import Bytes, File
 
 Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp"]
@@ -98,25 +99,39 @@ class FileInfo:
     sha256: str
 
 
-_LARGE = 1 << 20
-"""Bytes from which a write is worth a second thread for its checksums."""
+LARGE = 1 << 20
+"""Bytes from which a write is worth another thread's time."""
+_PIECE = 1 << 20
+_BEHIND = 8 << 20
+"""Bytes that are hashed at once, and that a file is ahead of its checksums before they are continued."""
 
 
 class ShardFile:
-    """A file of an open shard, under a temporary name; keeps its checksums."""
+    """A file of an open shard, under a temporary name; keeps its checksums.
 
-    def __init__(self, temporary: Path, final: str) -> None:
+    With ``workers``, large writes are handed to a thread: `write` then returns before the bytes are in the file, and
+    they must not change till then. Its checksums follow, read back from the page cache, so that no memory is held for
+    them however far they lag behind. Small files never leave the caller's thread.
+    """
+
+    def __init__(self, temporary: Path, final: str, workers: Workers | None = None, patched: bool = False) -> None:
         self.final = final
         self.temporary = temporary
         self._file = File(temporary)
-        self._rewritten = False
+        self._workers = workers
+        self._size = 0
+        self._patched = patched
+        self._last: Future[None] | None = None
+        """The last work on this file that was handed over."""
+        self._following: Future[None] | None = None
+        self._sealed = False
         self._info: FileInfo | None = None
-        self._helper: ThreadPoolExecutor | None = None
         self._reset()
 
     def _reset(self) -> None:
         self._sha = hashlib.sha256()
         self._crc = 0
+        self._hashed = 0
 
     def _take(self, data: Bytes) -> None:
         from ..ops.crc32c_cpu import crc32c_extend
@@ -124,39 +139,77 @@ class ShardFile:
         self._sha.update(data if isinstance(data, bytes) else data.data)
         array = data if isinstance(data, np.ndarray) else np.frombuffer(bytearray(data), np.uint8)
         self._crc = int(crc32c_extend(np.uint32(self._crc), array))
+        self._hashed += len(data)
 
     @property
     def size(self) -> int:
         """Bytes so far."""
-        return self._file.size
+        return self._size
+
+    @property
+    def behind(self) -> bool:
+        """Some of its bytes were handed to another thread."""
+        return self._last is not None
 
     def write(self, data: Bytes) -> None:
         """Write ``data`` at the end."""
-        if len(data) < _LARGE:
+        self._size += len(data)
+        if self._workers is None or (self._last is None and len(data) < LARGE):
             self._file.write(data)
-            self._take(data)
+            if not self._patched:
+                self._take(data)
             return
-        if self._helper is None:
-            self._helper = ThreadPoolExecutor(1, "checksums")
-        checked = self._helper.submit(self._take, data)
-        try:
-            self._file.write(data)
-        finally:
-            checked.result()
+        self._last = self._workers.writes.put(lambda: self._write_behind(data), len(data))
+
+    def _write_behind(self, data: Bytes) -> None:
+        self._file.write(data)
+        lag = self._file.size - self._hashed
+        if lag >= _BEHIND and not self._patched and (self._following is None or self._following.done()):
+            self._follow()
+
+    def _follow(self, anew: bool = False) -> None:
+        assert self._workers is not None
+        self._following = self._workers.checksums.submit(self._catch_up, self._following, anew)
+
+    def _catch_up(self, before: Future[None] | None, anew: bool) -> None:
+        """Hash what is in the file, after work ``before`` is done; ``anew`` from its start."""
+        if before is not None:
+            before.result()
+        if anew:
+            self._reset()
+        buffer = np.empty(_PIECE, np.uint8)
+        while (left := self._file.size - self._hashed) > 0:
+            n = self._file.read_into(buffer[: min(left, _PIECE)], self._hashed)
+            self._take(buffer[:n])
 
     def rewrite(self, offset: int, data: bytes) -> None:
         """Replace bytes written before (a header that depends on what follows). The file is then read again for its
-        checksums."""
-        self._file.write_at(offset, data)
-        self._rewritten = True
+        checksums, unless it was made as one that is `patched`."""
+        self._patched = True
+        if self._last is None:
+            self._file.write_at(offset, data)
+        else:
+            assert self._workers is not None
+            self._last = self._workers.writes.put(lambda: self._file.write_at(offset, data))
+
+    def seal(self) -> None:
+        """Nothing more will be written: the rest of the checksums can be made ahead of `finish`."""
+        if self._last is not None and not self._sealed:
+            assert self._workers is not None
+            self._sealed = True
+            self._last = self._workers.writes.put(lambda: self._follow(self._patched))
 
     def finish(self) -> FileInfo:
         """Make the content durable and close the file; again, it only tells."""
         if self._info is not None:
             return self._info
-        if self._rewritten:
-            self._reset()
-            self._file.read_all(self._take)
+        if self._last is not None:
+            self.seal()
+            self._last.result()
+            assert self._following is not None
+            self._following.result()
+        elif self._patched:
+            self._catch_up(None, anew=True)
         self._file.sync()
         self.close()
         self._info = FileInfo(self.final, self._file.size, f"{self._crc:08x}", self._sha.hexdigest())
@@ -164,8 +217,6 @@ class ShardFile:
 
     def close(self) -> None:
         """Close without finishing."""
-        if self._helper is not None:
-            self._helper.shutdown()
         self._file.close()
 
 
@@ -173,7 +224,8 @@ class ShardFiles:
     """The files of one open shard below ``root``: temporary until `publish`."""
 
     def __init__(
-        self, root: Path, stem: str, tag: str, expected: int = 0, state: Any = None, alone: bool = True
+        self, root: Path, stem: str, tag: str, expected: int = 0, state: Any = None, alone: bool = True,
+        workers: Workers | None = None,
     ) -> None:  # fmt: skip
         self.root = root
         self.stem = stem
@@ -186,6 +238,7 @@ class ShardFiles:
         """What `Writer.refuse` keeps; shards may add what is the same for all of them."""
         self._alone = alone
         self._tag = tag
+        self._workers = workers
         self._open: list[ShardFile] = []
         self._moves: list[tuple[Path, Path]] = []
 
@@ -193,21 +246,23 @@ class ShardFiles:
         """A new file, to be published as ``<stem><suffix>``."""
         final = self.stem + suffix
         temporary = self._temporary(final)
-        return self._add(ShardFile(temporary, final), temporary, self.root / final)
+        return self._add(ShardFile(temporary, final, self._workers), temporary, self.root / final)
 
-    def create_in_directory(self, suffix: str, name: str) -> ShardFile:
-        """A new file ``name`` in a directory of its own, to be published as ``<stem><suffix>/<name>``."""
+    def create_in_directory(self, suffix: str, name: str, patched: bool = False) -> ShardFile:
+        """A new file ``name`` in a directory of its own, to be published as ``<stem><suffix>/<name>``. ``patched``:
+        its beginning is rewritten at the end, so that checksums wait for that."""
         final = self.stem + suffix
         directory = self._temporary(final)
         files_io.make_dirs(directory)
-        return self._add(ShardFile(directory / name, f"{final}/{name}"), directory, self.root / final)
+        file = ShardFile(directory / name, f"{final}/{name}", self._workers, patched)
+        return self._add(file, directory, self.root / final)
 
     def create_at(self, number: int, final: str) -> ShardFile:
         """A new file, to be published as ``final``, a path below the root that the caller has made safe."""
         directory = self._temporary(self.stem)
         files_io.make_dirs(directory)
         temporary = directory / f"{number:08d}"
-        return self._add(ShardFile(temporary, final), temporary, self.root / final)
+        return self._add(ShardFile(temporary, final, self._workers), temporary, self.root / final)
 
     def _temporary(self, final: str) -> Path:
         return self.root / f".{final}.tmp-{self._tag}"
@@ -216,6 +271,12 @@ class ShardFiles:
         self._open.append(file)
         self._moves.append((temporary, final))
         return file
+
+    def seal(self) -> bool:
+        """Nothing more will be written to any file; whether other threads are still at it."""
+        for file in self._open:
+            file.seal()
+        return any(f.behind for f in self._open)
 
     def publish(self) -> list[FileInfo]:
         """Make all files durable, then give them their final names, in the order of their creation."""

@@ -5,10 +5,10 @@ All errors are OSError with the path in ``filename``; `Output` turns them into J
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,15 +63,15 @@ class File:
         before("write", self.path)
         with _named(self.path):
             if os.pwrite(self._fd, data, offset) != len(data):
-                raise OSError(5, "short write")
+                raise OSError(errno.EIO, "short write")
 
-    def read_all(self, consume: Callable[[bytes], Any]) -> None:
-        """Hand the whole content to ``consume``, piece by piece."""
-        at = 0
+    def read_into(self, buffer: npt.NDArray[np.uint8], offset: int) -> int:
+        """Read what was written at ``offset``, at most what ``buffer`` holds; how many bytes, never none."""
         with _named(self.path):
-            while piece := os.pread(self._fd, 1 << 22, at):
-                consume(piece)
-                at += len(piece)
+            n = os.preadv(self._fd, [buffer.data], offset)
+            if n == 0:
+                raise OSError(errno.EIO, "the file was cut short by somebody else")
+            return n
 
     def sync(self) -> None:
         """Make the content durable."""

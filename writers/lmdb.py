@@ -99,7 +99,7 @@ class LMDBShard(Shard):
     def __init__(self, writer: LMDB, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._writer = writer
         self._fields = fields
-        self._file = files.create_in_directory(".lmdb", "data.mdb")
+        self._file = files.create_in_directory(".lmdb", "data.mdb", patched=True)
         self._file.write(bytes(2 * PAGE))  # the metas come last
         self._next_page = 2
         self._overflow_pages = 0
