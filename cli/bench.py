@@ -1,21 +1,31 @@
-"""``dali-run bench``: how fast a spec runs, setting by setting, beside a baseline and DALI."""
+"""``dali-run bench``: how fast specs run, setting by setting, beside a baseline and peers."""
 
 from __future__ import annotations
 
 import json as json_
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-from .output import JOB_FAILED, Device, Set, Settings, Spec, console, overrides, say, writable, written_to
+from .output import JOB_FAILED, Device, Set, Settings, console, overrides, say, writable, written_to
 
 NAME = "bench"
 
 
 def command(
-    spec: Spec,
+    specs: Annotated[list[Path] | None, typer.Argument(metavar="[SPEC]...", help="YAML specs of jobs.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The specs of a suite: imagenet (decode, val, train, resize).")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The suite's images: FOLDER/<class>/<file>.")
+    ] = None,
+    strata: Annotated[
+        bool, typer.Option("--strata", help="Each kind of JPEG by itself, too: 4:4:4, 4:2:0, gray, progressive, large.")
+    ] = False,
     changes: Set = None,
     settings: Settings = None,
     device: Device = None,
@@ -49,9 +59,9 @@ def command(
     ] = None,
     html: Annotated[Path | None, written_to("Write the results as a page.")] = None,
 ) -> None:
-    """Measure how fast a spec runs; nothing is written but the results.
+    """Measure how fast specs run; nothing is written but the results.
 
-    The graph runs over its data again and again, each measurement in a fresh process. Outputs stay where they are made.
+    Each graph runs over its data again and again, in fresh processes. Outputs stay where they are made.
 
     Ends with 0: measured; 1: a setting failed, or is slower than the baseline allows; 2: wrong spec or usage.
 
@@ -60,6 +70,7 @@ def command(
       dali-run bench spec.yaml
       dali-run bench spec.yaml --sweep batch_size=64,256 --sweep num_threads=2,4 --html bench.html
       dali-run bench spec.yaml --json now.json --baseline before.json --fail-below 0.95
+      dali-run bench --suite imagenet --data ./train --strata --html bench.html
       dali-run bench spec.yaml --no-encode --peer dali --peer-python dali=~/dali/bin/python
     """
     from ..pipelines.bench import Bench, compare, failures, load_baseline, run_bench
@@ -70,14 +81,21 @@ def command(
     if device is not None:
         given["pipeline.device"] = device
     before = None if baseline is None else load_baseline(baseline)
-    bench = Bench(
-        base=Measurement(str(spec), given, seconds, warm_up, to_host, not no_encode),
-        sweep=_swept(sweep),
-        repeats=repeats,
-        peers=_peers(peer, peer_python),
-        limits=limits if limits is not None else (json is not None or html is not None),
-    )
-    report = run_bench(bench, ["dali-run", *sys.argv[1:]], say)
+    with TemporaryDirectory(prefix="dali-run-") as folder:
+        if data is not None:
+            given["data"] = str(data.absolute())
+        bench = Bench(
+            specs={
+                name: Measurement(str(path), given, seconds, warm_up, to_host, not no_encode)
+                for name, path in _specs(specs or [], suite, data, Path(folder)).items()
+            },
+            sweep=_swept(sweep),
+            repeats=repeats,
+            peers=_peers(peer, peer_python),
+            strata=strata,
+            limits=limits if limits is not None else (json is not None or html is not None),
+        )
+        report = run_bench(bench, ["dali-run", *sys.argv[1:]], say)
     if json is not None:
         json.write_text(json_.dumps(report, indent=2) + "\n")
     if html is not None:
@@ -89,6 +107,22 @@ def command(
     for line in problems:
         say(line)
     raise typer.Exit(JOB_FAILED if problems else 0)
+
+
+def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:
+    """What is measured, by name."""
+    from ..pipelines.bench_suites import SUITES, write_suite
+
+    if suite is None and not given:
+        raise typer.BadParameter("give a spec, or --suite", param_hint="SPEC")
+    made = {path.stem if len({p.stem for p in given}) == len(given) else str(path): path for path in given}
+    if suite is None:
+        return made
+    if suite not in SUITES:
+        raise typer.BadParameter(f"must be one of {', '.join(SUITES)}, got {suite!r}", param_hint="--suite")
+    if data is None:
+        raise typer.BadParameter("needs --data: the folder of images to measure with", param_hint="--suite")
+    return {**made, **write_suite(suite, folder)}
 
 
 def _swept(sweep: list[str] | None) -> dict[str, list[str]]:

@@ -17,11 +17,13 @@ from ..ops.errors import JobError, SpecError
 from .bench_child import Measurement
 from .bench_dali import dali_script
 from .bench_recipe import recipe_of
+from .bench_strata import strata_of
 from .compile import compile_graph
 from .job import threads_of
 from .machine import facts
+from .units import count
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 OURS = "dali-run"
 PEERS = {
     "dali": "NVIDIA DALI, the same graph",
@@ -40,24 +42,38 @@ _PATIENCE = 600
 class Bench:
     """What to measure."""
 
-    base: Measurement
-    """The spec, and how long; its overrides hold for all settings."""
+    specs: Mapping[str, Measurement]
+    """What is measured, and how long, by name (of no interest where there is one); overrides hold for all settings."""
     sweep: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Values of overrides to go through; all combinations are measured. Keys of ``pipeline:`` may stand alone."""
     repeats: int = 3
     peers: Mapping[str, str] = field(default_factory=dict)
     """The Python interpreter that a peer is installed for, by its name."""
+    strata: bool = False
+    """Measure each kind of JPEG in the data set by itself, too."""
     limits: bool = False
     """Measure the machine, too."""
 
+    @property
+    def first(self) -> Measurement:
+        """The one that stands for what all have in common."""
+        return next(iter(self.specs.values()))
+
     def settings(self) -> list[tuple[str, Measurement]]:
-        """Every combination of the swept values, with a label."""
+        """Every spec with every combination of the swept values, all files and stratum by stratum, with a label.
+
+        Raises SpecError for a wrong spec or setting.
+        """
         made = []
-        for values in itertools.product(*self.sweep.values()):
+        for (name, base), values in itertools.product(self.specs.items(), itertools.product(*self.sweep.values())):
             one = dict(zip(self.sweep, values, strict=True))
             changed = {_full_key(k): v for k, v in one.items()}
-            label = " ".join(f"{k}={v}" for k, v in one.items()) or "as in the spec"
-            made.append((label, replace(self.base, overrides={**self.base.overrides, **changed})))
+            this = replace(base, overrides={**base.overrides, **changed})
+            label = [name] if len(self.specs) > 1 else []
+            label += [f"{k}={v}" for k, v in one.items()]
+            made.append((" ".join(label) or "as in the spec", this))
+            for stratum, files in strata_of(this.compiled()[0].graph).items() if self.strata else ():
+                made.append((" ".join([*label, f"{stratum} ({count(files, 'file')})"]), replace(this, stratum=stratum)))
         return made
 
 
@@ -93,7 +109,7 @@ def run_bench(
         subjects.append(_Subject(label, OURS, lambda this=this: run_apart(this, "measure")))  # type: ignore[misc]
         for peer, python in bench.peers.items():
             subjects.append(_Subject(label, peer, _peer(peer, this, python)))
-    machine_limits = run_apart(bench.base, "limits") if bench.limits else None
+    machine_limits = run_apart(bench.first, "limits") if bench.limits else None
     total = len(subjects) * bench.repeats
     for number, (_, subject) in enumerate(itertools.product(range(bench.repeats), subjects), 1):
         if subject.ended():
@@ -101,12 +117,12 @@ def run_bench(
         subject.results.append(subject.run())
         _refuse_unlike(subject, subjects)
         note(f"[{number}/{total}] {subject.engine} {subject.label}: {_said(subject.results[-1])}")
-    base = bench.base
+    base = bench.first
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "dali-run bench",
         "command": list(command),
-        "spec": str(Path(base.spec).absolute()),
+        "specs": {name: str(Path(this.spec).absolute()) for name, this in bench.specs.items()},
         "overrides": dict(base.overrides),
         "seconds": base.seconds,
         "warm_up_batches": base.warm_up,

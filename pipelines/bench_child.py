@@ -13,6 +13,7 @@ from typing import Any
 
 from ..ops.errors import DaliRunError
 from ..ops.types import from_numpy
+from .bench_strata import only
 from .build import BuiltSpec, build, load_spec
 from .compile import Plan, compile_graph
 from .execute import Engine, Request
@@ -40,12 +41,16 @@ class Measurement:
     """Bring outputs of the GPU to the host; else they stay where they are."""
     encode: bool = True
     """Include the encoders that ``write:`` asks for."""
+    stratum: str = ""
+    """Of the data set's files only these; see `bench_strata`."""
 
     def compiled(self) -> tuple[BuiltSpec, Plan]:
         """The spec as it is measured, and its plan. Raises SpecError, DeviceError."""
         built = load_spec(self.spec, self.overrides)
         if not self.encode:
             built = build(replace(built.spec, write=None))
+        if self.stratum:
+            built = replace(built, graph=only(built.graph, self.stratum))
         settings = built.spec.pipeline
         return built, compile_graph(built.graph, resolve_target(settings.device), settings.seed)
 

@@ -50,7 +50,7 @@ def bench_html(report: Mapping[str, Any]) -> str:
          rate(median_of(r)))
         for r in measured
     ]  # fmt: skip
-    parts = [f"<h1>Benchmark of {escape(report['spec'])}</h1><p>{escape(_machine(report))}</p>",
+    parts = [f"<h1>Benchmark of {escape(', '.join(report['specs']))}</h1><p>{escape(_machine(report))}</p>",
              "<h2>Samples per second</h2>", bars(speeds), html_table(_COLUMNS, _rows(report), text=2)]  # fmt: skip
     problems = [(r["engine"], r["setting"], _problem(r)) for r in report["results"] if _problem(r)]
     if problems:

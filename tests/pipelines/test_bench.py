@@ -61,7 +61,7 @@ def result(speed: float, outputs: Any = ()) -> dict[str, Any]:
 
 def report_of(**medians: float) -> dict[str, Any]:
     rows = [{"setting": k, "engine": "dali-run", "samples_per_second": {"median": v}} for k, v in medians.items()]
-    return {"kind": "dali-run bench", "schema_version": 1, "results": rows}
+    return {"kind": "dali-run bench", "schema_version": 2, "results": rows}
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------
@@ -79,7 +79,9 @@ def test_measure_runs_longer_than_the_data_and_counts_the_window_only(spec: Path
 
 
 def test_settings_are_all_combinations(spec: Path) -> None:
-    bench = Bench(measurement(spec, overrides={"size": "8"}), sweep={"batch_size": ["2", "4"], "size": ["16", "24"]})
+    bench = Bench(
+        {"a": measurement(spec, overrides={"size": "8"})}, sweep={"batch_size": ["2", "4"], "size": ["16", "24"]}
+    )
     settings = bench.settings()
     assert [label for label, _ in settings] == [
         "batch_size=2 size=16", "batch_size=2 size=24", "batch_size=4 size=16", "batch_size=4 size=24",
@@ -89,7 +91,7 @@ def test_settings_are_all_combinations(spec: Path) -> None:
 
 def test_bench_in_processes_of_their_own(spec: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    bench = Bench(measurement(spec), {"batch_size": ["2", "3"]}, repeats=1, limits=True)
+    bench = Bench({"a": measurement(spec)}, {"batch_size": ["2", "3"]}, repeats=1, limits=True)
     report = run_bench(bench, ["dali-run", "bench"], said.append)
     json.dumps(report)
     assert [r["setting"] for r in report["results"]] == ["batch_size=2", "batch_size=3"]
@@ -113,7 +115,7 @@ def test_repeats_are_interleaved_and_summed_up(spec: Path, monkeypatch: pytest.M
         return result(next(speeds))
 
     monkeypatch.setattr(module, "run_apart", fake)
-    report = run_bench(Bench(measurement(spec), {"batch_size": ["2", "4"]}, repeats=3))
+    report = run_bench(Bench({"a": measurement(spec)}, {"batch_size": ["2", "4"]}, repeats=3))
     assert order == ["measure 2", "measure 4"] * 3
     first, second = report["results"]
     assert first["samples_per_second"] == {"median": 20, "min": 10, "max": 30, "all": [10, 30, 20]}
@@ -122,11 +124,15 @@ def test_repeats_are_interleaved_and_summed_up(spec: Path, monkeypatch: pytest.M
 
 def test_a_setting_that_fails_is_named_and_not_repeated(spec: Path) -> None:
     said: list[str] = []
-    report = run_bench(Bench(measurement(spec, overrides={"on_error.policy": "fail"}), repeats=2), note=said.append)
+    report = run_bench(
+        Bench({"a": measurement(spec, overrides={"on_error.policy": "fail"})}, repeats=2), note=said.append
+    )
     assert not failures(report)
     (spec.parent / "in" / "a" / "0.png").write_bytes(b"no picture")
     said.clear()
-    report = run_bench(Bench(measurement(spec, overrides={"on_error.policy": "fail"}), repeats=2), note=said.append)
+    report = run_bench(
+        Bench({"a": measurement(spec, overrides={"on_error.policy": "fail"})}, repeats=2), note=said.append
+    )
     assert "0.png" in failures(report)[0]
     assert len(said) == 1
     assert "Not measured" in bench_html(report)
@@ -134,7 +140,7 @@ def test_a_setting_that_fails_is_named_and_not_repeated(spec: Path) -> None:
 
 def test_a_wrong_setting_is_refused_before_anything_runs(spec: Path) -> None:
     with pytest.raises(SpecError, match="batch_size"):
-        run_bench(Bench(measurement(spec), {"batch_size": ["4", "-1"]}))
+        run_bench(Bench({"a": measurement(spec)}, {"batch_size": ["4", "-1"]}))
 
 
 # -- baselines --------------------------------------------------------------------------------------------------------
@@ -263,7 +269,7 @@ def test_encoders_are_left_out_on_request(spec: Path) -> None:
 
 
 def test_a_peer_that_is_not_installed_does_not_end_the_benchmark(spec: Path) -> None:
-    report = run_bench(Bench(measurement(spec), repeats=1, peers={"dali": str(spec.parent / "no" / "python")}))
+    report = run_bench(Bench({"a": measurement(spec)}, repeats=1, peers={"dali": str(spec.parent / "no" / "python")}))
     assert "No such file" in report["results"][1]["error"]
     assert not failures(report)
     assert median_of(report["results"][0])
@@ -282,7 +288,7 @@ def test_a_peer_counts_only_with_equal_outputs(spec: Path, dims: int) -> None:
     fake = spec.parent / "python"
     fake.write_text(f"#!{sys.executable}\n{FAKE_DALI.replace('OUTPUTS', repr(outputs))}")
     fake.chmod(0o755)
-    ours, peer = run_bench(Bench(measurement(spec), repeats=1, peers={"dali": str(fake)}))["results"]
+    ours, peer = run_bench(Bench({"a": measurement(spec)}, repeats=1, peers={"dali": str(fake)}))["results"]
     assert median_of(ours)
     assert median_of(peer) == (5.0 if dims == 3 else None)
     assert ("outputs differ" in peer.get("refused", "")) == (dims == 2)
@@ -290,7 +296,7 @@ def test_a_peer_counts_only_with_equal_outputs(spec: Path, dims: int) -> None:
 
 @pytest.mark.skipif("DALI_PYTHON" not in os.environ, reason="DALI_PYTHON names no interpreter with NVIDIA DALI")
 def test_dali_itself_runs_the_script(spec: Path) -> None:
-    bench = Bench(measurement(spec), repeats=1, peers={"dali": os.environ["DALI_PYTHON"]})
+    bench = Bench({"a": measurement(spec)}, repeats=1, peers={"dali": os.environ["DALI_PYTHON"]})
     peer = run_bench(bench)["results"][1]
     assert median_of(peer), peer
     spec.write_text(spec.read_text().replace("random_shuffle: true", "shuffle: full"))
@@ -300,7 +306,9 @@ def test_dali_itself_runs_the_script(spec: Path) -> None:
 @pytest.mark.skipif("DALI_PYTHON" not in os.environ, reason="DALI_PYTHON names no interpreter with NVIDIA DALI")
 def test_dali_itself_reads_records(spec: Path) -> None:
     bench = Bench(
-        measurement(records(spec, "{x: string, label: int64}")), repeats=1, peers={"dali": os.environ["DALI_PYTHON"]}
+        {"a": measurement(records(spec, "{x: string, label: int64}"))},
+        repeats=1,
+        peers={"dali": os.environ["DALI_PYTHON"]},
     )
     peer = run_bench(bench)["results"][1]
     assert median_of(peer), peer
