@@ -35,7 +35,7 @@ def test_bench_shows_and_writes_results(spec: str, tmp_path: Path, capsys: pytes
     for expected in ("batch_size=4", "batch_size=8", "random.uniform", "To go faster: "):
         assert expected in printed
     report = json.loads(out.read_text())
-    assert report["schema_version"] == 1
+    assert report["schema_version"] == 2
     assert report["limits_gb_per_second"] is None
     assert "batch_size=8" in page.read_text()
 
