@@ -1,11 +1,11 @@
-"""Execute: run a plan. One thread per step, bounded channels between them, several batches in flight, ordered delivery.
+"""Execute: run a plan. A few threads, bounded channels between them, several batches in flight, ordered delivery.
 
-    feed -> [step 0] -> channel -> [step 1] -> channel -> ... -> delivery
+    schedule -> [host steps] -> channel -> [device step] -> channel -> [host steps] -> ... -> delivery
 
-``whole`` steps run in their own thread. ``chunk`` steps cut a batch into chunks for the worker pool and put the results
-together in order, while the next batch's chunks already queue up. ``device`` steps launch a batch on a free lane and
-hand it on at once; another thread settles batches in order: waits for the device, looks at the checks that kernels
-left, runs failed samples again alone, and only then lets the batch go.
+One thread takes batches through ``whole`` steps and the ``chunk`` step after them, which it only cuts into chunks for
+the worker pool: it hands the batch on at once, and who takes it waits for the chunks. ``device`` steps launch a batch
+on a free lane and hand it on at once, too; another thread settles batches in order: waits for the device, looks at the
+checks that kernels left, runs failed samples again alone, and only then lets the batch go.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ from ..ops.batch import Batch, Origin, Samples, concat
 from ..ops.device import Lane, gpu_count, pinned_empty
 from ..ops.errors import DeviceError, JobError
 from .channel import Channel, Closed
+from .chunks import Chunks
 from .compile import Plan
 from .graph import Edge, Node
 from .place import Target
@@ -64,6 +65,8 @@ class Iteration:
     dropped: list[Dropped] = field(default_factory=list)
     replaced: bool = False
     """Copies of other samples stand in the places of the dropped ones."""
+    chunks: Chunks[tuple[Env, Run]] | None = None
+    """Work on it that is under way in the pool."""
     lane: Any = None
     launched: Future[Run] | None = None
     """The launch on a device that is under way."""
@@ -137,8 +140,19 @@ class Engine:
         self._devices = len(plan.target.indices)
         self.lanes: list[Any] = []
         self.channels: list[Channel[Any]] = []
+        self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
+        """The channels before and after every step; None where one thread goes from the step before to this one."""
         self.delivery: Channel[Iteration]
         """Where finished batches wait to be taken."""
+        self._stopped = False
+        self._before: dict[str, Chunks[Any]] = {}
+        """The last chunks of every step."""
+        wanted = set(plan.graph.outputs.values())
+        self._wanted: dict[str, set[Edge]] = {}
+        """What is needed after every step."""
+        for step in reversed(plan.steps):
+            self._wanted[self.name_of(step)] = wanted
+            wanted = wanted | set(step.needs)
         self._threads: list[threading.Thread] = []
         self._started = False
         self.inline = options.inline and is_light(plan)
@@ -159,23 +173,25 @@ class Engine:
             # The launching thread lets go of the GIL hundreds of times a batch; with Python's 5 ms, readers' threads
             # keep it waiting longer than it works (one H200, batch 1024: 135k images/s with 5 ms, 173k with 0.2 ms).
             sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL))
-        here = self._channel("feed", 1)
-        self._thread("feed", self._feed, here)
-        for i, step in enumerate(self.plan.steps):
-            name = f"{i:02d}:{step.name}"
-            depth = self._devices * (self.options.gpu_queue if step.kind == "device" else self.options.cpu_queue)
-            there = self._channel(name, depth)
-            if step.kind == "whole":
-                self._thread(name, self._run_whole, name, step, here, there)
-            elif step.kind == "chunk":
-                waiting: Channel[tuple[Iteration, list[Future[Any]]]] = self._channel(f"{name} in flight", depth)
-                self._thread(name, self._submit_chunks, name, step, here, waiting)
-                self._thread(f"{name} join", self._join_chunks, name, step, waiting, there)
-            else:
+        here: Channel[Iteration] | None = None
+        for steps in segments(self.plan.steps):
+            name = self.name_of(steps[-1]) if steps else "feed"
+            if steps and steps[0].kind == "device":
+                assert here is not None
+                there = self._channel(name, self._devices * self.options.gpu_queue)
                 settling: Channel[Iteration] = self._channel(f"{name} in flight", self._devices * self.options.lanes)
-                self._thread(name, self._launch, name, step, lanes[i], here, settling)
-                self._thread(f"{name} settle", self._settle, name, step, lanes[i], settling, there)
+                free = lanes[self.plan.steps.index(steps[0])]
+                self._thread(name, self._launch, name, steps[0], free, here, settling)
+                self._thread(f"{name} settle", self._settle, name, steps[0], free, settling, there)
+            else:
+                # twice as many where some are finished and some in the pool
+                depth = self.options.cpu_queue * (2 if steps and steps[-1].kind == "chunk" else 1)
+                there = self._channel(name, self._devices * depth)
+                self._thread(name, self._host, steps, here, there)
+            for step in steps:
+                self.boxes[self.name_of(step)] = here if step is steps[0] else None, there
             here = there
+        assert here is not None
         self.delivery = here
 
     def _channel(self, name: str, depth: int) -> Channel[Any]:
@@ -243,7 +259,8 @@ class Engine:
     def stop(self) -> None:
         """End the run promptly: nothing new is started, threads are waited for."""
         self._stop_channels()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._stopped = True  # chunks that nobody has begun end at once, instead of never: batches wait for them
+        self._pool.shutdown(wait=True)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -265,11 +282,14 @@ class Engine:
         if self.inline:
             return self._finish(self._run_inline())
         try:
-            iteration = self.delivery.get()
+            iteration = self._taken(self.delivery)
         except Closed:
             if self._error is not None:
                 raise self._error from None
             raise StopIteration from None
+        except BaseException as e:
+            self._fail(e)
+            raise
         return self._finish(iteration)
 
     def _finish(self, iteration: Iteration) -> Iteration:
@@ -285,10 +305,38 @@ class Engine:
 
     # -- steps --------------------------------------------------------------------------------------------------
 
-    def _feed(self, out: Channel[Iteration]) -> None:
+    def name_of(self, step: Step) -> str:
+        """What a step is called in statistics."""
+        return f"{self.plan.steps.index(step):02d}:{step.name}"
+
+    def _scheduled(self) -> Iterator[Iteration]:
         for number, request in enumerate(self._schedule):
             samples, per_reader = self.feed.samples(request)
-            out.put(Iteration(number, request, samples, per_reader, samples))
+            yield Iteration(number, request, samples, per_reader, samples)
+
+    def _taken(self, channel: Channel[Iteration]) -> Iteration:
+        """The next batch, when its chunks are done. Raises what one of them raised."""
+        it = channel.get()
+        if it.chunks is not None:
+            began = time.perf_counter()
+            it.chunks.wait()
+            it.chunks = None
+            channel.waited_empty += time.perf_counter() - began
+        return it
+
+    def _arriving(self, channel: Channel[Iteration]) -> Iterator[Iteration]:
+        while True:
+            yield self._taken(channel)
+
+    def _host(self, steps: Sequence[Step], inbox: Channel[Iteration] | None, out: Channel[Iteration]) -> None:
+        named = [(self.name_of(s), s, self.page_locked if self._feeds_device(s) else None) for s in steps]
+        for it in self._scheduled() if inbox is None else self._arriving(inbox):
+            for name, step, staging in named:
+                if step.kind == "whole":
+                    self._whole(it, name, step, staging)
+                else:
+                    self._submit_chunks(name, step, it)
+            out.put(it)
 
     def _run(self, iteration: Iteration, **extra: Any) -> Run:
         return Run(
@@ -312,13 +360,6 @@ class Engine:
         if self.options.policy == "fail" and samples <= 1:
             return JobError(f"{type(problem).__name__}: {problem}")
         return None
-
-    def _run_whole(self, name: str, step: Step, inbox: Channel[Iteration], out: Channel[Iteration]) -> None:
-        staging = self.page_locked if self._feeds_device(step) else None
-        while True:
-            it = inbox.get()
-            self._whole(it, name, step, staging)
-            out.put(it)
 
     def _whole(self, it: Iteration, name: str, step: Step, staging: Any) -> None:
         began = time.perf_counter()
@@ -354,38 +395,44 @@ class Engine:
         made = {n.id for n in step.nodes}
         return any(e.node in made for s in self.plan.steps if s.kind == "device" for e in s.needs)
 
-    def _submit_chunks(self, name: str, step: Step, inbox: Channel[Iteration], out: Channel[Any]) -> None:
-        while True:
-            it = inbox.get()
-            env = {e: it.env[e] for e in step.needs}
-            slots = it.samples.slot
-            futures = []
-            for low in range(0, len(slots), _CHUNK):
-                part = it.samples.take(slice(low, low + _CHUNK))
-                first, last = int(part.slot[0]), int(part.slot[-1]) + 1
-                futures.append(self._pool.submit(self._chunk, name, step, it, cut(env, first, last), part))
-            out.put((it, futures))
+    def _submit_chunks(self, name: str, step: Step, it: Iteration) -> None:
+        before = self._before.get(name)
+        if before is not None and before.ended:
+            self.stats.idle(name, time.perf_counter() - before.ended)
+        env = {e: it.env[e] for e in step.needs}
+        slots = it.samples.slot
+        lows = range(0, max(len(slots), 1), _CHUNK)
+        it.chunks = self._before[name] = Chunks(len(lows))
+        for k, low in enumerate(lows):
+            part, here = it.samples, env
+            if len(lows) > 1:
+                part = part.take(slice(low, low + _CHUNK))
+                here = cut(env, int(part.slot[0]), int(part.slot[-1]) + 1)
+            self._pool.submit(self._chunk, name, step, it, it.chunks, k, here, part)
 
-    def _chunk(self, name: str, step: Step, it: Iteration, env: Env, samples: Samples) -> tuple[Env, Run]:
-        track = threading.current_thread().name
-        run = self._run(it, samples=samples, observe=self._observer(track, it.number))
-        return guarded(step.nodes, env, run, step.gives, self._raised), run
+    def _chunk(
+        self, name: str, step: Step, it: Iteration, chunks: Chunks[tuple[Env, Run]], k: int, env: Env, samples: Samples
+    ) -> None:
+        try:
+            if self._stopped:
+                raise Closed
+            run = self._run(it, samples=samples, observe=self._observer(threading.current_thread().name, it.number))
+            if chunks.add(k, (guarded(step.nodes, env, run, step.gives, self._raised), run)):
+                self._join_chunks(name, step, it, [part for part in chunks.parts if part is not None])
+                chunks.done()
+        except BaseException as e:  # raised where the batch is taken
+            chunks.fail(e)
 
-    def _join_chunks(self, name: str, step: Step, inbox: Channel[Any], out: Channel[Iteration]) -> None:
-        while True:
-            it, futures = inbox.get()
-            parts = [f.result() for f in futures]
-            began = time.perf_counter()
-            if not parts:
-                run = self._run(it)
-                parts = [(guarded(step.nodes, {e: it.env[e] for e in step.needs}, run, step.gives, self._raised), run)]
-            results = {e: concat([env[e] for env, _ in parts]) for e in step.gives}
-            for _, run in parts:
-                it.dropped += run.dropped
-            it.env |= results
-            self._forget(it, step)
-            self.stats.busy(name, time.perf_counter() - began)
-            out.put(it)
+    def _join_chunks(self, name: str, step: Step, it: Iteration, parts: Sequence[tuple[Env, Run]]) -> None:
+        began = time.perf_counter()
+        if len(parts) == 1:
+            it.env |= parts[0][0]
+        else:
+            it.env |= {e: concat([env[e] for env, _ in parts]) for e in step.gives}
+        for _, run in parts:
+            it.dropped += run.dropped
+        self._forget(it, step)
+        self.stats.busy(name, time.perf_counter() - began)
 
     def _forget(self, it: Iteration, step: Step) -> None:
         """Drop the samples that failed from all batches, and the batches that nobody will read again."""
@@ -393,8 +440,7 @@ class Engine:
             gone = {d.slot for d in it.dropped}
             drop(it.env, gone)
             it.samples = it.samples.take(~np.isin(it.samples.slot, list(gone)))
-        at = self.plan.steps.index(step)
-        wanted = {e for s in self.plan.steps[at + 1 :] for e in s.needs} | set(self.plan.graph.outputs.values())
+        wanted = self._wanted[self.name_of(step)]
         for edge in [e for e in it.env if e not in wanted]:
             del it.env[edge]
 
@@ -409,7 +455,7 @@ class Engine:
                 for k in range(len(lanes))
             ]
             while True:
-                it = inbox.get()
+                it = self._taken(inbox)
                 device = it.number % len(lanes)
                 it.lane = lanes[device].get()
                 it.launched = launchers[device].submit(self._launch_whole, name, step, it)
@@ -490,6 +536,19 @@ class Engine:
             joined = {e: merge([results[e], redone[e]]) for e in results}
         lane.synchronize()
         return joined
+
+
+def segments(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
+    """The steps that one thread takes a batch through: host steps up to one whose chunks must be waited for, or a
+    device step. The first segment, which also asks for batches, is of the host, even if there is nothing to do."""
+    found: list[tuple[Step, ...]] = [()]
+    for step in steps:
+        last = found[-1]
+        if step.kind == "device" or (last and last[-1].kind != "whole"):
+            found.append((step,))
+        else:
+            found[-1] = (*last, step)
+    return found
 
 
 def launcher_count(step: Step) -> int:

@@ -36,7 +36,6 @@ def build_report(
 ) -> dict[str, Any]:
     """The report of a finished (or stopped) run as plain data. ``seconds`` is wall time from start to end."""
     stats, plan = engine.stats, engine.plan
-    inboxes, outboxes = _boxes(engine)
     stage_of = {n.name: i for i, s in enumerate(plan.steps) for n in s.nodes}
     operators = []
     for node in plan.graph.nodes:
@@ -61,12 +60,11 @@ def build_report(
                 "p50_ms": round(p50 * 1e3, 4),
                 "p95_ms": round(p95 * 1e3, 4),
                 "samples_per_second": round(r.samples / busy, 1) if busy else None,
-                "waiting_for_input_seconds": round(inboxes[stage].waited_empty, 6),
-                "blocked_on_output_seconds": round(outboxes[stage].waited_full, 6),
+                **_waits(engine, stage),
             }
         )
     loads = _loads(engine, operators, seconds, sink_seconds, sink)
-    top = bottleneck(loads, inboxes[0].passed)
+    top = bottleneck(loads, engine.boxes[_stage_id(engine, 0)][1].passed)
     return {
         "schema_version": SCHEMA_VERSION,
         "device": plan.target.device,
@@ -81,8 +79,7 @@ def build_report(
                 "kind": s.kind,
                 "operators": [n.name for n in s.nodes if not isinstance(n.op, (Split, Merge))],
                 "busy_seconds": round(stats.stages.get(_stage_id(engine, i), 0.0), 6),
-                "waiting_for_input_seconds": round(inboxes[i].waited_empty, 6),
-                "blocked_on_output_seconds": round(outboxes[i].waited_full, 6),
+                **_waits(engine, i),
             }
             for i, s in enumerate(plan.steps)
         ]
@@ -131,15 +128,15 @@ def bottleneck(loads: Sequence[Load], batches: int) -> Load:
 
 
 def _stage_id(engine: Engine, i: int) -> str:
-    return f"{i:02d}:{engine.plan.steps[i].name}"
+    return engine.name_of(engine.plan.steps[i])
 
 
-def _boxes(engine: Engine) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The channel before and after every step."""
-    by_name = {c.name: c for c in engine.channels}
-    names = [_stage_id(engine, i) for i in range(len(engine.plan.steps))]
-    before = [by_name["feed"], *(by_name[n] for n in names[:-1])]
-    return before, [by_name[n] for n in names]
+def _waits(engine: Engine, i: int) -> dict[str, float]:
+    """How long step ``i`` waited for batches, and for room behind it."""
+    name = _stage_id(engine, i)
+    before, after = engine.boxes[name]
+    waited = before.waited_empty if before is not None else engine.stats.idled.get(name, 0.0)
+    return {"waiting_for_input_seconds": round(waited, 6), "blocked_on_output_seconds": round(after.waited_full, 6)}
 
 
 def _loads(

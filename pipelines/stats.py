@@ -66,6 +66,8 @@ class Stats:
         self.nodes: dict[str, NodeStats] = {}
         self.stages: dict[str, float] = {}
         """Busy seconds of each stage's own thread."""
+        self.idled: dict[str, float] = {}
+        """Seconds in which the workers had nothing of a stage to do."""
         self.spans: list[Span] | None = [] if trace else None
         self.rejected: dict[str, int] = {}
         self.fallbacks: dict[str, int] = {}
@@ -90,6 +92,11 @@ class Stats:
         """A stage's thread worked for ``seconds``."""
         with self._lock:
             self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+
+    def idle(self, stage: str, seconds: float) -> None:
+        """The workers had nothing of a stage to do for ``seconds``."""
+        with self._lock:
+            self.idled[stage] = self.idled.get(stage, 0.0) + seconds
 
     def span(self, name: str, track: str, begin: float, end: float, iteration: int) -> None:
         """Record a piece of work for the trace, if there is one."""
