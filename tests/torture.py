@@ -36,6 +36,8 @@ FAMILIES = (
     "files",
     "recordio",
 )
+BEHIND = ("tfrecord_both", "lmdb_keys", "webdataset", "recordio")
+"""Jobs that are also killed with every write left to another thread."""
 COMMAND = (sys.executable, "-m", "dali_run.cli.main")
 
 
@@ -58,15 +60,17 @@ def kills(work: Path, points: int, double: int) -> Iterator[Row]:
     """Every operation of a job killed in turn, by a process and by a power failure."""
 
     def one(name: str) -> tuple[str, subprocess.CompletedProcess[str]]:
-        command = [sys.executable, "-m", "tests.writers.crash", name, str(work / f"kills-{name}")]
-        (work / f"kills-{name}").mkdir()
+        kind, _, behind = name.partition(", ")
+        place = work / f"kills-{kind}{'-behind' * bool(behind)}"
+        place.mkdir()
+        command = [sys.executable, "-m", "tests.writers.crash", kind, str(place), *["--behind"] * bool(behind)]
         return name, subprocess.run(
             [*command, "--points", str(points), "--double", str(double)],
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, done in pool.map(one, FAMILIES):
+        for name, done in pool.map(one, [*FAMILIES, *(f"{n}, written by other threads" for n in BEHIND)]):
             told = json.loads(done.stdout) if done.returncode == 0 else {"kills": 0, "operations": 0}
             yield Row(f"{name}: killed or without power at each of {told['operations']} file operations (cuts inside "
                       f"writes included), {2 * double} times again while resuming",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,7 +66,8 @@ class Line:
 
     def settle(self) -> None:
         """Wait until everything that was put is done, or has failed."""
-        self._pool.submit(lambda: None).result()
+        with contextlib.suppress(RuntimeError):  # closed: everything is
+            self._pool.submit(lambda: None).result()
 
     def wait(self) -> None:
         """Wait until everything is done. Raises what some of it failed with."""

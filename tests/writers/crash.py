@@ -11,12 +11,14 @@ import json
 import os
 import shutil
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from dali_run.writers import files_io
+from dali_run.writers import base, files_io
 from tests.writers.helpers import JOBS, Job, digest
 
 os.fsync = lambda fd: None  # a killed process loses nothing that was written; lost power is played by `Count`
@@ -39,15 +41,18 @@ class Count:
     """Bytes of each file (by inode: renames keep it) that would survive."""
     renamed: list[str] = field(default_factory=list)
     """New names that would not."""
+    lock: Any = field(default_factory=threading.Lock)
+    """Operations come from several threads."""
 
     def __call__(self, operation: str, path: str) -> int | None:
-        self.n += 1
-        if self.n == self.kill_at:
+        with self.lock:
+            self.n += 1
+            if self.n == self.kill_at:
+                if self.power:
+                    self._lose()
+                os._exit(KILLED)
             if self.power:
-                self._lose()
-            os._exit(KILLED)
-        if self.power:
-            self._follow(operation, path)
+                self._follow(operation, path)
         return CUT // 10 if path.endswith("journal.jsonl") else CUT
 
     def _follow(self, operation: str, path: str) -> None:
@@ -134,7 +139,10 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("--points", type=int, default=20)
     parser.add_argument("--double", type=int, default=4)
+    parser.add_argument("--behind", action="store_true", help="every write is another thread's")
     args = parser.parse_args()
+    if args.behind:
+        base.LARGE = 1
     job: Job = JOBS[args.job]
     count = Count()
     files_io.set_hook(count)

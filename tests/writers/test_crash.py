@@ -20,9 +20,14 @@ from tests.writers.helpers import JOBS, digest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["tfrecord", "lmdb", "webdataset_bytes", "numpy", "files", "recordio"])
-def test_killed_jobs_resume_to_the_same_bytes(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-m", "tests.writers.crash", name, str(tmp_path), "--points", "10", "--double", "1"]
+@pytest.mark.parametrize(
+    ("name", "behind"),
+    [*((n, False) for n in ("tfrecord", "lmdb", "webdataset_bytes", "numpy", "files", "recordio")),
+     *((n, True) for n in ("tfrecord_both", "lmdb_keys", "webdataset"))],
+)  # fmt: skip
+def test_killed_jobs_resume_to_the_same_bytes(tmp_path: Path, name: str, behind: bool) -> None:
+    command = [sys.executable, "-m", "tests.writers.crash", name, str(tmp_path), "--points", "10", "--double", "1",
+               *["--behind"] * behind]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["kills"] == 22

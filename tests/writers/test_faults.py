@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from dali_run.ops.errors import JobError
-from dali_run.writers import files_io
+from dali_run.writers import base, files_io
 from tests.writers.crash import check_final
 from tests.writers.helpers import JOBS, Job, digest
 
@@ -20,11 +21,15 @@ class Failing:
     def __init__(self, at: int, code: int, lasting: bool) -> None:
         self.at, self.code, self.lasting, self.n = at, code, lasting, 0
         self.failed = False
+        self.lock = threading.Lock()
 
     def __call__(self, operation: str, path: str) -> int | None:
-        self.n += 1
-        if self.n == self.at or (self.lasting and self.failed and operation in ("open", "write", "mkdir", "fsync")):
-            self.failed = True
+        with self.lock:
+            self.n += 1
+            now = self.n == self.at
+            now = now or (self.lasting and self.failed and operation in ("open", "write", "mkdir", "fsync"))
+            self.failed = self.failed or now
+        if now:
             raise OSError(self.code, os.strerror(self.code), path)
         return 5000
 
@@ -74,6 +79,13 @@ def inject(name: str, root: Path, code: int, lasting: bool, step: int) -> int:
 @pytest.mark.parametrize("lasting", [False, True])
 def test_disk_full_at_every_operation(tmp_path: Path, lasting: bool) -> None:
     assert inject("tfrecord", tmp_path, errno.ENOSPC, lasting, 2) > 40
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "lmdb_bytes", "webdataset", "numpy"])
+def test_errors_of_other_threads(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above, with every write and every shard left to another thread."""
+    monkeypatch.setattr(base, "LARGE", 1)
+    assert inject(name, tmp_path, errno.EIO, False, 3) > 10
 
 
 @pytest.mark.parametrize("name", ["lmdb", "webdataset", "numpy", "recordio", "files", "tfrecord_both"])

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from dali_run.ops.batch import Batch
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.writers import base
 from dali_run.writers.base import FieldConfig
 from dali_run.writers.journal import differences, read_journal
 from dali_run.writers.rejects import Budget, ErrorBudget, RejectRow
@@ -35,6 +37,18 @@ def test_output_does_not_depend_on_batches(tmp_path: Path, name: str) -> None:
     assert all(r == first for r in rest)
     assert set(first) >= {"manifest.json", "journal.jsonl", "rejects.jsonl"}
     assert not [f for f in first if f.startswith(".")]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_output_does_not_depend_on_who_writes_it(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    JOBS[name].run(tmp_path / "caller")
+    monkeypatch.setattr(base, "LARGE", 1)
+    monkeypatch.setattr(base, "_BEHIND", 100)
+    before = set(threading.enumerate())
+    out = JOBS[name].run(tmp_path / "others")
+    assert digest(tmp_path / "others") == digest(tmp_path / "caller")
+    assert out.written == len(JOBS[name].survivors())
+    assert set(threading.enumerate()) <= before
 
 
 def test_shards_hold_ranges_of_positions(tmp_path: Path) -> None:
