@@ -41,6 +41,11 @@ test: setup ## pass the tests (GPU tests are skipped without a GPU)
 torture: setup ## the long fault tests: kills, power loss, full disks, flipped bits (about half an hour)
 	$(BIN)/python -m tests.torture
 
+.PHONY: fuzz
+fuzz: setup ## fuzz every parser for SECONDS each (600), guided by coverage
+	$(BIN)/python -m pip install --quiet atheris
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600)
+
 .PHONY: test-gpu
 test-gpu: setup ## the tests, where a missing or broken GPU fails them
 	DALI_RUN_DEMAND_GPU=1 $(BIN)/python -m pytest -q

@@ -1,0 +1,536 @@
+"""What is fuzzed: a function of bytes for each of our parsers, and valid inputs to start from.
+
+A target returns normally, whatever the bytes: errors that are part of the contract are caught here, anything else - an
+exception of another kind, a hang, a read outside of the data - is a finding. Readers are driven as jobs drive them:
+opened, and every record fetched in one batch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gzip
+import io
+import json
+import os
+import shutil
+import struct
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from dali_run.ops.batch import Samples
+from dali_run.ops.context import Context
+from dali_run.ops.errors import DaliRunError
+from dali_run.readers.base import Reader
+
+MOST_RECORDS = 64
+MOST_BYTES = 1 << 14
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser."""
+
+    run: Callable[[bytes], None]
+    seeds: Callable[[], Sequence[bytes]]
+    kernels: bool = False
+    """Its loops are Numba's: coverage and bounds need them as plain Python (NUMBA_DISABLE_JIT=1)."""
+
+
+@cache
+def folder() -> Path:
+    """Where targets put the one file that they read; in memory where the system offers that."""
+    memory = "/dev/shm"
+    made = tempfile.mkdtemp(prefix="dali-run-fuzz-", dir=memory if os.path.isdir(memory) else None)
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
+
+
+def file(name: str, data: bytes) -> str:
+    """``data`` as a file."""
+    path = folder() / name
+    path.write_bytes(data)
+    return str(path)
+
+
+def read_all(make: Callable[[], Reader]) -> None:
+    """Open the data set, fetch its first records, and look where the results point."""
+    try:
+        reader = make()
+        reader.check()
+        source = reader.open()
+    except DaliRunError:
+        return
+    try:
+        n = min(len(source), MOST_RECORDS)
+        index = np.arange(n)
+        samples = Samples(index.astype(np.int32), index, np.zeros(n, np.int64), index, source)
+        ctx = Context(op=reader, stage="cpu", samples=samples, source=source)
+        for batch in reader.cpu(ctx):
+            assert len(batch) == n
+            sizes = np.prod(batch.shapes, axis=1, dtype=np.int64)
+            assert (batch.shapes >= 0).all()
+            assert (batch.offsets >= 0).all()
+            assert (batch.offsets + sizes <= len(batch.data)).all()
+        for i in range(n):
+            assert source.origin(i).key is not None
+        for reject in ctx.rejects:
+            assert reject.code
+            assert len(reject.message) > 5
+    finally:
+        source.close()
+
+
+# -- valid inputs -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def _crc_table() -> list[int]:
+    table = []
+    for crc in range(256):
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return table
+
+
+def masked_crc(data: bytes) -> int:
+    table, crc = _crc_table(), 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def framed(records: Sequence[bytes]) -> bytes:
+    out = b""
+    for record in records:
+        length = struct.pack("<Q", len(record))
+        out += length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
+    return out
+
+
+def field(number: int, data: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(data)]) + data
+
+
+def example() -> bytes:
+    """tf.train.Example with a feature of each kind."""
+    kinds = {
+        b"data": field(1, field(1, b"some bytes")),
+        b"label": field(3, field(1, b"\x05\xff\x01")),
+        b"box": field(2, field(1, struct.pack("<3f", 1, 2, 3))),
+    }
+    return field(1, b"".join(field(1, field(1, k) + field(2, v)) for k, v in kinds.items()))
+
+
+FEATURES = {"data": "string", "label": {"dtype": "int64", "var_len": True}, "box": {"dtype": "float", "shape": [3]}}
+
+
+def archive(**how: Any) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", **how) as tar:
+        for name in ("a.jpg", "a.cls", "b" * 120 + ".jpg", "c.jpg", "c.seg.png"):
+            info = tarfile.TarInfo(name)
+            info.size = 7
+            tar.addfile(info, io.BytesIO(b"content"))
+        link = tarfile.TarInfo("l.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../etc/passwd"
+        tar.addfile(link)
+    return out.getvalue()[:8192]
+
+
+def recordio(parts: Sequence[tuple[int, bytes]]) -> bytes:
+    out = b""
+    for kind, data in parts:
+        out += struct.pack("<II", 0xCED7230A, kind << 29 | len(data)) + data + bytes(-len(data) % 4)
+    return out
+
+
+def database(values: Sequence[bytes]) -> bytes:
+    path = folder() / "seed.lmdb"
+    path.unlink(missing_ok=True)
+    with lmdb.open(str(path), map_size=1 << 20, subdir=False, lock=False) as env, env.begin(write=True) as txn:
+        for i, value in enumerate(values):
+            txn.put(b"%08d" % i, value)
+    return path.read_bytes()
+
+
+def datum() -> bytes:
+    return b"\x08\x03\x10\x04\x18\x05" + field(4, bytes(60)) + b"\x28\x07\x38\x00"
+
+
+def tensors() -> bytes:
+    """Caffe2's TensorProtos: an image as a string, a label as int32."""
+    image = b"\x08\x01\x10\x04" + field(6, b"file")
+    label = b"\x08\x01\x10\x02\x20\x09"
+    return field(1, image) + field(1, label)
+
+
+def message_pack() -> bytes:
+    return b"\x83\xa4data\xc4\x04file\xa5label\x07\xa3box\x93\xca\x3f\x80\x00\x00\x01\xcb" + struct.pack(">d", 0.5)
+
+
+def coco() -> bytes:
+    images = [{"id": 1, "file_name": "a.jpg", "width": 10, "height": 8}, {"id": 2, "file_name": "b.jpg"}]
+    box = {"id": 1, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "iscrowd": 0}
+    marks = [
+        {**box, "segmentation": [[0, 0, 5, 5, 5, 0]]},
+        {**box, "iscrowd": 1, "segmentation": {"size": [8, 10], "counts": "0P2"}},
+        {**box, "iscrowd": 1, "segmentation": {"size": [8, 10], "counts": [10, 20, 50]}},
+    ]
+    return json.dumps({"images": images, "annotations": marks, "categories": [{"id": 3, "name": "x"}]}).encode()
+
+
+def array(**how: Any) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, np.arange(24, dtype="<f4").reshape(2, 3, 4), **how)
+    return out.getvalue()
+
+
+def jpeg(**how: Any) -> bytes:
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(np.arange(30 * 20 * 3, dtype=np.uint8).reshape(20, 30, 3)).save(out, "JPEG", **how)
+    return out.getvalue()
+
+
+def pictures() -> list[bytes]:
+    from PIL import Image
+
+    made = []
+    image = Image.fromarray(np.arange(9 * 7 * 3, dtype=np.uint8).reshape(7, 9, 3))
+    for kind in ("PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM", "JPEG2000"):
+        out = io.BytesIO()
+        image.save(out, kind)
+        made.append(out.getvalue())
+    return made
+
+
+def exif() -> bytes:
+    from PIL import Image
+
+    block = Image.Exif()
+    block[0x0112] = 6
+    return block.tobytes()
+
+
+SPEC = b"""version: 1
+vars: {data: ./x, n: 3}
+pipeline: {batch_size: "${n}", num_threads: 1, device: cpu, seed: 4}
+graph:
+  - {op: readers.file, file_root: "${data}", random_shuffle: true, out: [jpegs, labels]}
+  - {op: decoders.image, in: jpegs, output_type: RGB, out: images}
+  - {op: random.coin_flip, probability: 0.5, out: coin}
+  - if: $coin
+    then: [{op: flip, in: images, out: images}]
+    else: [{op: copy, in: images, out: images}]
+  - {op: expr, expr: "a * 2 + (b > 3)", in: [images, labels], out: sum}
+outputs: {image: images, label: labels, sum: sum}
+write: {writer: tfrecord, path: ./out, shard: {samples: 10}, fields: {image: {encode: jpeg}, label: {}}}
+on_error: {policy: skip, max_errors: 1%}
+"""
+
+
+def journal() -> bytes:
+    from dali_run.writers.journal import _line
+
+    header = {"format": "dali-run-journal", "version": 1, "range": [0, 10]}
+    entry = {"shard": 0, "positions": [0, 4], "counts": {"written": 4}}
+    return _line(header) + _line(entry) + _line({"done": True, "stop": 10})
+
+
+def reject_log() -> bytes:
+    from dali_run.writers.rejects import RejectRow
+
+    return RejectRow(3, "key", "a.jpg", -1, -1, "decoders.image", "corrupt_image", "is cut off").line().encode() * 2
+
+
+# -- targets ----------------------------------------------------------------------------------------------------------
+
+
+def spec(data: bytes, name: str = "spec.yaml") -> None:
+    from dali_run.pipelines.build import load_spec
+
+    try:
+        load_spec(file(name, data))
+    except DaliRunError as e:
+        said = str(e)
+    else:
+        return
+    assert said.strip()
+
+
+def expression(data: bytes) -> None:
+    from dali_run.ops import expression
+
+    try:
+        tree = expression.parse(data.decode("utf-8", "replace"))
+        expression.typed(tree, dict.fromkeys(expression.names(tree), np.dtype(np.uint8)))
+    except DaliRunError:
+        return
+
+
+def settings(data: bytes) -> None:
+    from dali_run.pipelines.tune import read_settings
+
+    try:
+        read_settings(Path(file("settings.yaml", data)))
+    except DaliRunError:
+        return
+
+
+def tfrecord(data: bytes) -> None:
+    from dali_run.readers.tfrecord import TFRecord
+
+    path = file("a.tfrecord", data)
+    read_all(lambda: TFRecord(path=path, features=FEATURES))
+    read_all(lambda: TFRecord(path=path, features=FEATURES, check_crc=False))
+
+
+def examples(data: bytes) -> None:
+    from dali_run.readers.tfrecord import TFRecord
+
+    path = file("b.tfrecord", struct.pack("<QI", len(data), 0) + data + bytes(4))
+    read_all(lambda: TFRecord(path=path, features=FEATURES, check_crc=False))
+
+
+def index_of_tfrecord(data: bytes) -> None:
+    from dali_run.readers.tfrecord import TFRecord
+
+    path, index = file("c.tfrecord", framed([example()] * 2)), file("c.idx", data)
+    read_all(lambda: TFRecord(path=path, index_path=index, features=FEATURES))
+
+
+def webdataset(data: bytes) -> None:
+    from dali_run.readers.webdataset import WebDataset
+
+    path = file("a.tar", data)
+    read_all(lambda: WebDataset(paths=path, ext=("jpg;jpeg", "cls", "seg.png"), missing_component_behavior="empty"))
+
+
+def index_of_webdataset(data: bytes) -> None:
+    from dali_run.readers.webdataset import WebDataset
+
+    path, index = file("b.tar", archive()), file("b.idx", data)
+    read_all(lambda: WebDataset(paths=path, index_paths=index, ext=("jpg",), missing_component_behavior="empty"))
+
+
+def mxnet(data: bytes) -> None:
+    from dali_run.readers.mxnet import MXNet
+
+    path = file("a.rec", data)
+    read_all(lambda: MXNet(path=path))
+
+
+def index_of_mxnet(data: bytes) -> None:
+    from dali_run.readers.mxnet import MXNet
+
+    path, index = file("b.rec", recordio(RECORDS)), file("b.idx", data)
+    read_all(lambda: MXNet(path=path, index_path=index))
+
+
+RECORDS = [(0, struct.pack("<IfQQ", 0, 3.0, 1, 0) + b"image"), (1, struct.pack("<IfQQ", 2, 0.0, 1, 0)),
+           (2, struct.pack("<2f", 1, 2)), (3, b"the rest")]  # fmt: skip
+
+
+def lmdb_pages(data: bytes) -> None:
+    from dali_run.readers.lmdb import LMDB
+
+    path = file("a.mdb", data)
+    read_all(lambda: LMDB(path=path))
+
+
+def _value(data: bytes, make: Callable[[str], Reader]) -> None:
+    path = folder() / "value.mdb"
+    path.unlink(missing_ok=True)
+    with lmdb.open(str(path), map_size=1 << 20, subdir=False, lock=False) as env, env.begin(write=True) as txn:
+        txn.put(b"key", data)
+    read_all(lambda: make(str(path)))
+
+
+def caffe(data: bytes) -> None:
+    from dali_run.readers.lmdb import Caffe
+
+    _value(data, lambda path: Caffe(path=path))
+    _value(data, lambda path: Caffe(path=path, encoded=False))
+
+
+def caffe2(data: bytes) -> None:
+    from dali_run.readers.lmdb import Caffe2
+
+    _value(data, lambda path: Caffe2(path=path))
+    _value(data, lambda path: Caffe2(path=path, encoded=False, label_type=1, num_labels=5))
+
+
+def msgpack(data: bytes) -> None:
+    from dali_run.readers.lmdb import LMDB
+
+    _value(data, lambda path: LMDB(path=path, schema="msgpack", features=FEATURES))
+
+
+def annotations(data: bytes) -> None:
+    from dali_run.readers.coco import Coco
+
+    path = file("coco.json", data)
+    (folder() / "a.jpg").write_bytes(b"a")
+    (folder() / "b.jpg").write_bytes(b"b")
+    read_all(lambda: Coco(annotations_file=path, file_root=str(folder()), polygon_masks=True))
+    read_all(lambda: Coco(annotations_file=path, file_root=str(folder()), pixelwise_masks=True, ratio=True))
+
+
+def npy(data: bytes) -> None:
+    from dali_run.readers.npy import Numpy
+
+    path = file("a.npy", data)
+    read_all(lambda: Numpy(files=(path,)))
+
+
+def file_list(data: bytes) -> None:
+    from dali_run.readers.file import read_file_list
+
+    try:
+        read_file_list(file("list.txt", data))
+    except DaliRunError:
+        return
+
+
+def jpeg_header(data: bytes) -> None:
+    from dali_run.ops.jpeg_header import OK, read_headers
+
+    padded = np.frombuffer(b"\xff" * 8 + data + b"\xff" * 8, np.uint8)
+    row = read_headers(padded, np.array([8], np.int64), np.array([len(data)], np.int64))[0]
+    if row["status"] == OK:
+        assert 0 < row["width"] <= 65500
+        assert 0 < row["height"] <= 65500
+        assert 0 < row["scan_offset"] <= len(data)
+        assert (row["quant"] >= 0).all()
+        assert (row["quant"] < len(data)).all()
+
+
+def image_header(data: bytes) -> None:
+    from dali_run.ops.image_formats import probe
+
+    try:
+        found = probe(memoryview(data))
+        assert found.width > 0
+        assert found.height > 0
+    except DaliRunError:
+        return
+
+
+def exif_block(data: bytes) -> None:
+    from dali_run.ops.image_formats import exif_orientation
+
+    assert 1 <= exif_orientation(memoryview(data)) <= 8
+
+
+def job_journal(data: bytes) -> None:
+    from dali_run.writers.journal import read_journal
+
+    try:
+        read_journal(Path(file("journal.jsonl", data)))
+    except DaliRunError:
+        return
+
+
+def verified(data: bytes, name: str) -> None:
+    """An output of a job whose ``name`` is ``data``."""
+    from dali_run.writers.verify import verify
+
+    root = output()
+    kept = (root / name).read_bytes()
+    try:
+        (root / name).write_bytes(data)
+        verify(root)
+    except DaliRunError:
+        return
+    finally:
+        (root / name).write_bytes(kept)
+
+
+@cache
+def output() -> Path:
+    """A finished output with two shards and a rejected sample."""
+    from dali_run.pipelines.job import run_job
+
+    here = folder() / "job"
+    for i in range(4):
+        (here / "in" / "a").mkdir(parents=True, exist_ok=True)
+        (here / "in" / "a" / f"{i}.jpg").write_bytes(jpeg() if i else b"no picture")
+    job = here / "spec.yaml"
+    job.write_text(
+        "version: 1\npipeline: {batch_size: 2, num_threads: 1, device: cpu}\n"
+        f"graph:\n  - {{op: readers.file, file_root: {here / 'in'}, out: [x, y]}}\n"
+        "  - {op: decoders.image, in: x, out: x}\noutputs: {x: x, y: y}\n"
+        f"write: {{writer: tfrecord, path: {here / 'out'}, shard: {{samples: 2}}, "
+        "fields: {x: {encode: png}, y: {}}}\n"
+        "on_error: {policy: skip, max_errors: 100%}\n"
+    )
+    run_job(job)
+    return here / "out"
+
+
+def kept(name: str) -> Callable[[], list[bytes]]:
+    return lambda: [(output() / name).read_bytes()]
+
+
+def index_cache(data: bytes) -> None:
+    from dali_run.readers import index_cache
+    from dali_run.readers.tfrecord import TFRecord
+
+    path = file("d.tfrecord", framed([example()] * 2))
+    stat = os.stat(path)
+    kept = index_cache.WORTHWHILE
+    index_cache.WORTHWHILE = 1
+    try:
+        place = index_cache._places(path, "tfrecord")[0]
+        body = struct.pack("<3q", 2, 2, 2) + data[: len(data) // 8 * 8]
+        table = struct.pack("<6q", index_cache._MAGIC, 1, stat.st_size, stat.st_mtime_ns, 3, zlib.crc32(body)) + body
+        place.write_bytes(table)
+        read_all(lambda: TFRecord(path=path, features=FEATURES))
+        place.unlink(missing_ok=True)
+    finally:
+        index_cache.WORTHWHILE = kept
+
+
+TARGETS: dict[str, Target] = {
+    "spec": Target(spec, lambda: [SPEC, b"version: 1\n", b"&a [*a]\n"]),
+    "spec_json": Target(lambda d: spec(d, "spec.json"), lambda: [b'{"version": 1, "graph": [], "outputs": {}}']),
+    "expression": Target(expression, lambda: [b"a * 2 + (b > 3)", b"clamp(x, 0, 1.5) ** -2 // y & 3 if z else 1"]),
+    "settings": Target(settings, lambda: [b"pipeline: {batch_size: 64, num_threads: 2}\n"]),
+    "tfrecord": Target(tfrecord, lambda: [framed([example()] * 2), framed([b""])], kernels=True),
+    "tfrecord_index": Target(index_of_tfrecord, lambda: [b"0 85\n85 85\n"]),
+    "example": Target(examples, lambda: [example()], kernels=True),
+    "index_cache": Target(index_cache, lambda: [struct.pack("<6q", 12, 117, 89, 89, 0, 0)]),
+    "tar": Target(
+        webdataset, lambda: [archive(), archive(format=tarfile.PAX_FORMAT), gzip.compress(archive())], kernels=True
+    ),
+    "tar_index": Target(index_of_webdataset, lambda: [b"v1.2 2\njpg 512 7 a.jpg\njpg 2048 7 c.jpg\n"]),
+    "recordio": Target(mxnet, lambda: [recordio(RECORDS)], kernels=True),
+    "recordio_index": Target(index_of_mxnet, lambda: [b"0\t0\n1\t40\n"]),
+    "lmdb": Target(lmdb_pages, lambda: [database([b"x" * 9, b"y" * 5000]), database([b"v"] * 300)], kernels=True),
+    "caffe": Target(caffe, lambda: [datum()], kernels=True),
+    "caffe2": Target(caffe2, lambda: [tensors()], kernels=True),
+    "msgpack": Target(msgpack, lambda: [message_pack()], kernels=True),
+    "coco": Target(annotations, lambda: [coco()]),
+    "npy": Target(npy, lambda: [array(), array(version=(2, 0))]),
+    "file_list": Target(file_list, lambda: [b"a b.jpg 3\nc.jpg 4\n\n"]),
+    "jpeg_header": Target(jpeg_header, lambda: [jpeg(), jpeg(progressive=True), jpeg(exif=exif())], kernels=True),
+    "image_header": Target(image_header, pictures),
+    "exif": Target(exif_block, lambda: [exif(), exif()[6:]]),
+    "journal": Target(job_journal, lambda: [journal()]),
+    "output_journal": Target(lambda d: verified(d, "journal.jsonl"), kept("journal.jsonl")),
+    "manifest": Target(lambda d: verified(d, "manifest.json"), kept("manifest.json")),
+    "rejects": Target(lambda d: verified(d, "rejects.jsonl"), lambda: [*kept("rejects.jsonl")(), reject_log()]),
+}
+"""By name."""
