@@ -13,6 +13,7 @@ import numpy.typing as npt
 from .base import Operator, Stage, parameter
 from .batch import Batch, Samples
 from .errors import Reject, RejectCode
+from .isolation import Isolation
 from .rng import Streams
 
 
@@ -37,6 +38,8 @@ class Context:
     """Where fetched bytes go: page-locked memory when they are bound for a GPU."""
     pool: Executor | None = None
     """Worker threads, for the few kernels that cut up their own work (readers); None inside a worker."""
+    isolation: Isolation | None = None
+    """Where decoders run that are not to run in this process; None: all of them do."""
     attempt: int = 0
     """How often these samples were tried before: a decoder leaves out the lanes that have already failed."""
     rejects: list[Reject] = field(default_factory=list)

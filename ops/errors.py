@@ -26,7 +26,8 @@ RejectCode = Literal[
     "bad_argument",  # a per-sample argument outside its range
     "encode_failed",  # the writer's encoder refused the data
     "user_function",  # a Python function of the user's raised
-    "crashed",  # the worker that held it died or hung
+    "decoder_crashed",  # the decoder's process died of it, twice
+    "decoder_timeout",  # the decoder did not end in time, twice
     "internal",  # an operator of ours raised: a bug, reported with the sample that shows it
 ]
 REJECT_CODES: tuple[str, ...] = get_args(RejectCode)

@@ -378,7 +378,8 @@ class HostPart:
             anchor = None if job.anchors is None else (int(job.anchors[i, 0]), int(job.anchors[i, 1]))
             row, orientation = job.headers.jpeg[i], int(job.headers.orientation[i])
             try:
-                decode_jpeg(encoded_bytes(job.batch, i), row, orientation, job.rules, anchor, part, k)
+                data = encoded_bytes(job.batch, i)
+                decode_jpeg(data, row, orientation, job.rules, anchor, part, k, job.ctx.isolation)
             except SampleError as e:
                 bad.append((i, e))
         return bad

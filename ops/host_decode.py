@@ -13,6 +13,7 @@ from .batch import I32, I64, Batch
 from .context import Context
 from .errors import SampleError
 from .image_formats import Header, check_pixels, probe, recognise
+from .isolation import Isolation
 from .pixels import Pixels, channels_of, orient, recolour
 from .types import DALIImageType
 
@@ -113,7 +114,9 @@ def decode_others(
     """
     if not headers.others:
         return {}
-    from .pillow_decode import decode
+    from . import pillow_decode
+
+    decode = pillow_decode.decode if ctx.isolation is None else ctx.isolation.decode
 
     def one(i: int) -> tuple[int, Pixels] | SampleError:
         try:
@@ -161,7 +164,8 @@ def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = N
             out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])
             continue
         try:
-            decode_jpeg(encoded_bytes(batch, i), headers.jpeg[i], int(headers.orientation[i]), rules, anchor, out, i)
+            data, row = encoded_bytes(batch, i), headers.jpeg[i]
+            decode_jpeg(data, row, int(headers.orientation[i]), rules, anchor, out, i, ctx.isolation)
         except SampleError as e:
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
@@ -191,11 +195,14 @@ def _window(image: Pixels, anchor: tuple[int, int] | None, shape: npt.NDArray[np
 
 
 def decode_jpeg(
-    data: memoryview, row: Any, orientation: int, rules: Rules, anchor: tuple[int, int] | None, out: Batch, i: int
-) -> None:
+    data: memoryview, row: Any, orientation: int, rules: Rules, anchor: tuple[int, int] | None, out: Batch, i: int,
+    isolation: Isolation | None = None,
+) -> None:  # fmt: skip
     """One JPEG as sample ``i`` of ``out``: turned, cut at ``anchor`` (y, x) and converted. Raises SampleError."""
-    from .jpeg_cpu import decode_into, stored_channels
+    from . import jpeg_cpu
+    from .jpeg_cpu import stored_channels
 
+    decode_into = jpeg_cpu.decode_into if isolation is None or not isolation.jpeg else isolation.decode_into
     converts = rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
     if orientation == 1 and anchor is None and not converts:
         start = int(out.offsets[i])

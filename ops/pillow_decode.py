@@ -88,6 +88,11 @@ def _array(image: Any, header: Header) -> Pixels:
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
+def load() -> None:
+    """Import what `decode` needs; the first image does it by itself."""
+    _plugin("png")
+
+
 @cache
 def _plugin(format: str) -> Any:
     from PIL import (

@@ -25,6 +25,7 @@ import numpy as np
 from ..ops.batch import Batch, Origin, Samples, concat
 from ..ops.device import Lane, gpu_count, pinned_empty
 from ..ops.errors import DeviceError, JobError
+from ..ops.isolation import TIMEOUT, Mode, isolated
 from .channel import Channel, Closed
 from .chunks import Chunks
 from .compile import Plan
@@ -109,6 +110,10 @@ class Options:
     policy: str = "skip"
     """What a sample that fails costs: ``skip`` itself, ``fail`` the run, ``replace`` takes a neighbour's place."""
     rng: str = "philox"
+    isolation: Mode = "auto"
+    """Which decoders run in processes of their own."""
+    decode_timeout: float = TIMEOUT
+    """Seconds of CPU time that one of those may take for an image."""
     inline: bool = False
     """Compute a graph of nothing but numbers in the thread that asks: it takes less than handing it to another."""
 
@@ -136,6 +141,7 @@ class Engine:
         self._schedule = schedule
         self._error: BaseException | None = None
         self._pool = ThreadPoolExecutor(options.num_threads, thread_name_prefix="worker")
+        self.isolation = isolated(options.isolation, options.decode_timeout, self._fell_back)
         self._free_lanes: list[Channel[Any]] = []
         self._devices = len(plan.target.indices)
         self.lanes: list[Any] = []
@@ -256,9 +262,14 @@ class Engine:
         for channel in self.channels:
             channel.stop()
 
+    def _fell_back(self, reason: str) -> None:
+        self.stats.count(self.stats.fallbacks, reason)
+
     def stop(self) -> None:
         """End the run promptly: nothing new is started, threads are waited for."""
         self._stop_channels()
+        if self.isolation is not None:
+            self.isolation.close()
         self._stopped = True  # chunks that nobody has begun end at once, instead of never: batches wait for them
         self._pool.shutdown(wait=True)
         for thread in self._threads:
@@ -344,6 +355,7 @@ class Engine:
             seeds=self.plan.seeds,
             rng=self.options.rng,
             states=self.feed.states,
+            isolation=self.isolation,
             reader_samples=iteration.reader_samples,
             emulate=self.plan.target.device == "null",
             **extra,

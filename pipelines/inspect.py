@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from PIL import Image, ImageDraw
 from ..ops.batch import Batch
 from ..ops.errors import SampleError
 from ..ops.image_formats import recognise
+from ..ops.isolation import isolated
 from .build import load_spec
 from .compile import compile_graph
 from .feed import JobFeed, Sources
@@ -37,10 +39,12 @@ def inspect_spec(path: Path, overrides: Mapping[str, Any] | None, n: int, folder
     settings = built.spec.pipeline
     plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
     env: Env = {}
-    with Sources(plan, n) as sources:
+    isolation = isolated(settings.isolation, settings.decode_timeout)
+    with Sources(plan, n) as sources, isolation or nullcontext():
         feed = JobFeed(sources, n)
         samples, per_reader = feed.samples(next(feed.requests(n)))
-        run = Run(samples, plan.seeds, settings.rng, states=sources.states, reader_samples=per_reader)
+        run = Run(samples, plan.seeds, settings.rng, states=sources.states, reader_samples=per_reader,
+                  isolation=isolation)  # fmt: skip
         run_nodes(plan.graph.nodes, env, run)
         nodes = [x for x in plan.graph.nodes if not isinstance(x.op, (Split, Merge))]
         entries = [(x.name, k, env[Edge(x.id, k)]) for x in nodes for k in range(x.op.num_outputs)]

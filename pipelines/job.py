@@ -240,13 +240,13 @@ class JobRun:
         self.writing = 0.0
         self.read = self.rejected = 0
         progress(Progress(0, self.total, 0, time.perf_counter()))
-        rng = prepared.spec.pipeline.rng
-        self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, rng, lambda given: rehearse(config, given))
-        self.began = time.perf_counter()
         options = options_of(prepared.spec, prepared.plan.target)
         whole = depends_on_batches(prepared.spec)
         requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
         self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
+        self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, options.rng,
+                               lambda given: rehearse(config, given), self.engine.isolation)  # fmt: skip
+        self.began = time.perf_counter()
 
     def run(self) -> JobResult:
         try:
@@ -317,6 +317,8 @@ def options_of(spec: Spec, target: Target) -> Options:
         lanes=settings.prefetch_gpu + 1 if target.device != "cpu" else 1,
         policy=spec.on_error.policy,
         rng=settings.rng,
+        isolation=settings.isolation,
+        decode_timeout=settings.decode_timeout,
     )
 
 

@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from ..ops.base import Operator
 from ..ops.device import gpu_count
 from ..ops.errors import JobError, SpecError
+from ..ops.isolation import TIMEOUT, Mode
 from ..ops.types import DALIDataType
 from ..readers.base import Reader
 from .checkpoints import check_checkpoint, dump_checkpoint, parse_checkpoint
@@ -98,12 +99,16 @@ class Pipeline:
         concurrency: Any = None,
         on_error: str = "fail",
         rng: str = "philox",
+        isolation: str = "auto",
+        decode_timeout: float = TIMEOUT,
     ) -> None:
         """``device_id`` may name several GPUs, which is not DALI's either: batches are dealt to them in turns, and
         come in order, the same as from one; those that stay on a GPU are on the GPU of their turn.
 
         ``on_error`` and ``rng`` are not DALI's: what a sample that fails costs (fail | skip | replace), and which
-        random numbers are drawn (philox: a function of the sample; dali: DALI's own, bit for bit).
+        random numbers are drawn (philox: a function of the sample; dali: DALI's own, bit for bit). Nor is
+        ``isolation``, which image decoders run in processes of their own (auto: all but JPEG's | all | none), so that
+        a file that crashes one, or takes more than ``decode_timeout`` seconds of CPU time, fails as a sample.
 
         Raises ValueError for impossible sizes.
         """
@@ -115,6 +120,10 @@ class Pipeline:
             for n in output_ndim if isinstance(output_ndim, Sequence) else [output_ndim]:
                 if n is not None and n < 0:
                     raise ValueError(f"output_ndim must not be negative, got {n}")
+        if isolation not in get_args(Mode):
+            raise ValueError(f"isolation must be one of {', '.join(get_args(Mode))}, got {isolation!r}")
+        if not 0 < decode_timeout <= 86400:
+            raise ValueError(f"decode_timeout must be seconds, above 0, got {decode_timeout}")
         self._batch_size = batch_size
         self._num_threads = num_threads if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
         self._device_id = _checked_devices(device_id)
@@ -136,6 +145,8 @@ class Pipeline:
         self._output_layout = output_layout
         self._on_error = on_error
         self._rng = rng
+        self._isolation = cast(Mode, isolation)
+        self._decode_timeout = decode_timeout
         _say_ignored(bytes_per_sample, max_streams, default_cuda_stream_priority, stream_policy, concurrency,
                      set_affinity)  # fmt: skip
         self._builder = GraphBuilder()
@@ -301,6 +312,8 @@ class Pipeline:
                 to_host=False,
                 policy=self._on_error,
                 rng=self._rng,
+                isolation=self._isolation,
+                decode_timeout=self._decode_timeout,
                 inline=True,
             )
             schedule = _endless(self._next, self._batch_size) if self._self_driven else _asked(self._requests)
@@ -553,6 +566,7 @@ class Pipeline:
             "py_num_workers": self._py_num_workers, "py_start_method": self._py_start_method,
             "output_dtype": self._output_dtype, "output_ndim": self._output_ndim,
             "output_layout": self._output_layout, "on_error": self._on_error, "rng": self._rng,
+            "isolation": self._isolation, "decode_timeout": self._decode_timeout,
         }  # fmt: skip
 
     @classmethod

@@ -120,9 +120,18 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
         table(("output", "from", "gives"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
     ]
     parts += [Text(f"Fused: {line}") for line in plan["fused"]]
+    if plan.get("isolation"):
+        parts.append(Text(_isolation_line(**plan["isolation"])))
     if plan.get("write"):
         parts.append(Text(_write_line(plan["write"])))
     return Group(*parts)
+
+
+def _isolation_line(mode: str, timeout: float) -> str:
+    if mode == "none":
+        return "Decodes all images in this process: one that crashes its decoder ends the job"
+    which = "all images" if mode == "all" else "images other than JPEG"
+    return f"Decodes {which} in processes of their own, each in at most {timeout:g} s of CPU time"
 
 
 def _write_line(write: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from ..ops.base import Spec, Stage, outputs_of
 from ..ops.batch import Batch, Samples, concat
 from ..ops.context import Context
 from ..ops.errors import DaliRunError, RejectCode, SpecError
+from ..ops.isolation import Isolation
 from ..ops.types import to_numpy
 from .graph import Edge, Merge, Node, Split
 
@@ -53,6 +54,7 @@ class Run:
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     pool: Executor | None = None
+    isolation: Isolation | None = None
     attempt: int = 0
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
     """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
@@ -97,6 +99,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
         source=run.states.get(node.id),
         allocate_staging=run.allocate_staging,
         pool=run.pool,
+        isolation=run.isolation,
         attempt=run.attempt,
     )
     taken = sum(b.nbytes for b in inputs)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from ..ops.base import nearest
+from ..ops.isolation import TIMEOUT, Mode
 from ..writers.base import ENCODINGS, FieldConfig
 from .graph import DeviceRequest, Mark
 from .problems import Problems, show
@@ -90,6 +91,8 @@ class Settings:
     prefetch_cpu: int = 2
     prefetch_gpu: int = 2
     rng: Rng = "philox"
+    isolation: Mode = "auto"
+    decode_timeout: float = TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,16 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
     "name": (),
     "vars": (),
     "plugins": (),
-    "pipeline": ("batch_size", "num_threads", "device", "seed", "prefetch_queue_depth", "rng"),
+    "pipeline": (
+        "batch_size",
+        "num_threads",
+        "device",
+        "seed",
+        "prefetch_queue_depth",
+        "rng",
+        "isolation",
+        "decode_timeout",
+    ),
     "graph": (),
     "outputs": (),
     "write": ("writer", "path", "shard", "fields"),
@@ -262,6 +274,15 @@ class _Section:
             return value.data
         limit = f"of at least {low}" if high >= 1 << 40 else f"from {low} to {high}"
         self.say(value.mark, f"{key} must be an integer {limit}, got {value.kind}")
+        return default
+
+    def seconds(self, key: str, default: float) -> float:
+        value = self.take(key)
+        if value is None:
+            return default
+        if isinstance(value.data, (int, float)) and not isinstance(value.data, bool) and 0.01 <= value.data <= 86400:
+            return float(value.data)
+        self.say(value.mark, f"{key} must be seconds, from 0.01 to 86400, got {value.kind}")
         return default
 
     def text(self, key: str, default: str) -> str:
@@ -334,6 +355,8 @@ def _settings(section: _Section | None) -> Settings:
         prefetch_cpu=depth[0],
         prefetch_gpu=depth[1],
         rng=cast(Rng, section.choice("rng", get_args(Rng), default.rng)),
+        isolation=cast(Mode, section.choice("isolation", get_args(Mode), default.isolation)),
+        decode_timeout=section.seconds("decode_timeout", default.decode_timeout),
     )
     section.finish()
     return settings

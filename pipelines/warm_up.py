@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..ops.batch import Batch
+from ..ops.isolation import Isolation
 from ..readers.base import Reader
 from ..writers.base import Records, ShardFiles
 from ..writers.shards import WriteConfig
@@ -26,7 +27,7 @@ _SAMPLES = 2
 
 def warm_up(
     plan: Plan, feed: Feed, first: int, left: int, rng: str = "philox",
-    sink: Callable[[Mapping[str, Batch]], object] = lambda _: None,
+    sink: Callable[[Mapping[str, Batch]], object] = lambda _: None, isolation: Isolation | None = None,
 ) -> float:  # fmt: skip
     """Run the host's part of ``plan`` on samples from position ``first``, of which ``left`` follow; the seconds taken.
     ``sink`` is given the outputs, where the host computes all of them.
@@ -37,7 +38,7 @@ def warm_up(
     began = time.perf_counter()
     env: Env = {}
     samples, per_reader = feed.samples(Request(first, min(_SAMPLES, left)))
-    run = Run(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader)
+    run = Run(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader, isolation=isolation)
     for node in plan.graph.nodes:
         stateful = node.op.per_batch and not isinstance(node.op, Reader)
         on_host = node.stage == "cpu" or plan.target.device == "null"
