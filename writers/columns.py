@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Spec
-from ..ops.batch import I32, I64, Batch
+from ..ops.batch import I32, I64, Batch, Samples
 from ..ops.errors import JobError, SpecError
 from ..ops.types import to_numpy
 from .base import ENCODED, ENCODINGS, FieldConfig
@@ -137,6 +137,14 @@ def from_values(values: Sequence[bytes]) -> Column:
     """A column of separate byte strings."""
     sizes = np.fromiter(map(len, values), np.int64, len(values))
     return Column(np.frombuffer(bytearray(b"".join(values)), np.uint8), starts_of(sizes), sizes)
+
+
+def keys_of(samples: Samples) -> Column:
+    """The samples' own keys, in UTF-8."""
+    told = getattr(samples.origins, "keys", None)  # data sets may know them without making an Origin of each
+    if told is not None:
+        return from_values(told(samples.index))
+    return from_values([samples.origin(i).key.encode("utf-8", "surrogateescape") for i in range(len(samples))])
 
 
 def as_decimal(values: npt.NDArray[Any], width: int = 0) -> Column:

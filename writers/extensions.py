@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..ops.batch import Batch
+from ..ops.batch import I64, Batch
 from .base import FieldConfig, Records
-from .columns import Column, Kind, as_bytes, as_decimal, as_npy, check_encoded, elements, kind_of
+from .columns import Column, Kind, as_bytes, as_decimal, as_npy, check_encoded, copy, elements, kind_of
 
 _BY_ENCODING = {"jpeg": "jpg", "png": "png", "webp": "webp", "npy": "npy"}
 _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
@@ -28,19 +29,39 @@ _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     (b"\x93NUMPY", 0, "npy"),
 )
 """What encoded bytes start with, and at which byte."""
+_REACH = 16
 
 
-def sniff(column: Column) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """The extension of each record: ``table[which[i]]``."""
+
+    table: tuple[str, ...]
+    which: I64
+
+    def texts(self) -> list[str]:
+        """One for each record."""
+        return [self.table[k] for k in self.which.tolist()]
+
+
+def _all(extension: str, n: int) -> Extensions:
+    return Extensions((extension,), np.zeros(n, np.int64))
+
+
+def sniff(column: Column) -> Extensions:
     """The extension of each value by its first bytes; ``bin`` where they are not known."""
     n = len(column)
-    reach = np.arange(16)
-    at = np.minimum(column.starts[:, None] + reach, max(column.data.size - 1, 0))
-    heads = np.where(reach < column.sizes[:, None], column.data[at] if column.data.size else 0, 0).astype(np.uint8)
-    found = np.full(n, "bin", "U4")
-    for mark, place, extension in reversed(_SIGNATURES):
+    heads = np.zeros((n, _REACH), np.uint8)
+    at = np.arange(n) * _REACH
+    copy(heads.reshape(-1), at, Column(column.data, column.starts, np.minimum(column.sizes, _REACH)))
+    found = np.full(n, len(_SIGNATURES))
+    for k in range(len(_SIGNATURES)):
+        mark, place, _ = _SIGNATURES[k]
         hit = (heads[:, place : place + len(mark)] == np.frombuffer(mark, np.uint8)).all(axis=1)
-        found[hit] = extension
-    return [str(e) for e in found]
+        found[hit & (found > k)] = k
+        if k == 0 and hit.all():  # as almost always
+            break
+    return Extensions((*(e for _, _, e in _SIGNATURES), "bin"), found)
 
 
 def is_one_number(records: Records, name: str) -> bool:
@@ -49,10 +70,10 @@ def is_one_number(records: Records, name: str) -> bool:
     return batch.ndim == 0 or (batch.ndim == 1 and bool((batch.shapes == 1).all()))
 
 
-def file_columns(records: Records, configs: Mapping[str, FieldConfig]) -> list[tuple[list[str], Column]]:
+def file_columns(records: Records, configs: Mapping[str, FieldConfig]) -> list[tuple[Extensions, Column]]:
     """Each field as a file's content with each record's extension: encoded bytes as they are, one integer as text
     (``cls``), all else as ``npy``. The field's name stands before the extension where two fields could share one."""
-    out: list[tuple[str, list[str], Column]] = []
+    out: list[tuple[str, Extensions, Column]] = []
     for name, batch in records.fields.items():
         config = configs.get(name, FieldConfig())
         check_encoded(name, config, batch)
@@ -61,16 +82,20 @@ def file_columns(records: Records, configs: Mapping[str, FieldConfig]) -> list[t
         if kind == "bytes":
             column = as_bytes(batch)
             fixed = config.extension or _BY_ENCODING.get(config.encode, "")
-            out.append((name, [fixed] * n if fixed else sniff(column), column))
+            out.append((name, _all(fixed, n) if fixed else sniff(column), column))
         elif kind == "int" and is_one_number(records, name) and config.encode == "auto":
-            out.append((name, [config.extension or "cls"] * n, as_decimal(elements(batch)[0].astype(np.int64))))
+            out.append((name, _all(config.extension or "cls", n), as_decimal(elements(batch)[0].astype(np.int64))))
         else:
-            out.append((name, [config.extension or "npy"] * n, as_npy(batch)))
+            out.append((name, _all(config.extension or "npy", n), as_npy(batch)))
     groups = [_group(records.fields[name], configs.get(name, FieldConfig())) for name, _, _ in out]
     return [
-        ([f"{name}.{e}" for e in extensions] if groups.count(group) > 1 else extensions, column)
+        (_below(name, extensions) if groups.count(group) > 1 else extensions, column)
         for (name, extensions, column), group in zip(out, groups, strict=True)
     ]
+
+
+def _below(name: str, extensions: Extensions) -> Extensions:
+    return Extensions(tuple(f"{name}.{e}" for e in extensions.table), extensions.which)
 
 
 def _group(batch: Batch, config: FieldConfig) -> str:

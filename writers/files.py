@@ -90,7 +90,7 @@ class FilesShard(Shard):
             and kind_of(self._fields.get(name, FieldConfig()), batch.dtype, batch.ndim) in ("int", "float")
         }
         rest = Records(records.samples, {k: b for k, b in records.fields.items() if k not in numbers})
-        columns = file_columns(rest, self._fields)
+        columns = [(extensions.texts(), column) for extensions, column in file_columns(rest, self._fields)]
         lines = [
             {"name": names[i], "key": keys[i], "position": positions[i],
              "files": [f"{names[i]}.{extensions[i]}" for extensions, _ in columns],

@@ -6,12 +6,18 @@ import hashlib
 import re
 from collections.abc import Container, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.batch import I64
+from .columns import Column, from_values
+
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}/){0,4}[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}")
 """Keys that need no change."""
-_COMMON = re.compile(
+COMMON = re.compile(
     r"((?:[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}/){0,4}[A-Za-z0-9_@+=~-]{1,120})(?:\.[A-Za-z0-9]{1,8})?"
 )
-"""Keys that webdataset takes once their extension is gone."""
+"""Keys that webdataset takes once their extension is gone (`tar_cpu.common_sizes` is the same for whole batches)."""
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_PART = 200
 _LONGEST = 1000
@@ -57,7 +63,7 @@ def split_extension(path: str) -> tuple[str, str]:
 def webdataset_key(key: str) -> str:
     """``key`` as webdataset's ``__key__``: without extension, and without further dots in the base name, where its
     readers split; no white space, where index files split."""
-    common = _COMMON.fullmatch(key)
+    common = COMMON.fullmatch(key)
     if common is not None:
         return common[1]
     path = split_extension(safe_path(key))[0]
@@ -77,3 +83,45 @@ def make_unique(names: Sequence[str], positions: Sequence[int], taken: Container
         here.add(unique)
         out.append(unique)
     return out
+
+
+class Taken:
+    """The names of a shard's records; no two are alike."""
+
+    def __init__(self) -> None:
+        self._hashes: set[int] = set()
+        self._columns: list[Column] = []
+        self._names: set[str] | None = None
+        """Made when hashes meet for the first time: names that really come twice are rare."""
+
+    def unique(self, names: Column, positions: I64) -> Column:
+        """``names``, those that are taken or come twice with their sample's position behind. Changes nothing."""
+        hashes = _hashes(names).tolist()
+        if len(set(hashes)) == len(hashes) and self._hashes.isdisjoint(hashes):
+            return names
+        if self._names is None:
+            self._names = set()
+            for column in self._columns:
+                self._names.update(texts(column))
+            self._columns.clear()
+        return from_values([n.encode() for n in make_unique(texts(names), positions.tolist(), self._names)])
+
+    def add(self, names: Column) -> None:
+        """These are taken from here on."""
+        self._hashes.update(_hashes(names).tolist())
+        if self._names is None:
+            self._columns.append(names)
+        else:
+            self._names.update(texts(names))
+
+
+def texts(names: Column) -> list[str]:
+    """The names, one by one."""
+    return [names.value(i).decode() for i in range(len(names))]
+
+
+def _hashes(names: Column) -> npt.NDArray[np.uint64]:
+    from .tar_cpu import hash_names
+
+    hashes: npt.NDArray[np.uint64] = hash_names(names.data, names.starts, names.sizes)
+    return hashes

@@ -12,7 +12,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import I64
 from ..ops.errors import SpecError
 from .base import FieldConfig, Frames, Records, Shard, ShardFiles, Writer
-from .columns import U8, check_field, examples, features, from_values
+from .columns import U8, check_field, examples, features, keys_of
 
 
 class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
@@ -57,8 +57,7 @@ class TFRecordShard(Shard):
 
         parts = features(records.fields, self._fields)
         if self._key:
-            keys = from_values([k.encode("utf-8", "surrogateescape") for k in records.sample_keys()])
-            parts.append((self._key, 10, keys))
+            parts.append((self._key, 10, keys_of(records.samples)))
         column = examples(parts, len(records), around=(12, 4))
         starts = column.starts - 12
         frames_cpu.put_tfrecord_frames(column.data, starts, column.sizes)

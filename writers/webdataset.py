@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
 from ..ops.batch import I64
 from ..ops.errors import SpecError
 from .base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
-from .columns import U8, check_field, copy, starts_of
-from .extensions import file_columns
-from .names import make_unique, webdataset_key
+from .columns import U8, Column, as_decimal, check_field, copy, from_values, keys_of, starts_of
+from .extensions import Extensions, file_columns
+from .names import Taken, webdataset_key
 
 BLOCK = 512
-_INDEX_VERSION = "v1.2"
-_NAME, _PREFIX = 100, 155
-"""Bytes for names in a ustar header (POSIX.1-1988)."""
+_INDEX_VERSION = b"v1.2"
 
 
 class WebDataset(Writer, name="webdataset", suffix=".tar"):
@@ -44,15 +40,28 @@ class WebDataset(Writer, name="webdataset", suffix=".tar"):
         return WebDatasetShard(self, files, fields)
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """``<key>.<extension>`` of every member."""
+
+    keys: Column
+    extensions: Column
+    """All that there are."""
+    which: I64
+    """[records, fields]: the extension of each member."""
+
+    def of_first(self, n: int) -> tuple[U8, I64, I64, U8, I64, I64]:
+        """Those of the first ``n`` records, as compiled code takes them."""
+        keys, ends = self.keys, np.append(self.extensions.starts, self.extensions.data.size)
+        return keys.data, keys.starts[:n], keys.sizes[:n], self.extensions.data, ends, self.which[:n]
+
+
 @dataclass(slots=True)
 class TarFrames(Frames):
     """The members of all records in one buffer."""
 
     data: U8
-    keys: list[str]
-    names: list[str]
-    """Of the members, record by record."""
-    extensions: list[str]
+    names: _Names
     content: I64
     """Where each member's content begins in ``data``."""
     content_sizes: I64
@@ -66,105 +75,67 @@ class WebDatasetShard(Shard):
         self._fields = fields
         self._file = files.create(".tar")
         self._index = files.create(".idx") if writer.index else None
-        self._lines: list[str] = []
+        self._lines: list[bytes] = []
         self._count = 0
-        self._keys: set[str] = set()
+        self._taken = Taken()
 
     def frame(self, records: Records) -> TarFrames:
-        positions = records.samples.position.tolist()
-        if self._by_position:
-            keys = [f"{p:010d}" for p in positions]
-        else:
-            keys = make_unique([webdataset_key(k) for k in records.sample_keys()], positions, self._keys)
+        from . import tar_cpu
+
         columns = file_columns(records, self._fields)
-        extensions = [e for row in zip(*(exts for exts, _ in columns), strict=True) for e in row]
-        width = len(columns)
-        names = [f"{keys[i // width]}.{e}" for i, e in enumerate(extensions)]
+        table: dict[str, int] = {}
+        which = np.stack([_numbered(e, table) for e, _ in columns], axis=1)
+        names = _Names(self._keys(records), from_values([e.encode() for e in table]), which)
+        named = names.of_first(len(records))
         sizes = np.stack([c.sizes for _, c in columns], axis=1).reshape(-1)
-        long = _long_names([n.encode() for n in names])
-        heads = BLOCK + long.extra
-        padded = -(-sizes // BLOCK) * BLOCK
-        starts = starts_of(heads + padded)
-        out = np.zeros(int((heads + padded).sum()), np.uint8)
-        headers = _headers(long.names, long.prefixes, sizes)
-        content = starts + heads
-        out_blocks = out.reshape(-1, BLOCK)
-        out_blocks[(content - BLOCK) // BLOCK] = headers
-        for row, block in long.blocks.items():
-            out[starts[row] : starts[row] + len(block)] = np.frombuffer(block, np.uint8)
+        heads = tar_cpu.head_sizes(*named[:3], *named[4:])
+        members = heads + -(-sizes // BLOCK) * BLOCK
+        content = starts_of(members) + heads
+        out = np.empty(int(members.sum()), np.uint8)
+        tar_cpu.put_heads(out, content, heads, sizes, *named)
         for k, (_, column) in enumerate(columns):
-            copy(out, content[k::width], column)
-        total = (heads + padded).reshape(-1, width).sum(axis=1)
-        return TarFrames(total, out, keys, names, extensions, content, sizes)
+            copy(out, content[k :: len(columns)], column)
+        return TarFrames(members.reshape(which.shape).sum(axis=1), out, names, content, sizes)
+
+    def _keys(self, records: Records) -> Column:
+        from . import tar_cpu
+
+        if self._by_position:
+            return as_decimal(records.samples.position, 10)
+        keys = keys_of(records.samples)
+        sizes = tar_cpu.common_sizes(keys.data, keys.starts, keys.sizes)
+        if (sizes < 0).any():
+            keys = from_values(
+                [webdataset_key(keys.value(i).decode("utf-8", "surrogateescape")).encode() for i in range(len(keys))]
+            )
+        else:
+            keys = Column(keys.data, keys.starts, sizes)
+        return self._taken.unique(keys, records.samples.position)
 
     def append(self, frames: Frames, n: int) -> None:
+        from . import tar_cpu
+
         assert isinstance(frames, TarFrames)
-        width = len(frames.names) // len(frames.keys)
+        keys, named = frames.names.keys, frames.names.of_first(n)
         if self._index is not None:
-            members = zip(
-                frames.extensions,
-                (frames.content + self._file.size).tolist(),
-                frames.content_sizes.tolist(),
-                frames.names,
-                strict=True,
-            )
-            flat = [word for member in islice(members, n * width) for word in member]
-            self._lines.append((" ".join(["%s %d %d %s"] * width) + "\n") * n % tuple(flat))
+            members = named[-1].size
+            room = members * (43 + int(keys.sizes.max()) + 2 * int(frames.names.extensions.sizes.max()))
+            lines = np.empty(room, np.uint8)
+            content = frames.content[:members] + self._file.size
+            used = tar_cpu.put_index(lines, content, frames.content_sizes[:members], *named)
+            self._lines.append(lines[:used].tobytes())
             self._count += n
-        self._keys.update(frames.keys[:n])
+        if not self._by_position:
+            self._taken.add(Column(*named[:3]))
         self._file.write(frames.data[: int(frames.sizes[:n].sum())])
 
     def close(self) -> None:
         self._file.write(bytes(2 * BLOCK))
         if self._index is not None:
-            self._index.write(f"{_INDEX_VERSION} {self._count}\n{''.join(self._lines)}".encode())
+            self._index.write(b"%s %d\n" % (_INDEX_VERSION, self._count) + b"".join(self._lines))
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Names as headers hold them; what is longer goes into a block of its own before the member."""
-
-    names: Sequence[bytes]
-    prefixes: Mapping[int, bytes]
-    blocks: Mapping[int, bytes]
-    extra: I64
-
-
-def _long_names(names: Sequence[bytes]) -> _Names:
-    lengths = np.fromiter(map(len, names), np.int64, len(names))
-    extra = np.zeros(len(names), np.int64)
-    prefixes: dict[int, bytes] = {}
-    blocks: dict[int, bytes] = {}
-    short = list(names)
-    for row in np.flatnonzero(lengths > _NAME).tolist():
-        cut = names[row].rfind(b"/", 0, _PREFIX + 1)
-        if cut > 0 and len(names[row]) - cut - 1 <= _NAME:
-            prefixes[row], short[row] = names[row][:cut], names[row][cut + 1 :]
-            continue
-        # GNU's long name: a member of type L whose content is the name. All readers of tar know it.
-        text = names[row] + b"\0"
-        head = _headers([b"././@LongLink"], {}, np.array([len(text)]), b"L")
-        blocks[row] = head.tobytes() + text + bytes(-len(text) % BLOCK)
-        extra[row] = len(blocks[row])
-        short[row] = names[row][:_NAME]
-    return _Names(short, prefixes, blocks, extra)
-
-
-def _octal(values: npt.NDArray[np.int64], digits: int) -> U8:
-    shifts = 3 * np.arange(digits - 1, -1, -1)
-    return (((values[:, None] >> shifts) & 7) + ord("0")).astype(np.uint8)
-
-
-def _headers(names: Sequence[bytes], prefixes: Mapping[int, bytes], sizes: I64, kind: bytes = b"0") -> U8:
-    """uint8[N, 512]: ustar headers of files that nobody owns and that are as old as time."""
-    out = np.zeros((len(names), BLOCK), np.uint8)
-    out[:, :_NAME] = np.array(names, f"S{_NAME}").view(np.uint8).reshape(-1, _NAME)
-    for at, text in ((100, b"0000644"), (108, b"0000000"), (116, b"0000000"), (136, b"0" * 11), (148, b" " * 8),
-                     (156, kind), (257, b"ustar\x0000"), (329, b"0000000"), (337, b"0000000")):  # fmt: skip
-        out[:, at : at + len(text)] = np.frombuffer(text, np.uint8)
-    out[:, 124:135] = _octal(sizes, 11)
-    for row, prefix in prefixes.items():
-        out[row, 345 : 345 + len(prefix)] = np.frombuffer(prefix, np.uint8)
-    out[:, 148:154] = _octal(out.sum(axis=1, dtype=np.int64), 6)
-    out[:, 154] = 0
-    return out
+def _numbered(extensions: Extensions, table: dict[str, int]) -> I64:
+    """Each record's extension as its number in ``table``, to which new ones are added."""
+    numbers = np.array([table.setdefault(e, len(table)) for e in extensions.table], np.int64)
+    return numbers[extensions.which]
