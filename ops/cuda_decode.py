@@ -49,7 +49,7 @@ class CudaDecoder:
         lane = self._lane
         taken = plan.status == 0
         raw = lane.to_device(encoded)
-        status_at = self._decoder.decode(lane.address(raw.data), plan, output, lane.address(out.data))
+        status_at = self._decoder.decode(lane.address(raw.data), plan, output, lane.address(out))
         status = lane.copy_out(status_at, 4 * len(plan)).view(np.int32)
         ctx.check_later(lambda: np.flatnonzero(taken & (status != 0)))
 
