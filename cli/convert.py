@@ -30,6 +30,7 @@ def command(
     quality: Annotated[int | None, typer.Option(min=1, max=100, help="Of jpeg and webp.")] = None,
     option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the writer.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Add what SRC got since the last run.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the spec that does it, and stop.")] = False,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -60,7 +61,7 @@ def command(
         return
     signal.signal(signal.SIGTERM, _interrupt)
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
-        result = convert(source, target, wanted, fresh=fresh, progress=progress)
+        result = convert(source, target, wanted, fresh=fresh, append=append, progress=progress)
     with done(result.exit_code):
         if json:
             print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path)})

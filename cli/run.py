@@ -37,6 +37,9 @@ def command(
     device: Device = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N samples.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Add inputs that came since the last run to what is there.")
+    ] = False,
     num_shards: Annotated[
         str, typer.Option(metavar="N", help="Split the data set into N parts; auto: as srun or torchrun says ...")
     ] = "1",
@@ -73,6 +76,7 @@ def command(
             part=_part(num_shards, shard_id, quiet),
             limit=limit,
             fresh=fresh,
+            append=append,
             trace=trace,
             progress=progress,
             note=(lambda _: None) if quiet else say,

@@ -119,14 +119,18 @@ def convert(
     wanted: Wanted,
     *,
     fresh: bool = False,
+    append: bool = False,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> JobResult:
-    """Convert ``source`` into directory ``target``, or continue a conversion. Raises SpecError, JobError."""
+    """Convert ``source`` into directory ``target``, or continue a conversion; ``append`` adds what came since.
+
+    Raises SpecError, JobError.
+    """
     spec = conversion(source, target, wanted)
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         path = Path(folder) / "convert.json"
         path.write_text(json.dumps(spec, indent=2))
-        return run_job(path, fresh=fresh, progress=progress)
+        return run_job(path, fresh=fresh, append=append, progress=progress)
 
 
 def _pictures(name: str, wanted: Wanted) -> list[dict[str, Any]]:

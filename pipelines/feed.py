@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ops.batch import NoOrigins, Samples
 from ..ops.errors import SpecError
+from ..ops.inputs import Inputs
 from ..readers.base import Reader, Source
 from ..readers.external_source import ExternalSource, FedBatches
 from ..readers.order import Job, Order
@@ -57,6 +58,10 @@ class Sources:
         for _, name, _, source, _ in self.readers:
             whole.update(f"{name}={source.fingerprint()}\n".encode())
         return whole.hexdigest()
+
+    def inputs(self) -> Inputs:
+        """What all data sets are made of."""
+        return Inputs({name: source.pieces() for _, name, _, source, _ in self.readers}, self.fingerprint())
 
 
 class JobFeed:

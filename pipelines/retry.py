@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..ops.batch import Samples
 from ..ops.errors import JobError
+from ..writers.manifest import sides
 from ..writers.rejects import Budget
 from ..writers.retries import Outstanding, check_same_job, next_retry
 from ..writers.shards import Output
-from .execute import Request
-from .feed import JobFeed, Sources
+from .feed import Sources
+from .growth import lineup_of
 from .job import CLEAN, JobResult, JobRun, Progress, identity, prepare, write_config
+from .lineup import LineupFeed
 
 
-class RetryFeed(JobFeed):
-    """The rejected samples only, in their order."""
-
-    def __init__(self, sources: Sources, outstanding: Outstanding) -> None:
-        """Raises JobError where the inputs are not those of the job, or come in another order."""
-        super().__init__(sources)
-        self._chosen = np.array(outstanding.retry.positions, np.int64)
-        _, source, job = self._jobs[0]
-        for row in outstanding.rows:
-            now = source.origin(int(job.index[row.position])).key if row.position in job.positions else None
-            if now != row.key:
-                raise JobError(
-                    f"the inputs are not those of the job: sample {row.position} was {row.key!r}, is {now!r}. Repair "
-                    "files where they are, without adding or removing any"
-                )
-        self.positions = self._everything = range(len(self._chosen))
-
-    def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """The ``request.n`` rejected samples from the ``request.start``-th on."""
-        position = self._chosen[request.start : request.start + request.n]
-        slot, epoch = np.arange(len(position), dtype=np.int32), np.zeros(len(position), np.int64)
-        per_reader = {i: Samples(slot, position, epoch, job.index[position], source) for i, source, job in self._jobs}
-        return next(iter(per_reader.values())), per_reader
+def retry_feed(out: Path, sources: Sources, outstanding: Outstanding) -> LineupFeed:
+    """The rejected samples only, in their order. Raises JobError where the inputs are not those of the job, or come in
+    another order."""
+    lineup = lineup_of(out, sources)
+    for row in outstanding.rows:
+        now = lineup.key(row.position)
+        if now != row.key:
+            raise JobError(
+                f"the inputs are not those of the job: sample {row.position} was {row.key!r}, is {now!r}. Repair "
+                "files where they are, without adding or removing any"
+            )
+    return LineupFeed(lineup, outstanding.retry.positions)
 
 
 def retry_failed(
@@ -65,8 +53,8 @@ def retry_failed(
     with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
         who = identity(prepared, sources)
         check_same_job(out, who, config.identity())
-        feed = RetryFeed(sources, outstanding)
-        output = Output.open(config, who, total=len(feed.positions), budget=Budget(), retry=outstanding.retry)
+        feed = retry_feed(out, sources, outstanding)
+        output = Output.open(config, who, total=len(feed.positions), budget=Budget(), stage=outstanding.retry)
         with output:
             return JobRun(prepared, feed, output, config, None, progress, command).run()
 
@@ -74,8 +62,9 @@ def retry_failed(
 def _command(out: Path) -> dict[str, Any]:
     """How the job was started, by its report."""
     nothing: dict[str, Any] = {"spec": "", "overrides": {}, "device": None}
-    try:
-        told = json.loads((out / "report.json").read_bytes()).get("command", {})
-    except (OSError, ValueError):
-        told = {}
-    return {**nothing, **told}
+    for side in sides(out)[:1]:
+        try:
+            return {**nothing, **json.loads(side.report.read_bytes()).get("command", {})}
+        except (OSError, ValueError):
+            continue
+    return nothing

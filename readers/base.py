@@ -11,6 +11,7 @@ from ..ops.base import Arg, Operator
 from ..ops.batch import Batch, Origins
 from ..ops.context import Context
 from ..ops.errors import SpecError
+from ..ops.inputs import Pieces
 from .order import LIST_SEED, Order, Shuffle
 
 
@@ -38,6 +39,10 @@ class Source(Origins, Protocol):
 
     def fingerprint(self) -> str:
         """Identity of the data: changes when records were added, removed or edited. A job resumes only on equality."""
+        ...
+
+    def pieces(self) -> Pieces:
+        """What the data set is made of, for telling one day what was added, removed or edited."""
         ...
 
     def close(self) -> None:
@@ -73,6 +78,10 @@ class Reader(Operator, abstract=True):
     skip_cached_images: Annotated[bool, Arg("skip what a decoder cached", ignored="there is no decoder cache")] = False
     tensor_init_bytes: Annotated[int, Arg("size hint", ignored="buffers are sized from the index")] = 1048576
 
+    locations: ClassVar[tuple[str, ...]] = (
+        "path", "paths", "files", "labels", "file_root", "file_list", "index_path", "index_paths", "annotations_file",
+    )  # fmt: skip
+    """Arguments that only say where the data is: its `Source.fingerprint` tells what it is."""
     shuffles_list: ClassVar[bool] = False
     """random_shuffle first shuffles the whole list of records, once (DALI's readers of files)."""
 

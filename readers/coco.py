@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, TypeGuard
@@ -17,6 +18,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
+from ..ops.inputs import Pieces
 from ..ops.types import DALIDataType
 from .base import Reader
 from .coco_masks import polygon_mask, runs_mask, runs_of
@@ -195,6 +197,18 @@ class _Annotated:
         for column in (self._ids, self._counts, self._labels, self._boxes, self._polygons, self._vertices):
             h.update(np.ascontiguousarray(column).tobytes())
         return h.hexdigest()
+
+    def pieces(self) -> Pieces:
+        files = self._files.pieces()
+        told = np.array([zlib.crc32(repr(self._told(i)).encode()) for i in range(len(files))], np.int64)
+        return Pieces(files.names, {**files.state, "annotations": told}, files.records)
+
+    def _told(self, i: int) -> tuple[list[object], ...]:
+        """What the annotations say of image ``i``."""
+        box, vertex = int(self._first[i]), int(self._vertex_counts[:i].sum()) if len(self._vertices) else 0
+        boxes, vertices = slice(box, box + int(self._counts[i])), slice(vertex, vertex + int(self._vertex_counts[i]))
+        return ([int(self._ids[i])], self._labels[boxes].tolist(), self._boxes[boxes].tolist(),
+                self._vertices[vertices].tolist())  # fmt: skip
 
     def close(self) -> None:
         self._files.close()

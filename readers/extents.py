@@ -24,6 +24,7 @@ import numpy.typing as npt
 from ..ops.batch import Batch
 from ..ops.context import Context
 from ..ops.errors import JobError
+from ..ops.inputs import Pieces
 from .parallel import spread
 
 I64 = npt.NDArray[np.int64]
@@ -105,6 +106,11 @@ class Mapped:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def pieces(self, names: Sequence[str], records: I64, keys: str = "") -> Pieces:
+        """The files under ``names``, as what a data set is made of."""
+        state = {"size": self.stored, "modified": self.mtimes}
+        return Pieces([os.fsencode(n) for n in names], state, records, keys)
 
     def file_of(self, offsets: I64) -> npt.NDArray[np.intp]:
         """The file that holds each offset."""

@@ -18,6 +18,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
+from ..ops.inputs import Pieces
 from ..ops.types import DALIDataType
 from .base import Reader
 from .parallel import spread
@@ -91,6 +92,11 @@ class FileSet:
         h.update(self.sizes.tobytes())
         h.update(self.mtimes.tobytes())
         return h.hexdigest()
+
+    def pieces(self) -> Pieces:
+        """The files."""
+        names = self._names.tobytes().split(b"\0")[: len(self)]
+        return Pieces(names, {"size": self.sizes, "modified": self.mtimes}, np.ones(len(names), np.int64))
 
     def close(self) -> None:
         """Let go of the root directory."""
@@ -166,6 +172,10 @@ class _Files(FileSet):
 
     def fingerprint(self) -> str:
         return hashlib.sha256(super().fingerprint().encode() + self.labels.tobytes()).hexdigest()
+
+    def pieces(self) -> Pieces:
+        files = super().pieces()
+        return Pieces(files.names, {**files.state, "label": self.labels.astype(np.int64)}, files.records)
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         which = ctx.samples.index

@@ -22,6 +22,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
+from ..ops.inputs import Pieces
 from ..ops.types import DALIDataType
 from . import index_cache
 from .base import Reader
@@ -187,6 +188,9 @@ class _Records:
         for column in (self._mapped.stored, self._mapped.mtimes, self._rows):
             h.update(np.ascontiguousarray(column).tobytes())
         return h.hexdigest()
+
+    def pieces(self) -> Pieces:
+        return self._mapped.pieces(self._names, self._files.counts, "with folder" if len(self._names) > 1 else "plain")
 
     def close(self) -> None:
         """The files stay mapped until the last batch that shows them is gone."""

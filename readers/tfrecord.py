@@ -14,6 +14,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
+from ..ops.inputs import Pieces
 from ..ops.types import DALIDataType
 from . import index_cache
 from .base import Reader
@@ -74,6 +75,9 @@ class _Records:
         for column in (self._mapped.stored, self._mapped.mtimes, self._offsets, self._sizes):
             h.update(column.tobytes())
         return h.hexdigest()
+
+    def pieces(self) -> Pieces:
+        return self._mapped.pieces(self._names, self._files.counts)
 
     def close(self) -> None:
         """The files stay mapped until the last batch that shows them is gone."""

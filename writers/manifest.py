@@ -6,11 +6,14 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+
+from ..ops.batch import I64
 from ..ops.errors import JobError
 from . import files_io
 from .journal import Contents, differences, encode_json, read_journal
@@ -20,50 +23,78 @@ _PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """Samples that were rejected and are tried again."""
+class Stage:
+    """What is added to a finished output later: rejected samples once more, or inputs that came afterwards."""
 
-    stage: int
-    """1 for the first retry of an output."""
-    positions: tuple[int, ...]
-    """Of the samples, ascending."""
+    number: int
+    """1 for the first of an output."""
+    kind: Literal["retry", "append"]
+    positions: Sequence[int]
+    """Of the samples, ascending; of an append all in a row, behind everything before."""
 
     @property
     def name(self) -> str:
-        return f"retry-{self.stage:03d}"
+        return f"{self.kind}-{self.number:03d}"
+
+    def header(self) -> dict[str, Any]:
+        """For the stage's journal."""
+        told = self.positions
+        return {"stage": self.number, "positions": [told.start, told.stop] if isinstance(told, range) else list(told)}
+
+    @staticmethod
+    def of(contents: Contents) -> Stage:
+        """The stage that a journal belongs to."""
+        if "retry" in contents.header:
+            told = contents.header["retry"]
+            return Stage(told["stage"], "retry", tuple(told["positions"]))
+        told = contents.header["append"]
+        return Stage(told["stage"], "append", range(*told["positions"]))
 
     def published(self, root: Path) -> bool:
         """Whether the manifest tells of it."""
         try:
-            return int(json.loads((root / "manifest.json").read_bytes()).get("retries", 0)) >= self.stage
+            return int(json.loads((root / "manifest.json").read_bytes()).get("stages", 0)) >= self.number
         except (OSError, ValueError):
             return False
 
+    def places(self, positions: I64) -> I64:
+        """Places of ``positions`` among the stage's, -1 for others."""
+        if isinstance(self.positions, range):
+            inside = (positions >= self.positions.start) & (positions < self.positions.stop)
+            return np.where(inside, positions - self.positions.start, -1)
+        chosen = np.array(self.positions, np.int64)
+        if not len(chosen):
+            return np.full(len(positions), -1)
+        places = np.searchsorted(chosen, positions)
+        return np.where(chosen[np.minimum(places, len(chosen) - 1)] == positions, places, -1)
+
 
 class Side:
-    """The files beside the shards. Parts of a job (part i of n) and retries have their own."""
+    """The files beside the shards. Parts of a job (part i of n) and stages have their own."""
 
-    def __init__(self, root: Path, part: tuple[int, int] | None = None, retry: Retry | None = None) -> None:
+    def __init__(self, root: Path, part: tuple[int, int] | None = None, stage: Stage | None = None) -> None:
         mark = "" if part is None else f"-{part[0]:05d}-of-{part[1]:05d}"
-        if retry is not None:
-            mark = f"-{retry.name}"
+        if stage is not None:
+            mark = f"-{stage.name}"
         self.root = root
         self.part = part
-        self.retry = retry
-        self.lock = root / (".dali-run.lock" if retry is not None else f".dali-run{mark}.lock")
+        self.stage = stage
+        self.lock = root / (".dali-run.lock" if stage is not None else f".dali-run{mark}.lock")
         self.journal = root / f"journal{mark}.jsonl"
         self.rejects = root / f"rejects{mark}.jsonl"
         self.report = root / f"report{mark}.json"
-        self.manifest = root / ("manifest.json" if retry is not None else f"manifest{mark}.json")
+        self.manifest = root / ("manifest.json" if stage is not None else f"manifest{mark}.json")
+        self.inputs = root / (f"inputs{mark}.gz" if stage is not None else "inputs.gz")
+        """What was read, piece by piece; the same for all parts."""
         self.before = root / f"rejects-before{mark}.jsonl"
-        """Of a retry: the reject log as it found it."""
+        """Of a stage: the reject log as it found it."""
         self.tag = "" if part is None else f"{part[0]}-"
         """In temporary names, so that a part removes only its own leftovers."""
 
     @property
     def removable(self) -> list[Path]:
         """In the order in which a job is taken back: the journal, which knows of the rest, last."""
-        return [self.manifest, self.report, self.before, self.rejects, self.journal]
+        return [self.manifest, self.report, self.before, self.rejects, self.inputs, self.journal]
 
 
 def sides(root: Path) -> list[Side]:
@@ -76,51 +107,80 @@ def sides(root: Path) -> list[Side]:
     return [Side(root, p) for p in parts]
 
 
-def retries(root: Path) -> list[Side]:
-    """The retries of the output in ``root``, in order."""
+def stages(root: Path) -> list[Side]:
+    """The stages of the output in ``root``, in order."""
     found: list[Side] = []
-    for stage in itertools.count(1):
-        side = Side(root, retry=Retry(stage, ()))
-        contents = read_journal(side.journal)
-        if contents is None:
+    for number in itertools.count(1):
+        for kind in ("retry", "append"):
+            contents = read_journal(Side(root, stage=Stage(number, kind, ())).journal)
+            if contents is not None:
+                found.append(Side(root, stage=Stage.of(contents)))
+                break
+        else:
             return found
-        found.append(Side(root, retry=Retry(stage, tuple(contents.header["retry"]["positions"]))))
     raise AssertionError("count() ends")
 
 
-def base_rejects(root: Path, base: Side) -> Path:
-    """The reject log of the first run: set aside once a retry was published."""
-    before = Side(root, retry=Retry(1, ())).before
-    return before if base.part is None and before.exists() else base.rejects
+def base_rejects(root: Path, base: Side | None = None) -> Path:
+    """The reject log of the first run (of one of its parts): set aside once a stage was published."""
+    if base is not None and base.part is not None:
+        return base.rejects
+    aside = [root / f"rejects-before-{kind}-001.jsonl" for kind in ("retry", "append")]
+    return next((p for p in aside if p.exists()), root / "rejects.jsonl")
 
 
-def publish_retry(root: Path, side: Side) -> None:
-    """Put the retry of ``side``, whose journal is done, into manifest and reject log. Safe to repeat."""
+def rejects_with_stages(root: Path) -> bytes:
+    """The rejects that are left after all stages."""
+    log = base_rejects(root).read_bytes()
+    for side in stages(root):
+        contents = read_journal(side.journal)
+        if side.stage is not None and contents is not None and contents.done:
+            log = side.rejects.read_bytes() if side.stage.kind == "retry" else log + side.rejects.read_bytes()
+    return log
+
+
+def publish_stage(root: Path, side: Side) -> None:
+    """Put the stage of ``side``, whose journal is done, into manifest and reject log. Safe to repeat."""
     rejects = root / "rejects.jsonl"
     if not side.before.exists():
         replace(side.before, rejects.read_bytes(), side)
-    replace(rejects, side.rejects.read_bytes(), side)
-    replace(root / "manifest.json", manifest_with_retries(root), side)
+    replace(rejects, rejects_with_stages(root), side)
+    replace(root / "manifest.json", manifest_with_stages(root), side)
 
 
-def manifest_with_retries(root: Path) -> bytes:
-    """The manifest of an output that was retried: all shards, and the rejects that are left."""
-    base = read_journal(root / "journal.jsonl")
-    if base is None:
-        raise JobError(f"{root / 'journal.jsonl'} is missing; only jobs in one piece can be retried")
-    manifest = json.loads(build_manifest(base, base_rejects(root, Side(root))))
-    for side in retries(root):
-        assert side.retry is not None
+def manifest_with_stages(root: Path) -> bytes:
+    """The manifest as it should be: all shards, and the rejects that are left. Raises JobError, OSError."""
+    found = sides(root)
+    if found and found[0].part is not None:
+        manifest = merged_manifest(_journals_of(found), base_rejects(root))
+    else:
+        base = read_journal(root / "journal.jsonl")
+        if base is None:
+            raise JobError(f"{root / 'journal.jsonl'} is missing")
+        manifest = json.loads(build_manifest(base, base_rejects(root)))
+    for side in stages(root):
         contents = read_journal(side.journal)
-        if contents is None or not contents.done:
+        if contents is None or not contents.done or side.stage is None:
             continue
-        manifest["retries"] = side.retry.stage
-        manifest["samples"] += sum(e["samples"] for e in contents.entries)
-        manifest["rejects"] = sum(e["rejects"] for e in contents.entries)
-        manifest["bytes"] += sum(f["bytes"] for e in contents.entries for f in e["files"])
-        manifest["shards"] += [{**_shard(e), "retry": side.retry.stage} for e in contents.entries]
+        kind, totals = side.stage.kind, _totals(contents.entries)
+        first = side.stage.positions[0] if kind == "append" and len(side.stage.positions) else 0
+        manifest["stages"] = side.stage.number
+        manifest["samples"] += totals["samples"]
+        manifest["bytes"] += totals["bytes"]
+        manifest["rejects"] = totals["rejects"] + (manifest["rejects"] if kind == "append" else 0)
+        for entry in contents.entries:
+            shard = _shard(entry)
+            shard["positions"] = [first + p for p in shard["positions"]]
+            manifest["shards"].append({**shard, kind: side.stage.number})
         manifest.setdefault("earlier_rejects", []).append({"name": side.before.name, **_file(side.before)})
-    manifest["rejects_file"] = {"name": "rejects.jsonl", **_file(root / "rejects.jsonl")}
+        if kind == "append":
+            manifest["positions"][1] = first + contents.stop
+            manifest.setdefault("appended", []).append(
+                {"stage": side.stage.number, "positions": [first, first + contents.stop],
+                 "inputs": contents.header["identity"].get("inputs")}
+            )  # fmt: skip
+    rejects = root / "rejects.jsonl"
+    manifest["rejects_file"] = {"name": rejects.name, **_file(rejects)}
     return encode_json(manifest, indent=2)
 
 
@@ -179,18 +239,36 @@ def merge_parts(root: Path, by: Side) -> bool:
     not fit together.
     """
     found = sides(root)
-    if not found or found[0].part is None:
+    if not found or found[0].part is None or stages(root):  # a stage begins when all parts are merged
         return (root / "manifest.json").exists()
     if len(found) != found[0].part[1] or not all(s.manifest.exists() for s in found):
         return False
-    journals: list[Contents] = []
+    journals = [read_journal(side.journal) for side in found]
+    if not all(j is not None and j.done for j in journals):
+        return False
+    contents = _journals_of(found)
+    rejects = root / "rejects.jsonl"
+    _check_parts(found, contents)
+    replace(rejects, b"".join(s.rejects.read_bytes() for s in found), by)
+    replace(root / "manifest.json", encode_json(merged_manifest(contents, rejects), indent=2), by)
+    return True
+
+
+def _journals_of(found: Sequence[Side]) -> list[Contents]:
+    journals = []
     for side in found:
         contents = read_journal(side.journal)
         if contents is None or not contents.done:
-            return False
+            raise JobError(f"{side.journal.name} is not finished; run that part of the job first")
         journals.append(contents)
+    return journals
+
+
+def _check_parts(found: Sequence[Side], journals: Sequence[Contents]) -> None:
+    """Raises JobError where the parts are not one job's, or do not follow on each other."""
     first = journals[0].header
     at = first["range"][0]
+    carry: tuple[str, Any] | None = None
     for side, contents in zip(found, journals, strict=True):
         header = contents.header
         same = {k: header[k] for k in ("identity", "write", "whole")}
@@ -201,20 +279,30 @@ def merge_parts(root: Path, by: Side) -> bool:
         if header["range"][0] != at:
             raise JobError(f"{side.journal.name} begins at position {header['range'][0]}, expected {at}")
         at = contents.stop
+        if header["write"]["writer"] == "numpy" and contents.entries and contents.entries[-1]["carry"]:
+            shapes = contents.entries[-1]["carry"]
+            carry = carry or (side.journal.name, shapes)
+            if carry[1] != shapes:
+                raise JobError(
+                    f"the arrays of {side.journal.name} have other shapes than those of {carry[0]}:\n  "
+                    + "\n  ".join(differences(carry[1], shapes))
+                    + "\nA .npy data set needs one shape: resize, crop or pad in the spec, and start anew with --fresh"
+                )
     if first["whole"] is not None and at != first["whole"]:
         raise JobError(f"the parts end at position {at} of {first['whole']}")
+
+
+def merged_manifest(journals: Sequence[Contents], rejects: Path) -> dict[str, Any]:
+    """The manifest of a whole job from its parts' journals."""
+    first = journals[0].header
     entries = [e for j in journals for e in j.entries]
-    rejects = root / "rejects.jsonl"
-    replace(rejects, b"".join(s.rejects.read_bytes() for s in found), by)
-    manifest = {
+    return {
         "format": "dali-run-manifest",
         "version": VERSION,
         **{k: first[k] for k in ("identity", "write", "whole")},
-        "parts": len(found),
-        "positions": [first["range"][0], at],
+        "parts": len(journals),
+        "positions": [first["range"][0], journals[-1].stop],
         **_totals(entries),
         "rejects_file": {"name": rejects.name, **_file(rejects)},
         "shards": [_shard(e) for e in entries],
     }
-    replace(root / "manifest.json", encode_json(manifest, indent=2), by)
-    return True

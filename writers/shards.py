@@ -7,11 +7,12 @@ comes last. Whatever the journal does not list is done again, so a rerun after a
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -21,14 +22,17 @@ import numpy as np
 
 from ..ops.batch import I64, Batch, Samples
 from ..ops.errors import DaliRunError, JobError, SpecError
+from ..ops.inputs import Inputs
 from . import files_io
 from .base import FieldConfig, FileInfo, Frames, Records, Shard, ShardFiles, Writer, make_writer
 from .files_io import File
-from .journal import Journal, differences, encode_json, read_journal
+from .journal import Contents, Journal, differences, encode_json, read_journal
 from .lock import Lock
-from .manifest import Retry, Side, build_manifest, merge_parts, publish_retry, replace, retries, sides, temporary_of
+from .manifest import Side, Stage, build_manifest, merge_parts, publish_stage, replace, sides, stages, temporary_of
 from .rejects import Budget, ErrorBudget, RejectRow
 
+Listing = Callable[[], Inputs]
+"""What was read, made where it is to be kept."""
 _NAME = re.compile(r"[A-Za-z0-9_.+=@-]{1,128}")
 
 
@@ -133,22 +137,22 @@ class Output:
     def open(
         cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
         whole: int | None = None, part: tuple[int, int] | None = None, budget: Budget | None = None,
-        fresh: bool = False, retry: Retry | None = None,
+        fresh: bool = False, stage: Stage | None = None, inputs: Listing | None = None,
     ) -> Output:  # fmt: skip
         """Open the output of positions [start, start + total), or start and on where ``total`` is None.
 
         ``identity`` (JSON-able) is everything else that decides the output: spec, seed, inputs, versions. A job that
         was interrupted continues at `resume_from` if it is equal. ``fresh`` removes an earlier job's output first.
         ``part`` (i, n) is one of n jobs that fill one directory together, ``whole`` the positions of all of them.
-        ``retry`` adds shards to a finished output (see `retries.next_retry`): `add` then counts places in its list
-        of positions, from 0 to ``total``.
+        ``stage`` adds shards to a finished output (see `retries.next_retry`): `add` then counts places in its list
+        of positions, from 0 to ``total``. ``inputs`` is kept beside the journal, to tell one day what was added.
         """
         writer = config.check()
         if part is not None and total is None:
             raise SpecError("parts of a job need to know how many samples there are")
         with _job_errors():
             files_io.make_dirs(config.path)
-            side = Side(config.path, part, retry)
+            side = Side(config.path, part, stage)
             lock = Lock(side.lock)
             try:
                 header = {
@@ -158,9 +162,9 @@ class Output:
                     "whole": whole,
                     "part": None if part is None else list(part),
                 }
-                if retry is not None:
-                    header["retry"] = {"stage": retry.stage, "positions": list(retry.positions)}
-                journal = _open_journal(side, config, writer, header, fresh)
+                if stage is not None:
+                    header[stage.kind] = stage.header()
+                journal = _open_journal(side, config, writer, header, fresh, inputs)
                 limits = ErrorBudget(budget or Budget(), total)
                 limits.resume(journal.stop - start, journal.rejected)
                 out = cls(config, writer, side, lock, journal, start, total, whole, limits)
@@ -169,14 +173,16 @@ class Output:
                 raise
             with out._guard():
                 if not out.finished:
-                    out._prepare()
+                    out._prepare(inputs)
                 elif part is not None:
                     merge_parts(config.path, side)  # its last run may have been killed before
             return out
 
-    def _prepare(self) -> None:
+    def _prepare(self, inputs: Listing | None) -> None:
         """Undo what an interrupted run did beyond its journal."""
         self._remove_unlisted()
+        if inputs is not None and not self._side.inputs.exists():
+            replace(self._side.inputs, inputs().encode(), self._side)
         self._rejects_file = File(self._side.rejects, append=True)
         listed = self._journal.rejects_size
         if self._rejects_file.size < listed:
@@ -187,11 +193,13 @@ class Output:
         if self._rejects_file.size > listed:
             self._rejects_file.truncate(listed)
         earlier: list[Mapping[str, Any]] = []
-        if self._side.retry is not None:
+        if self._side.stage is not None:
             root = self.config.path
-            for side in (Side(root), *retries(root)[: self._side.retry.stage - 1]):
+            for side in (*sides(root), *stages(root)[: self._side.stage.number - 1]):
                 known = read_journal(side.journal)
                 earlier += known.entries if known else []
+            if not self._journal.entries and earlier:
+                self._carry = copy.deepcopy(earlier[-1]["carry"])
         self._state = self._writer.begin(self.config.path, [*earlier, *self._journal.entries])
 
     def _remove_unlisted(self) -> None:
@@ -218,8 +226,8 @@ class Output:
     @property
     def finished(self) -> bool:
         """Everything is published already."""
-        if self._side.retry is not None:
-            return self._journal.done and self._side.retry.published(self.config.path)
+        if self._side.stage is not None:
+            return self._journal.done and self._side.stage.published(self.config.path)
         return self._journal.done and self._side.manifest.exists()
 
     @property
@@ -253,13 +261,8 @@ class Output:
                 at = self._add_piece(at, end, records.take(slice(int(lo), int(hi))), inside)
 
     def _ranks(self, positions: I64) -> I64:
-        """Places in what this output writes: the positions themselves, unless it retries some."""
-        if self._side.retry is None:
-            return positions
-        chosen = np.array(self._side.retry.positions, np.int64)
-        places: I64 = np.searchsorted(chosen, positions)
-        known = chosen[np.minimum(places, len(chosen) - 1)] == positions if len(chosen) else places < 0
-        return np.where(known, places, -1)
+        """Places in what this output writes: the positions themselves, unless it is a stage."""
+        return positions if self._side.stage is None else self._side.stage.places(positions)
 
     def _rank(self, position: int) -> int:
         return int(self._ranks(np.array([position]))[0])
@@ -332,7 +335,7 @@ class Output:
 
     def _stem(self, start: int) -> str:
         """Name of the shard that begins at ``start``, without suffix."""
-        name = self.config.name if self._side.retry is None else f"{self.config.name}-{self._side.retry.name}"
+        name = self.config.name if self._side.stage is None else f"{self.config.name}-{self._side.stage.name}"
         if self.config.bytes is not None:  # numbered as they come, by each part for itself
             mark = "" if self._side.part is None else f"-{self._side.part[0]:05d}"
             return f"{name}{mark}-{self._journal.shards:05d}"
@@ -395,8 +398,8 @@ class Output:
                 self._finish_shards()
             if report is not None:
                 replace(self._side.report, encode_json(report, indent=2), self._side)
-            if self._side.retry is not None:
-                publish_retry(self.config.path, self._side)
+            if self._side.stage is not None:
+                publish_stage(self.config.path, self._side)
             else:
                 contents = self._journal.contents
                 replace(self._side.manifest, build_manifest(contents, self._side.rejects), self._side)
@@ -410,7 +413,7 @@ class Output:
                 f"the job ended at position {self._next} of {self._stop}; run the same command again: it continues"
             )
         self.budget.finish()
-        if self._shard is None and self._journal.shards == 0 and self._side.part is None and not self._side.retry:
+        if self._shard is None and self._journal.shards == 0 and self._side.part is None and not self._side.stage:
             self._open_shard(self._start)  # an empty data set still has a readable output
         if self._shard is not None:
             self._close_shard()
@@ -478,11 +481,11 @@ class _OpenShard:
 
 
 def _open_journal(
-    side: Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool
+    side: Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool, inputs: Listing | None
 ) -> Journal:  # fmt: skip
     root = config.path
-    if side.retry is not None:
-        return _open_retry_journal(side, header)
+    if side.stage is not None:
+        return _open_stage_journal(side, side.stage.kind, header, inputs)
     for other in sides(root):
         if (other.part or (0, 1))[1] != (side.part or (0, 1))[1]:
             cut = "in one piece" if other.part is None else f"in {other.part[1]} parts"
@@ -506,6 +509,11 @@ def _open_journal(
             + "\n  ".join(changed)
             + "\nChoose another path, or start anew with --fresh (removes the earlier output)"
         )
+    _check_published(root, known)
+    return Journal.reopen(side.journal, known)
+
+
+def _check_published(root: Path, known: Contents) -> None:
     for entry in known.entries:
         for info in entry["files"]:
             path = root / info["name"]
@@ -513,28 +521,29 @@ def _open_journal(
             if size != info["bytes"]:
                 what = "is missing" if size < 0 else f"has {size} bytes instead of {info['bytes']}"
                 raise JobError(f"{path} was written before but {what}; restore it, or start anew with --fresh")
-    return Journal.reopen(side.journal, known)
 
 
-def _open_retry_journal(side: Side, header: Mapping[str, Any]) -> Journal:
+def _open_stage_journal(side: Side, kind: str, header: Mapping[str, Any], inputs: Listing | None) -> Journal:
     known = read_journal(side.journal)
     if known is None:
+        if inputs is not None:  # first, so that a stage that was begun can always be told from what came later
+            replace(side.inputs, inputs().encode(), side)
         return Journal.start(side.journal, header)
     changed = differences(known.header, dict(header))
     if changed:
         raise JobError(
-            f"{side.journal} was begun by another retry; this one differs in\n  "
+            f"{side.journal} was begun by another {kind}; this one differs in\n  "
             + "\n  ".join(changed)
-            + "\nRemove it "
-            "to begin again"
+            + "\nRemove it to begin again"
         )
+    _check_published(side.root, known)
     return Journal.reopen(side.journal, known)
 
 
 def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
     root = side.journal.parent
-    stages = retries(root) if side.part is None else []
-    for stage in stages:
+    later = stages(root)
+    for stage in later:
         known = read_journal(stage.journal)
         entries = [*entries, *(known.entries if known else [])]
     files_io.remove(root / "manifest.json")  # the whole job's, where this is one of its parts
@@ -549,15 +558,16 @@ def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
             while parent != root and parent.is_dir() and not any(parent.iterdir()):
                 files_io.remove(parent)
                 parent = parent.parent
-    for path in [p for s in (*reversed(stages), side) for p in s.removable]:
+    for path in [p for s in (*reversed(later), side) for p in s.removable]:
         files_io.remove(path)
 
 
 def _refuse_foreign(side: Side, config: WriteConfig, writer: Writer) -> None:
     """A new job never touches what it did not write."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
+    own_names = [p.name for p in side.removable if p != side.journal and (side.part is None or p != side.inputs)]
     for entry in sorted(os.listdir(config.path)):
-        if entry in [p.name for p in side.removable[:-1]] or (side.part is None and ours.fullmatch(entry)):
+        if entry in own_names or (side.part is None and ours.fullmatch(entry)):
             raise JobError(
                 f"{config.path} already holds {entry}, and no journal that knows of it; choose another path, or remove "
                 "it"

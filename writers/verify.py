@@ -16,7 +16,7 @@ import numpy as np
 
 from ..ops.errors import JobError
 from .journal import Contents, read_journal
-from .manifest import Side, base_rejects, build_manifest, manifest_with_retries, retries, sides
+from .manifest import Side, base_rejects, build_manifest, manifest_with_stages, rejects_with_stages, sides, stages
 from .rejects import RejectRow
 
 
@@ -55,14 +55,15 @@ def verify(root: Path, progress: Callable[[str], None] = lambda _: None) -> Verd
     found = sides(root)
     if not found:
         problems.append(Problem("journal.jsonl", "", "is missing: this is no output of dali-run, or it never began"))
-    stages: list[Side] = []
+    later: list[Side] = []
     try:
-        stages = retries(root) if found and found[0].part is None else []
-    except JobError as e:
-        problems.append(Problem("journal-retry", "", str(e)))
-    rejects = 0
-    for side in [*found, *stages]:
-        contents = _check_side(root, side, bool(stages), problems)
+        later = stages(root)
+    except (JobError, LookupError, TypeError) as e:
+        problems.append(Problem("journal of a stage", "", str(e)))
+    rejects, finished = 0, bool(found)
+    for side in [*found, *later]:
+        contents = _check_side(root, side, problems)
+        finished &= contents is not None and contents.done
         if contents is None:
             continue
         for entry in contents.entries:
@@ -70,16 +71,32 @@ def verify(root: Path, progress: Callable[[str], None] = lambda _: None) -> Verd
             problems += _check_shard(root, entry, contents.header["write"])
         entries += contents.entries
         rejected = sum(e["rejects"] for e in contents.entries)
-        rejects = rejected if side.retry is not None else rejects + rejected
-    logs = [p.read_bytes() for p in (root / "rejects.jsonl", *(s.rejects for s in stages[-1:])) if p.exists()]
-    if len(logs) == 2 and logs[0] != logs[1]:
-        problems.append(Problem("rejects.jsonl", "", f"differs from {stages[-1].rejects.name}"))
+        rejects = rejected if side.stage is not None and side.stage.kind == "retry" else rejects + rejected
+    if finished:
+        problems += _check_whole(root, found[0].part is not None)
     problems += _unlisted(root, entries)
     size = sum(f["bytes"] for e in entries for f in e["files"])
     return Verdict(problems, len(entries), sum(e["samples"] for e in entries), rejects, size)
 
 
-def _check_side(root: Path, side: Side, retried: bool, problems: list[Problem]) -> Contents | None:
+def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
+    """What is published of all parts and stages together."""
+    published = {"rejects.jsonl": rejects_with_stages, "manifest.json": manifest_with_stages}
+    for name, made in published.items():
+        try:
+            if parts and not (root / "manifest.json").exists():
+                yield Problem(name, "", "is missing: other parts of the job are not finished, or nobody joined them; "
+                              "dali-run merge does")  # fmt: skip
+                return
+            if (root / name).read_bytes() != made(root):
+                yield Problem(name, "", "does not say what the journals and reject logs say")
+        except OSError as e:
+            yield Problem(name, "", f"cannot be read: {e.strerror}; run the same command again")
+        except (JobError, ValueError, LookupError) as e:
+            yield Problem(name, "", str(e))
+
+
+def _check_side(root: Path, side: Side, problems: list[Problem]) -> Contents | None:
     try:
         contents = read_journal(side.journal)
     except (JobError, OSError) as e:
@@ -102,20 +119,16 @@ def _check_side(root: Path, side: Side, retried: bool, problems: list[Problem]) 
     if not contents.done:
         problems.append(Problem(side.journal.name, "", f"the job is not finished: it stands at position {at}; run the "
                                 "same command again"))  # fmt: skip
-    log = side.rejects if side.retry is not None else base_rejects(root, side)
+    log = side.rejects if side.stage is not None else base_rejects(root, side)
     _check_rejects(log, contents, problems)
-    try:
-        manifest = side.manifest.read_bytes()
-        expected = manifest_with_retries(root) if retried else build_manifest(contents, log)
-        if contents.done and side.retry is None and manifest != expected:
-            problems.append(Problem(side.manifest.name, "", "does not say what journal and reject log say"))
-    except OSError as e:
-        if contents.done:
+    if contents.done and side.part is not None:
+        try:
+            if side.manifest.read_bytes() != build_manifest(contents, log):
+                problems.append(Problem(side.manifest.name, "", "does not say what journal and reject log say"))
+        except OSError as e:
             problems.append(
                 Problem(side.manifest.name, "", f"cannot be read: {e.strerror}; run the same command again")
             )
-    if side.part is not None and contents.done and not (root / "manifest.json").exists():
-        problems.append(Problem("manifest.json", "", "is missing: other parts of the job are not finished"))
     return contents
 
 

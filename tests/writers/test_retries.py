@@ -23,7 +23,7 @@ def retry(job: Job, path: Path, still_bad: set[int], stop: int | None = None, ba
     outstanding = next_retry(path)
     positions = outstanding.retry.positions
     make = {"image": bytes_batch, "label": label_batch, "tensor": tensor_batch}
-    with Output.open(job.config(path), {"seed": 1}, total=len(positions), retry=outstanding.retry) as out:
+    with Output.open(job.config(path), {"seed": 1}, total=len(positions), stage=outstanding.retry) as out:
         at = out.resume_from
         while at < (len(positions) if stop is None else stop):
             part = positions[at : at + batch]
@@ -49,7 +49,7 @@ def test_repaired_samples_are_added(tmp_path: Path, name: str) -> None:
     assert rejected(tmp_path) == [4, 17, 30]
     retry(job, tmp_path, still_bad={17})
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert (manifest["samples"], manifest["rejects"], manifest["retries"]) == (39, 1, 1)
+    assert (manifest["samples"], manifest["rejects"], manifest["stages"]) == (39, 1, 1)
     assert rejected(tmp_path) == [17]
     verdict = verify(tmp_path)
     assert [str(p) for p in verdict.problems] == []
@@ -59,7 +59,7 @@ def test_repaired_samples_are_added(tmp_path: Path, name: str) -> None:
     assert any(k.startswith("train-retry-001-00000") for k in after)
     retry(job, tmp_path, still_bad=set())
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert (manifest["samples"], manifest["rejects"], manifest["retries"]) == (40, 0, 2)
+    assert (manifest["samples"], manifest["rejects"], manifest["stages"]) == (40, 0, 2)
     assert rejected(tmp_path) == []
     assert verify(tmp_path).sound
     assert verify(tmp_path).samples == 40
@@ -118,7 +118,7 @@ def test_killed_while_retrying(tmp_path: Path, name: str) -> None:
             retry(job, path, {17})
         except Stop:
             files_io.set_hook(None)
-            if next_retry(path).retry.stage == 1:  # else it was published, and only tidying was left
+            if next_retry(path).retry.number == 1:  # else it was published, and only tidying was left
                 retry(job, path, {17})
             (path / ".dali-run.lock").unlink(missing_ok=True)
             assert digest(path) == expected, f"after a stop at operation {at}"
@@ -147,7 +147,7 @@ def test_what_cannot_be_retried(tmp_path: Path) -> None:
     samples = samples_of([4, 18])
     with (
         pytest.raises(JobError, match="account"),
-        Output.open(job.config(tmp_path), {}, total=3, retry=outstanding.retry) as out,
+        Output.open(job.config(tmp_path), {}, total=3, stage=outstanding.retry) as out,
     ):
         out.add(0, 2, samples, {k: job.batch(0, 0)[1][k] for k in job.fields})
 
