@@ -16,6 +16,8 @@ import numpy as np
 
 from ..ops.errors import JobError, SpecError
 from ..readers.base import Reader
+from ..writers.lock import Lock
+from ..writers.manifest import Side
 from ..writers.rejects import Budget, RejectRow
 from ..writers.shards import Output, WriteConfig
 from .build import BuiltSpec, load_spec
@@ -24,6 +26,8 @@ from .cores import usable_cores
 from .execute import Engine, Iteration, Options
 from .feed import JobFeed, Sources
 from .graph import Graph
+from .growth import Growth, find_growth
+from .lineup import LineupFeed
 from .place import Target, resolve_target
 from .report import build_report
 from .spec import Settings, Spec
@@ -113,38 +117,77 @@ def run_job(
     part: tuple[int, int] | None = None,
     limit: int | None = None,
     fresh: bool = False,
+    append: bool = False,
     trace: str | Path | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
 ) -> JobResult:
     """Run the job of a spec, or continue it. Raises SpecError for a wrong spec, DeviceError and JobError for what stops
     a job before its output is open; what ends it later is in the result, with a report of what was done till then.
-    ``note`` is told, line by line, what in the spec has no effect."""
+    ``append`` adds inputs that came since to what is there. ``note`` is told, line by line, what in the spec has no
+    effect."""
+    if append and (fresh or limit is not None):
+        raise SpecError(f"--append adds to what is there: leave out {'--fresh' if fresh else '--limit'}")
     prepared = prepare(path, overrides, device=device, part=part)
     for remark in prepared.built.notes:
         note(str(remark))
     config = write_config(prepared)
     settings = prepared.spec.pipeline
+    command = {"spec": str(Path(path).absolute()), "overrides": dict(overrides or {}), "device": device}
+    budget = Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate)
     with Sources(prepared.plan, settings.batch_size) as sources:
+        who = identity(prepared, sources)
+        grown = None
+        if not fresh:
+            grown = find_growth(config.path, sources, who, config.identity(), append=append, part=part)
+        if grown is not None:
+            return _run_grown(prepared, grown, config, who, budget, trace, progress, command)
         feed = JobFeed(sources, limit)
         whole = len(feed.positions)
         if part is not None:
             feed.positions = config.part_range(feed.positions, part)
         output = Output.open(
             config,
-            identity(prepared, sources),
+            who,
             start=feed.positions.start,
             total=len(feed.positions),
             whole=whole if part is not None else None,
             part=part,
-            budget=Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate),
+            budget=budget,
             fresh=fresh,
+            inputs=sources.inputs,
         )
         with output:
             if output.finished:
-                return _already_done(output, config)
-            command = {"spec": str(Path(path).absolute()), "overrides": dict(overrides or {}), "device": device}
+                return _already_done(output.written, output.rejected, config)
             return JobRun(prepared, feed, output, config, trace, progress, command).run()
+
+
+def _run_grown(
+    prepared: Prepared, grown: Growth, config: WriteConfig, who: Mapping[str, Any], budget: Budget,
+    trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
+) -> JobResult:  # fmt: skip
+    """Run what is left, addition by addition."""
+    result = None
+    for todo in grown.todo:
+        feed = LineupFeed(grown.lineup, grown.lineup.positions(todo.number))
+        output = Output.open(
+            config,
+            {**who, "inputs": todo.inputs.identity},
+            total=len(feed.positions),
+            budget=budget,
+            stage=todo.stage,
+            inputs=todo.listing,
+        )
+        with output:
+            result = JobRun(prepared, feed, output, config, trace, progress, command).run()
+        if result.exit_code in (FAILED, INTERRUPTED):
+            return result
+    if result is None:
+        Lock(Side(config.path).lock).release()  # what a run left that was killed when all was done
+        manifest = json.loads((config.path / "manifest.json").read_bytes())
+        return _already_done(manifest["samples"], manifest["rejects"], config)
+    return result
 
 
 def write_config(prepared: Prepared) -> WriteConfig:
@@ -193,7 +236,10 @@ def graph_digest(graph: Graph) -> str:
     """A digest of operators, arguments and connections; the same for YAML and Python."""
     rows = []
     for node in graph.nodes:
-        fields = {f.name: repr(getattr(node.op, f.name)) for f in dataclasses.fields(node.op)}
+        elsewhere = node.op.locations if isinstance(node.op, Reader) else ()  # inputs are compared themselves
+        fields = {
+            f.name: repr(getattr(node.op, f.name)) for f in dataclasses.fields(node.op) if f.name not in elsewhere
+        }
         fields["per_sample"] = ",".join(sorted(node.op.per_sample))
         rows.append([node.op.name, fields, [repr(e) for e in node.inputs],
                      {k: repr(e) for k, e in sorted(node.args.items())}, node.seed])  # fmt: skip
@@ -208,12 +254,12 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _already_done(output: Output, config: WriteConfig) -> JobResult:
+def _already_done(written: int, rejected: int, config: WriteConfig) -> JobResult:
     report: dict[str, Any] = {}
     if (config.path / "report.json").exists():
         report = json.loads((config.path / "report.json").read_text())
-    code = REJECTS if output.rejected else CLEAN
-    return JobResult(code, f"{config.path} is complete already ({output.written} samples); nothing to do. "
+    code = REJECTS if rejected else CLEAN
+    return JobResult(code, f"{config.path} is complete already ({written} samples); nothing to do. "
                      "--fresh starts anew", report, config.path)  # fmt: skip
 
 
