@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from .base import Arg, Operator, Spec
+from .base import Arg, Operator, Spec, Stage
 from .batch import Batch
 from .context import Context
 from .crop import known_layout
 from .errors import SpecError
 from .strided import mirror, run, whole
-from .types import DALIDataType, DALIImageType
+from .types import DALIDataType, DALIImageType, Library
 from .window import image_layout
 
 F32 = npt.NDArray[np.float32]
@@ -33,7 +33,8 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
     """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's.
 
     GRAY to RGB repeats the value; RGB to GRAY is .299 R + .587 G + .114 B, computed in float32 and rounded half away
-    from zero.
+    from zero. With ``parity``, GRAY is that library's to the bit (torchvision's: but for 21 of all colours), and YCbCr
+    the JFIF's full range that Pillow and OpenCV have (in the order Y, Cb, Cr).
     """
 
     layouts = ("FDHWC", "FHWC", "DHWC", "HWC")
@@ -43,7 +44,14 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
     image_type: Annotated[DALIImageType, Arg("colour space of the input: RGB, BGR, GRAY or YCbCr")]
     output_type: Annotated[DALIImageType, Arg("colour space of the output: RGB, BGR, GRAY or YCbCr")]
 
+    parity: Annotated[Library, Arg("whose formulas: dali, or on the CPU torchvision, opencv or pillow")] = "dali"
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return self.stages if self.parity == "dali" else ("cpu",)
+
     def check(self) -> None:
+        if self.parity == "torchvision" and YCBCR in (self.image_type, self.output_type):
+            raise SpecError("torchvision has no YCbCr; give `parity:` as dali, opencv or pillow to this step")
         for name in ("image_type", "output_type"):
             if getattr(self, name) not in COLOURS:
                 raise SpecError(f"{name} must be one of {', '.join(c.name for c in COLOURS)}")
@@ -105,7 +113,9 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         shapes[:, -1] = np.where(shapes[:, -1] > 0, after, 0)
         out = Batch.allocate(ctx.empty, shapes, np.uint8, images.layout, images.samples)
         pixels = np.prod(images.shapes[:, :-1], axis=1, dtype=np.int64)
-        if ctx.stage == "cpu":
+        if self.parity != "dali":
+            self._convert(images, pixels, out)
+        elif ctx.stage == "cpu":
             from .color_cpu import mix
 
             mix(images.data, images.offsets, pixels, self._channels[0], matrix, offset, out.data, out.offsets)
@@ -118,6 +128,21 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
                 np.int32(self._channels[0]), factors, constants, np.int32(after), out.data, to,
             )  # fmt: skip
         return out
+
+    def _convert(self, images: Batch, pixels: npt.NDArray[np.int64], out: Batch) -> None:
+        """As another library than DALI does it."""
+        from . import color_cpu as c
+
+        pillow = self.parity == "pillow"
+        if self.output_type is YCBCR:
+            rule = c.NEUTRAL if self.image_type is GRAY else c.YCC_PILLOW if pillow else c.YCC_OPENCV
+        elif self.image_type is YCBCR:
+            rule = c.FIRST if self.output_type is GRAY else c.RGB_PILLOW if pillow else c.RGB_OPENCV
+        else:
+            rule = {"pillow": c.GRAY_PILLOW, "opencv": c.GRAY_OPENCV}.get(self.parity, c.GRAY_TORCHVISION)
+        before, after = self._channels
+        turned = self.image_type is BGR, self.output_type is BGR
+        c.convert(images.data, images.offsets, pixels, before, *turned, rule, after, out.data, out.offsets)
 
     def _matrix(self) -> tuple[F32, F32]:
         """[outputs, 3] factors and [outputs] constants; the input's channels in the order that it stores them."""

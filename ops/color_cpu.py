@@ -37,3 +37,72 @@ def mix(src, base, pixels, channels, matrix, offset, out, out_base):
                 for x in range(n):
                     v = a * np.float32(s[3 * x]) + b * np.float32(s[3 * x + 1]) + c * np.float32(s[3 * x + 2])
                     o[x * outputs + k] = _level(v + d)
+
+
+# -- as other libraries do it -----------------------------------------------------------------------------------------
+
+
+def _table(factor, zero):
+    """Pillow's products for all bytes, with 6 fractional bits (ConvertYCbCr.c); ``zero`` is the byte that means 0."""
+    return np.trunc((np.arange(256) - zero) * factor * 64 + 0.5).astype(np.int32)
+
+
+_PILLOW_YCC = np.stack(
+    [_table(f, 0) for f in (0.299, 0.587, 0.114, -0.16874, -0.33126, 0.5, 0.5, -0.41869, -0.08131)]
+).reshape(3, 3, 256)
+_PILLOW_RGB = np.stack([_table(f, 128) for f in (0, 1.402, -0.34414, -0.71414, 1.772, 0)]).reshape(3, 2, 256)
+
+GRAY_PILLOW, GRAY_OPENCV, GRAY_TORCHVISION, YCC_PILLOW, YCC_OPENCV, RGB_PILLOW, RGB_OPENCV, FIRST, NEUTRAL = range(9)
+"""What `convert` makes of a pixel. FIRST keeps its first channel, NEUTRAL adds chroma that is none."""
+
+
+@jit
+def _byte(value):
+    return min(max(value, 0), 255)
+
+
+@jit
+def _pixel(a, b, c, rule):
+    """One pixel (R, G, B or Y, Cb, Cr; gray in ``a``) after ``rule``."""
+    if rule == GRAY_PILLOW:
+        return (a * 19595 + b * 38470 + c * 7471 + 0x8000) >> 16, 0, 0
+    if rule == GRAY_OPENCV:
+        return (a * 9798 + b * 19235 + c * 3735 + 0x4000) >> 15, 0, 0
+    if rule == GRAY_TORCHVISION:
+        value = np.float32(0.2989) * np.float32(a) + np.float32(0.587) * np.float32(b)
+        return np.int64(value + np.float32(0.114) * np.float32(c)), 0, 0
+    if rule == YCC_PILLOW:
+        t = _PILLOW_YCC
+        cb, cr = t[1, 0, a] + t[1, 1, b] + t[1, 2, c], t[2, 0, a] + t[2, 1, b] + t[2, 2, c]
+        return (t[0, 0, a] + t[0, 1, b] + t[0, 2, c]) >> 6, (cb >> 6) + 128, (cr >> 6) + 128
+    if rule == YCC_OPENCV:
+        y = (a * 4899 + b * 9617 + c * 1868 + 8192) >> 14
+        return y, ((c - y) * 9241 + (128 << 14) + 8192) >> 14, ((a - y) * 11682 + (128 << 14) + 8192) >> 14
+    if rule == RGB_PILLOW:
+        u = _PILLOW_RGB
+        return a + (u[0, 1, c] >> 6), a + ((u[1, 0, b] + u[1, 1, c]) >> 6), a + (u[2, 0, b] >> 6)
+    if rule == RGB_OPENCV:
+        b, c = b - 128, c - 128
+        green = a + ((b * -5636 + c * -11698 + 8192) >> 14)
+        return a + ((c * 22987 + 8192) >> 14), green, a + ((b * 29049 + 8192) >> 14)
+    return a, 128, 128
+
+
+@jit
+def convert(src, base, pixels, channels, turned_in, turned_out, rule, outputs, out, out_base):
+    """``pixels`` [N] of 1 or 3 channels through ``rule`` into 1 or 3; blue comes first where ``turned``."""
+    for i in range(len(base)):
+        for x in range(pixels[i]):
+            s, o = base[i] + x * channels, out_base[i] + x * outputs
+            if channels == 1:
+                p, q, r = _pixel(np.int64(src[s]), 0, 0, rule)
+            elif turned_in:
+                p, q, r = _pixel(np.int64(src[s + 2]), np.int64(src[s + 1]), np.int64(src[s]), rule)
+            else:
+                p, q, r = _pixel(np.int64(src[s]), np.int64(src[s + 1]), np.int64(src[s + 2]), rule)
+            if outputs == 1:
+                out[o] = _byte(p)
+            else:
+                out[o + 2 if turned_out else o] = _byte(p)
+                out[o + 1] = _byte(q)
+                out[o if turned_out else o + 2] = _byte(r)

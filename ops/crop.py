@@ -11,7 +11,7 @@ from .batch import I64, Batch
 from .context import Context
 from .errors import SpecError
 from .strided import convert, pad, run, whole, window
-from .types import DALIDataType, DALIImageType, to_numpy
+from .types import DALIDataType, DALIImageType, Library, to_numpy
 from .window import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout, integers, place
 
 _SIZES = {"D": "crop_d", "H": "crop_h", "W": "crop_w"}
@@ -37,6 +37,10 @@ class CropWindow(Operator, abstract=True):
         Literal["round", "truncate"], Arg("of the start of the window: half away from zero, or towards zero")
     ] = "round"
 
+    parity: Annotated[
+        Library, Arg("torchvision, pillow: the start of the window is rounded as center_crop does, halves to even")
+    ] = "dali"
+
     def check(self) -> None:
         apart = [n for n in _SIZES.values() if self.given(n)]
         if self.given("crop") and apart:
@@ -57,6 +61,11 @@ class CropWindow(Operator, abstract=True):
             if at >= 0 and size != 0:
                 shape[at] = size
         return Spec(tuple(shape), spec.dtype, layout)
+
+    @property
+    def _rounding(self) -> str:
+        even = self.parity in ("torchvision", "pillow") and self.rounding == "round"
+        return "even" if even else self.rounding
 
     def _constant_sizes(self) -> dict[str, int | None]:
         """Extents of the window by axis; None where they are known only at run time, 0 where whole."""
@@ -84,7 +93,7 @@ class CropWindow(Operator, abstract=True):
                 for i in np.flatnonzero(wrong).tolist():
                     ctx.reject(i, "bad_argument", f"{_POSITIONS[letter]} must be between 0 and 1, got {position[i]:g}")
                 position = np.where(wrong, 0, position)
-            anchor[:, at] = place(position, extent[:, at], shape[:, at], self.rounding)
+            anchor[:, at] = place(position, extent[:, at], shape[:, at], self._rounding)
         return bounded(ctx, policy, anchor, shape, extent)
 
 

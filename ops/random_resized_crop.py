@@ -11,7 +11,7 @@ from .batch import I64, Batch
 from .context import Context
 from .errors import SpecError
 from .random_window import WINDOW_SALT, check_window_ranges, random_windows
-from .resample import Plan, output_spec, plan
+from .resample import Plan
 from .resize import Resampling
 from .types import DALIDataType
 
@@ -59,6 +59,7 @@ class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
     size: Annotated[tuple[int, ...], Arg("height and width of the result, or one number for both", ge=0)]
 
     def check(self) -> None:
+        Resampling.check(self)
         RandomWindow.check(self)
         if len(self.size) not in (1, 2):
             raise SpecError(f"size needs one number or (height, width), got {len(self.size)} numbers")
@@ -66,7 +67,7 @@ class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
     def infer(self, *specs: Spec) -> Spec:
         if specs[0].shape is not None and "D" in (specs[0].layout or {4: "D"}.get(len(specs[0].shape), "")):
             raise SpecError(f"takes {', '.join(self.layouts)}, not volumes; got {specs[0]}")
-        return output_spec(specs[0], self.dtype, (self.size[0], self.size[-1]))
+        return self.resampled(specs[0], (self.size[0], self.size[-1]))
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
         first, count = axes
@@ -76,9 +77,8 @@ class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
         anchor, shape = self.windows(ctx, extents[:, 0], extents[:, 1])
         size = np.broadcast_to(np.array(self.size, np.int64), extents.shape)
         size = np.where((extents == 0).any(axis=1, keepdims=True), 0, size)
-        shrink, enlarge = self.filters(ctx)
         lo, hi = anchor.astype(np.float32), (anchor + shape).astype(np.float32)
-        return plan(lo, hi, size, shrink, enlarge, self.antialias)
+        return self.planned(ctx, lo, hi, size, extents)
 
 
 class RandomCropGenerator(RandomWindow, name="random_crop_generator"):

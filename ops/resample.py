@@ -75,6 +75,11 @@ class Plan:
     shape: I64
     flip: Mask
     """The window's outputs in reverse order: the same values, mirrored."""
+    domain: I64 | None = None
+    """[N, A, 2]: the source pixels that taps may fall on. Given where another library than DALI is followed: ``kind``
+    then is a `presets.Filter`, and ``lo`` lies before ``hi``."""
+    arithmetic: I8 | None = None
+    """[N], `presets.Arithmetic`; given with ``domain``."""
 
     def window(self, anchor: I64, shape: I64) -> Plan:
         """Only the outputs [anchor, anchor + shape) of the present window."""
@@ -219,6 +224,8 @@ def _columns_first(plan: Plan) -> Mask:
 
     Decided on the whole output, so that a window of it gets the same bits, on every device.
     """
+    if plan.domain is not None:
+        return np.ones(len(plan.size), np.bool_)
     height, width = np.abs(plan.hi - plan.lo).astype(np.float64)[:, -2:].T
     taps_y, taps_x = np.maximum(1, plan.support)[:, -2:].T
     rows, columns = plan.size[:, -2:].T
@@ -234,6 +241,9 @@ _COMPILED = (np.dtype(np.uint8), np.dtype(np.float32))
 
 
 def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+    if plan.domain is not None:
+        _run_preset(plan, batch, first, out, finish)
+        return
     from . import resample_cpu
 
     kernels: Any = resample_cpu
@@ -273,6 +283,46 @@ def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | 
         rounds = batch.dtype == np.uint8
         kernels.finished_images(source, np.ascontiguousarray(offsets), *geometry, rounds, data, out.offsets,
                                 finish.factors, finish.strides)  # fmt: skip
+
+
+def _run_preset(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+    """`_run_cpu` as another library than DALI does it."""
+    from . import presets_cpu, resample_cpu
+
+    kernels: Any = presets_cpu
+    assert plan.arithmetic is not None
+    assert plan.domain is not None
+    frames, channels = _around(batch.shapes, first, 2)
+    sizes = frames * channels * plan.shape.prod(axis=1)
+    target, offsets = out.data, out.offsets
+    if finish is not None:
+        target, offsets = np.empty(int(sizes.sum()), batch.dtype), _places(sizes)
+    extents = batch.shapes[:, first : first + 2].astype(np.int64)
+    axes: tuple[npt.NDArray[Any], ...] = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.flip,
+                                          plan.domain, plan.arithmetic)  # fmt: skip
+
+    def run(kernel: Any, which: Any, source: Any, target: Any, to: I64) -> None:
+        arrays = (batch.offsets, frames, extents, channels, *axes)
+        kernel(source, *(np.ascontiguousarray(a[which]) for a in arrays), target, np.ascontiguousarray(to))
+
+    everything = slice(None)
+    if batch.dtype == np.uint8 and target.dtype == np.uint8:
+        run(kernels.fixed_images, everything, batch.data, target, offsets)
+        which = np.flatnonzero(plan.arithmetic >= kernels.FLOATS)
+        if len(which):
+            exact = np.empty(int(sizes[which].sum()), np.float32)
+            places = _places(sizes[which])
+            run(kernels.float_images, which, batch.data.astype(np.float32), exact, places)
+            up = np.repeat(plan.arithmetic[which] > kernels.FLOATS, sizes[which])
+            exact = np.clip(np.where(up, np.floor(exact + np.float32(0.5)), np.rint(exact)), 0, 255)
+            for i, at in zip(which.tolist(), places.tolist(), strict=True):
+                target[offsets[i] : offsets[i] + sizes[i]] = exact[at : at + sizes[i]]
+    else:
+        run(kernels.float_images, everything, batch.data.astype(np.float32, copy=False), target, offsets)
+    if finish is not None:
+        data = out.data.view(np.uint16) if out.dtype == np.float16 else out.data
+        finishes: Any = resample_cpu.finished
+        finishes(target, offsets, plan.shape.prod(axis=1), channels, data, out.offsets, finish.factors, finish.strides)
 
 
 def _axes(plan: Plan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:

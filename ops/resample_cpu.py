@@ -257,6 +257,16 @@ def finished_images(
 
 
 @njit(nogil=True, cache=True)
+def finished(
+    src: Any, offsets: Any, pixels: Any, channels: Any, dst: Any, dst_offsets: Any, factors: Any, strides: Any
+) -> None:  # fmt: skip
+    """What `Finish` says is done to images of ``pixels`` that are resampled already."""
+    for i in range(len(offsets)):
+        factor, C = factors[i if factors.shape[0] > 1 else 0], channels[i]
+        runs(src, dst, offsets[i], dst_offsets[i], pixels[i], C, C, 1, strides[i, 0], strides[i, 1], 0, factor)
+
+
+@njit(nogil=True, cache=True)
 def _view(
     i: Any, extents: Any, channels: Any, lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any,
     support: Any, flip: Any,

@@ -6,13 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from .base import Arg, Operator, Spec
+from . import presets
+from .base import Arg, Operator, Spec, Stage
 from .batch import I64, Batch, Samples
 from .context import Context
 from .crop import CropWindow
 from .errors import SpecError
 from .resample import F32, LAYOUTS, Plan, output_spec, plan, resample, spatial_axes
-from .types import DALIDataType, DALIImageType, DALIInterpType
+from .types import DALIDataType, DALIImageType, DALIInterpType, Library
 
 Mode = Literal["default", "stretch", "not_larger", "not_smaller"]
 
@@ -39,12 +40,72 @@ class Resampling(Operator, abstract=True):
     ] = None
     antialias: Annotated[bool, Arg("widen the filter with the scale where an axis shrinks")] = True
     dtype: Annotated[DALIDataType | None, Arg("output type: that of the input (default) or FLOAT")] = None
+    parity: Annotated[
+        Library,
+        Arg("whose filters, sizes, borders and rounding: dali, or on the CPU torchvision, opencv or pillow"),
+    ] = "dali"
+    interpolation: Annotated[
+        str | None, Arg("with parity, instead of interp_type: the filter by the library's own name (area, box, ...)")
+    ] = None
     minibatch_size: Annotated[int, Arg("images a kernel call", ignored="whole batches are one call")] = 32
     temp_buffer_hint: Annotated[int, Arg("size hint", ignored="buffers are sized from the plan")] = 0
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
         """How the samples of shapes [N, ndim] are resampled; samples that cannot be are rejected."""
         raise NotImplementedError
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return self.stages if self.parity == "dali" else ("cpu",)
+
+    def check(self) -> None:
+        if self.parity == "dali":
+            if self.interpolation is not None:
+                raise SpecError("interpolation goes with parity: torchvision, opencv or pillow; else give interp_type")
+            return
+        for name in ("min_filter", "mag_filter"):
+            if self.given(name):
+                raise SpecError(f"parity: {self.parity} has one filter for both directions; give interp_type")
+        if self.parity == "pillow" and not self.antialias:
+            raise SpecError("Pillow's filters always antialias; remove antialias, or take parity: torchvision")
+        if self.interpolation is not None:
+            if self.given("interp_type"):
+                raise SpecError("interp_type and interpolation exclude each other")
+            allowed = presets.filters_of(self.parity)
+            if self.interpolation not in allowed:
+                raise SpecError(
+                    f"{self.parity} has no interpolation {self.interpolation!r}; it has {', '.join(allowed)}"
+                )
+        elif "interp_type" not in self.per_sample:
+            presets.interpolation_of(self.parity, self.interp_type)
+
+    def resampled(self, spec: Spec, size: tuple[int | None, ...] | None) -> Spec:
+        """What resampling ``spec`` gives, ``size`` being what is known of the new extents. Raises SpecError."""
+        if self.parity != "dali":
+            if spec.shape is not None:
+                self._needs_images(spatial_axes(spec.layout, len(spec.shape))[1])
+            if spec.dtype not in (None, DALIDataType.UINT8, DALIDataType.FLOAT):
+                raise SpecError(f"parity: {self.parity} takes UINT8 or FLOAT, got {spec}; cast it first")
+        return output_spec(spec, self.dtype, size)
+
+    def planned(self, ctx: Context, lo: F32, hi: F32, size: I64, extents: I64) -> Plan:
+        """A plan for the regions [``lo``, ``hi``) of images of ``extents``, all [N, A]."""
+        if self.parity == "dali":
+            return plan(lo, hi, size, *self.filters(ctx), self.antialias)
+        self._needs_images(size.shape[1])
+        names = [self.interpolation or "nearest"] * len(size)
+        if self.interpolation is None:
+            for i, interp in enumerate(self.filters(ctx)[0].tolist()):
+                try:
+                    names[i] = presets.interpolation_of(self.parity, interp)
+                except SpecError as e:
+                    ctx.reject(i, "bad_argument", str(e))
+        flip = hi < lo
+        begin, end = np.minimum(lo, hi), np.maximum(lo, hi)
+        return presets.plan(self.parity, names, self.antialias, begin, end, size, extents, flip)
+
+    def _needs_images(self, axes: int) -> None:
+        if axes != 2:
+            raise SpecError(f"parity: {self.parity} resizes images, not volumes; give parity: dali to this step")
 
     def cpu(self, ctx: Context, images: Batch) -> Any:
         """Resample the batch."""
@@ -98,6 +159,7 @@ class Sized(Resampling, abstract=True):
     ] = True
 
     def check(self) -> None:
+        Resampling.check(self)
         ways = {
             "size": self.given("size"),
             "resize_x, resize_y, resize_z": any(map(self.given, ("resize_x", "resize_y", "resize_z"))),
@@ -117,7 +179,7 @@ class Sized(Resampling, abstract=True):
                 raise SpecError(f"{name} must be finite, got {list(value)}")
 
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
-        return output_spec(specs[0], self.dtype, self._known_size(specs[0]))
+        return self.resampled(specs[0], self._known_size(specs[0]))
 
     def _known_size(self, spec: Spec) -> tuple[int | None, ...] | None:
         """The output's extents as far as they follow from the arguments."""
@@ -158,9 +220,13 @@ class Sized(Resampling, abstract=True):
         for i in np.flatnonzero(bad).tolist():
             ctx.reject(i, "bad_argument", f"size {wanted[i].tolist()} or region is not finite")
         wanted[bad], lo[bad], hi[bad] = 1, 0, 1
-        lo, hi, size = fit(wanted, lo, hi, extents, self._mode, self._limit(count), self.subpixel_scale)
-        shrink, enlarge = self.filters(ctx)
-        return plan(lo, hi, size, shrink, enlarge, self.antialias)
+        if self.parity == "dali":
+            lo, hi, size = fit(wanted, lo, hi, extents, self._mode, self._limit(count), self.subpixel_scale)
+        else:
+            size = presets.size(self.parity, wanted, np.abs(hi - lo), self._mode, self._limit(count))
+            lo, hi = np.clip(lo, 0, extents).astype(np.float32), np.clip(hi, 0, extents).astype(np.float32)
+            lo, hi = np.where(wanted < 0, hi, lo), np.where(wanted < 0, lo, hi)
+        return self.planned(ctx, lo, hi, size, extents)
 
     @property
     def _mode(self) -> Mode:
@@ -288,7 +354,7 @@ class Resize(Sized, name="resize"):
         return 2 if self.save_attrs else 1
 
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
-        out = output_spec(specs[0], self.dtype, self._known_size(specs[0]))
+        out = self.resampled(specs[0], self._known_size(specs[0]))
         if not self.save_attrs:
             return out
         shape = specs[0].shape
@@ -329,7 +395,7 @@ class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
         CropWindow.check(self)
 
     def infer(self, *specs: Spec) -> Spec:
-        resized = output_spec(specs[0], self.dtype, self._known_size(specs[0]))
+        resized = self.resampled(specs[0], self._known_size(specs[0]))
         return Spec(self.cropped(resized).shape, resized.dtype, resized.layout)
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
@@ -340,12 +406,13 @@ class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
         layout = "".join("DHW"[d - first - count] if 0 <= d - first < count else "-" for d in range(shapes.shape[1]))
         anchor, shape = self.windows(ctx, shaped(ctx, resized), layout, "pad")
         anchor, shape = anchor[:, first : first + count], shape[:, first : first + count]
+        mirror = (ctx.arg("mirror", np.int64)[:, None] & np.array([4, 2, 1])[3 - count :]) != 0
+        if self.parity != "dali":
+            return whole.window(anchor, shape).mirrored(mirror)
         step = (whole.hi.astype(np.float64) - whole.lo) / np.maximum(whole.size, 1)
         lo, hi = (whole.lo + anchor * step).astype(np.float32), (whole.lo + (anchor + shape) * step).astype(np.float32)
-        mirror = (ctx.arg("mirror", np.int64)[:, None] & np.array([4, 2, 1])[3 - count :]) != 0
         lo, hi = np.where(mirror, hi, lo), np.where(mirror, lo, hi)
-        shrink, enlarge = self.filters(ctx)
-        return plan(lo, hi, shape, shrink, enlarge, self.antialias)
+        return self.planned(ctx, lo, hi, shape, shapes[:, first : first + count])
 
 
 class FastResizeCropMirror(ResizeCropMirror, name="fast_resize_crop_mirror"):

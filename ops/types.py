@@ -6,9 +6,12 @@ Values of the enumerations equal DALI 2.4's, so that configurations which stored
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+
+Library = Literal["dali", "torchvision", "opencv", "pillow"]
+"""Whose numbers an operator gives: presets for parity with what a model was trained with."""
 
 
 class DALIDataType(enum.IntEnum):

@@ -53,9 +53,13 @@ def integers(values: npt.NDArray[Any]) -> I64:
 def place(position: npt.NDArray[Any], extent: I64, size: I64, rounding: str = "round") -> I64:
     """Where a window of ``size`` starts: ``position`` (0..1, float32) of the room that it leaves in ``extent``.
 
+    ``rounding`` is "round" (halves away from zero), "even" (halves to even, as in Python) or "truncate".
+
     The product is taken in float64, as DALI's crop does: 0.7 of 5 is 3.4999999 and starts at 3.
     """
     start = position.astype(np.float64) * (extent - size)
+    if rounding == "even":
+        return integers(np.rint(start))
     return integers(start) if rounding == "truncate" else round_half_away(start)
 
 
