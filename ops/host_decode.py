@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .batch import I32, I64, Batch
 from .context import Context
+from .deep_decode import available, is_deep
 from .errors import SampleError
 from .image_formats import Header, check_pixels, probe, recognise
 from .isolation import Isolation
@@ -96,6 +97,9 @@ def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
         check_header(headers.jpeg[i])
     else:
         header = probe(data)
+        if is_deep(header) and rules.dtype != np.uint8 and header.format != "pnm" and not available():
+            remedy = "pip install 'dali-run[formats]', or take dtype UINT8"
+            raise SampleError("unsupported", f"a {header.format} of 16 bits a channel needs imagecodecs: {remedy}")
         headers.others[i] = header
         headers.orientation[i] = header.orientation if rules.adjust_orientation else 1
         swap = headers.orientation[i] >= 5

@@ -1,4 +1,5 @@
-"""PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and GIF (and JPEGs that TurboJPEG does not take), decoded through Pillow.
+"""PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and GIF (and JPEGs that TurboJPEG does not take), decoded through Pillow; colour
+of 16 bits a channel is `deep_decode`'s.
 
 The plugin of the recognised format is called directly: no other one sees the bytes, and Pillow's own limits and
 warnings do not apply. Pillow releases the GIL while it decodes, but for JPEG 2000.
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from . import deep_decode
 from .errors import RejectCode, SampleError
 from .image_formats import Header, check_pixels
 from .pixels import INVERSE_ORIENTATION, Pixels, orient
@@ -32,6 +34,9 @@ def decode(data: memoryview, header: Header, adjust_orientation: bool, max_pixel
         check_pixels(header.width, header.height, max_pixels)
         image = _plugin(header.format)(io.BytesIO(data))
         check_pixels(image.width, image.height, max_pixels)
+        deep = deep_decode.decode(data, header, image.mode)
+        if deep is not None:
+            return orient(deep, header.orientation) if adjust_orientation else deep
         image.load()
         check_pixels(image.width, image.height, max_pixels)  # a few formats know their size only now
         pixels = _array(image, header)

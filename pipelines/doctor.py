@@ -79,6 +79,7 @@ _CORE = ("numpy", "numba", "pillow", "simplejpeg", "pyyaml", "lmdb", "typer", "r
 _OPTIONAL = {
     "soundfile": ("audio (WAV, FLAC, OGG)", "media"),
     "av": ("video and compressed audio", "media"),
+    "imagecodecs": ("colour of 16 bits a channel in PNG, TIFF and JPEG 2000", "formats"),
 }
 
 
