@@ -18,7 +18,7 @@ from ..ops.base import Spec as BatchSpec
 from ..ops.errors import SpecError
 from ..readers.base import Reader
 from ..writers.base import ENCODED, FieldConfig, Writer, find_writer, make_writer, options_of
-from .graph import Edge, Graph, GraphBuilder, Mark, Node, check_argument, no_argument
+from .graph import Edge, Graph, GraphBuilder, Mark, Node, check_argument, no_argument, parity_defaults
 from .infer import infer, infer_node
 from .place import Target, place
 from .problems import Problem, Problems, show
@@ -124,7 +124,7 @@ class _Build:
         self.problems = problems
         self.all_known = all_known
         """All operators are known: what is unknown is a mistake."""
-        self.graph = GraphBuilder()
+        self.graph = GraphBuilder(defaults=parity_defaults(spec.pipeline.parity))
         self.specs: list[tuple[BatchSpec, ...]] = []
         """What comes out of every node so far."""
         self.names: dict[str, Known] = {}

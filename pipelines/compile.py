@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..ops.base import Operator
 from ..ops.rng import seed_sequence
 from .fuse import fuse
 from .graph import Graph, Node
@@ -56,6 +58,7 @@ class Plan:
                     "inputs": [_edge_name(self.graph, e) for e in n.inputs],
                     "arguments": {k: _edge_name(self.graph, e) for k, e in n.args.items()},
                     "outputs": [str(s) for s in n.specs],
+                    "parity": parity_of(n.op),
                 }
                 for n in self.graph.nodes
             ],
@@ -65,6 +68,13 @@ class Plan:
             },
             "fused": list(self.fused),
         }
+
+
+def parity_of(op: Operator) -> str | None:
+    """The library that an operator, or one that is joined in it, follows instead of DALI."""
+    values = [getattr(op, f.name) for f in dataclasses.fields(op)]
+    found = [getattr(op, "parity", None), *(parity_of(v) for v in values if isinstance(v, Operator))]
+    return next((p for p in found if p not in (None, "dali")), None)
 
 
 def _edge_name(graph: Graph, edge: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from ..ops.base import Arg, Operator, Spec, Stage, coerce, find, nearest, parameters, type_name
 from ..ops.errors import SpecError
+from ..ops.types import Library
 
 DeviceRequest = Literal["auto", "cpu", "mixed", "gpu"]
 
@@ -143,6 +144,8 @@ class GraphBuilder:
     """Adds operators one after the other. Raises SpecError (without a place; the caller knows it) for wrong ones."""
 
     nodes: list[Node] = field(default_factory=list)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Constants for arguments that are not given, of operators that have them: a pipeline's ``parity``."""
     sinks: list[Edge] = field(default_factory=list)
     """Edges that are kept although no output depends on them."""
     _scope: Scope = ()
@@ -164,7 +167,8 @@ class GraphBuilder:
     ) -> tuple[Edge, ...]:
         """Add an operator; values of ``args`` are constants, or Edges for argument inputs. Returns its outputs."""
         cls = find(op) if isinstance(op, str) else op
-        constants, edges, problems = check_arguments(cls, args or {})
+        fallback = {k: v for k, v in self.defaults.items() if k in parameters(cls)}
+        constants, edges, problems = check_arguments(cls, {**fallback, **(args or {})})
         low, high = cls.inputs
         if not low <= len(inputs) <= high:
             wanted = str(low) if low == high else f"{low} to {high}"
@@ -286,6 +290,11 @@ class GraphBuilder:
             if self.scope_of(edge):
                 raise SpecError(f"output {name!r} is made inside a branch of a conditional")
         return Graph(tuple(self.nodes), dict(outputs))
+
+
+def parity_defaults(parity: Library) -> dict[str, Any]:
+    """`GraphBuilder.defaults` of a pipeline whose operators follow the library ``parity``."""
+    return {} if parity == "dali" else {"parity": parity}
 
 
 def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Edge], list[str]]:

@@ -17,7 +17,7 @@ from ..ops.base import Operator
 from ..ops.device import gpu_count
 from ..ops.errors import JobError, SpecError
 from ..ops.isolation import TIMEOUT, Mode
-from ..ops.types import DALIDataType
+from ..ops.types import DALIDataType, Library
 from ..readers.base import Reader
 from .checkpoints import check_checkpoint, dump_checkpoint, parse_checkpoint
 from .compile import Plan, assign_seeds, compile_graph
@@ -26,7 +26,7 @@ from .dot import to_dot
 from .execute import Engine, Iteration, Options, Request
 from .feed import EndlessFeed, Sources
 from .functions import install_ops
-from .graph import Edge, GraphBuilder, Split
+from .graph import Edge, GraphBuilder, Split, parity_defaults
 from .place import Target
 from .prune import prune
 from .serialize import dump_pipeline, parse_pipeline
@@ -101,6 +101,7 @@ class Pipeline:
         rng: str = "philox",
         isolation: str = "auto",
         decode_timeout: float = TIMEOUT,
+        parity: str = "dali",
     ) -> None:
         """``device_id`` may name several GPUs, which is not DALI's either: batches are dealt to them in turns, and
         come in order, the same as from one; those that stay on a GPU are on the GPU of their turn.
@@ -109,6 +110,8 @@ class Pipeline:
         random numbers are drawn (philox: a function of the sample; dali: DALI's own, bit for bit). Nor is
         ``isolation``, which image decoders run in processes of their own (auto: all but JPEG's | all | none), so that
         a file that crashes one, or takes more than ``decode_timeout`` seconds of CPU time, fails as a sample.
+        ``parity`` says whose filters, sizes and colours operators have where they are not told (dali | torchvision |
+        opencv | pillow).
 
         Raises ValueError for impossible sizes.
         """
@@ -122,6 +125,8 @@ class Pipeline:
                     raise ValueError(f"output_ndim must not be negative, got {n}")
         if isolation not in get_args(Mode):
             raise ValueError(f"isolation must be one of {', '.join(get_args(Mode))}, got {isolation!r}")
+        if parity not in get_args(Library):
+            raise ValueError(f"parity must be one of {', '.join(get_args(Library))}, got {parity!r}")
         if not 0 < decode_timeout <= 86400:
             raise ValueError(f"decode_timeout must be seconds, above 0, got {decode_timeout}")
         self._batch_size = batch_size
@@ -147,9 +152,10 @@ class Pipeline:
         self._rng = rng
         self._isolation = cast(Mode, isolation)
         self._decode_timeout = decode_timeout
+        self._parity = cast(Library, parity)
         _say_ignored(bytes_per_sample, max_streams, default_cuda_stream_priority, stream_policy, concurrency,
                      set_affinity)  # fmt: skip
-        self._builder = GraphBuilder()
+        self._builder = GraphBuilder(defaults=parity_defaults(self._parity))
         self._outputs: list[DataNode] | None = None
         self._sinks: list[DataNode] = []
         self._names: list[str] | None = None
@@ -567,6 +573,7 @@ class Pipeline:
             "output_dtype": self._output_dtype, "output_ndim": self._output_ndim,
             "output_layout": self._output_layout, "on_error": self._on_error, "rng": self._rng,
             "isolation": self._isolation, "decode_timeout": self._decode_timeout,
+            "parity": self._parity,
         }  # fmt: skip
 
     @classmethod

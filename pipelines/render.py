@@ -110,7 +110,8 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
     rows: list[Row] = []
     for o in plan["operators"]:
         inputs = [*o["inputs"], *(f"{k}={v}" for k, v in o["arguments"].items())]
-        rows.append([ids[o["stage"]], o["name"], Text(o["runs_on"], "green" if o["runs_on"] != "cpu" else "cyan"),
+        name = f"{o['name']} (parity: {o['parity']})" if o.get("parity") else o["name"]
+        rows.append([ids[o["stage"]], name, Text(o["runs_on"], "green" if o["runs_on"] != "cpu" else "cyan"),
                      ", ".join(inputs), "\n".join(o["outputs"])])  # fmt: skip
     parts: list[RenderableType] = [
         Text.assemble((str(plan.get("name") or "plan"), "bold"), f": on {plan['device']}, seed {plan['seed']}"),

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from ..ops.base import Operator, Parameter, find, operators, parameters
 from ..ops.isolation import Mode
-from ..ops.types import DALIDataType, to_numpy
+from ..ops.types import DALIDataType, Library, to_numpy
 from ..writers.base import ENCODINGS, Writer, options_of, writers
 from .registry import load_operators
 from .spec import Policy, Rng
@@ -113,6 +113,7 @@ def _top() -> dict[str, Schema]:
                 "seed": {**_or_variable({"type": "integer", "minimum": 0}), "default": 0},
                 "prefetch_queue_depth": {"anyOf": [count, _section({"cpu_size": count, "gpu_size": count})]},
                 "rng": _or_variable({"enum": list(get_args(Rng))}),
+                "parity": _or_variable({"enum": list(get_args(Library))}),
                 "isolation": _or_variable({"enum": list(get_args(Mode))}),
                 "decode_timeout": _or_variable({"type": "number", "minimum": 0.01, "maximum": 86400}),
             }

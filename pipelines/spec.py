@@ -16,6 +16,7 @@ from typing import Any, Literal, cast, get_args
 
 from ..ops.base import nearest
 from ..ops.isolation import TIMEOUT, Mode
+from ..ops.types import Library
 from ..writers.base import ENCODINGS, FieldConfig
 from .graph import DeviceRequest, Mark
 from .problems import Problems, show
@@ -91,6 +92,8 @@ class Settings:
     prefetch_cpu: int = 2
     prefetch_gpu: int = 2
     rng: Rng = "philox"
+    parity: Library = "dali"
+    """Whose numbers operators give where their step does not say it."""
     isolation: Mode = "auto"
     decode_timeout: float = TIMEOUT
 
@@ -211,6 +214,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
         "seed",
         "prefetch_queue_depth",
         "rng",
+        "parity",
         "isolation",
         "decode_timeout",
     ),
@@ -355,6 +359,7 @@ def _settings(section: _Section | None) -> Settings:
         prefetch_cpu=depth[0],
         prefetch_gpu=depth[1],
         rng=cast(Rng, section.choice("rng", get_args(Rng), default.rng)),
+        parity=cast(Library, section.choice("parity", get_args(Library), default.parity)),
         isolation=cast(Mode, section.choice("isolation", get_args(Mode), default.isolation)),
         decode_timeout=section.seconds("decode_timeout", default.decode_timeout),
     )
