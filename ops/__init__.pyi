@@ -513,6 +513,7 @@ class ImageDecoder:
         adjust_orientation: bool = ...,
         use_fast_idct: bool = ...,
         jpeg_fancy_upsampling: bool = ...,
+        parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
         jpeg_decoder: Literal['auto', 'nvjpeg'] = ...,
         hw_decoder_load: float = ...,
         max_pixels: int = ...,
@@ -593,6 +594,7 @@ class ImageDecoderRandomCrop:
         adjust_orientation: bool = ...,
         use_fast_idct: bool = ...,
         jpeg_fancy_upsampling: bool = ...,
+        parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
         jpeg_decoder: Literal['auto', 'nvjpeg'] = ...,
         hw_decoder_load: float = ...,
         max_pixels: int = ...,
@@ -629,6 +631,7 @@ class ImageDecoderSlice:
         adjust_orientation: bool = ...,
         use_fast_idct: bool = ...,
         jpeg_fancy_upsampling: bool = ...,
+        parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
         jpeg_decoder: Literal['auto', 'nvjpeg'] = ...,
         hw_decoder_load: float = ...,
         max_pixels: int = ...,
@@ -1059,7 +1062,7 @@ class ResizeCropMirror:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Rotate:
-    """Rotate images counter-clockwise around their centre; the canvas grows to hold them."""
+    """Rotate images counter-clockwise around their centre, volumes around an axis; the canvas grows to hold them."""
 
     def __init__(
         self,
@@ -1071,7 +1074,7 @@ class Rotate:
         output_dtype: DALIDataType | npt.DTypeLike | None = ...,
         angle: DataNode | float = ...,
         keep_size: bool = ...,
-        axis: _Floats | None = ...,
+        axis: DataNode | _Floats | None = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -1312,6 +1315,7 @@ class decoders:
             adjust_orientation: bool = ...,
             use_fast_idct: bool = ...,
             jpeg_fancy_upsampling: bool = ...,
+            parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
             jpeg_decoder: Literal['auto', 'nvjpeg'] = ...,
             hw_decoder_load: float = ...,
             max_pixels: int = ...,
@@ -1392,6 +1396,7 @@ class decoders:
             adjust_orientation: bool = ...,
             use_fast_idct: bool = ...,
             jpeg_fancy_upsampling: bool = ...,
+            parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
             jpeg_decoder: Literal['auto', 'nvjpeg'] = ...,
             hw_decoder_load: float = ...,
             max_pixels: int = ...,
@@ -1428,6 +1433,7 @@ class decoders:
             adjust_orientation: bool = ...,
             use_fast_idct: bool = ...,
             jpeg_fancy_upsampling: bool = ...,
+            parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
             jpeg_decoder: Literal['auto', 'nvjpeg'] = ...,
             hw_decoder_load: float = ...,
             max_pixels: int = ...,
@@ -1529,6 +1535,7 @@ class experimental:
                 adjust_orientation: bool = ...,
                 use_fast_idct: bool = ...,
                 jpeg_fancy_upsampling: bool = ...,
+                parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
                 jpeg_decoder: Literal['auto', 'nvjpeg'] = ...,
                 hw_decoder_load: float = ...,
                 max_pixels: int = ...,
@@ -1609,6 +1616,7 @@ class experimental:
                 adjust_orientation: bool = ...,
                 use_fast_idct: bool = ...,
                 jpeg_fancy_upsampling: bool = ...,
+                parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
                 jpeg_decoder: Literal['auto', 'nvjpeg'] = ...,
                 hw_decoder_load: float = ...,
                 max_pixels: int = ...,
@@ -1645,6 +1653,7 @@ class experimental:
                 adjust_orientation: bool = ...,
                 use_fast_idct: bool = ...,
                 jpeg_fancy_upsampling: bool = ...,
+                parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
                 jpeg_decoder: Literal['auto', 'nvjpeg'] = ...,
                 hw_decoder_load: float = ...,
                 max_pixels: int = ...,

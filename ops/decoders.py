@@ -16,7 +16,7 @@ from .errors import SampleError, SpecError
 from .host_decode import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, read_headers
 from .pixels import channels_of
 from .slice import Slice
-from .types import DALIDataType, DALIImageType, to_numpy
+from .types import DALIDataType, DALIImageType, Library, to_numpy
 
 _PADDING = "memory is taken from pools that grow as needed"
 _ALLOWED = (
@@ -43,6 +43,10 @@ class ImageDecoder(Operator, abstract=True):
     jpeg_fancy_upsampling: Annotated[
         bool, Arg("interpolate chroma on the GPU as the CPU always does, instead of repeating it")
     ] = False
+    parity: Annotated[
+        Library,
+        Arg("whose pictures: torchvision, opencv and pillow interpolate chroma everywhere, DALI not on a GPU"),
+    ] = "dali"
     jpeg_decoder: Annotated[
         Literal["auto", "nvjpeg"],
         Arg("on a GPU: auto takes our CUDA decoder for what it can, nvjpeg leaves it out"),
@@ -68,6 +72,12 @@ class ImageDecoder(Operator, abstract=True):
         if self.dtype not in _ALLOWED:
             names = ", ".join(t.name for t in _ALLOWED)
             raise SpecError(f"dtype {self.dtype.name} is not one that images decode to; allowed: {names}")
+        foreign = {"pillow": (DALIImageType.GRAY, DALIImageType.YCbCr)}.get(self.parity, (DALIImageType.YCbCr,))
+        if self.parity != "dali" and self.output_type in foreign:
+            raise SpecError(
+                f"parity: {self.parity} has {self.output_type.name} from RGB: decode as RGB, then use "
+                "color_space_conversion with the same parity"
+            )
 
     def infer(self, *specs: Spec) -> Spec:
         check_encoded(specs[0])
@@ -82,7 +92,7 @@ class ImageDecoder(Operator, abstract=True):
             to_numpy(self.dtype),
             self.adjust_orientation,
             self.use_fast_idct,
-            self.jpeg_fancy_upsampling,
+            self.jpeg_fancy_upsampling or self.parity != "dali",
             self.max_pixels,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.color import ColorSpaceConversion
 from dali_run.ops.context import Context
 from dali_run.ops.crop_mirror_normalize import CropMirrorNormalize
+from dali_run.ops.decoders import Image
 from dali_run.ops.errors import SpecError
 from dali_run.ops.fused import ResizeCropMirrorNormalize
 from dali_run.ops.random_resized_crop import RandomResizedCrop
@@ -256,3 +258,28 @@ def test_joined_with_crop_mirror_normalize(library: str) -> None:
     got = joined.cpu(Context(joined, "cpu", batch.samples), batch)
     np.testing.assert_array_equal(got.sample(0), want.sample(0))
     assert resize.runs_in() == ("cpu",)
+
+
+@pytest.mark.parametrize("library", ["torchvision", "opencv", "pillow"])
+def test_decoders_interpolate_chroma(library: Any) -> None:
+    assert Image(parity=library).rules.fancy_upsampling
+    assert not Image().rules.fancy_upsampling
+    with pytest.raises(SpecError, match="decode as RGB, then use color_space_conversion"):
+        Image(parity=library, output_type=DALIImageType.YCbCr).check()
+    gray = Image(parity=library, output_type=DALIImageType.GRAY)
+    if library == "pillow":
+        with pytest.raises(SpecError, match="has GRAY from RGB"):
+            gray.check()
+    else:
+        gray.check()  # the Y plane of a JPEG, as both libraries give it
+
+
+def test_decoded_jpegs_are_those_of_pillow_and_opencv(imagenet: list[Path]) -> None:
+    files = [p.read_bytes() for p in imagenet[::20]]
+    batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
+    op = Image(parity="pillow")
+    out = op.cpu(Context(op, "cpu", batch.samples), batch)
+    for picture, data in zip(out, files, strict=True):
+        np.testing.assert_array_equal(picture, np.asarray(PIL.open(io.BytesIO(data)).convert("RGB")))
+        theirs = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        np.testing.assert_array_equal(picture, theirs[..., ::-1])
