@@ -52,6 +52,27 @@ def calls(scratch: Path) -> int:
     return int(scratch.read_text().split()[0])
 
 
+def descendants(pid: int) -> list[int]:
+    """Its children, and theirs."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == pid:
+            found += [int(folder.name), *descendants(int(folder.name))]
+    return found
+
+
+def alive(pid: int) -> bool:
+    """It runs; a dead one that nobody has asked for does not."""
+    try:
+        return (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
+    except OSError:
+        return False
+
+
 # -- in the worker ----------------------------------------------------------------------------------------------------
 
 

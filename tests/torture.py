@@ -19,10 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from tests import torture_isolation
+from tests.torture_isolation import Row
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = (
@@ -39,18 +41,6 @@ FAMILIES = (
 BEHIND = ("tfrecord_both", "lmdb_keys", "webdataset", "recordio")
 """Jobs that are also killed with every write left to another thread."""
 COMMAND = (sys.executable, "-m", "dali_run.cli.main")
-
-
-@dataclass
-class Row:
-    """One line of the table."""
-
-    what: str
-    tried: int
-    bad: list[str]
-
-    def __str__(self) -> str:
-        return f"| {self.what} | {self.tried} | {len(self.bad)} |"
 
 
 # -- the shard protocol -----------------------------------------------------------------------------------------------
@@ -395,6 +385,7 @@ def main() -> int:
         "journals": lambda w: journals(w, 1000 if quick else 100_000),
         "layouts": lambda w: layouts(w, quick),
         "second_jobs": lambda w: second_jobs(w, 3 if quick else 50),
+        "isolation": lambda w: torture_isolation.rows(w, quick),
         "from_outside": lambda w: from_outside(w, 2 if quick else 20),
     }
     chosen = args.only.split(",") if args.only else list(parts)

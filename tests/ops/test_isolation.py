@@ -29,7 +29,7 @@ from dali_run.ops.types import DALIImageType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import faulty_decoder
-from faulty_decoder import faulty
+from faulty_decoder import alive, descendants, faulty
 
 LIMIT = 10**8
 
@@ -44,25 +44,6 @@ def picture(format: str = "PNG", size: tuple[int, int] = (40, 30), mode: str = "
 
 def decode(isolation: Isolation, data: bytes) -> Any:
     return isolation.decode(memoryview(data), probe(memoryview(data)), True, LIMIT)
-
-
-def descendants(pid: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == pid:
-            found += [int(folder.name), *descendants(int(folder.name))]
-    return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
-    except OSError:
-        return False
 
 
 def wait_for(condition: Any) -> None:
