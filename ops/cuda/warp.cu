@@ -59,3 +59,46 @@ __global__ void warp(const In* source, const long long* base, const long long* g
         out[c] = saturate<Out>(upper + (lower - upper) * fy);
     }
 }
+
+enum VolumeGeometry { PRESENT, V_SLICES, V_ROWS, V_COLUMNS, V_CHANNELS, V_DEPTH, V_HEIGHT, V_WIDTH, V_FIELDS };
+
+// Volumes: grid (tiles, samples); `matrices` [N][3][4] map the output's voxel centres (x, y, z, 1) to the input.
+template <typename In, typename Out>
+__global__ void warp_volumes(const In* source, const long long* base, const long long* geometry,
+                             const double* matrices, int linear, int filled, float fill, Out* target,
+                             const long long* out_base) {
+    const int sample = blockIdx.y;
+    geometry += static_cast<long long>(sample) * V_FIELDS;
+    const double* m = matrices + static_cast<long long>(sample) * 12;
+    const int slices = static_cast<int>(geometry[V_SLICES]), rows = static_cast<int>(geometry[V_ROWS]);
+    const int columns = static_cast<int>(geometry[V_COLUMNS]), channels = static_cast<int>(geometry[V_CHANNELS]);
+    const long long height = geometry[V_HEIGHT], width = geometry[V_WIDTH];
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (geometry[PRESENT] == 0 || i >= geometry[V_DEPTH] * height * width) return;
+    const In* volume = source + base[sample];
+    Out* out = target + out_base[sample] + i * channels;
+    const double u = i % width + 0.5, v = i / width % height + 0.5, w = i / (width * height) + 0.5;
+    const double half = linear ? 0.5 : 0.0;
+    const double sx = m[0] * u + m[1] * v + m[2] * w + m[3] - half;
+    const double sy = m[4] * u + m[5] * v + m[6] * w + m[7] - half;
+    const double sz = m[8] * u + m[9] * v + m[10] * w + m[11] - half;
+    const int x = cell(sx, columns), y = cell(sy, rows), z = cell(sz, slices);
+    // Far outside every corner is the same; the weights then count for nothing.
+    const float fx = linear ? static_cast<float>(fmin(fmax(sx - x, 0.0), 1.0)) : 0.0f;
+    const float fy = linear ? static_cast<float>(fmin(fmax(sy - y, 0.0), 1.0)) : 0.0f;
+    const float fz = linear ? static_cast<float>(fmin(fmax(sz - z, 0.0), 1.0)) : 0.0f;
+    for (int c = 0; c < channels; ++c) {
+        float value = 0.0f;
+        for (int corner = 0; corner < (linear ? 8 : 1); ++corner) {
+            const int a = x + (corner & 1), b = y + (corner >> 1 & 1), d = z + (corner >> 2);
+            const bool outside = filled && (a < 0 || b < 0 || d < 0 || a >= columns || b >= rows || d >= slices);
+            const long long line = static_cast<long long>(clamp(d, slices)) * rows + clamp(b, rows);
+            const float one =
+                outside ? fill : static_cast<float>(plain(volume[(line * columns + clamp(a, columns)) * channels + c]));
+            const float weight = (corner & 1 ? fx : 1.0f - fx) * (corner & 2 ? fy : 1.0f - fy) *
+                                 (corner & 4 ? fz : 1.0f - fz);
+            value += one * weight;
+        }
+        out[c] = saturate<Out>(value);
+    }
+}

@@ -31,6 +31,29 @@ def cases():
             for name in ("INTERP_LINEAR", "INTERP_NN"):
                 yield ("warp_affine", {"matrix": matrix, "interp_type": name, **fill}, "HWC", "uint8", SHAPES[0])
         yield ("warp_affine", {"matrix": matrix, "inverse_map": False, "size": [25, 33]}, "HWC", "uint8", SHAPES[0])
+    volume = (5, 8, 7, 2)
+    for axis in ([0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [2.0, 0.0, 0.0], [1.0, 2.0, 3.0]):
+        for angle in (0.0, 30.0, 45.0, 90.0, -100.0):
+            yield ("rotate", {"axis": axis, "angle": angle, "fill_value": 42}, "DHWC", "uint8", volume)
+        yield ("rotate", {"axis": axis, "angle": 50.0}, "DHWC", "uint8", volume)
+        yield ("rotate", {"axis": axis, "angle": 20.0, "keep_size": True, "fill_value": 0}, "DHWC", "float32", volume)
+        yield (
+            "rotate",
+            {"axis": axis, "angle": 33.3, "interp_type": "INTERP_NN", "fill_value": 1},
+            "DHWC",
+            "uint8",
+            volume,
+        )
+    matrix = [0.9, -0.3, 0.1, 2, 0.2, 1.1, 0.2, -1.5, 0.1, -0.1, 0.8, 0.6]
+    for fill in ({}, {"fill_value": 9}):
+        yield ("warp_affine", {"matrix": matrix, **fill}, "DHWC", "uint8", volume)
+        yield (
+            "warp_affine",
+            {"matrix": matrix, "inverse_map": False, "size": [6, 9, 5], **fill},
+            "DHWC",
+            "uint8",
+            volume,
+        )
 
 
 def source(seed, dtype, shape):

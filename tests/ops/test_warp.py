@@ -133,8 +133,27 @@ def test_refused_before_anything_runs() -> None:
         operator("warp_affine", matrix=[1, 0, 0])
     with pytest.raises(SpecError, match="needs a matrix"):
         WarpAffine().infer(Spec((4, 4, 3), None, "HWC"))
-    with pytest.raises(SpecError, match="volumes"):
+    with pytest.raises(SpecError, match="the axis to turn around"):
         Rotate(angle=1.0).infer(Spec((4, 4, 4, 3), None, "DHWC"))
+    with pytest.raises(SpecError, match="depth, height, width"):
+        Rotate(angle=1.0, axis=(0, 0, 1), size=(3, 3)).infer(Spec((4, 4, 4, 3), None, "DHWC"))
+    with pytest.raises(SpecError, match="3 x 4 values here, got 6"):
+        WarpAffine(matrix=(1, 0, 0, 0, 1, 0)).infer(Spec((4, 4, 4, 3), None, "DHWC"))
+
+
+def test_a_volume_turned_around_z_is_its_slices_turned() -> None:
+    volume = source(1, "uint8", [3, 6, 8, 2])
+    turned, _ = apply(operator("rotate", angle=-40.0, axis=[0, 0, 2], fill_value=5), batch_of([volume], "DHWC"))
+    slices, _ = apply(operator("rotate", angle=40.0, fill_value=5), batch_of([volume], "FHWC"))
+    assert turned.shapes.tolist() == slices.shapes.tolist()
+    assert np.abs(turned.sample(0).astype(int) - slices.sample(0)).max() <= 1
+
+
+def test_an_axis_without_direction_is_rejected() -> None:
+    volumes = batch_of([source(1, "uint8", [3, 3, 3, 1])] * 2, "DHWC")
+    axes = batch_of([np.array([0, 0, 0], np.float32), np.array([0, 0, 1], np.float32)])
+    _, rejects = apply(operator("rotate", ("axis",), angle=90.0), volumes, args={"axis": axes})
+    assert [(r.slot, r.code) for r in rejects] == [(0, "bad_argument")]
 
 
 GPU = [
@@ -142,11 +161,16 @@ GPU = [
     ("rotate", {"angle": -120.0}, "float32"),
     ("rotate", {"angle": 45.0, "interp_type": DALIInterpType.INTERP_NN, "fill_value": 4}, "uint8"),
     ("warp_affine", {"matrix": [0.9, -0.3, 4, 0.2, 1.1, -2.5], "size": [9, 7], "dtype": "FLOAT"}, "uint8"),
+    ("rotate", {"angle": 33.0, "axis": [1, 2, 3], "fill_value": 4}, "uint8"),
+    ("rotate", {"angle": 70.0, "axis": [1, 2, 3], "interp_type": DALIInterpType.INTERP_NN}, "uint8"),
+    ("warp_affine", {"matrix": [0.9, -0.3, 0.1, 2, 0.2, 1.1, 0.2, -1.5, 0.1, -0.1, 0.8, 0.6]}, "float32"),
 ]
 
 
 def compare(name: str, arguments: dict[str, Any], dtype: str, lane: Any, there: Any, back: Any) -> None:
-    images = batch_of([source(k, dtype, [6 + 3 * k, 14 - k, 3]) for k in range(3)], "HWC")
+    volumes = "axis" in arguments or len(arguments.get("matrix", ())) == 12
+    depth, layout = ([4], "DHWC") if volumes else ([], "HWC")
+    images = batch_of([source(k, dtype, [*depth, 6 + 3 * k, 14 - k, 3]) for k in range(3)], layout)
     op = operator(name, **arguments)
     expected, _ = apply(op, images)
     got, rejects = apply(op, there(images), lane=lane)
