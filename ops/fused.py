@@ -59,12 +59,7 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
         return result
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
-        wanted = sampling(ctx, self, images.shapes.astype(np.int64), images.dtype)
-        out = Batch.allocate(ctx.empty, wanted.shapes, wanted.dtype, wanted.layout, images.samples)
-        affine = self.normalize.affine(part(ctx, self.normalize, NORMALIZE))
-        factors = np.stack([affine.mean, affine.mul, affine.add], axis=2)
-        run(ctx, wanted.plan, images, 0, out, Finish(factors, _strides(wanted.shapes, wanted.layout)))
-        return out
+        return sampled(ctx, self, images, sampling(ctx, self, images.shapes.astype(np.int64), images.dtype))
 
     gpu = cpu
 
@@ -105,6 +100,18 @@ def sampling(ctx: Context, op: Resampling | ResizeCropMirrorNormalize, shapes: I
     results = bounded(ctx, plan, np.concatenate([plan.shape, shapes[:, 2:]], axis=1), shapes, 0)
     result = dtype if op.dtype is None else to_numpy(op.dtype)
     return Sampling(replace(plan, shape=results[:, :2]), results.astype(np.int32), result, "HWC")
+
+
+def sampled(ctx: Context, op: Resampling | ResizeCropMirrorNormalize, images: Batch, wanted: Sampling) -> Batch:
+    """``images`` resampled by ``op`` as `sampling` planned it."""
+    out = Batch.allocate(ctx.empty, wanted.shapes, wanted.dtype, wanted.layout, images.samples)
+    finish = None
+    if isinstance(op, ResizeCropMirrorNormalize):
+        affine = op.normalize.affine(part(ctx, op.normalize, NORMALIZE))
+        factors = np.stack([affine.mean, affine.mul, affine.add], axis=2)
+        finish = Finish(factors, _strides(wanted.shapes, wanted.layout))
+    run(ctx, wanted.plan, images, 0, out, finish)
+    return out
 
 
 def part(ctx: Context, op: Operator, prefix: str) -> Context:

@@ -1,4 +1,5 @@
-"""Decode and resize on a GPU as one operator: planes go through the resampling kernel without a picture between."""
+"""Decode and resize as one operator: on a GPU, planes go through the resampling kernel without a picture between; on a
+CPU, pixels that the result does not show are not made."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
+from . import host_decode
 from .base import Arg, Operator, Spec, outputs_of
-from .batch import I64, Batch
+from .batch import I32, I64, Batch
 from .context import Context
 from .decoders import Image, ImageCrop, ImageDecoder, ImageRandomCrop
-from .fused import ResizeCropMirrorNormalize, Sampling, part, sampling
+from .fused import ResizeCropMirrorNormalize, Sampling, part, sampled, sampling
 from .random_resized_crop import RandomResizedCrop
+from .resample import Plan
 from .resize import Resampling, Resize, ResizeCropMirror
 from .types import DALIDataType, DALIImageType, to_numpy
 
@@ -39,14 +42,19 @@ def can_decode_into(decode: Operator, then: Operator) -> bool:
     return plain and not (isinstance(then, Resize) and then.save_attrs) and not (then.random and decode.random)
 
 
+def shows_a_part(then: Operator) -> bool:
+    """Whether the result of ``then`` may show a part of the image only."""
+    return not isinstance(then, Resize) or then.given("roi_start")
+
+
 def _our_kernels(decode: ImageDecoder) -> bool:
     wanted = decode.output_type in (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY)
     return wanted and decode.dtype is DALIDataType.UINT8 and decode.jpeg_decoder == "auto"
 
 
 class DecodeResize(Operator, name="_fused.decode_resize"):
-    """A decoder, a resampling operator and perhaps crop_mirror_normalize; equal to them, one after the other, up to
-    one level. Only blocks that the result shows go through the inverse DCT."""
+    """A decoder, a resampling operator and perhaps crop_mirror_normalize; equal to them, one after the other, on a GPU
+    up to one level. Only blocks that the result shows go through the inverse DCT."""
 
     bound = Resampling.bound
 
@@ -56,6 +64,23 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
     def infer(self, *specs: Spec) -> Spec:
         result: Spec = self.resize.infer(self.decode.infer(*specs))
         return result
+
+    def cpu(self, ctx: Context, encoded: Batch) -> Batch:
+        decode: ImageDecoder = self.decode
+        first, second = part(ctx, decode, DECODE), replace(part(ctx, self.resize, RESIZE), rejects=[])
+        planned: list[Sampling] = []
+
+        def needed(shapes: I32) -> I64:
+            planned.append(sampling(second, self.resize, shapes.astype(np.int64), np.dtype(np.uint8)))
+            return source_windows(planned[0].plan, shapes[:, :2].astype(np.int64))
+
+        decoded = host_decode.decode(first, encoded, decode.rules, decode.cuts(first), needed)
+        if not planned:
+            needed(decoded.shapes)
+        for reject in second.rejects:  # an image is reported for what is wrong with the image first
+            if all(r.slot != reject.slot for r in ctx.rejects):
+                ctx.rejects.append(reject)
+        return sampled(second, self.resize, decoded, planned[0])
 
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
         from .cuda_decode import OUTPUT_TYPES, cuda_decoder, takes
@@ -115,6 +140,22 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         decoded = self.decode.mixed(part(ctx, self.decode, DECODE), encoded)
         (result,) = outputs_of(self.resize.gpu(replace(part(ctx, self.resize, RESIZE), stage="gpu"), decoded))
         return result
+
+
+def source_windows(plan: Plan, extents: I64) -> I64:
+    """The pixels of images of ``extents`` [N, 2] that the outputs of a plan are made of, and a few more: int64[N, 4],
+    y0, x0, y1, x1."""
+    scale = (plan.hi.astype(np.float64) - plan.lo) / np.maximum(plan.size, 1)
+    ends = np.stack([plan.lo + plan.anchor * scale, plan.lo + (plan.anchor + plan.shape) * scale])
+    # A filter is never wider than the image; where it reaches beyond, it reads as many pixels from the edge on.
+    margin = np.ceil(np.maximum(plan.support, 1)) + 2
+    begin = np.minimum(np.floor(ends.min(axis=0) - margin), extents - margin)
+    end = np.maximum(np.ceil(ends.max(axis=0) + margin), margin)
+    if plan.domain is not None:
+        begin, end = np.zeros_like(begin), extents.astype(np.float64)
+    regions = np.concatenate([begin, end], axis=1)
+    seen = (plan.shape > 0).all(axis=1, keepdims=True)
+    return np.where(seen, np.clip(regions, 0, np.tile(extents, 2)), 0).astype(np.int64)
 
 
 def _some(ctx: Context, which: I64) -> Context:

@@ -37,6 +37,9 @@ class Rules:
 Windows = Callable[[I64, I64], tuple[I64, I64]]
 """Heights and widths, int64[N], to anchors (y, x) and shapes (h, w), int64[N, 2]; rejects what it cannot cut."""
 
+Needed = Callable[[I32], I64]
+"""Shapes of the decoded images [N, 3] to the pixels of them that are looked at, [N, 4]: y0, x0, y1, x1."""
+
 
 @dataclass(slots=True)
 class Headers:
@@ -152,8 +155,11 @@ def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> 
     return shapes
 
 
-def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Batch:
-    """The images of ``batch`` (1-D uint8) as HWC, or what ``windows`` cut out of them."""
+def decode(
+    ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, needed: Needed | None = None
+) -> Batch:
+    """The images of ``batch`` (1-D uint8) as HWC, or what ``windows`` cut out of them. Only the pixels that are
+    ``needed`` are sure to be decoded; damage is found wherever it is."""
     headers = read_headers(ctx, batch, rules)
     others = decode_others(ctx, batch, headers, rules)
     anchors = None
@@ -162,7 +168,8 @@ def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = N
         anchors, sizes = cut(ctx, headers, windows)
         heights, widths = sizes[:, 0], sizes[:, 1]
     out = Batch.allocate(ctx.empty, output_shapes(headers, rules, heights, widths), rules.dtype, "HWC", batch.samples)
-    for i in np.flatnonzero(headers.good).tolist():
+    done = _baseline(batch, headers, rules, anchors, out, needed)
+    for i in np.flatnonzero(headers.good & ~done).tolist():
         anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
         if i in others:
             out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])
@@ -174,6 +181,40 @@ def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = N
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
     return out
+
+
+def _baseline(
+    batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, out: Batch, needed: Needed | None
+) -> npt.NDArray[np.bool_]:
+    """Decode what our own decoder takes; which images of ``out`` are there now, [N]."""
+    from . import jpeg_header
+
+    done = np.zeros(len(batch), np.bool_)
+    plain = rules.dtype == np.uint8 and rules.output_type is not DALIImageType.YCbCr and not rules.fast_idct
+    which = np.flatnonzero(headers.good & (headers.jpeg["status"] == jpeg_header.OK) & (headers.orientation == 1))
+    if not plain or not len(which):
+        return done
+    from . import jpeg_baseline_cpu
+
+    kernels: Any = jpeg_baseline_cpu
+    shapes = out.shapes.astype(np.int64)
+    corner = np.zeros((len(batch), 2), np.int64) if anchors is None else anchors
+    regions = np.concatenate([np.zeros_like(corner), shapes[:, :2]], axis=1)
+    if needed is not None:
+        regions = np.clip(needed(out.shapes), 0, regions[:, [2, 3, 2, 3]])
+    regions[:, :2] += corner
+    regions[:, 2:] += corner
+    pitches = shapes[:, 1] * shapes[:, 2]
+    origins = out.offsets - corner[:, 0] * pitches - corner[:, 1] * shapes[:, 2]
+    status = np.empty(len(which), np.int32)
+    encoded = batch.data.view()
+    encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
+    kernels.decode_images(
+        encoded, batch.offsets[which], batch.shapes[which, 0].astype(np.int64), headers.jpeg[which], regions[which],
+        shapes[which, 2], rules.output_type is DALIImageType.BGR, out.data, origins[which], pitches[which], status,
+    )  # fmt: skip
+    done[which] = status == kernels.DONE
+    return done
 
 
 def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:

@@ -1,7 +1,8 @@
 """Fuse: join chains of nodes into one kernel where the result is the same within the operators' stated bounds.
 
 resize, crop_mirror_normalize              only the window that stays is resampled, straight into its final form
-decoder, resize [, crop_mirror_normalize]  on a GPU: the decoder's planes are resampled without a picture between
+decoder, resize [, crop_mirror_normalize]  on a GPU, the decoder's planes are resampled without a picture between; on a
+                                           CPU, blocks that the result does not show are not transformed
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 from ..ops.base import Operator
 from ..ops.fused import ResizeCropMirrorNormalize, can_join, joined_arguments
-from ..ops.fused_decode import DecodeResize, can_decode_into, decoder_arguments
+from ..ops.fused_decode import DecodeResize, can_decode_into, decoder_arguments, shows_a_part
 from .graph import Edge, Graph, Node
 from .place import Target
 from .prune import renumber
@@ -21,7 +22,7 @@ Joined = tuple[Operator, dict[str, Edge]]
 
 def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
     """The graph with chains joined, what was joined (for people), and the node whose seed each new node has."""
-    rules = (_resize_and_normalize, _decode_and_resize) if target.device == "gpu" else (_resize_and_normalize,)
+    rules = (_resize_and_normalize,) if target.device == "null" else (_resize_and_normalize, _decode_and_resize)
     nodes = {n.id: n for n in graph.nodes}
     seeds = {n.id: n.id for n in graph.nodes}
     for join in rules:
@@ -61,7 +62,9 @@ def _resize_and_normalize(before: Node, node: Node) -> Joined | None:
 
 
 def _decode_and_resize(before: Node, node: Node) -> Joined | None:
-    if before.stage != "mixed" or not can_decode_into(before.op, node.op):
+    if before.stage == "gpu" or not can_decode_into(before.op, node.op):
+        return None
+    if before.stage == "cpu" and not shows_a_part(node.op):
         return None
     args = decoder_arguments(before.args, node.args)
     return DecodeResize(decode=before.op, resize=node.op, per_sample=frozenset(args)), args
