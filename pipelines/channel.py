@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
-from typing import Generic, TypeVar
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -14,8 +14,14 @@ class Closed(Exception):  # noqa: N818  # an end, not an error
     """The channel was closed and is empty, or the run was stopped."""
 
 
+_END: Any = object()
+
+
 class Channel(Generic[T]):
-    """First in, first out, at most ``depth`` items."""
+    """First in, first out, at most ``depth`` items.
+
+    Items go one way, permits to put one the other; both queues are of those that wake a thread at the least cost.
+    """
 
     def __init__(self, name: str, depth: int) -> None:
         self.name = name
@@ -27,48 +33,50 @@ class Channel(Generic[T]):
         self.passed = 0
         self.occupancy = 0
         """Sum of the items found at every put; over ``passed``, the mean fill."""
-        self._items: deque[T] = deque()
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._closed = False
+        self._items: SimpleQueue[T] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
         self._stopped = False
+        for _ in range(depth):
+            self._room.put(None)
 
     def put(self, item: T) -> None:
         """Append ``item``, waiting for room. Raises Closed when the run was stopped."""
-        with self._changed:
-            if len(self._items) >= self.depth:
-                began = time.perf_counter()
-                self._changed.wait_for(lambda: self._stopped or len(self._items) < self.depth)
-                self.waited_full += time.perf_counter() - began
-            if self._stopped:
-                raise Closed
-            self.occupancy += len(self._items)
-            self.passed += 1
-            self._items.append(item)
-            self._changed.notify_all()
+        try:
+            self._room.get_nowait()
+        except Empty:
+            began = time.perf_counter()
+            self._room.get()
+            self.waited_full += time.perf_counter() - began
+        if self._stopped:
+            self._room.put(None)  # for the next one who waits
+            raise Closed
+        self.occupancy += self._items.qsize()
+        self.passed += 1
+        self._items.put(item)
 
     def get(self) -> T:
         """The oldest item, waiting for one. Raises Closed at the end, or when the run was stopped."""
-        with self._changed:
-            if not self._items:
-                began = time.perf_counter()
-                self._changed.wait_for(lambda: self._stopped or self._closed or bool(self._items))
-                self.waited_empty += time.perf_counter() - began
-            if self._stopped or not self._items:
-                raise Closed
-            item = self._items.popleft()
-            self._changed.notify_all()
-            return item
+        try:
+            item = self._items.get_nowait()
+        except Empty:
+            began = time.perf_counter()
+            item = self._items.get()
+            self.waited_empty += time.perf_counter() - began
+        if item is _END or self._stopped:
+            self._items.put(_END)  # for the next one who waits
+            raise Closed
+        self._room.put(None)
+        return item
 
     def close(self) -> None:
         """No more items will come; what is in the channel can still be taken."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._items.put(_END)
 
     def stop(self) -> None:
         """Wake everybody with Closed, at once."""
-        with self._changed:
-            self._stopped = True
-            self._items.clear()
-            self._changed.notify_all()
+        self._stopped = True
+        with suppress(Empty):
+            while True:
+                self._items.get_nowait()
+        self._items.put(_END)
+        self._room.put(None)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +31,7 @@ from .chunks import Chunks
 from .compile import Plan
 from .graph import Edge, Node
 from .place import Target
+from .pool import Pool
 from .run_nodes import Dropped, Env, Run, cut, drop, finish_late, guarded, merge
 from .schedule import Step
 from .stats import Stats
@@ -115,7 +116,15 @@ class Options:
     decode_timeout: float = TIMEOUT
     """Seconds of CPU time that one of those may take for an image."""
     inline: bool = False
-    """Compute a graph of nothing but numbers in the thread that asks: it takes less than handing it to another."""
+    """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""
+
+
+_QUICK, _PROMPT = 5e-4, 2e-3
+"""Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
+thread costs 10 to 50 us, and with Python's one lock, what takes so little hardly runs beside the thread that waits."""
+
+_PATIENCE = 4
+"""Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""
 
 
 def is_light(plan: Plan) -> bool:
@@ -140,7 +149,7 @@ class Engine:
         self.stats = stats or Stats()
         self._schedule = schedule
         self._error: BaseException | None = None
-        self._pool = ThreadPoolExecutor(options.num_threads, thread_name_prefix="worker")
+        self._pool = Pool(options.num_threads, "worker")
         self.isolation = isolated(options.isolation, options.decode_timeout, self._fell_back)
         self._free_lanes: list[Channel[Any]] = []
         self._devices = len(plan.target.indices)
@@ -156,24 +165,27 @@ class Engine:
         wanted = set(plan.graph.outputs.values())
         self._wanted: dict[str, set[Edge]] = {}
         """What is needed after every step."""
+        self._named = [(self.name_of(s), s) for s in plan.steps]
         for step in reversed(plan.steps):
             self._wanted[self.name_of(step)] = wanted
             wanted = wanted | set(step.needs)
         self._threads: list[threading.Thread] = []
         self._started = False
-        self.inline = options.inline and is_light(plan)
-        """Batches are computed in the caller's thread."""
-        self._inline_number = 0
+        self._light = is_light(plan)
+        self.inline = options.inline and all(s.kind != "device" for s in plan.steps)
+        """Batches are computed in the caller's thread, so far."""
+        self._slow = 0
+        """Batches that took too long for that, less those that did not."""
+        self._number = 0
+        """Of the first batch that the threads make."""
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the threads; iterating does it by itself."""
-        if self._started:
+        if self._started or self.inline:
             return
         self._started = True
-        if self.inline:
-            return
         lanes = {i: self._open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if lanes:
             # The launching thread lets go of the GIL hundreds of times a batch; with Python's 5 ms, readers' threads
@@ -289,9 +301,11 @@ class Engine:
 
     def __next__(self) -> Iteration:
         """The next finished batch. Raises StopIteration at the end of the schedule, or what ended the run."""
-        self.start()
         if self.inline:
-            return self._finish(self._run_inline())
+            iteration = self._run_inline()
+            if iteration is not None:
+                return self._finish(iteration)
+        self.start()
         try:
             iteration = self._taken(self.delivery)
         except Closed:
@@ -321,7 +335,7 @@ class Engine:
         return f"{self.plan.steps.index(step):02d}:{step.name}"
 
     def _scheduled(self) -> Iterator[Iteration]:
-        for number, request in enumerate(self._schedule):
+        for number, request in enumerate(self._schedule, self._number):
             samples, per_reader = self.feed.samples(request)
             yield Iteration(number, request, samples, per_reader, samples)
 
@@ -390,14 +404,26 @@ class Engine:
         self._forget(it, step)
         self.stats.busy(name, time.perf_counter() - began)
 
-    def _run_inline(self) -> Iteration:
-        """The next batch, computed by the caller."""
+    def _run_inline(self) -> Iteration | None:
+        """The next batch, computed by the caller; None where threads should do it from now on."""
         request = next(self._schedule)
+        if not self._light and (request.n > _CHUNK or self._slow > _PATIENCE):
+            self._schedule = chain((request,), self._schedule)
+            self.inline = False
+            return None
+        began, worked = time.perf_counter(), time.thread_time()
         samples, per_reader = self.feed.samples(request)
-        it = Iteration(self._inline_number, request, samples, per_reader, samples)
-        self._inline_number += 1
-        for i, step in enumerate(self.plan.steps):
-            self._whole(it, f"{i:02d}:{step.name}", step, None)
+        it = Iteration(self._number, request, samples, per_reader, samples)
+        self._number += 1
+        for name, step in self._named:
+            if step.kind == "whole":
+                self._whole(it, name, step, None)
+            else:
+                run = self._run(it, observe=self._observer("caller", it.number))
+                env = {e: it.env[e] for e in step.needs}
+                self._join_chunks(name, step, it, [(guarded(step.nodes, env, run, step.gives, self._raised), run)])
+        slow = time.thread_time() - worked > _QUICK or time.perf_counter() - began > _PROMPT
+        self._slow += 1 if slow else -(self._slow > 0)
         return it
 
     def _feeds_device(self, step: Step) -> bool:
@@ -420,7 +446,7 @@ class Engine:
             if len(lows) > 1:
                 part = part.take(slice(low, low + _CHUNK))
                 here = cut(env, int(part.slot[0]), int(part.slot[-1]) + 1)
-            self._pool.submit(self._chunk, name, step, it, it.chunks, k, here, part)
+            self._pool.do(self._chunk, name, step, it, it.chunks, k, here, part)
 
     def _chunk(
         self, name: str, step: Step, it: Iteration, chunks: Chunks[tuple[Env, Run]], k: int, env: Env, samples: Samples

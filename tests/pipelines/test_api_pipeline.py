@@ -451,14 +451,14 @@ def test_dropped_pipelines_stop(root: str) -> None:
         return set(threading.enumerate())
 
     before = alive()
-    pipe = reading(root)
+    pipe = reading(root, batch_size=16)  # more than the caller makes by itself
     pipe.run()
     assert alive() - before
     del pipe
     gc.collect()
     assert not alive() - before
 
-    pipe = reading(root)
+    pipe = reading(root, batch_size=16)
     pipe.run()
     pipe.close()
     pipe.close()

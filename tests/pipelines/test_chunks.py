@@ -13,6 +13,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError
 from dali_run.ops.types import DALIDataType
+from dali_run.pipelines import execute
 from dali_run.pipelines.chunks import Chunks
 from dali_run.pipelines.compile import compile_graph
 from dali_run.pipelines.execute import Engine, Options, Request, segments
@@ -89,7 +90,7 @@ class Length(Operator, name="_test.length"):
         return data
 
 
-def engine(threads: int) -> Engine:
+def engine(threads: int, batch: int = 32, **options: Any) -> Engine:
     class Feed:
         states: ClassVar[dict[int, Any]] = {}
 
@@ -103,8 +104,8 @@ def engine(threads: int) -> Engine:
     (data,) = builder.add("random.uniform", [], {"shape": (100,)})
     (out,) = builder.add(Length, [*builder.add("cast", [data], {"dtype": "UINT8"})], {})
     plan = compile_graph(builder.build({"out": out}), Target("cpu"))
-    requests = iter([Request(at, 32) for at in range(0, 10**6, 32)])
-    return Engine(plan, Feed(), requests, Options(num_threads=threads))
+    requests = iter([Request(at, batch) for at in range(0, 10**5, batch)])
+    return Engine(plan, Feed(), requests, Options(num_threads=threads, **options))
 
 
 def test_stop_does_not_wait_for_chunks_that_nobody_has_begun() -> None:
@@ -130,5 +131,42 @@ def test_batches_before_a_failure_come_first() -> None:
         assert [next(running).request.start for _ in range(3)] == [0, 32, 64]
         with pytest.raises(JobError, match="went away"):
             next(running)
+        with pytest.raises(JobError, match="went away"):
+            next(running)
+
+
+def test_small_batches_are_made_by_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_QUICK", "_PROMPT"):
+        monkeypatch.setattr(execute, limit, 1e9)
+    before = threading.active_count()
+    with engine(2, batch=4, inline=True) as running:
+        Gate.opened.set()
+        assert [next(running).request.start for _ in range(20)] == list(range(0, 80, 4))
+        assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("limit", ["_QUICK", "_PROMPT"])
+def test_threads_take_over_where_batches_take_long(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, limit, -1.0)
+    with engine(2, batch=4, inline=True) as running:
+        Gate.opened.set()
+        found = [next(running) for _ in range(20)]
+        assert not running.inline
+    assert [it.request.start for it in found] == list(range(0, 80, 4))
+    assert [it.number for it in found] == list(range(20))
+    assert all(it.samples.position.tolist() == list(range(4 * k, 4 * k + 4)) for k, it in enumerate(found))
+
+
+def test_a_batch_of_several_chunks_goes_to_the_threads() -> None:
+    with engine(2, batch=32, inline=True) as running:
+        Gate.opened.set()
+        assert [next(running).request.start for _ in range(2)] == [0, 32]
+        assert not running.inline
+
+
+def test_what_fails_in_the_caller_s_thread_is_raised_there() -> None:
+    with engine(2, batch=8, inline=True) as running:
+        Gate.opened.set()
+        assert [next(running).request.start for _ in range(12)] == list(range(0, 96, 8))
         with pytest.raises(JobError, match="went away"):
             next(running)
