@@ -125,7 +125,7 @@ class Lane:
         device = cupy.empty(hi - lo, batch.dtype)
         if hi > lo:
             source = host if is_pinned(host) else self._stage(host)
-            device.data.copy_from_host_async(source.ctypes.data, host.nbytes, self.stream)
+            self.copy_in(device.data.ptr, source)
             self._in_flight.append(source)
         return batch.replace(data=device, offsets=batch.offsets - lo)
 
@@ -170,8 +170,8 @@ class Lane:
         """Where a device array begins."""
         return int(array.data.ptr)
 
-    def copy_in(self, address: int, host: U8) -> None:
-        """Copy what lies in memory of `pinned` to the device, asynchronously."""
+    def copy_in(self, address: int, host: npt.NDArray[Any]) -> None:
+        """Copy page-locked memory to the device, asynchronously: it must hold until the lane is synchronised."""
         import cupy
 
         runtime = cupy.cuda.runtime

@@ -30,6 +30,7 @@ template <typename... A> void call(void (*kernel)(A...), void *const *p) {
 static void body(const void *p) { call(&KERNEL, static_cast<void *const *>(p)); }
 extern "C" void launch(int width, int height, int threads, void *const *p) {
     emulator::run(body, 0, threads, p);
+    emulator::grid_size = {(unsigned)width, (unsigned)height, 1};
     for (int y = 0; y < height; ++y)
         for (int x = 0; x < width; ++x) {
             emulator::block_index = {(unsigned)x, (unsigned)y, 0};
@@ -39,15 +40,20 @@ extern "C" void launch(int width, int height, int threads, void *const *p) {
 """
 
 
-@cache
 def _compiled(source: str, kernel: str) -> Any:
+    return compiled(f'#include "{SOURCES / source}"', kernel)
+
+
+@cache
+def compiled(source: str, kernel: str) -> Any:
+    """``launch(width, height, threads, arguments)`` for a kernel of CUDA text; arguments by address."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++ to run the CUDA sources on the CPU")
     folder = Path(tempfile.mkdtemp(prefix="emulated-lane-"))
     text, library = folder / "kernel.cpp", folder / "kernel.so"
-    text.write_text(f'#include "{EMULATOR}"\n#include "{SOURCES / source}"\n{_CALL.replace("KERNEL", kernel)}')
-    flags = ["-O1", "-std=c++17", "-fPIC", "-shared", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off"]
+    text.write_text(f'#include "{EMULATOR}"\n{source}\n{_CALL.replace("KERNEL", kernel)}')
+    flags = [f"-I{SOURCES}", "-O1", "-std=c++17", "-fPIC", "-shared", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off"]
     done = subprocess.run([compiler, *flags, "-o", library, text], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(library)).launch

@@ -1,0 +1,241 @@
+"""What the host does for each batch of a GPU job, and how many images a second that allows, without a GPU.
+
+    python benchmarks/host_planning.py FOLDER [--jobs val,train,decode] [--batches 64,256,512,1024]
+        [--sources files,tfrecord] [--seconds 2] [--json out.json]
+
+The graphs of configs/imagenet_val.yaml and imagenet_train.yaml (and decoding alone) run through the engine on a
+stand-in for CuPy whose copies and launches do nothing. CPU time of the launching thread per batch, in ms:
+
+    headers   walking the JPEG headers
+    planning  windows, sizes, filters, tables: what the kernels are told
+    uploads   packing and enqueueing copies      (CuPy's own part is missing: about 3 us a call)
+    launches  enqueueing kernels                 (likewise)
+    engine    the rest: contexts, batches, statistics
+
+`ceiling` is what one launching thread could launch if it had a core and the GIL for itself; `reading` is the CPU time
+of all other threads per batch; `images/s` is what came through on this machine's cores, all threads together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.ops.fake_cupy import faked
+
+MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
+PHASES = ("headers", "planning", "uploads", "launches", "engine")
+
+
+class Clock:
+    """CPU time of the launching threads by phase; a phase inside another counts for itself alone."""
+
+    def __init__(self) -> None:
+        self.spent = dict.fromkeys(PHASES, 0.0)
+        self._open: list[float] = []
+
+    def wrap(self, owner: Any, name: str, phase: str) -> None:
+        """Count calls of ``owner.name`` as ``phase``."""
+        inner = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if not self._open and phase != "engine":
+                return inner(*args, **kwargs)
+            began = time.thread_time()
+            self._open.append(0.0)
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                taken = time.thread_time() - began
+                self.spent[phase] += taken - self._open.pop()
+                if self._open:
+                    self._open[-1] += taken
+
+        setattr(owner, name, timed)
+
+
+def build(job: str, source: str, root: str) -> Any:
+    """The plan of a job over the data set at ``root``."""
+    from dali_run.pipelines.compile import compile_graph
+    from dali_run.pipelines.graph import GraphBuilder
+    from dali_run.pipelines.place import Target
+    from dali_run.pipelines.registry import load_operators
+
+    load_operators()
+    b = GraphBuilder()
+    shuffle = {"random_shuffle": True, "initial_fill": 4096}
+    if source == "files":
+        x, label = b.add("readers.file", (), {"file_root": root, **shuffle})
+    elif source == "tfrecord":
+        features = {"image": ("fixed", [], "string", ""), "label": ("fixed", [1], "int64", -1)}
+        path = sorted(map(str, Path(root).glob("*.tfrecord")))
+        x, label = b.add("readers.tfrecord", (), {"path": path, "features": features, **shuffle})
+    elif source == "tar":
+        paths = sorted(map(str, Path(root).glob("*.tar")))
+        x, label = b.add("readers.webdataset", (), {"paths": paths, "ext": ["jpg", "cls"], **shuffle})
+    elif source == "lmdb":
+        x, label = b.add("readers.caffe", (), {"path": sorted(map(str, Path(root).glob("*.lmdb"))), **shuffle})
+    else:
+        index = sorted(map(str, Path(root).glob("*.idx")))
+        path = sorted(map(str, Path(root).glob("*.rec")))
+        x, label = b.add("readers.mxnet", (), {"path": path, "index_path": index, **shuffle})
+    if job == "train":
+        (x,) = b.add("decoders.image_random_crop", [x])
+        (x,) = b.add("resize", [x], {"size": [224, 224], "interp_type": "TRIANGULAR"})
+        (mirror,) = b.add("random.coin_flip")
+        arguments = {"mean": MEAN, "std": STD, "mirror": mirror, "dtype": "FLOAT16"}
+        (x,) = b.add("crop_mirror_normalize", [x], arguments)
+    else:
+        (x,) = b.add("decoders.image", [x])
+        if job == "val":
+            (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
+            (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
+    return compile_graph(b.build({"x": x, "label": label}), Target("gpu"), 1)
+
+
+def measure(plan: Any, batch: int, threads: int, lanes: int, seconds: float) -> dict[str, float]:
+    """Milliseconds a batch of ``plan``, by phase."""
+    from dali_run.ops import decoders, device, fused_decode, host_decode
+    from dali_run.pipelines.execute import Engine, Options, Request
+    from dali_run.pipelines.feed import EndlessFeed, Sources
+
+    clock = Clock()
+    originals: list[tuple[Any, str, Any]] = []
+    launched = 0
+
+    class Timed(Engine):
+        """Counts the launching thread's batches."""
+
+        def _launch_whole(self, *args: Any) -> Any:
+            nonlocal launched
+            launched += 1
+            return super()._launch_whole(*args)
+
+    def wrap(owner: Any, phase: str, *names: str) -> None:
+        for name in names:
+            originals.append((owner, name, owner.__dict__[name]))
+            clock.wrap(owner, name, phase)
+
+    wrap(fused_decode.DecodeResize, "planning", "mixed")
+    wrap(decoders.ImageDecoder, "planning", "mixed")
+    wrap(host_decode, "headers", "read_headers")
+    wrap(device.Lane, "uploads", "to_device", "upload", "copy_in", "copy_out", "zero")
+    wrap(device.Lane, "launches", "start", "launch", "launch_text")
+    clock.wrap(Timed, "_launch_whole", "engine")
+    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False)
+    requests = (Request(k * batch, batch) for k in itertools.count())
+    try:
+        with Sources(plan, batch) as sources, Timed(plan, EndlessFeed(sources), requests, options) as engine:
+            for _ in range(3 * lanes):
+                next(engine)
+            before, launched = dict(clock.spent), 0
+            began, cpu, images = time.perf_counter(), time.process_time(), 0
+            while time.perf_counter() - began < seconds:
+                images += len(next(engine).samples)
+            taken, cpu = time.perf_counter() - began, time.process_time() - cpu
+            spent = {k: clock.spent[k] - before[k] for k in PHASES}
+            batches = max(launched, 1)
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+    launching = sum(spent.values())
+    result = {k: 1e3 * v / batches for k, v in spent.items()}
+    result |= {"launching": 1e3 * launching / batches, "reading": 1e3 * (cpu - launching) / batches}
+    return result | {"ceiling": batch * batches / launching, "images_per_second": images / taken}
+
+
+def data_set(source: str, files: list[Path], copies: int, root: Path) -> None:
+    """The files ``copies`` times over, as ``source``."""
+    if source == "files":
+        for i, file in enumerate(files):
+            folder = root / f"{i % 10:03d}"
+            folder.mkdir(exist_ok=True)
+            for k in range(copies):
+                shutil.copyfile(file, folder / f"{k}_{file.stem}.jpg")
+        return
+    contents = [f.read_bytes() for f in files] * copies
+    PACKERS[source](contents, root)
+
+
+def _tfrecord(contents: list[bytes], root: Path) -> None:
+    import struct
+
+    from dali_run.ops.crc32c_cpu import masked_crc32c
+
+    def varint(n: int) -> bytes:
+        out = bytearray()
+        while n >= 128:
+            out.append(n & 127 | 128)
+            n >>= 7
+        return bytes([*out, n])
+
+    def field(number: int, body: bytes) -> bytes:
+        return bytes([number << 3 | 2]) + varint(len(body)) + body
+
+    with (root / "images.tfrecord").open("wb") as out:
+        for i, content in enumerate(contents):
+            features = {b"image": field(1, field(1, content)), b"label": field(3, field(1, varint(i % 10)))}
+            record = field(1, b"".join(field(1, field(1, k) + field(2, v)) for k, v in features.items()))
+            length = struct.pack("<Q", len(record))
+            for part in (length, record):
+                out.write(part + struct.pack("<I", masked_crc32c(part)))
+
+
+def _tar(contents: list[bytes], root: Path) -> None:
+    import io
+    import tarfile
+
+    with tarfile.open(root / "images.tar", "w") as tar:
+        for i, content in enumerate(contents):
+            for name, body in ((f"{i:06d}.jpg", content), (f"{i:06d}.cls", str(i % 10).encode())):
+                info = tarfile.TarInfo(name)
+                info.size = len(body)
+                tar.addfile(info, io.BytesIO(body))
+
+
+PACKERS: dict[str, Callable[[list[bytes], Path], None]] = {"tfrecord": _tfrecord, "tar": _tar}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--jobs", default="val,train", help="of val, train, decode")
+    parser.add_argument("--batches", default="64,256,512,1024")
+    parser.add_argument("--sources", default="files", help=f"of files, {', '.join(PACKERS)}")
+    parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lanes", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    results: dict[str, dict[str, float]] = {}
+    columns = (*PHASES, "launching", "reading")
+    print(f"{'':24}" + "".join(f"{c:>10}" for c in columns) + f"{'ceiling':>12}{'images/s':>12}")
+    with tempfile.TemporaryDirectory() as scratch, faked():
+        for source in args.sources.split(","):
+            root = Path(scratch, source)
+            root.mkdir()
+            data_set(source, sorted(args.folder.iterdir()), args.copies, root)
+            for job in args.jobs.split(","):
+                for batch in map(int, args.batches.split(",")):
+                    found = measure(build(job, source, str(root)), batch, args.threads, args.lanes, args.seconds)
+                    results[f"{job} {source} {batch}"] = found
+                    row = "".join(f"{found[c]:10.3f}" for c in columns)
+                    rates = f"{found['ceiling']:12,.0f}{found['images_per_second']:12,.0f}"
+                    print(f"{job + ' ' + source:18}{batch:6}{row}{rates}", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
