@@ -3,10 +3,10 @@ its own while its memory, open files and threads are sampled.
 
     python benchmarks/memory.py [--seconds 150] [--kinds files,tfrecord,lmdb,tar,python] [--json out.json]
 
-The first third warms up. Of the rest, the median of the second half may exceed that of the first by 2 %, and no
-more files and threads may be there all the time. Memory is what belongs to the process alone (RssAnon): mapped files are the
-page cache's. Jobs decode, resize, encode and write shards; each is done again and again, from reading the spec to the
-manifest. Ends with 1 where something grew.
+The first third warms up. Of the rest, the median of the second half may exceed that of the first by 2 %, and no more
+files and threads may be there all the time. Memory is what belongs to the process alone (RssAnon): mapped files are
+the page cache's. Jobs decode, resize, encode and write shards; each is done again and again, from reading the spec to
+the manifest. Ends with 1 where something grew.
 """
 
 from __future__ import annotations
