@@ -31,7 +31,7 @@ class Flip(Operator, name="flip"):
         layout = known_layout(images, self.layouts)
         plan = whole(images.replace(layout=layout))
         for letter, name in (("W", "horizontal"), ("H", "vertical"), ("D", "depthwise")):
-            if letter in layout:
+            if letter in layout and (name in ctx.args or getattr(self, name)):
                 plan = mirror(plan, layout.index(letter), ctx.arg(name, np.int32) != 0)
         return run(ctx, plan, images)
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from .base import Arg, Operator, Spec
 from .batch import I32, I64, Batch
+from .batch import elements as sizes_of
 from .context import Context
 from .convert import saturate
 from .errors import SpecError
@@ -62,7 +63,7 @@ class Random(Operator, abstract=True):
 
     def cpu(self, ctx: Context, *like: Batch) -> Batch:
         shapes = _shapes(ctx, *like)
-        elements = Elements(ctx, np.prod(shapes, axis=1, dtype=np.int64))
+        elements = Elements(ctx, sizes_of(shapes))
         values = saturate(self.draw(ctx, elements), to_numpy(self.result))
         batch = _packed(ctx, shapes, values, like[0].layout if like else "")
         return batch if ctx.stage == "cpu" else ctx.device.to_device(batch)
@@ -79,13 +80,16 @@ class Elements:
 
     def __init__(self, ctx: Context, counts: I64) -> None:
         self.counts = counts
+        self.total = int(counts.sum())
+        self.single = self.total == len(counts) and bool((counts == 1).all())
+        """Every sample has one element."""
         self.streams = ctx.streams()
 
     def draws(self, count: int, skip: int = _SKIP) -> U32:
         """The first draws of each element, uint32[T, count]; elements begin ``skip`` draws apart."""
         from .philox_cpu import element_draws
 
-        out = np.empty((int(self.counts.sum()), count), np.uint32)
+        out = np.empty((self.total, count), np.uint32)
         element_draws(np.uint64(self.streams.key), self.streams.sequence, self.counts, skip, out)
         return out
 
@@ -96,7 +100,7 @@ class Elements:
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A value a sample, [N, ...], as a value an element, [T, ...]."""
-        return np.repeat(values, self.counts, axis=0)
+        return values if self.single else np.repeat(values, self.counts, axis=0)
 
 
 def _shapes(ctx: Context, *like: Batch) -> I32:
@@ -113,8 +117,8 @@ def _shapes(ctx: Context, *like: Batch) -> I32:
 
 
 def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str) -> Batch:
-    sizes = np.prod(shapes, axis=1, dtype=np.int64)
-    return Batch(values, np.cumsum(sizes) - sizes, shapes, layout, ctx.samples)
+    sizes = sizes_of(shapes)
+    return Batch(values, sizes.cumsum() - sizes, shapes, layout, ctx.samples)
 
 
 def _reject(ctx: Context, bad: npt.NDArray[np.bool_], message: str, values: npt.NDArray[Any]) -> None:

@@ -173,7 +173,7 @@ LARGEST = 2**31 - 1
 
 def affordable(ctx: Context, shape: I64) -> I64:
     """``shape`` [N, D] with zeros for samples of more than LARGEST elements, which are rejected."""
-    huge = np.prod(shape, axis=1, dtype=np.float64) > LARGEST
+    huge = np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST
     if not huge.any():
         return shape
     for i in np.flatnonzero(huge).tolist():
@@ -271,8 +271,9 @@ _IDENTITY = Affine(np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32), np
 
 
 def _fill(plan: Plan) -> npt.NDArray[Any]:
-    values = np.zeros((1, 1)) if plan.fill is None else plan.fill
-    return np.ascontiguousarray(saturate(values, plan.dtype))
+    if plan.fill is None:
+        return np.zeros((1, 1), plan.dtype)
+    return np.ascontiguousarray(saturate(plan.fill, plan.dtype))
 
 
 def _run_cpu(plan: Plan, batch: Batch, target: Target) -> None:

@@ -162,6 +162,7 @@ class Engine:
         self._stopped = False
         self._before: dict[str, Chunks[Any]] = {}
         """The last chunks of every step."""
+        self._names = {id(s): f"{i:02d}:{s.name}" for i, s in enumerate(plan.steps)}
         wanted = set(plan.graph.outputs.values())
         self._wanted: dict[str, set[Edge]] = {}
         """What is needed after every step."""
@@ -332,7 +333,7 @@ class Engine:
 
     def name_of(self, step: Step) -> str:
         """What a step is called in statistics."""
-        return f"{self.plan.steps.index(step):02d}:{step.name}"
+        return self._names[id(step)]
 
     def _scheduled(self) -> Iterator[Iteration]:
         for number, request in enumerate(self._schedule, self._number):

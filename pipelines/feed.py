@@ -111,7 +111,7 @@ class EndlessFeed:
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """Who is in the batch at ``request``."""
         per_reader = {i: order.samples(request.start, request.n, source) for i, source, order in self._orders}
-        return next(iter(per_reader.values()), numbered(request)), per_reader
+        return (next(iter(per_reader.values())) if per_reader else numbered(request)), per_reader
 
 
 def numbered(request: Request) -> Samples:

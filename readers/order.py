@@ -107,6 +107,9 @@ class Order:
         if self.num_shards > self.size:
             raise SpecError(f"num_shards is {self.num_shards}, but there are only {self.size} records")
         epoch, at = self._locate(start)
+        if at + n <= self.shard_size(epoch) and not self.pad_last_batch:  # most batches lie within a pass
+            slot, index = np.arange(n, dtype=np.int32), self.pass_order(epoch)[at : at + n]
+            return Samples(slot, np.arange(start, start + n), np.full(n, epoch, np.int64), index, origins)
         epochs, index = np.empty(n, np.int64), np.empty(n, np.int64)
         done = 0
         while done < n:
@@ -154,7 +157,7 @@ class Order:
 
     def _locate(self, position: int) -> tuple[int, int]:
         """The pass that holds ``position``, and the place in it."""
-        if self.pad_last_batch or self._keeps_shard:
+        if self.num_shards == 1 or self.pad_last_batch or self._keeps_shard:
             return divmod(position, self.shard_size(0))
         cycle, rest = divmod(position, self.size)
         ends = np.cumsum([self.shard_size(e) for e in range(self.num_shards)])
