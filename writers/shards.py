@@ -24,7 +24,8 @@ from ..ops.batch import I64, Batch, Samples
 from ..ops.errors import DaliRunError, JobError, SpecError
 from ..ops.inputs import Inputs
 from . import files_io
-from .base import FieldConfig, FileInfo, Frames, Records, Shard, ShardFiles, Writer, make_writer
+from .background import Workers
+from .base import FieldConfig, Frames, Records, Shard, ShardFiles, Writer, make_writer
 from .files_io import File
 from .journal import Contents, Journal, differences, encode_json, read_journal
 from .lock import Lock
@@ -122,6 +123,12 @@ class Output:
         self._carry: dict[str, Any] = journal.carry
         self._next = journal.stop
         self._shard: _OpenShard | None = None
+        self._workers = Workers()
+        self._unpublished: list[ShardFiles] = []
+        """Of closed shards, until the journal tells of them."""
+        self._shards = journal.shards
+        self._totals = [journal.samples, journal.rejected]
+        """Shards, samples and rejects of the open shard's predecessors, published or not."""
         self._closed = False
         self._rejects_file: File | None = None
         self._state: Any = None
@@ -232,21 +239,25 @@ class Output:
 
     @property
     def written(self) -> int:
-        """Samples in published shards and in the open one."""
-        return self._journal.samples + (self._shard.samples if self._shard else 0)
+        """Samples so far, earlier runs included."""
+        return self._totals[0] + (self._shard.samples if self._shard else 0)
 
     @property
     def rejected(self) -> int:
         """Rejects so far, earlier runs included."""
-        return self._journal.rejected + (self._shard.rejects if self._shard else 0)
+        return self._totals[1] + (self._shard.rejects if self._shard else 0)
 
     # -- taking batches -------------------------------------------------------------------------------------------
 
     def add(
         self, start: int, stop: int, samples: Samples, fields: Mapping[str, Batch], rejects: Sequence[RejectRow] = ()
     ) -> None:
-        """Take positions [start, stop): ``samples`` with their ``fields`` survived, the rest are ``rejects``."""
+        """Take positions [start, stop): ``samples`` with their ``fields`` survived, the rest are ``rejects``.
+
+        The fields' data may still be written after the return: it must not change.
+        """
         with self._guard():
+            self._workers.check()
             self._check_range(start, stop, samples, rejects)
             records = Records(samples, {name: fields[name] for name in self.config.fields} if len(samples) else fields)
             rows = sorted(rejects, key=lambda r: r.position)
@@ -338,7 +349,7 @@ class Output:
         name = self.config.name if self._side.stage is None else f"{self.config.name}-{self._side.stage.name}"
         if self.config.bytes is not None:  # numbered as they come, by each part for itself
             mark = "" if self._side.part is None else f"-{self._side.part[0]:05d}"
-            return f"{name}{mark}-{self._journal.shards:05d}"
+            return f"{name}{mark}-{self._shards:05d}"
         number = start // self._samples if self._samples else 0
         of = "" if self._count is None else f"-of-{self._count:05d}"
         return f"{name}-{number:05d}{of}"
@@ -349,7 +360,9 @@ class Output:
             end = min(self._boundary(start), self._stop or self._boundary(start))
         expected = 0 if self.config.bytes is not None else max(0, end - start)
         tag = f"{self._side.tag}{os.getpid()}"
-        files = ShardFiles(self.config.path, self._stem(start), tag, expected, self._state, self._side.part is None)
+        files = ShardFiles(
+            self.config.path, self._stem(start), tag, expected, self._state, self._side.part is None, self._workers
+        )
         files.carry = self._carry
         self._shard = _OpenShard(files, None, start, start)
         return self._shard
@@ -361,30 +374,45 @@ class Output:
         return shard.opened
 
     def _close_shard(self) -> None:
+        """Publish the open shard; by another thread, in order, where others write and hash its files."""
         shard = self._shard
         assert shard is not None
         assert self._rejects_file is not None
-        infos: list[FileInfo] = []
-        if shard.samples or self.config.bytes is None or not self._journal.shards:
-            # Where names promise a count, or there is nothing else, a shard without samples is published too.
+        files = shard.files
+        # Where names promise a count, or there is nothing else, a shard without samples is published too.
+        there = bool(shard.samples or self.config.bytes is None or not self._shards)
+        if there:
             self._opened(shard).close()
-            infos = shard.files.publish()
-        self._rejects_file.sync()
-        self._journal.append(
-            {
-                "shard": shard.files.stem,
-                "positions": [shard.start, shard.stop],
-                "samples": shard.samples,
-                "rejects": shard.rejects,
-                **({"replaced": shard.replaced} if shard.replaced else {}),
-                "first_key": shard.first_key,
-                "last_key": shard.last_key,
-                "files": [dataclasses.asdict(i) for i in infos],
-                "rejects_size": self._rejects_file.size,
-                "carry": self._carry,
-            }
-        )
+        behind = files.seal()
+        entry = {
+            "shard": files.stem,
+            "positions": [shard.start, shard.stop],
+            "samples": shard.samples,
+            "rejects": shard.rejects,
+            **({"replaced": shard.replaced} if shard.replaced else {}),
+            "first_key": shard.first_key,
+            "last_key": shard.last_key,
+            "files": [],
+            "rejects_size": self._rejects_file.size,
+            "carry": copy.deepcopy(self._carry),
+        }
+        self._unpublished.append(files)
         self._shard = None
+        self._shards += 1
+        self._totals = [self._totals[0] + shard.samples, self._totals[1] + shard.rejects]
+        if behind or not self._workers.publishing.idle:
+            self._workers.publishing.put(lambda: self._publish(files, entry, there))
+        else:
+            self._workers.check()
+            self._publish(files, entry, there)
+
+    def _publish(self, files: ShardFiles, entry: dict[str, Any], there: bool) -> None:
+        assert self._rejects_file is not None
+        if there:
+            entry["files"] = [dataclasses.asdict(i) for i in files.publish()]
+        self._rejects_file.sync()
+        self._journal.append(entry)
+        self._unpublished.remove(files)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -413,24 +441,29 @@ class Output:
                 f"the job ended at position {self._next} of {self._stop}; run the same command again: it continues"
             )
         self.budget.finish()
-        if self._shard is None and self._journal.shards == 0 and self._side.part is None and not self._side.stage:
+        if self._shard is None and self._shards == 0 and self._side.part is None and not self._side.stage:
             self._open_shard(self._start)  # an empty data set still has a readable output
         if self._shard is not None:
             self._close_shard()
+        self._workers.publishing.wait()
         self._journal.append({"done": True, "stop": self._next})
 
     def abort(self) -> None:
-        """Stop here: remove what is not published and let go of the lock. The job can be resumed."""
-        shard, self._shard = self._shard, None
-        if shard is not None and not self._closed:
-            with contextlib.suppress(OSError):  # the next run removes what is left
-                shard.files.discard()
+        """Stop here: publish what is complete, remove the rest and let go of the lock. The job can be resumed."""
+        if not self._closed:
+            self._workers.stop(JobError("internal: the output was closed"))
+            left = [*self._unpublished, *([self._shard.files] if self._shard is not None else [])]
+            self._shard, self._unpublished = None, []
+            for files in left:
+                with contextlib.suppress(OSError):  # the next run removes what is left
+                    files.discard()
         self._release()
 
     def _release(self) -> None:
         if self._closed:
             return
         self._closed = True
+        self._workers.stop(JobError("internal: the output was closed"))
         with contextlib.suppress(OSError):
             if self._rejects_file is not None:
                 self._rejects_file.close()

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -470,3 +471,30 @@ def test_any_cut_into_batches_and_runs_gives_the_same_bytes(
         assert digest(path) == digest(root / "expected")
     finally:
         shutil.rmtree(root)
+
+
+def test_complete_shards_are_published_when_the_job_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "LARGE", 1)
+    slow = threading.Event()
+    monkeypatch.setattr(base.ShardFile, "_catch_up", waits_for(slow, base.ShardFile._catch_up))
+    job, path = JOBS["tfrecord"], tmp_path / "out"
+    out = Output.open(job.config(path), {"seed": 1}, total=job.total)
+    out.add(0, 30, *job.batch(0, 30))  # two shards, and the beginning of the third
+    assert out.written == 28
+    assert not list(path.glob("train-*"))  # their checksums are not made yet
+    slow.set()
+    out.abort()
+    assert [p.name for p in sorted(path.glob("*.tfrecord"))] == [f"train-0000{k}-of-00004.tfrecord" for k in (0, 1)]
+    assert not list(path.glob(".train*"))
+    monkeypatch.undo()
+    job.run(path)
+    job.run(tmp_path / "expected")
+    assert digest(path) == digest(tmp_path / "expected")
+
+
+def waits_for(event: threading.Event, work: Any) -> Any:
+    def waiting(*arguments: Any) -> None:
+        assert event.wait(60)
+        work(*arguments)
+
+    return waiting
