@@ -304,7 +304,8 @@ class _Composer:
         if isinstance(key, (tuple, dict)):
             self.problems.add(mark, "a key must be text, not a list or a mapping")
         else:
-            self.problems.add(mark, f'key {show(key)} is not text; quote it: "{event.value[:40]}"')
+            remedy = "quote it" if isinstance(event, yaml.AliasEvent) else f'quote it: "{event.value[:40]}"'
+            self.problems.add(mark, f"key {show(key)} is not text; {remedy}")
         return None
 
     def scalar(self, event: Any, mark: Mark) -> Data:

@@ -37,3 +37,15 @@ def test_nothing_escapes(name: str, tmp_path_factory: pytest.TempPathFactory, mo
         target.run(seed)
         for _ in range(MUTATIONS):
             target.run(mutated(seed, draw))
+
+
+FOUND = [
+    ("settings", b"a: &x 1\n*x : 2\n"),
+    ("settings", b"ie: {zzz,!!! l, l< l<l,i, l, i,l, l,&l, i, &l, i,*l, i}"),
+]
+"""What fuzzing found, so that it stays found."""
+
+
+@pytest.mark.parametrize(("name", "data"), FOUND)
+def test_what_was_found_once(name: str, data: bytes) -> None:
+    TARGETS[name].run(data)
