@@ -76,15 +76,31 @@ class FileSet:
         """The path of file ``i``."""
         return os.path.join(self.root or "", os.fsdecode(self.name(i)))
 
-    def origin(self, index: int) -> Origin:
-        """The key is the path below the root; a file that is listed twice has its number added."""
+    def _twice(self) -> set[bytes]:
+        """Names that are listed more than once."""
         if self._repeated is None:
             seen: set[bytes] = set()
             names = self._names.tobytes().split(b"\0")[: len(self)]
             self._repeated = {n for n in names if n in seen or seen.add(n)}  # type: ignore[func-returns-value]
+        return self._repeated
+
+    def origin(self, index: int) -> Origin:
+        """The key is the path below the root; a file that is listed twice has its number added."""
         name = self.name(index)
         key = name.decode("utf-8", "backslashreplace")
-        return Origin(f"{key}#{index}" if name in self._repeated else key, self.path(index))
+        return Origin(f"{key}#{index}" if name in self._twice() else key, self.path(index))
+
+    def keys(self, index: I64) -> list[bytes]:
+        """The keys of some files, as `origin` gives them, in UTF-8."""
+        text, n = self._names.data, len(self)
+        starts = self._starts[index].tolist()
+        stops = np.where(index + 1 < n, self._starts[np.minimum(index + 1, n - 1)], len(text)).tolist()
+        names = [bytes(text[a : b - 1]) for a, b in zip(starts, stops, strict=True)]
+        repeated = self._twice()
+        return [
+            name if name.isascii() and name not in repeated else self.origin(i).key.encode()
+            for i, name in zip(index.tolist(), names, strict=True)
+        ]
 
     def fingerprint(self) -> str:
         """Hash of names, sizes and modification times."""

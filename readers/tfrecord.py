@@ -70,6 +70,13 @@ class _Records:
         place = self._offsets.item(index) - self._starts[file] - (HEADER if framed else 0)
         return Origin(f"{self._names[file]}/{record:08d}", self._mapped.paths[file], record, place)
 
+    def keys(self, index: I64) -> list[bytes]:
+        """The keys of some records, as `origin` gives them, in UTF-8."""
+        files = self._files.files(index)
+        records = (index - self._files.firsts[files]).tolist()
+        names = [name.encode("utf-8", "surrogateescape") for name in self._names]
+        return [b"%b/%08d" % (names[f], r) for f, r in zip(files.tolist(), records, strict=True)]
+
     def fingerprint(self) -> str:
         h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
         for column in (self._mapped.stored, self._mapped.mtimes, self._offsets, self._sizes):

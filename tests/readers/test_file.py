@@ -197,6 +197,15 @@ def test_names_that_are_not_text(tmp_path: Path) -> None:
     assert content(data) == [b"odd"]
     assert not rejects
     assert source.origin(0).key == "k/\\xff\n'.jpg"
+    assert source.keys(np.zeros(1, np.int64)) == [b"k/\\xff\n'.jpg"]
+
+
+def test_keys_of_many_are_those_of_each(root: Path) -> None:
+    names = ("a/0.jpg", "b/1.jpg", "a/0.jpg", "a/1.jpg")
+    source = open_reader(File(file_root=str(root), files=names))
+    index = np.array([3, 0, 2, 1, 3])
+    assert source.keys(index) == [source.origin(i).key.encode() for i in index.tolist()]
+    assert source.keys(index)[1:3] == [b"a/0.jpg#0", b"a/0.jpg#2"]
 
 
 def test_fingerprint(root: Path) -> None:

@@ -101,6 +101,7 @@ def test_equals_the_tfrecord_package(tmp_path: Path, staging: bool, packed: bool
     assert [b.dtype for b in batches] == [np.uint8, np.int64, np.float32, np.int64, np.float32, np.int64]
     assert source.origin(21).key == "part-3.tfrecord/00000000"
     assert len({source.origin(i).key for i in range(50)}) == 50
+    assert source.keys(np.arange(50)) == [source.origin(i).key.encode() for i in range(50)]
 
 
 def test_whole_records_are_views(tmp_path: Path) -> None:
