@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,8 +14,8 @@ NAME = "convert"
 
 
 def command(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of files, shards or a database.")],
-    target: Annotated[Path, typer.Argument(metavar="DST", help="Folder to write to.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder of files, shards or a database; or its URL.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="Folder to write to, or a URL.")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="tfrecord, lmdb, webdataset, recordio, files.")],
     name: Annotated[str, typer.Option(metavar="NAME", help="First part of the shards' names.")] = "data",
     samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Samples a shard.")] = None,

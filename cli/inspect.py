@@ -14,7 +14,7 @@ _SPECS = (".yaml", ".yml", ".json")
 
 
 def command(
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A spec, a shard, a folder, an LMDB.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A spec, a shard, a folder, an LMDB, a URL.")],
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="How many samples.")] = 4,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where pictures go; for a spec inspect/<its name> by default.")
@@ -35,10 +35,11 @@ def command(
       dali-run inspect out/quickstart
       dali-run inspect data/lmdb -n 2 --json
     """
-    if target.suffix in _SPECS:
+    is_spec = target.endswith(_SPECS)
+    if is_spec:
         from ..pipelines.inspect import inspect_spec
 
-        found = inspect_spec(target, overrides(changes), samples, out or Path("inspect") / target.stem)
+        found = inspect_spec(Path(target), overrides(changes), samples, out or Path("inspect") / Path(target).stem)
     else:
         from ..pipelines.inspect_data import inspect_data
 
@@ -48,4 +49,4 @@ def command(
         return
     from ..pipelines.render import data_view, intermediates_view
 
-    console().print((intermediates_view if target.suffix in _SPECS else data_view)(found))
+    console().print((intermediates_view if is_spec else data_view)(found))

@@ -15,7 +15,7 @@ NAME = "retry-failed"
 
 
 def command(
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="The folder that a finished job wrote.")],
+    output: Annotated[str, typer.Argument(metavar="OUT", help="The folder (or URL) that a finished job wrote.")],
     spec: Annotated[Path | None, typer.Option(metavar="SPEC", help="The job's spec, if it was moved.")] = None,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,

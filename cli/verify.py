@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ NAME = "verify"
 
 
 def command(
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="The folder that a job wrote.")],
+    output: Annotated[str, typer.Argument(metavar="OUT", help="The folder (or URL) that a job wrote.")],
     json: Json = False,
 ) -> None:
     """Check an output: checksums, counts, every record.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,10 +18,12 @@ import numpy as np
 
 from ..ops.errors import SampleError, SpecError
 from ..ops.image_formats import recognise
+from ..ops.urls import is_url, plain_path
 from ..writers.base import find_writer
 from .inspect_data import DataSet, Record, datum_fields, example_fields, read_through, tar_records
 from .job import JobResult, Progress, run_job
 from .registry import load_operators
+from .skeleton import CONTAINERS, skeleton
 
 PEEK = 64
 """Records that are looked at to find the fields; readers find out about the others."""
@@ -70,12 +73,14 @@ class Found:
     """Records have keys of their own, which are worth keeping."""
 
 
-def conversion(source: Path, target: Path, wanted: Wanted) -> dict[str, Any]:
-    """The spec that converts ``source``, into directory ``target``. Raises SpecError where there is nothing to convert,
-    or the container cannot hold it."""
+def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[str, Any]:
+    """The spec that converts ``source`` into directory ``target``; both may be URLs.
+
+    Raises SpecError where there is nothing to convert, or the container cannot hold it.
+    """
     load_operators()
     find_writer(wanted.to)
-    found = look(source)
+    found = look_behind(str(source)) if is_url(source) else look(Path(plain_path(str(source))))
     names = {f: _plain(f) if wanted.to in ("webdataset", "files", "numpy") else f for f in found.fields}
     variables = {f: f"field{k}" for k, f in enumerate(found.fields)}
     reader = {**found.step, "name": "Reader", "out": list(variables.values())}
@@ -107,15 +112,15 @@ def conversion(source: Path, target: Path, wanted: Wanted) -> dict[str, Any]:
         "pipeline": {"seed": wanted.seed, "device": "cpu"},
         "graph": graph,
         "outputs": {names[f]: variables[f] for f in found.fields},
-        "write": {"writer": wanted.to, "path": str(target.absolute()), **({"shard": shard} if shard else {}),
+        "write": {"writer": wanted.to, "path": _place(target), **({"shard": shard} if shard else {}),
                   "fields": fields, **options},
         "on_error": {"policy": "skip"},
     }  # fmt: skip
 
 
 def convert(
-    source: Path,
-    target: Path,
+    source: Path | str,
+    target: Path | str,
     wanted: Wanted,
     *,
     fresh: bool = False,
@@ -131,6 +136,10 @@ def convert(
         path = Path(folder) / "convert.json"
         path.write_text(json.dumps(spec, indent=2))
         return run_job(path, fresh=fresh, append=append, progress=progress)
+
+
+def _place(target: Path | str) -> str:
+    return str(target) if is_url(target) else os.path.abspath(plain_path(str(target)))
 
 
 def _pictures(name: str, wanted: Wanted) -> list[dict[str, Any]]:
@@ -155,7 +164,7 @@ def look(source: Path) -> Found:
     if (source / "data.mdb").is_file():
         return _lmdb([source])
     inside = sorted(p for p in source.iterdir() if not p.name.startswith(".")) if source.is_dir() else [source]
-    for suffixes, reader in _CONTAINERS:
+    for suffixes, reader in zip(CONTAINERS, _READERS, strict=True):
         paths = [p for p in inside if p.name.endswith(suffixes)]
         if paths:
             return reader(paths)
@@ -166,6 +175,21 @@ def look(source: Path) -> Found:
     if not source.is_dir():
         raise SpecError(f"{source}: is no container that is known here (.tfrecord, .tar, .rec, .lmdb, or a folder)")
     return _files(source, inside)
+
+
+def look_behind(url: str) -> Found:
+    """`look` for what lies behind a URL; only its first container is copied here. Raises SpecError, JobError."""
+    with skeleton(url, 0) as seen:
+        try:
+            found = look(seen.place)
+        except SpecError as e:
+            raise SpecError(str(e).replace(str(seen.place), url)) from None
+        for name in ("path", "paths"):
+            if name in found.step:
+                found.step[name] = list(seen.containers)
+        if "file_root" in found.step:
+            found.step["file_root"] = url
+        return found
 
 
 def _absolute(paths: list[Path]) -> list[str]:
@@ -217,12 +241,7 @@ def _files(source: Path, inside: list[Path]) -> Found:
     return Found({**step, "files": files}, {"image": "bytes", "number": "numbers"}, named=True)
 
 
-_CONTAINERS: tuple[tuple[tuple[str, ...], Callable[[list[Path]], Found]], ...] = (
-    ((".tfrecord", ".tfrecords", ".tfrecord.gz"), _tfrecord),
-    ((".lmdb", ".mdb"), _lmdb),
-    ((".tar", ".tar.gz", ".tgz"), _tar),
-    ((".rec",), _recordio),
-)
+_READERS: tuple[Callable[[list[Path]], Found], ...] = (_tfrecord, _lmdb, _tar, _recordio)
 
 
 def _value(outputs: list[Any]) -> dict[str, Any]:

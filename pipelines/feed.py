@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.batch import NoOrigins, Samples
+from ..ops.batch import I64, NoOrigins, Samples
 from ..ops.errors import SpecError
 from ..ops.inputs import Inputs
 from ..readers.base import Reader, Source
@@ -94,6 +94,10 @@ class JobFeed:
             stop = min((at // batch_size + 1) * batch_size, end)
             yield Request(at, stop - at)
             at = stop
+
+    def places(self, positions: I64) -> I64:
+        """Places of samples among those of this job, as requests and outputs count them."""
+        return positions
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """Who is in the batch at ``request``."""

@@ -23,9 +23,11 @@ from ..ops.batch import Samples
 from ..ops.context import Context
 from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.image_formats import recognise
+from ..ops.urls import is_url, plain_path
 from ..readers.base import Reader
 from .inspect import as_picture, save_pictures
 from .registry import load_operators
+from .skeleton import skeleton
 
 _MOST_SHOWN = 60
 """Characters of a value."""
@@ -53,9 +55,19 @@ class DataSet:
     records: Iterator[Record]
 
 
-def inspect_data(target: Path, n: int, out: Path | None = None) -> dict[str, Any]:
+def inspect_data(target: Path | str, n: int, out: Path | None = None) -> dict[str, Any]:
     """The first ``n`` records at ``target`` as plain data. Their pictures go to the folder ``out``, with a contact
-    sheet. Raises SpecError for what is no data set."""
+    sheet. Of what lies behind a URL, the first container or the first files are copied here, and looked at.
+
+    Raises SpecError for what is no data set.
+    """
+    if is_url(target):
+        with skeleton(str(target), n) as seen:
+            told = inspect_data(seen.place, n, out)
+            for sample in told["samples"]:
+                sample["source"] = sample["source"].replace(str(seen.place), str(target).rstrip("/"))
+            return {**told, "target": str(target), "records": told["records"] if len(seen.containers) == 1 else None}
+    target = Path(plain_path(str(target)))
     found = open_data(target)
     rows = []
     pictures: dict[str, list[Image.Image]] = {}

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from ..ops.errors import JobError, SpecError
+from ..ops.urls import is_url, plain_path
 from ..readers.base import Reader
 from ..writers.lock import Lock
 from ..writers.manifest import Side
+from ..writers.mirror import staging_folder, state_of
 from ..writers.rejects import Budget, RejectRow
 from ..writers.shards import Output, WriteConfig
 from .build import BuiltSpec, load_spec
@@ -59,8 +61,8 @@ class JobResult:
     message: str
     """One sentence: what was done, or what ended it."""
     report: Mapping[str, Any]
-    path: Path
-    """Where the output is."""
+    path: Path | str
+    """Where the output is; text for a URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +133,21 @@ def run_job(
     prepared = prepare(path, overrides, device=device, part=part)
     for remark in prepared.built.notes:
         note(str(remark))
-    config = write_config(prepared)
+    config = write_config(prepared, part)
     settings = prepared.spec.pipeline
     command = {"spec": str(Path(path).absolute()), "overrides": dict(overrides or {}), "device": device}
     budget = Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate)
     with Sources(prepared.plan, settings.batch_size) as sources:
         who = identity(prepared, sources)
-        grown = None
         if not fresh:
-            grown = find_growth(config.path, sources, who, config.identity(), append=append, part=part)
-        if grown is not None:
-            return _run_grown(prepared, grown, config, who, budget, trace, progress, command)
+            with state_of(config.where) as root:
+                grown = find_growth(root, sources, who, config.identity(), append=append, part=part)
+                if grown is not None and not grown.todo:
+                    Lock(Side(root).lock).release()  # what a run left that was killed when all was done
+                    manifest = json.loads((root / "manifest.json").read_bytes())
+                    return _already_done(manifest["samples"], manifest["rejects"], root, config)
+            if grown is not None:
+                return _run_grown(prepared, grown, config, who, budget, trace, progress, command)
         feed = JobFeed(sources, limit)
         whole = len(feed.positions)
         if part is not None:
@@ -159,7 +165,7 @@ def run_job(
         )
         with output:
             if output.finished:
-                return _already_done(output.written, output.rejected, config)
+                return _already_done(output.written, output.rejected, config.path, config)
             return JobRun(prepared, feed, output, config, trace, progress, command).run()
 
 
@@ -168,7 +174,6 @@ def _run_grown(
     trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
 ) -> JobResult:  # fmt: skip
     """Run what is left, addition by addition."""
-    result = None
     for todo in grown.todo:
         feed = LineupFeed(grown.lineup, grown.lineup.positions(todo.number))
         output = Output.open(
@@ -182,16 +187,15 @@ def _run_grown(
         with output:
             result = JobRun(prepared, feed, output, config, trace, progress, command).run()
         if result.exit_code in (FAILED, INTERRUPTED):
-            return result
-    if result is None:
-        Lock(Side(config.path).lock).release()  # what a run left that was killed when all was done
-        manifest = json.loads((config.path / "manifest.json").read_bytes())
-        return _already_done(manifest["samples"], manifest["rejects"], config)
+            break
     return result
 
 
-def write_config(prepared: Prepared) -> WriteConfig:
-    """The ``write:`` section for the writers. Raises SpecError where there is none or its writer refuses it."""
+def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> WriteConfig:
+    """The ``write:`` section for the writers (of a part of the job).
+
+    Raises SpecError where there is none, or its writer refuses it.
+    """
     spec, fields = prepared.spec, prepared.built.fields
     if spec.write is None or fields is None or prepared.built.writer is None:
         raise SpecError(
@@ -200,14 +204,16 @@ def write_config(prepared: Prepared) -> WriteConfig:
         )
     graph = prepared.plan.graph
     prepared.built.writer.check(fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
+    place = str(spec.write.path)
     return WriteConfig(
-        path=Path(spec.write.path),
+        path=staging_folder(place, part) if is_url(place) else Path(plain_path(place)),
         name=spec.name,
         writer=spec.write.writer,
         options={k: v.plain() for k, v in spec.write.options.items()},
         samples=spec.write.shard_samples,
         bytes=spec.write.shard_bytes,
         fields=fields,
+        url=place.rstrip("/") if is_url(place) else "",
     )
 
 
@@ -254,13 +260,13 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _already_done(written: int, rejected: int, config: WriteConfig) -> JobResult:
+def _already_done(written: int, rejected: int, root: Path, config: WriteConfig) -> JobResult:
     report: dict[str, Any] = {}
-    if (config.path / "report.json").exists():
-        report = json.loads((config.path / "report.json").read_text())
+    if (root / "report.json").exists():
+        report = json.loads((root / "report.json").read_text())
     code = REJECTS if rejected else CLEAN
-    return JobResult(code, f"{config.path} is complete already ({written} samples); nothing to do. "
-                     "--fresh starts anew", report, config.path)  # fmt: skip
+    return JobResult(code, f"{config.where} is complete already ({written} samples); nothing to do. "
+                     "--fresh starts anew", report, config.url or config.path)  # fmt: skip
 
 
 class JobRun:
@@ -274,6 +280,7 @@ class JobRun:
         self.plan = prepared.plan
         self.command = command
         self.output = output
+        self.feed = feed
         self.config = config
         self.name = prepared.spec.name
         self.trace = trace
@@ -308,20 +315,23 @@ class JobRun:
         except JobError as e:
             return self._ended(FAILED, str(e))
         code = REJECTS if self.output.rejected else CLEAN
-        rejected = f", {self.output.rejected} rejected (see {self.config.path / 'rejects.jsonl'})" * (code == REJECTS)
-        return self._result(code, f"wrote {self.output.written} samples to {self.config.path}{rejected}", report)
+        rejected = f", {self.output.rejected} rejected (see {self.config.where}/rejects.jsonl)" * (code == REJECTS)
+        return self._result(code, f"wrote {self.output.written} samples to {self.config.where}{rejected}", report)
 
     def _write(self, iteration: Iteration) -> None:
         low = iteration.request.start
         start, stop = max(low, self.first), min(low + iteration.request.n, self.stop)
         samples, outputs = iteration.samples, iteration.outputs(self.plan)
         if stop - start < iteration.request.n:  # the batch was taken whole, but some of it is written already
-            where = np.flatnonzero((samples.slot >= start - low) & (samples.slot < stop - low))
+            places = self.feed.places(samples.position)
+            where = np.flatnonzero((places >= start) & (places < stop))
             samples = samples.take(where)
             outputs = {name: batch.take(where, samples) for name, batch in outputs.items()}
         rejects = []
-        for d in [d for d in iteration.dropped if start <= low + d.slot < stop]:
+        for d in iteration.dropped:
             origin, position = iteration.origin_of(d), iteration.position_of(d)
+            if not start <= int(self.feed.places(np.array([position]))[0]) < stop:
+                continue
             rejects.append(RejectRow(position, origin.key, origin.source, origin.record, origin.offset,
                                      d.node, d.code, d.message, iteration.replaced))  # fmt: skip
         began = time.perf_counter()
@@ -350,7 +360,7 @@ class JobRun:
     def _result(self, code: int, message: str, report: dict[str, Any]) -> JobResult:
         if self.trace is not None:
             Path(self.trace).write_text(json.dumps(self.engine.stats.chrome_trace()))
-        return JobResult(code, message, report, self.config.path)
+        return JobResult(code, message, report, self.config.url or self.config.path)
 
 
 def options_of(spec: Spec, target: Target) -> Options:

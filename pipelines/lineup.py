@@ -109,6 +109,10 @@ class LineupFeed(JobFeed):
         self._chosen = np.asarray(chosen, np.int64)
         self.positions = self._everything = range(len(self._chosen))
 
+    def places(self, positions: I64) -> I64:
+        """Places among the chosen ones."""
+        return np.searchsorted(self._chosen, positions)
+
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """The ``request.n`` samples from the ``request.start``-th chosen one on."""
         return self._lineup.samples(self._chosen[request.start : request.start + request.n])

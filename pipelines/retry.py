@@ -9,9 +9,10 @@ from typing import Any
 
 from ..ops.errors import JobError
 from ..writers.manifest import sides
+from ..writers.mirror import state_of
 from ..writers.rejects import Budget
 from ..writers.retries import Outstanding, check_same_job, next_retry
-from ..writers.shards import Output
+from ..writers.shards import Output, WriteConfig
 from .feed import Sources
 from .growth import lineup_of
 from .job import CLEAN, JobResult, JobRun, Progress, identity, prepare, write_config
@@ -33,30 +34,35 @@ def retry_feed(out: Path, sources: Sources, outstanding: Outstanding) -> LineupF
 
 
 def retry_failed(
-    out: Path, spec: Path | None = None, *, progress: Callable[[Progress], None] = lambda _: None
+    out: Path | str, spec: Path | None = None, *, progress: Callable[[Progress], None] = lambda _: None
 ) -> JobResult:
     """Try the rejects of the finished output ``out`` again, with the spec that its report names (or ``spec``).
 
     Raises SpecError, DeviceError and JobError for what stops it before it begins.
     """
-    outstanding = next_retry(out)
-    if not outstanding.rows:
-        return JobResult(CLEAN, f"{out} has no rejects; nothing to do", {}, out)
-    command = _command(out)
-    path = spec or Path(command["spec"])
-    if not path.exists():
-        raise JobError(f"the spec of {out} is not at {path} any more; name it with --spec")
-    prepared = prepare(path, command["overrides"], device=command["device"])
-    config = write_config(prepared)
-    if config.path.resolve() != out.resolve():
-        raise JobError(f"{path} writes to {config.path}, not to {out}; name the spec of this output with --spec")
-    with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
-        who = identity(prepared, sources)
-        check_same_job(out, who, config.identity())
-        feed = retry_feed(out, sources, outstanding)
-        output = Output.open(config, who, total=len(feed.positions), budget=Budget(), stage=outstanding.retry)
-        with output:
-            return JobRun(prepared, feed, output, config, None, progress, command).run()
+    with state_of(out) as root:
+        outstanding = next_retry(root)
+        if not outstanding.rows:
+            return JobResult(CLEAN, f"{out} has no rejects; nothing to do", {}, out)
+        command = _command(root)
+        path = spec or Path(command["spec"])
+        if not path.exists():
+            raise JobError(f"the spec of {out} is not at {path} any more; name it with --spec")
+        prepared = prepare(path, command["overrides"], device=command["device"])
+        config = write_config(prepared)
+        if not _same_place(config, out):
+            raise JobError(f"{path} writes to {config.where}, not to {out}; name the spec of this output with --spec")
+        with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
+            who = identity(prepared, sources)
+            check_same_job(root, who, config.identity())
+            feed = retry_feed(root, sources, outstanding)
+            output = Output.open(config, who, total=len(feed.positions), budget=Budget(), stage=outstanding.retry)
+            with output:
+                return JobRun(prepared, feed, output, config, None, progress, command).run()
+
+
+def _same_place(config: WriteConfig, out: Path | str) -> bool:
+    return config.url == str(out).rstrip("/") if config.url else config.path.resolve() == Path(out).resolve()
 
 
 def _command(out: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ..ops.types import DALIDataType
 from .base import Reader
 from .coco_masks import polygon_mask, runs_mask, runs_of
 from .file import FileSet, scalars
+from .remote import local_copy
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -79,7 +80,7 @@ def _integer(entry: dict[str, Any], name: str) -> int:
 def load_annotations(path: str) -> Any:
     """The JSON document. Raises JobError for anything else."""
     try:
-        return json.loads(Path(path).read_bytes())
+        return json.loads(Path(local_copy(path)).read_bytes())
     except OSError as e:
         raise JobError(f"{path} cannot be read: {e.strerror}") from None
     except (ValueError, RecursionError) as e:

@@ -25,7 +25,10 @@ from ..ops.batch import Batch
 from ..ops.context import Context
 from ..ops.errors import JobError
 from ..ops.inputs import Pieces
+from ..ops.urls import Store, is_url, plain_path
+from .lost_pages import forget, lost_files, watch
 from .parallel import spread
+from .remote import local_copies
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -46,10 +49,14 @@ class Mapped:
     files are unpacked into temporary files first. Raises JobError for files that cannot be opened.
     """
 
-    def __init__(self, paths: Sequence[str], max_unpacked: int = 1 << 36) -> None:
+    def __init__(self, paths: Sequence[str], max_unpacked: int = 1 << 36, named: Sequence[str] | None = None) -> None:
+        """``named``: what the files are called as sources of samples, where that is not their paths."""
         if len(paths) > _MAX_FILES:
             raise JobError(f"{len(paths)} files are too many to map at once; at most {_MAX_FILES}: use larger shards")
         self.paths = list(paths)
+        self.named = self.paths if named is None else list(named)
+        self.local = local_copies(self.paths)
+        """Where the files lie here; elsewhere than ``paths`` where those are URLs."""
         self.sizes: I64 = np.empty(len(paths), np.int64)
         self.mtimes: I64 = np.empty(len(paths), np.int64)
         """Modification times in ns of the files as they lie on disk."""
@@ -64,14 +71,14 @@ class Mapped:
                 handles.append(self._open(i, path, max_unpacked))
             pages = -(-self.sizes // mmap.PAGESIZE) * mmap.PAGESIZE
             self.starts: I64 = np.cumsum(pages) - pages
-            self.data: U8 = _map(handles, self.sizes, self.starts, int(pages.sum()))
+            self.data: U8 = _map(handles, self.sizes, self.starts, int(pages.sum()), self.named)
         finally:
             for handle in handles:
                 os.close(handle)
 
     def _open(self, i: int, path: str, max_unpacked: int) -> int:
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            handle = os.open(self.local[i], os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as e:
             raise JobError(f"{path} cannot be opened: {e.strerror}") from None
         try:
@@ -123,9 +130,9 @@ class Mapped:
         will_need(self.data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), mmap.PAGESIZE)
 
     def truncated(self, offsets: I64) -> npt.NDArray[np.bool_]:
-        """Which of ``offsets`` lie in a file that has been cut short since it was mapped.
+        """Which of ``offsets`` lie in a file that has been cut short since it was mapped, or could not be read.
 
-        Touching what is gone would end the process (SIGBUS), so it is asked before every batch.
+        It is asked before every batch. What is lost later reads as zeros, see `lost_pages`.
         """
         files = self.file_of(offsets)
         bad = [f for f in np.unique(files).tolist() if not self._intact(f)]
@@ -134,8 +141,10 @@ class Mapped:
     def _intact(self, i: int) -> bool:
         if self.unpacked[i]:
             return True  # the mapped file is ours
+        if self.named[i] in lost_files():
+            return False
         try:
-            return os.stat(self.paths[i]).st_size >= int(self.stored[i])
+            return os.stat(self.local[i]).st_size >= int(self.stored[i])
         except OSError:
             return True  # removed or replaced: the mapping keeps the old bytes
 
@@ -157,7 +166,7 @@ def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
         raise EOFError("it ends early")
 
 
-def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int) -> U8:
+def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int, paths: Sequence[str]) -> U8:
     libc = ctypes.CDLL(None, use_errno=True)
     map_ = libc.mmap
     map_.restype = ctypes.c_void_p
@@ -184,8 +193,14 @@ def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int) -> U8:
             reason = os.strerror(ctypes.get_errno())
             unmap(base, length)
             raise JobError(f"{size} bytes cannot be mapped: {reason}")
+    watch(base, length, starts.tolist(), paths)
+
+    def release() -> None:
+        forget(base)
+        unmap(base, length)
+
     buffer = (ctypes.c_uint8 * length).from_address(base)
-    weakref.finalize(buffer, unmap, base, length).atexit = False  # threads may still read while the interpreter ends
+    weakref.finalize(buffer, release).atexit = False  # threads may still read while the interpreter ends
     data: U8 = np.frombuffer(memoryview(buffer), np.uint8)[:total]
     return data
 
@@ -231,7 +246,10 @@ def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
 def expand(paths: Sequence[str]) -> list[str]:
     """Paths with patterns (``*``, ``?``, ``[...]``) expanded in sorted order. Raises JobError where nothing matches."""
     found: list[str] = []
-    for path in paths:
+    for path in map(plain_path, paths):
+        if is_url(path):
+            found += Store(path).matching() if glob.has_magic(path) else [path]
+            continue
         if os.path.exists(path):
             found.append(path)
             continue

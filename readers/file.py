@@ -20,8 +20,10 @@ from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.inputs import Pieces
 from ..ops.types import DALIDataType
+from ..ops.urls import Store, is_url, join, plain_path
 from .base import Reader
 from .parallel import spread
+from .remote import RemoteFiles, local_copy
 
 I64 = npt.NDArray[np.int64]
 
@@ -44,8 +46,11 @@ class FileSet:
 
         ``kept`` says which of ``names`` are left.
         """
+        root = None if root is None else plain_path(root)
         self.root = root
-        self._directory = _open_directory(root)
+        remote = is_url(root) if root is not None else any(is_url(os.fsdecode(n)) for n in names[:1])
+        self._remote = RemoteFiles(root, names) if remote else None
+        self._directory = -1 if remote else _open_directory(root)
         self._name(names)
         self.sizes, self.mtimes = self._stat()
         self.kept: npt.NDArray[np.bool_] = np.ones(len(names), np.bool_)
@@ -74,7 +79,8 @@ class FileSet:
 
     def path(self, i: int) -> str:
         """The path of file ``i``."""
-        return os.path.join(self.root or "", os.fsdecode(self.name(i)))
+        name = os.fsdecode(self.name(i))
+        return join(self.root, name) if self.root else name
 
     def _twice(self) -> set[bytes]:
         """Names that are listed more than once."""
@@ -121,8 +127,11 @@ class FileSet:
             self._directory = -1
 
     def _stat(self) -> tuple[I64, I64]:
-        from .file_cpu import stat_files
+        from .file_cpu import NOT_A_FILE, stat_files
 
+        if self._remote is not None:
+            told = self._remote.stat(NOT_A_FILE)
+            return np.array(told[0], np.int64), np.array(told[1], np.int64)
         n = len(self)
         sizes, mtimes = np.empty(n, np.int64), np.empty(n, np.int64)
         chunks = [(low, min(low + _STAT_CHUNK, n)) for low in range(0, n, _STAT_CHUNK)]
@@ -138,6 +147,8 @@ class FileSet:
         """The bytes of files ``which``, one for each sample of ``ctx``; what cannot be read is rejected."""
         from .file_cpu import OK, read_files
 
+        if self._remote is not None:
+            return self._fetched(ctx, self._remote, which)
         which = np.ascontiguousarray(which)
         sizes = self.sizes[which]
         large = sizes > MAX_FILE
@@ -162,6 +173,41 @@ class FileSet:
             ctx.reject(k, "read_failed", self._why(int(which[k]), int(sizes[k])))
         shapes = np.where(failed, 0, sizes).astype(np.int32).reshape(-1, 1)
         return Batch(out, at, shapes, "", ctx.samples)
+
+    def _fetched(self, ctx: Context, remote: RemoteFiles, which: I64) -> Batch:
+        """The bytes of files of a store."""
+        for k in np.flatnonzero(self.sizes[which] > MAX_FILE).tolist():
+            ctx.reject(k, "too_large", f"the file has {int(self.sizes[which[k]])} bytes; at most {MAX_FILE} can be one "
+                       "sample")  # fmt: skip
+        refused = {r.slot for r in ctx.rejects}
+        wanted = [k for k in range(len(which)) if int(ctx.samples.slot[k]) not in refused]
+        sizes = np.zeros(len(which), np.int64)
+        came: dict[int, bytes] = {}
+        for k, got in zip(wanted, remote.read([int(which[k]) for k in wanted]), strict=True):
+            expected = int(self.sizes[which[k]])
+            if isinstance(got, str):
+                ctx.reject(k, "read_failed", got if expected >= 0 else "is a folder, or was not there from the start")
+            elif len(got) != expected:
+                ctx.reject(k, "read_failed", f"changed while the job ran: {expected} bytes in the index, {len(got)} "
+                           "now; start a new job")  # fmt: skip
+            else:
+                came[k], sizes[k] = got, len(got)
+        room = (sizes // 16 + 1) * 16
+        at = np.cumsum(room) - room
+        out = ctx.staging(int(room.sum()))
+        for k, data in came.items():
+            out[at[k] : at[k] + len(data)] = np.frombuffer(data, np.uint8)
+        return Batch(out, at, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
+
+    def head(self, i: int, most: int) -> tuple[bytes, int]:
+        """The first bytes of file ``i``, and how many it has. Raises OSError."""
+        if self._remote is not None:
+            got = self._remote.read([i])[0]
+            if isinstance(got, str):
+                raise OSError(got)
+            return got[:most], len(got)
+        with open(self.path(i), "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
+            return file.read(most), os.fstat(file.fileno()).st_size
 
     def _why(self, i: int, size: int) -> str:
         """Ask the system again, for its reason."""
@@ -279,8 +325,10 @@ class File(Reader, name="readers.file"):
 
 def subdirectories(root: str, wanted: Callable[[bytes], object]) -> list[bytes]:
     """Names of the folders in ``root`` (links followed), sorted byte-wise. Raises JobError."""
+    if is_url(root):
+        return sorted(n for n in (os.fsencode(f) for f in Store(root).folder()[0]) if wanted(n))
     try:
-        with os.scandir(os.fsencode(root)) as entries:
+        with os.scandir(os.fsencode(plain_path(root))) as entries:
             return sorted(e.name for e in entries if wanted(e.name) and e.is_dir())
     except OSError as e:
         raise JobError(f"{root} cannot be listed: {e.strerror}") from None
@@ -288,8 +336,10 @@ def subdirectories(root: str, wanted: Callable[[bytes], object]) -> list[bytes]:
 
 def list_folder(folder: bytes) -> list[bytes]:
     """Names in a folder. Raises JobError."""
+    if is_url(os.fsdecode(folder)):
+        return [os.fsencode(f) for f in Store(os.fsdecode(folder)).folder()[1]]
     try:
-        return os.listdir(folder)
+        return os.listdir(plain_path(os.fsdecode(folder)).encode("utf-8", "surrogateescape"))
     except OSError as e:
         raise JobError(f"{os.fsdecode(folder)} cannot be listed: {e.strerror}") from None
 
@@ -312,7 +362,7 @@ def read_file_list(path: str) -> tuple[list[bytes], list[int]]:
     Raises JobError with the line that is wrong.
     """
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        lines = Path(local_copy(path)).read_bytes().split(b"\n")
     except OSError as e:
         raise JobError(f"{path} cannot be read: {e.strerror}") from None
     names: list[bytes] = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import os
 import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +23,12 @@ from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.inputs import Pieces
 from ..ops.types import DALIDataType
+from ..ops.urls import join
 from . import index_cache
 from .base import Reader
 from .example import RecordParser, Wire, declared
 from .extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
+from .remote import is_folder
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -92,7 +93,7 @@ def _walk(mapped: Mapped, i: int) -> tuple[I64, int]:
     version = (_VERSION << 48) ^ (meta.transaction & 0xFFFFFFFFFFFF)
     key = (version, int(mapped.stored[i]), int(mapped.mtimes[i]))
     if not mapped.unpacked[i]:
-        cached = index_cache.load(mapped.paths[i], "lmdb", *key, columns=5)
+        cached = index_cache.load(mapped.local[i], "lmdb", *key, columns=5)
         if cached is not None and len({len(c) for c in cached}) == 1:
             rows = np.stack(cached, axis=1)
             if _inside(rows, size):
@@ -108,7 +109,7 @@ def _walk(mapped: Mapped, i: int) -> tuple[I64, int]:
         blocks.append(block[: walk(mapped.data, start, size, meta.page_size, root, visited, block, stack)])
     rows = np.concatenate(blocks)
     if not mapped.unpacked[i]:
-        index_cache.store(mapped.paths[i], "lmdb", *key, columns=list(rows.T))
+        index_cache.store(mapped.local[i], "lmdb", *key, columns=list(rows.T))
     return rows, meta.page_size
 
 
@@ -134,8 +135,8 @@ class _Records:
 
     def __init__(self, path: str | tuple[str, ...], schema: Schema, keys: tuple[str, ...] | None = None) -> None:
         self.folders = expand(one_or_more(path))
-        files = [os.path.join(p, "data.mdb") if os.path.isdir(p) else p for p in self.folders]
-        self._mapped = Mapped(files)
+        files = [join(p, "data.mdb") if is_folder(p) else p for p in self.folders]
+        self._mapped = Mapped(files, named=self.folders)
         self._schema = schema
         with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
             walked = list(pool.map(self._walked, range(len(files))))

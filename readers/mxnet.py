@@ -19,6 +19,7 @@ from ..ops.types import DALIDataType
 from . import index_cache
 from .base import Reader
 from .extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
+from .remote import local_copy
 
 I64 = npt.NDArray[np.int64]
 
@@ -130,7 +131,7 @@ def _index(mapped: Mapped, i: int) -> I64:
     from .recordio_cpu import LOST, walk
 
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
-    path, key = mapped.paths[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
+    path, key = mapped.local[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
     if not mapped.unpacked[i]:
         cached = index_cache.load(path, "recordio", *key, columns=1)
         if cached is not None and _inside(cached[0], size):
@@ -166,7 +167,7 @@ def _listed(path: str, mapped: Mapped, i: int) -> I64:
     """An index as im2rec and rec2idx write it: lines of key and offset. The order is that of offsets, as in DALI."""
     size = int(mapped.sizes[i])
     try:
-        lines = Path(path).read_bytes().splitlines()
+        lines = Path(local_copy(path)).read_bytes().splitlines()
     except OSError as e:
         raise JobError(f"{path} cannot be read: {e.strerror}") from None
     offsets = []

@@ -20,6 +20,7 @@ from ..ops.slice import Slice
 from ..ops.strided import Border, pad, run, whole, window
 from .base import Reader
 from .file import FileSet, list_folder, matcher, subdirectories
+from .remote import local_copy
 
 I64 = npt.NDArray[np.int64]
 
@@ -42,8 +43,8 @@ class _Arrays(FileSet):
         problem = "it has no files"
         for i in range(min(len(self), 100)):
             try:
-                with open(self.path(i), "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
-                    return self._header(memoryview(file.read(_LONGEST_HEADER)), os.fstat(file.fileno()).st_size)
+                data, size = self.head(i, _LONGEST_HEADER)
+                return self._header(memoryview(data), size)
             except (OSError, SampleError) as e:
                 problem = f"{self.path(i)}: {e}"
         raise JobError(f"no array can be read: {problem}")
@@ -183,7 +184,7 @@ class Numpy(Reader, name="readers.numpy"):
             return _Arrays(self.file_root, [os.fsencode(f) for f in self.files], self, only_files=False)
         if self.file_list is not None:
             try:
-                lines = Path(self.file_list).read_bytes().splitlines()
+                lines = Path(local_copy(self.file_list)).read_bytes().splitlines()
             except OSError as e:
                 raise JobError(f"{self.file_list} cannot be read: {e.strerror}") from None
             names = [line.strip() for line in lines if line.strip()]

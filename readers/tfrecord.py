@@ -21,6 +21,7 @@ from .base import Reader
 from .example import RecordParser, declared
 from .extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 from .parallel import spread
+from .remote import local_copy
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -141,7 +142,7 @@ class _Records:
 def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
     """Where the records of file ``i`` lie: from the cache, or by walking the file."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
-    path, key = mapped.paths[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
+    path, key = mapped.local[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
     kind = "tfrecord" if check else "tfrecord-unchecked"
     if not mapped.unpacked[i]:
         cached = index_cache.load(path, kind, *key, columns=3)
@@ -184,7 +185,7 @@ def _listed(path: str, mapped: Mapped, i: int) -> tuple[I64, I64, I32]:
     """An index as DALI's tfrecord2idx writes it: lines of offset and length, framing included."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
     try:
-        text = Path(path).read_bytes()
+        text = Path(local_copy(path)).read_bytes()
     except OSError as e:
         raise JobError(f"{path} cannot be read: {e.strerror}") from None
     try:

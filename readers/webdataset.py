@@ -21,6 +21,7 @@ from ..ops.types import DALIDataType, to_numpy
 from . import index_cache
 from .base import Reader
 from .extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
+from .remote import local_copy
 
 I64 = npt.NDArray[np.int64]
 
@@ -220,7 +221,7 @@ def _grouped(mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:
 def _members(mapped: Mapped, i: int) -> tuple[I64, U8]:
     """The members of archive ``i`` and their names: from the cache, or by walking the archive."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
-    path, key = mapped.paths[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
+    path, key = mapped.local[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
     if not mapped.unpacked[i]:
         cached = index_cache.load(path, "tar", *key, columns=_COLUMNS + 1)
         if cached is not None and len({len(c) for c in cached[:-1]}) == 1:
@@ -272,7 +273,7 @@ def _listed(path: str, mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:
     """
     size = int(mapped.sizes[i])
     try:
-        lines = Path(path).read_text("utf-8", "surrogateescape").splitlines()
+        lines = Path(local_copy(path)).read_text("utf-8", "surrogateescape").splitlines()
     except OSError as e:
         raise JobError(f"{path} cannot be read: {e.strerror}") from None
     head = lines[0].split() if lines else []

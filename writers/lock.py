@@ -56,7 +56,7 @@ class Lock:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
             owner = _read_owner(fd)
-            held = e.errno in (errno.EACCES, errno.EAGAIN) or (e.errno in _NO_LOCKS and _may_live(owner))
+            held = e.errno in (errno.EACCES, errno.EAGAIN) or (e.errno in _NO_LOCKS and may_live(owner))
             if held:
                 who = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
                 raise JobError(
@@ -107,7 +107,7 @@ def _read_owner(fd: int) -> dict[str, Any]:
     return owner if isinstance(owner, dict) else {}
 
 
-def _may_live(owner: dict[str, Any]) -> bool:
+def may_live(owner: dict[str, Any]) -> bool:
     """Whether the owner could be running: on another host nobody can tell, so yes."""
     if not owner:
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ..ops.batch import I64
 from ..ops.errors import JobError
 from . import files_io
 from .journal import Contents, differences, encode_json, read_journal
+from .mirror import Mirror
 
 VERSION = 1
 _PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
@@ -88,8 +90,35 @@ class Side:
         """What was read, piece by piece; the same for all parts."""
         self.before = root / f"rejects-before{mark}.jsonl"
         """Of a stage: the reject log as it found it."""
+        self.mirror: Mirror | None = None
+        """The store that holds the output, where ``root`` is only a copy of its state."""
         self.tag = "" if part is None else f"{part[0]}-"
         """In temporary names, so that a part removes only its own leftovers."""
+
+    def names(self) -> list[str]:
+        """What the output directory holds."""
+        if self.mirror is not None:
+            return sorted({name.split("/")[0] for name in self.mirror.sizes})
+        return sorted(os.listdir(self.root))
+
+    def size(self, name: str) -> int:
+        """Bytes of a file of the output, -1 where there is none."""
+        if self.mirror is not None:
+            return self.mirror.sizes.get(name, -1)
+        path = self.root / name
+        return path.stat().st_size if path.exists() else -1
+
+    def put(self, *paths: Path) -> None:
+        """Files of ``root`` are as they should be: copy them to where the output is, if that is elsewhere."""
+        for path in paths if self.mirror is not None else ():
+            assert self.mirror is not None
+            self.mirror.put(path.relative_to(self.root).as_posix())
+
+    def take_back(self, path: Path) -> None:
+        """Remove a file of the output."""
+        files_io.remove(path)
+        if self.mirror is not None:
+            self.mirror.remove(path.relative_to(self.root).as_posix())
 
     @property
     def removable(self) -> list[Path]:
@@ -225,6 +254,7 @@ def replace(path: Path, data: bytes, side: Side) -> None:
     files_io.write_new(temporary, data)
     files_io.rename(temporary, path)
     files_io.sync_dir(path.parent)
+    side.put(path)
 
 
 def temporary_of(path: Path, side: Side) -> Path:
@@ -238,6 +268,8 @@ def merge_parts(root: Path, by: Side) -> bool:
     Any number of parts (``by``: which) may do so at once: all write the same bytes. Raises JobError where the parts do
     not fit together.
     """
+    if by.mirror is not None:
+        by.mirror.fetch()  # what other parts have done
     found = sides(root)
     if not found or found[0].part is None or stages(root):  # a stage begins when all parts are merged
         return (root / "manifest.json").exists()

@@ -30,6 +30,7 @@ from .files_io import File
 from .journal import Contents, Journal, differences, encode_json, read_journal
 from .lock import Lock
 from .manifest import Side, Stage, build_manifest, merge_parts, publish_stage, replace, sides, stages, temporary_of
+from .mirror import Mirror
 from .rejects import Budget, ErrorBudget, RejectRow
 
 Listing = Callable[[], Inputs]
@@ -42,6 +43,7 @@ class WriteConfig:
     """The ``write:`` section of a spec."""
 
     path: Path
+    """A folder; where ``url`` is given, one to make shards in."""
     name: str
     """First part of the shards' names."""
     writer: str
@@ -52,6 +54,13 @@ class WriteConfig:
     """A shard ends after the record that makes it this large."""
     fields: Mapping[str, FieldConfig] = field(default_factory=dict)
     """What is written, in this order."""
+    url: str = ""
+    """Where the output goes, if that is no folder."""
+
+    @property
+    def where(self) -> str:
+        """The output's place, for people."""
+        return self.url or str(self.path)
 
     def check(self) -> Writer:
         """The writer. Raises SpecError where the section is wrong."""
@@ -157,11 +166,16 @@ class Output:
         writer = config.check()
         if part is not None and total is None:
             raise SpecError("parts of a job need to know how many samples there are")
+        if config.url and part is not None and getattr(writer, "key", "") == "sample" and writer.name == "files":
+            raise SpecError("parts that write files behind a URL cannot see each other's names: give key: position")
         with _job_errors():
             files_io.make_dirs(config.path)
             side = Side(config.path, part, stage)
             lock = Lock(side.lock)
             try:
+                if config.url:
+                    side.mirror = Mirror(config.url, config.path)
+                    side.mirror.begin(side.lock.name)
                 header = {
                     "identity": dict(identity),
                     "write": config.identity(),
@@ -174,9 +188,10 @@ class Output:
                 journal = _open_journal(side, config, writer, header, fresh, inputs)
                 limits = ErrorBudget(budget or Budget(), total)
                 limits.resume(journal.stop - start, journal.rejected)
+                side.put(side.journal)
                 out = cls(config, writer, side, lock, journal, start, total, whole, limits)
             except BaseException:
-                lock.release()
+                _let_go(side, lock)
                 raise
             with out._guard():
                 if not out.finished:
@@ -258,6 +273,8 @@ class Output:
         """
         with self._guard():
             self._workers.check()
+            if self._side.mirror is not None:
+                self._side.mirror.beat()
             self._check_range(start, stop, samples, rejects)
             records = Records(samples, {name: fields[name] for name in self.config.fields} if len(samples) else fields)
             rows = sorted(rejects, key=lambda r: r.position)
@@ -410,9 +427,20 @@ class Output:
         assert self._rejects_file is not None
         if there:
             entry["files"] = [dataclasses.asdict(i) for i in files.publish()]
+        self._put([self.config.path / info["name"] for info in entry["files"]])
         self._rejects_file.sync()
         self._journal.append(entry)
+        self._put([self._side.rejects, self._side.journal])
+        if self._side.mirror is not None:
+            for info in entry["files"]:
+                self._side.mirror.forget(info["name"])
         self._unpublished.remove(files)
+
+    def _put(self, paths: Sequence[Path]) -> None:
+        """Copy files to where the output is, if that is elsewhere and still this job's."""
+        if self._side.mirror is not None and paths:
+            self._side.mirror.check()
+            self._side.put(*paths)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -447,6 +475,7 @@ class Output:
             self._close_shard()
         self._workers.publishing.wait()
         self._journal.append({"done": True, "stop": self._next})
+        self._put([self._side.rejects, self._side.journal])
 
     def abort(self) -> None:
         """Stop here: publish what is complete, remove the rest and let go of the lock. The job can be resumed."""
@@ -469,8 +498,7 @@ class Output:
                 self._rejects_file.close()
         with contextlib.suppress(OSError):
             self._journal.close()
-        with contextlib.suppress(OSError):
-            self._lock.release()
+        _let_go(self._side, self._lock)
 
     def __enter__(self) -> Output:
         return self
@@ -523,7 +551,7 @@ def _open_journal(
         if (other.part or (0, 1))[1] != (side.part or (0, 1))[1]:
             cut = "in one piece" if other.part is None else f"in {other.part[1]} parts"
             raise JobError(
-                f"{root} holds a job that runs {cut} ({other.journal.name}); run it so, or choose another path"
+                f"{config.where} holds a job that runs {cut} ({other.journal.name}); run it so, or choose another path"
             )
     known = read_journal(side.journal)
     if fresh:
@@ -538,22 +566,31 @@ def _open_journal(
     changed = differences(known.header, dict(header))
     if changed:
         raise JobError(
-            f"{root} holds the output of another job; this one differs in\n  "
+            f"{config.where} holds the output of another job; this one differs in\n  "
             + "\n  ".join(changed)
             + "\nChoose another path, or start anew with --fresh (removes the earlier output)"
         )
-    _check_published(root, known)
+    _check_published(side, known)
     return Journal.reopen(side.journal, known)
 
 
-def _check_published(root: Path, known: Contents) -> None:
+def _check_published(side: Side, known: Contents) -> None:
     for entry in known.entries:
         for info in entry["files"]:
-            path = root / info["name"]
-            size = path.stat().st_size if path.exists() else -1
+            size = side.size(info["name"])
             if size != info["bytes"]:
                 what = "is missing" if size < 0 else f"has {size} bytes instead of {info['bytes']}"
+                path = side.root / info["name"]
                 raise JobError(f"{path} was written before but {what}; restore it, or start anew with --fresh")
+
+
+def _let_go(side: Side, lock: Lock) -> None:
+    """The next job may come."""
+    if side.mirror is not None:
+        with contextlib.suppress(OSError, JobError):
+            side.mirror.end()
+    with contextlib.suppress(OSError):
+        lock.release()
 
 
 def _open_stage_journal(side: Side, kind: str, header: Mapping[str, Any], inputs: Listing | None) -> Journal:
@@ -569,7 +606,7 @@ def _open_stage_journal(side: Side, kind: str, header: Mapping[str, Any], inputs
             + "\n  ".join(changed)
             + "\nRemove it to begin again"
         )
-    _check_published(side.root, known)
+    _check_published(side, known)
     return Journal.reopen(side.journal, known)
 
 
@@ -579,35 +616,35 @@ def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
     for stage in later:
         known = read_journal(stage.journal)
         entries = [*entries, *(known.entries if known else [])]
-    files_io.remove(root / "manifest.json")  # the whole job's, where this is one of its parts
-    files_io.remove(side.manifest)
+    side.take_back(root / "manifest.json")  # the whole job's, where this is one of its parts
+    side.take_back(side.manifest)
     for entry in entries:
         for info in entry["files"]:
             path = root / info["name"]
             if not path.resolve().is_relative_to(root.resolve()):
                 raise JobError(f"{side.journal} names a file outside of {root}: {info['name']!r}; remove it by hand")
-            files_io.remove(path)
+            side.take_back(path)
             parent = path.parent
             while parent != root and parent.is_dir() and not any(parent.iterdir()):
                 files_io.remove(parent)
                 parent = parent.parent
     for path in [p for s in (*reversed(later), side) for p in s.removable]:
-        files_io.remove(path)
+        side.take_back(path)
 
 
 def _refuse_foreign(side: Side, config: WriteConfig, writer: Writer) -> None:
     """A new job never touches what it did not write."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
     own_names = [p.name for p in side.removable if p != side.journal and (side.part is None or p != side.inputs)]
-    for entry in sorted(os.listdir(config.path)):
+    for entry in side.names():
         if entry in own_names or (side.part is None and ours.fullmatch(entry)):
             raise JobError(
-                f"{config.path} already holds {entry}, and no journal that knows of it; choose another path, or remove "
-                "it"
+                f"{config.where} already holds {entry}, and no journal that knows of it; choose another path, or "
+                "remove it"
             )
     own = {p.name for p in (side.lock, side.journal)}
     if side.part is None or len(sides(config.path)) <= side.journal.exists():  # the first of the parts looks
-        writer.check_root(config.path, [e for e in sorted(os.listdir(config.path)) if e not in own])
+        writer.check_root(config.path, [e for e in side.names() if e not in own])
 
 
 @contextlib.contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
 import re
 import struct
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..ops.errors import JobError
+from ..ops.urls import is_url, plain_path
 from .journal import Contents, read_journal
 from .manifest import Side, base_rejects, build_manifest, manifest_with_stages, rejects_with_stages, sides, stages
+from .mirror import Mirror
 from .rejects import RejectRow
 
 
@@ -48,8 +52,18 @@ class Verdict:
         return not self.problems
 
 
-def verify(root: Path, progress: Callable[[str], None] = lambda _: None) -> Verdict:
-    """Check everything in the output directory ``root``; ``progress`` is told each shard. Never raises for bad data."""
+def verify(place: Path | str, progress: Callable[[str], None] = lambda _: None) -> Verdict:
+    """Check everything in the output at ``place``, a folder or a URL; ``progress`` is told each shard. Files behind a
+    URL are copied here shard by shard. Never raises for bad data; JobError where a store cannot be read."""
+    if not is_url(place):
+        return _verify(Path(plain_path(str(place))), None, progress)
+    with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
+        mirror = Mirror(str(place), Path(folder))
+        mirror.fetch()
+        return _verify(Path(folder), mirror, progress)
+
+
+def _verify(root: Path, mirror: Mirror | None, progress: Callable[[str], None]) -> Verdict:
     problems: list[Problem] = []
     entries: list[dict[str, Any]] = []
     found = sides(root)
@@ -68,13 +82,15 @@ def verify(root: Path, progress: Callable[[str], None] = lambda _: None) -> Verd
             continue
         for entry in contents.entries:
             progress(entry["shard"])
-            problems += _check_shard(root, entry, contents.header["write"])
+            with _at_hand(mirror, entry):
+                problems += _check_shard(root, entry, contents.header["write"])
         entries += contents.entries
         rejected = sum(e["rejects"] for e in contents.entries)
         rejects = rejected if side.stage is not None and side.stage.kind == "retry" else rejects + rejected
     if finished:
         problems += _check_whole(root, found[0].part is not None)
-    problems += _unlisted(root, entries)
+    names = sorted(p.name for p in root.iterdir()) if root.is_dir() else []
+    problems += _unlisted(names if mirror is None else sorted({n.split("/")[0] for n in mirror.sizes}), entries)
     size = sum(f["bytes"] for e in entries for f in e["files"])
     return Verdict(problems, len(entries), sum(e["samples"] for e in entries), rejects, size)
 
@@ -152,15 +168,28 @@ def _check_rejects(log: Path, contents: Contents, problems: list[Problem]) -> No
         problems.append(Problem(log.name, "", f"holds {len(lines)} lines, the journal says {expected}"))
 
 
-def _unlisted(root: Path, entries: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+@contextlib.contextmanager
+def _at_hand(mirror: Mirror | None, entry: Mapping[str, Any]) -> Iterator[None]:
+    """The files of a shard, here while they are checked."""
+    for info in entry["files"] if mirror is not None else ():
+        assert mirror is not None
+        with contextlib.suppress(JobError):  # the check will say that it is missing
+            mirror.get(info["name"])
+    yield
+    for info in entry["files"] if mirror is not None else ():
+        assert mirror is not None
+        mirror.forget(info["name"])
+
+
+def _unlisted(names: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     listed = {f["name"].split("/")[0] for e in entries for f in e["files"]}
     stems = {re.sub(r"-\d{5,}(-of-\d{5,})?$", "", e["shard"]) for e in entries}
-    for path in sorted(root.iterdir()) if root.is_dir() else []:
-        if ".tmp-" in path.name and path.name.startswith("."):
-            yield Problem(path.name, "", "is left over from a run that was killed; the next run removes it")
-        match = re.match(r"(.+?)-\d{5,}(-of-\d{5,})?\.", path.name)
-        if match is not None and match[1] in stems and path.name not in listed:
-            yield Problem(path.name, "", "looks like a shard, but the journal does not list it")
+    for name in names:
+        if ".tmp-" in name and name.startswith("."):
+            yield Problem(name, "", "is left over from a run that was killed; the next run removes it")
+        match = re.match(r"(.+?)-\d{5,}(-of-\d{5,})?\.", name)
+        if match is not None and match[1] in stems and name not in listed:
+            yield Problem(name, "", "looks like a shard, but the journal does not list it")
 
 
 def _check_shard(root: Path, entry: Mapping[str, Any], write: Mapping[str, Any]) -> Iterator[Problem]:
