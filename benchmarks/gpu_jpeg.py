@@ -64,7 +64,7 @@ class Batch:
         sampling = resample.plan(np.zeros((n, 2), np.float32), hi, np.full((n, 2), 256), interp, interp, antialias=True)
         sampling = sampling.window(np.full((n, 2), 16), np.full((n, 2), 224))
         output = jpeg_gpu.resize_output(plan, sampling, mirror=self.mirror, mean=MEAN, std=STD)
-        jpeg_gpu.limit(plan, jpeg_gpu.source_windows(output))
+        jpeg_gpu.limit(plan, output.windows)
         return plan, output
 
 

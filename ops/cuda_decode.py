@@ -36,13 +36,14 @@ class CudaDecoder:
         self._lane = lane
         self._decoder = jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(lane))
 
-    def plan(self, headers: Headers, encoded: Batch, which: Mask, windows: I32 | None = None) -> jpeg_gpu.Plan:
-        """Plan the images ``which``; the others are left out. ``windows``: the stored pixels that are needed."""
-        rows = headers.jpeg.copy()
-        rows["status"] = np.where(which, rows["status"], jpeg_header.UNSUPPORTED)
-        rows["orientation"] = headers.orientation
+    def plan(self, headers: Headers, encoded: Batch, which: Mask, *, limited: bool = True) -> jpeg_gpu.Plan:
+        """Plan the images ``which``; the others are left out. ``limited``: all blocks of an image are wanted, or, where
+        false, those that the caller will name by `jpeg_gpu.limit`."""
         low = int(encoded.offsets.min()) if len(encoded) else 0  # as uploaded
-        return jpeg_gpu.plan_decode(rows, encoded.offsets - low, encoded.sizes, windows)
+        offsets, sizes = encoded.offsets - low, encoded.sizes
+        return jpeg_gpu.plan_decode(
+            headers.jpeg, offsets, sizes, which=which, orientation=headers.orientation, limited=limited
+        )
 
     def run(self, ctx: Context, encoded: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:
         """Upload the files and enqueue all kernels; what fails a check is run again by the engine."""
@@ -85,7 +86,9 @@ def decode_pixels(
         ends = corners + out.shapes[:, :2]
         shown = np.concatenate([corners[:, ::-1], ends[:, ::-1]], axis=1).astype(np.int32)
         stored = _stored(shown, headers)
-    plan = decoder.plan(headers, encoded, which, stored)
+    plan = decoder.plan(headers, encoded, which, limited=stored is None)
+    if stored is not None:
+        jpeg_gpu.limit(plan, stored)
     taken: Mask = plan.status == 0
     if taken.any():
         output = jpeg_gpu.pixel_output(plan, OUTPUT_TYPES[rules.output_type], shown, offsets=out.offsets)

@@ -86,7 +86,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         from .cuda_decode import OUTPUT_TYPES, cuda_decoder, takes
         from .gpu_decode import scatter
         from .host_decode import cut, read_headers
-        from .jpeg_gpu import limit, resize_output, source_windows
+        from .jpeg_gpu import limit, resize_output
 
         decode: ImageDecoder = self.decode
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
@@ -106,11 +106,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             corner = domain[0].astype(np.float32)
             plan = replace(plan, lo=plan.lo + corner, hi=plan.hi + corner)
         decoder = cuda_decoder(ctx.device)
-        planned = decoder.plan(headers, encoded, which & headers.good)
+        planned = decoder.plan(headers, encoded, which & headers.good, limited=False)
         output = resize_output(
             planned, plan, domain=domain, output_type=OUTPUT_TYPES[decode.output_type], **self._finish()
         )
-        limit(planned, source_windows(output))
+        limit(planned, output.windows)
         out = Batch.allocate(ctx.empty, wanted.shapes, wanted.dtype, wanted.layout, encoded.samples)
         decoder.run(ctx, encoded, planned, output, out.data)
         left = np.flatnonzero(headers.good & (planned.status != 0))

@@ -171,12 +171,22 @@ def _ceil(a: Any, b: Any) -> Any:
 
 
 def plan_decode(
-    headers: NDArray[Any], offsets: I64, sizes: I64, windows: I32 | None = None, luma_only: bool = False
+    headers: NDArray[Any],
+    offsets: I64,
+    sizes: I64,
+    windows: I32 | None = None,
+    luma_only: bool = False,
+    which: NDArray[np.bool_] | None = None,
+    orientation: I32 | None = None,
+    *,
+    limited: bool = True,
 ) -> Plan:
     """Plan a batch of files at ``offsets`` of one buffer.
 
     ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
-    default: all. ``luma_only``: chroma is not needed (gray output).
+    default: all; with ``limited`` false, the caller does that by `limit`. ``luma_only``: chroma is not needed (gray
+    output). ``which``: the images to decode, by default all that can be; ``orientation``: that of the headers, or
+    what stands for it.
     """
     from .jpeg_plan_cpu import BLOCKS, ENTRIES, PLANES, SEGMENTS, TOTALS, WORDS, plan_images
 
@@ -187,26 +197,28 @@ def plan_decode(
     totals = np.zeros(TOTALS, np.int64)
     limits = (UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1)
     plan_images(
-        headers, np.asarray(offsets, np.int64), np.asarray(sizes, np.int64), luma_only, limits, images,
-        images["component"], status, needed, unstuff_first, entropy_first, totals,
+        headers, np.ones(n, np.bool_) if which is None else which, np.asarray(offsets, np.int64),
+        np.asarray(sizes, np.int64), luma_only, limits, images, images["component"], status, needed, unstuff_first,
+        entropy_first, totals,
     )  # fmt: skip
     if totals[ENTRIES] >= 1 << 32:
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
     plan = Plan(
         images=images,
         status=status,
-        orientation=headers["orientation"].astype(np.int32),
+        orientation=headers["orientation"].astype(np.int32) if orientation is None else orientation,
         needed=needed,
         unstuff_first=_narrow(unstuff_first),
         entropy_first=_narrow(entropy_first),
-        idct_first=np.zeros(3 * n + 1, np.int32),
+        idct_first=np.empty(0, np.int32),
         words=int(totals[WORDS]),
         segments=int(totals[SEGMENTS]),
         blocks=int(totals[BLOCKS]),
         entries=int(totals[ENTRIES]),
         planes=int(totals[PLANES]),
     )
-    limit(plan, windows)
+    if limited:
+        limit(plan, windows)
     return plan
 
 
@@ -242,6 +254,8 @@ class Output:
     output_type: int = RGB
     pixels: NDArray[Any] | None = None  # PIXELS
     resize: NDArray[Any] | None = None  # RESIZE
+    windows: I32 | None = None  # x0, y0, x1, y1: the stored pixels that a resize reads, for `limit`
+    blocks_first: I32 | None = None  # exclusive sums of the thread blocks of the last kernel
     weights: int = 0
     threads: int = RESIZE_THREADS
     round_to_uint8: bool = True
@@ -281,6 +295,7 @@ def pixel_output(
         elements=int(sizes.sum()) if offsets is None else int((rows["out"] + sizes).max(initial=0)),
         output_type=output_type,
         pixels=rows,
+        blocks_first=_firsts(_ceil(rows["width"].astype(np.int64) * rows["height"], PIXEL_CHUNK)),
     )
 
 
@@ -305,97 +320,40 @@ def resize_output(
     ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2] each: the source samples that
     may be read, begin and end; outside, the border sample stands in. Default: the whole picture.
     """
-    n, images = len(plan), plan.images
-    channels = 1 if output_type == GRAY else 3
-    flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(n, np.int32))
-    stored = np.stack([images["height"], images["width"]], 1).astype(np.int64)
-    shown = np.where(swap[:, None], stored[:, ::-1], stored)
-    begin, end = (np.zeros_like(shown), shown) if domain is None else domain
-    flip = sampling.flip if mirror is None else sampling.flip ^ np.stack([np.zeros(n, bool), mirror.astype(bool)], 1)
-    shape = np.where((plan.status == 0)[:, None], sampling.shape, 0)
-    out_h, out_w = sampling.shape.astype(np.int64).T
-    sizes = out_w * out_h * channels
-    base = _starts(sizes)
-    if layout == "CHW":
-        stride, stride_c = np.stack([out_w, np.ones(n, np.int64)], 1), out_w * out_h
-    else:
-        stride, stride_c = np.stack([out_w * channels, np.full(n, channels)], 1), np.ones(n, np.int64)
-    columns = {
-        "lo": sampling.lo, "hi": sampling.hi, "size": sampling.size, "first": sampling.anchor, "count": shape,
-        "kind": sampling.kind, "support": sampling.support, "begin": begin, "end": end, "flip": flip, "stride": stride,
-    }  # fmt: skip
-    # A turned picture's stored rows are the shown columns, and the other way round.
-    axes = {name: np.where(swap[:, None], a[:, ::-1], a) for name, a in columns.items()}
-    _ascending(axes, axes["hi"] < axes["lo"], 0)
-    _ascending(axes, np.stack([flip_y, flip_x], 1), stored)
+    from .jpeg_plan_cpu import ELEMENTS, THREADS, WEIGHTS, plan_resizes
 
-    rows = np.zeros(n, RESIZE)
-    last = np.maximum(axes["count"] - 1, 0) * axes["stride"]
-    rows["out"] = base + np.where(axes["flip"], last, 0).sum(1)
-    rows["stride_c"], rows["image"] = stride_c, np.arange(n)
-    axis = rows["axis"][:, ::-1]  # x, y -> H, W
-    kind = axes["kind"].astype(np.int64)
-    axis["stride"] = np.where(axes["flip"], -axes["stride"], axes["stride"])
-    axis["scale"] = (axes["hi"] - axes["lo"]).astype(np.float32) / axes["size"].astype(np.float32)
-    for name in ("lo", "first", "count", "support", "begin", "end"):
-        axis[name] = axes[name]
-    axis["flip"] = np.stack([flip_y, flip_x], 1)
-    axis["table"] = np.where(kind == resample.NEAREST, -1, resample.TABLE_START[kind])
-    axis["table_last"] = resample.TABLE_SIZE[kind] - 1
-    taps = np.where(kind == resample.NEAREST, 1, np.maximum(1, np.ceil(axes["support"]))).astype(np.int64)
-    axis["taps"] = taps
-    weights = (taps + 1) * axes["count"]
-    axis["weights"] = _starts(weights.reshape(-1)).reshape(n, 2)
+    n, channels = len(plan), 1 if output_type == GRAY else 3
+    region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]
+    places = [np.ascontiguousarray(a, np.int64) for a in (sampling.size, sampling.anchor, sampling.shape)]
+    limited = np.empty((0, 2, 2), np.int64) if domain is None else np.stack(domain, axis=2)
+    rows, shapes, offsets = np.zeros(n, RESIZE), np.empty((n, 2), np.int32), np.empty(n, np.int64)
+    windows, first, totals = np.empty((n, 4), np.int32), np.empty(n + 1, np.int64), np.empty(3, np.int64)
+    plan_resizes(
+        plan.images, plan.status, plan.orientation if orient else np.ones(n, np.int32), *region, *places,
+        np.ascontiguousarray(sampling.kind), np.ascontiguousarray(sampling.flip), limited,
+        np.empty(0, np.bool_) if mirror is None else mirror.astype(np.bool_), channels, layout == "CHW", _FILTER_TABLES,
+        (RESIZE_THREADS, RESIZE_ROWS), rows, rows["axis"], shapes, offsets, windows, first, totals,
+    )  # fmt: skip
     mul = tuple(scale / std[c % len(std)] for c in range(4))
-    widest = max(int(axes["count"][:, 1].max(initial=1)), 1)
     return Output(
-        shapes=sampling.shape.astype(np.int32),
-        offsets=base,
-        elements=int(sizes.sum()),
+        shapes=shapes,
+        offsets=offsets,
+        elements=int(totals[ELEMENTS]),
         dtype=dtype,
         output_type=output_type,
         resize=rows,
-        weights=int(weights.sum()),
-        threads=_ceil(_ceil(widest, _ceil(widest, RESIZE_THREADS)), 32) * 32,
+        windows=windows,
+        blocks_first=_narrow(first),
+        weights=int(totals[WEIGHTS]),
+        threads=int(totals[THREADS]),
         round_to_uint8=round_to_uint8,
         mul=mul,
         add=tuple(shift - mean[c % len(mean)] * mul[c] for c in range(4)),
     )
 
 
-def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: I64 | int) -> None:
-    """Where asked, count source samples from the other end (of a picture with ``extent`` of them), or, with 0, turn
-    a region that runs backwards. Outputs then come in reverse order, which their stride makes up for."""
-    lo, hi = axes["lo"], axes["hi"]
-    turned = {
-        "lo": hi if isinstance(extent, int) else extent - hi,
-        "hi": lo if isinstance(extent, int) else extent - lo,
-        "first": axes["size"] - axes["first"] - axes["count"],
-        "flip": ~axes["flip"],
-    }
-    if not isinstance(extent, int):
-        turned |= {"begin": extent - axes["end"], "end": extent - axes["begin"]}
-    for name, value in turned.items():
-        axes[name] = np.where(where, value, axes[name]).astype(axes[name].dtype)
-
-
-def source_windows(output: Output) -> I32:
-    """The stored pixels that a resize reads: windows for ``limit``, so that only their blocks are computed."""
-    assert output.resize is not None
-    axis = output.resize["axis"]
-    half = axis["support"] / 2
-    low = axis["lo"] + (axis["first"] + 0.5) * axis["scale"] - half - 1
-    high = axis["lo"] + (axis["first"] + np.maximum(axis["count"], 1) - 0.5) * axis["scale"] + half + 2
-    begin = np.clip(np.floor(low), axis["begin"], axis["end"] - 1)
-    end = np.clip(np.ceil(high), axis["begin"] + 1, axis["end"])
-    return np.concatenate([begin, end], 1).astype(np.int32)
-
-
-def resize_tiles(output: Output) -> I32:
-    assert output.resize is not None
-    axis = output.resize["axis"]
-    tiles = _ceil(axis[:, 0]["count"], output.threads) * _ceil(axis[:, 1]["count"], RESIZE_ROWS)
-    return _firsts(np.where(axis[:, 0]["count"] > 0, tiles, 0))
+_FILTER_TABLES = np.stack([resample.TABLE_START, resample.TABLE_SIZE - 1], axis=1)
+_FILTER_TABLES[resample.NEAREST, 0] = -1
 
 
 class Workspace:
@@ -475,11 +433,11 @@ class Decoder:
             "entropy_first": plan.entropy_first,
             "idct_first": plan.idct_first,
         }
+        assert output.blocks_first is not None
         if output.pixels is not None:
-            counts = output.pixels["width"].astype(np.int64) * output.pixels["height"]
-            meta |= {"pixels": output.pixels, "pixel_first": _firsts(_ceil(counts, PIXEL_CHUNK))}
+            meta |= {"pixels": output.pixels, "pixel_first": output.blocks_first}
         if output.resize is not None:
-            meta |= {"resize": output.resize, "resize_first": resize_tiles(output)}
+            meta |= {"resize": output.resize, "resize_first": output.blocks_first}
         zeroed = {
             "tickets": 256,
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),

@@ -22,17 +22,18 @@ def _ceil(a: Any, b: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def plan_images(
-    headers: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any, status: Any,
-    needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any,
+    headers: Any, which: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any,
+    status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any,
 ) -> None:  # fmt: skip
-    """Fill ``images`` and ``component`` (zeros before), ``status``, ``needed``, the exclusive sums of thread blocks and
-    the totals. ``limits``: status UNSUPPORTED and MISSING, most blocks, bits of a subsequence, entries of one, bytes of
-    an unstuffing block, subsequences of an entropy block."""
+    """Plan the images ``which``; the others are UNSUPPORTED here. Fill ``images`` and ``component`` (zeros before),
+    ``status``, ``needed``, the exclusive sums of thread blocks and the totals. ``limits``: status UNSUPPORTED and
+    MISSING, most blocks, bits of a subsequence, entries of one, bytes of an unstuffing block, subsequences of an
+    entropy block."""
     unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk = limits
     unstuffs = entropies = 0
     for i in range(len(headers)):
         row, image = headers[i], images[i]
-        good = row.status == OK and row.width > 0
+        good = which[i] and row.status == OK and row.width > 0
         components = row.components if good else 1
         h_max = v_max = 1
         in_mcu = 0
@@ -122,3 +123,81 @@ def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_
             total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
     idct_first[3 * len(images)] = total
     return total
+
+
+ELEMENTS, WEIGHTS, THREADS = range(3)
+"""Places in the totals that `plan_resizes` gives."""
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def plan_resizes(
+    images: Any, status: Any, orientation: Any, lo: Any, hi: Any, support: Any, size: Any, anchor: Any, shape: Any,
+    kind: Any, flip: Any, domain: Any, mirror: Any, channels: Any, planar: Any, tables: Any, limits: Any, rows: Any,
+    axis: Any, shapes: Any, offsets: Any, windows: Any, first: Any, totals: Any,
+) -> None:  # fmt: skip
+    """Fill the records of resizing images into packed outputs.
+
+    ``lo`` to ``flip`` [N, 2] (H, W): a `resample.Plan` of the pictures as they are shown. ``domain`` [N, 2, 2]: begin
+    and end of the pixels that may be read, or empty for all. ``mirror`` [N], or empty. ``planar``: channels first.
+    ``tables`` [filters, 2]: first entry (-1: no table) and last index of each filter's table. ``limits``: threads of a
+    block and rows of a tile, at most. Out come the records ``rows`` and ``axis`` (x, y), the outputs' ``shapes`` and
+    ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the exclusive sums of thread blocks and
+    the totals.
+    """
+    most_threads, tile_rows = limits
+    elements = weights = np.int64(0)
+    widest = 1
+    stored, strides = np.empty(2, np.int64), np.empty(2, np.int64)
+    for i in range(len(images)):
+        turned = orientation[i]
+        swap = turned >= 5
+        backwards_y = turned == 3 or turned == 4 or turned == 6 or turned == 7
+        backwards_x = turned == 2 or turned == 3 or turned == 7 or turned == 8
+        stored[0], stored[1] = images[i].height, images[i].width
+        out_h, out_w = shape[i, 0], shape[i, 1]
+        strides[0], strides[1] = (out_w, 1) if planar else (out_w * channels, channels)
+        shapes[i, 0], shapes[i, 1], offsets[i] = out_h, out_w, elements
+        out = elements
+        for d in range(2):  # stored rows, stored columns
+            a = 1 - d if swap else d  # which are these of the picture as it is shown
+            begin, end = (domain[i, a, 0], domain[i, a, 1]) if len(domain) else (np.int64(0), stored[d])
+            low, high = lo[i, a], hi[i, a]
+            count = shape[i, a] if status[i] == 0 else 0
+            at, reverse = anchor[i, a], flip[i, a]
+            if a == 1 and len(mirror) and mirror[i]:
+                reverse = not reverse
+            if high < low:  # a region that runs backwards: its outputs in reverse order
+                low, high = high, low
+                at, reverse = size[i, a] - at - count, not reverse
+            if backwards_x if d else backwards_y:  # counted from the other end
+                low, high = np.float32(stored[d] - np.float64(high)), np.float32(stored[d] - np.float64(low))
+                begin, end = stored[d] - end, stored[d] - begin
+                at, reverse = size[i, a] - at - count, not reverse
+            if reverse:
+                out += max(count - 1, 0) * strides[a]
+            part = axis[i, 1 - d]
+            part.stride = -strides[a] if reverse else strides[a]
+            part.lo, part.support = low, support[i, a]
+            part.scale = np.float32(high - low) / np.float32(size[i, a])
+            part.first, part.count, part.begin, part.end = at, count, begin, end
+            part.flip = backwards_x if d else backwards_y
+            part.table, part.table_last = tables[kind[i, a], 0], tables[kind[i, a], 1]
+            taps = max(1, int(np.ceil(support[i, a]))) if tables[kind[i, a], 0] >= 0 else 1
+            part.taps, part.weights = taps, weights
+            weights += (taps + 1) * count
+            scale, half = np.float64(part.scale), np.float64(support[i, a] / np.float32(2))
+            near = np.floor(low + (at + 0.5) * scale - half - 1)
+            far = np.ceil(low + (at + max(count, 1) - 0.5) * scale + half + 2)
+            windows[i, 1 - d] = int(min(max(near, begin), end - 1)) if near == near else begin
+            windows[i, 3 - d] = int(min(max(far, begin + 1), end)) if far == far else end
+        rows[i].out, rows[i].stride_c, rows[i].image = out, out_w * out_h if planar else 1, i
+        elements += out_w * out_h * channels
+        widest = max(widest, axis[i, 0].count)
+    threads = _ceil(_ceil(widest, _ceil(widest, most_threads)), 32) * 32
+    blocks = np.int64(0)
+    for i in range(len(images)):
+        first[i] = blocks
+        if axis[i, 0].count > 0:
+            blocks += _ceil(axis[i, 0].count, threads) * _ceil(axis[i, 1].count, tile_rows)
+    first[len(images)] = blocks
+    totals[ELEMENTS], totals[WEIGHTS], totals[THREADS] = elements, weights, threads

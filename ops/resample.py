@@ -97,18 +97,13 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
     ``shrink`` and ``enlarge`` [N] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
     widens the filter with the scale where pixels are lost, as DALI does; NEAREST never is widened.
     """
-    extent = np.abs(hi - lo)
-    less = size < extent
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = np.where(less & antialias, extent / np.maximum(size, 1).astype(np.float32), np.float32(1))
-    interp = np.where(less, shrink[:, None], enlarge[:, None])
-    kind = _KINDS[interp]
-    width = _WIDTH[kind]
-    if (kind == GAUSSIAN).any():
-        # DALI's way through sigma and float32: the last digit decides whether one more pixel is read
-        sigma = (scale * np.float32(0.5) / np.sqrt(2)).astype(np.float32)
-        scale = np.where(kind == GAUSSIAN, np.float32(4 * np.sqrt(2)) * sigma / 2, scale)
-    support = np.maximum(1, width * scale)
+    from . import resize_plan_cpu
+
+    kernels: Any = resize_plan_cpu
+    kind, support = np.empty(size.shape, np.int8), np.empty(size.shape, np.float32)
+    kernels.filters(
+        *map(np.ascontiguousarray, (lo, hi, size, shrink, enlarge)), antialias, _KINDS, _WIDTH, GAUSSIAN, kind, support
+    )
     return Plan(lo, hi, size, kind, support, np.zeros_like(size), size, np.zeros(size.shape, np.bool_))
 
 

@@ -291,50 +291,17 @@ def fit(
     reversed regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the
     region around its centre where rounding changed the scale.
     """
-    reverse = hi < lo
-    lo, hi = np.where(reverse, hi, lo), np.where(reverse, lo, hi)
-    size = _complete(np.where(reverse, -wanted, wanted), hi - lo, mode, limit)
-    pixels = np.abs(size)
-    rounded = np.floor(pixels.astype(np.float64) + 0.5)
-    rounded = np.clip(rounded, np.where((extents == 0).any(axis=1), 0, 1)[:, None], 2.0**31 - 1)
-    flip = size < 0
-    lo, hi = np.where(flip, hi, lo), np.where(flip, lo, hi)
-    if subpixel:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            adjustment = np.clip(rounded / pixels, -10, 10)
-        centre = (lo + hi).astype(np.float64) * 0.5
-        adjust = (rounded != pixels) & (pixels > 0)
-        lo = np.where(adjust, centre + (lo - centre) * adjustment, lo)
-        hi = np.where(adjust, centre + (hi - centre) * adjustment, hi)
-    reach = extents + _FARTHEST
-    lo, hi = np.clip(lo, -_FARTHEST, reach), np.clip(hi, -_FARTHEST, reach)
-    return lo.astype(np.float32), hi.astype(np.float32), rounded.astype(np.int64)
+    from . import resize_plan_cpu
 
-
-def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
-    """``wanted`` with its zeros filled in and its limits kept, for regions of ``extent`` pixels, all [N, A]."""
-    known = (wanted != 0) & (extent != 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = np.where(extent != 0, wanted / extent, np.float32(1)).astype(np.float64)
-    count = known.sum(axis=1, keepdims=True)
-    if mode in ("default", "stretch"):
-        product = np.prod(np.abs(np.where(known, scale, 1)), axis=1, keepdims=True)
-        mean = product ** (1 / np.maximum(count, 1)) if mode == "default" else 1.0
-        size = np.where(known, wanted, (extent * mean).astype(np.float32))
-        if limit is not None:
-            size = np.where((limit > 0) & (np.abs(size) > limit), np.copysign(limit, size), size)
-    else:
-        pick = np.max if mode == "not_smaller" else np.min
-        worst = 0 if mode == "not_smaller" else np.inf
-        final = pick(np.where(known, np.abs(scale), worst), axis=1, keepdims=True)
-        if limit is not None:
-            with np.errstate(divide="ignore"):
-                most = np.where(limit > 0, limit / extent.astype(np.float64), np.inf)
-            final = np.minimum(final, most.min(axis=1, keepdims=True))
-        final = np.where(count > 0, final, 1.0)
-        keep = known & (np.abs(scale) == final)
-        size = np.where(keep, wanted, (extent * np.copysign(final, scale)).astype(np.float32))
-    return np.where(count > 0, size, extent).astype(np.float32)
+    kernels: Any = resize_plan_cpu
+    lo, hi = np.array(lo, np.float32, order="C"), np.array(hi, np.float32, order="C")
+    size = np.empty(extents.shape, np.int64)
+    most = np.empty(0, np.float32) if limit is None else np.array(limit, np.float32)
+    kernels.fit(
+        np.array(wanted, np.float32, order="C"), lo, hi, np.ascontiguousarray(extents), kernels.MODES.index(mode), most,
+        subpixel, _FARTHEST, size,
+    )  # fmt: skip
+    return lo, hi, size
 
 
 class Resize(Sized, name="resize"):

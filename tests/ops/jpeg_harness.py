@@ -115,7 +115,7 @@ class Harness:
         plan = jpeg_gpu.plan_decode(headers, offsets, sizes, **plan_arguments)
         output = make_output(plan)
         if window:
-            jpeg_gpu.limit(plan, jpeg_gpu.source_windows(output))
+            jpeg_gpu.limit(plan, output.windows)
         raw_owner, raw = self.runtime.allocate(len(buffer))
         self.upload(raw, buffer)
         dtype = jpeg_gpu.DTYPES[output.dtype]

@@ -1,0 +1,126 @@
+"""How images are resampled and cut, planned for a whole batch in loops without the GIL: NumPy would take dozens of
+calls for each, any of which other threads of a busy pipeline could delay.
+
+Types are those of the formulas: float32 where DALI 2.4 has float32, so that sizes and regions are its own to the bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+MODES = ("stretch", "default", "not_larger", "not_smaller")
+"""What becomes of extents that are not given; `fit` takes the number."""
+_, DEFAULT, _, NOT_SMALLER = range(4)
+
+_ONE, _TWO, _HALF = np.float32(1), np.float32(2), np.float32(0.5)
+_LARGEST = 2.0**31 - 1
+
+
+@numba.njit(error_model="numpy")
+def _complete(wanted: Any, lo: Any, hi: Any, known: Any, mode: Any, limit: Any) -> None:
+    """Fill in the zeros of one image's ``wanted``, and keep its limits."""
+    if known == 0:
+        for a in range(len(wanted)):
+            wanted[a] = hi[a] - lo[a]
+        return
+    product, final = 1.0, 0.0 if mode == NOT_SMALLER else np.inf
+    for a in range(len(wanted)):
+        extent = hi[a] - lo[a]
+        if wanted[a] != 0 and extent != 0:
+            scale = abs(np.float64(wanted[a] / extent))
+            product *= scale
+            final = max(final, scale) if mode == NOT_SMALLER else min(final, scale)
+    if mode <= DEFAULT:
+        mean = product ** (1.0 / known) if mode == DEFAULT else 1.0
+        for a in range(len(wanted)):
+            extent = hi[a] - lo[a]
+            if wanted[a] == 0 or extent == 0:
+                wanted[a] = np.float32(np.float64(extent) * mean)
+            if len(limit) and limit[a] > 0 and abs(wanted[a]) > limit[a]:
+                wanted[a] = np.copysign(limit[a], wanted[a])
+        return
+    if len(limit):
+        most = np.inf
+        for a in range(len(wanted)):
+            if limit[a] > 0:
+                most = min(most, np.float64(limit[a]) / np.float64(hi[a] - lo[a]))
+        final = min(final, most)
+    for a in range(len(wanted)):
+        extent = hi[a] - lo[a]
+        scale = np.float64(wanted[a] / extent) if extent != 0 else 1.0
+        if wanted[a] == 0 or extent == 0 or abs(scale) != final:
+            wanted[a] = np.float32(np.float64(extent) * np.copysign(final, scale))
+
+
+@numba.njit(
+    "void(float32[:, ::1], float32[:, ::1], float32[:, ::1], int64[:, ::1], int64, float32[::1], boolean, float64, "
+    "int64[:, ::1])",
+    nogil=True, cache=True, error_model="numpy",
+)  # fmt: skip
+def fit(
+    wanted: Any, lo: Any, hi: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, farthest: Any, sizes: Any
+) -> None:
+    """Sizes of the regions [``lo``, ``hi``) for ``wanted`` ones, and the regions adjusted in place, all [N, A].
+
+    0 stands for a size that follows from the others by ``mode``; negative sizes and reversed regions flip. ``limit``:
+    the largest size by axis (0: none), or empty. ``wanted`` is overwritten.
+    """
+    axes = extents.shape[1]
+    for i in range(len(extents)):
+        known, empty = 0, False
+        for a in range(axes):
+            if hi[i, a] < lo[i, a]:
+                lo[i, a], hi[i, a] = hi[i, a], lo[i, a]
+                wanted[i, a] = -wanted[i, a]
+            known += int(wanted[i, a] != 0 and hi[i, a] - lo[i, a] != 0)
+            empty = empty or extents[i, a] == 0
+        _complete(wanted[i], lo[i], hi[i], known, mode, limit)
+        for a in range(axes):
+            size = wanted[i, a]
+            pixels = abs(size)
+            rounded = np.floor(np.float64(pixels) + 0.5)
+            rounded = min(max(rounded, 0.0 if empty else 1.0), _LARGEST)
+            if size < 0:
+                lo[i, a], hi[i, a] = hi[i, a], lo[i, a]
+            begin, end = np.float64(lo[i, a]), np.float64(hi[i, a])
+            if subpixel and rounded != pixels and pixels > 0:
+                adjustment = min(max(rounded / np.float64(pixels), -10.0), 10.0)
+                centre = np.float64(lo[i, a] + hi[i, a]) * 0.5
+                begin, end = centre + (begin - centre) * adjustment, centre + (end - centre) * adjustment
+            reach = np.float64(extents[i, a]) + farthest
+            lo[i, a] = np.float32(min(max(begin, -farthest), reach))
+            hi[i, a] = np.float32(min(max(end, -farthest), reach))
+            sizes[i, a] = np.int64(rounded)
+
+
+@numba.njit(
+    "void(float32[:, ::1], float32[:, ::1], int64[:, ::1], int64[::1], int64[::1], boolean, int8[::1], float32[::1], "
+    "int64, int8[:, ::1], float32[:, ::1])",
+    nogil=True, cache=True, error_model="numpy",
+)  # fmt: skip
+def filters(
+    lo: Any, hi: Any, size: Any, shrink: Any, enlarge: Any, antialias: Any, kinds: Any, widths: Any, gaussian: Any,
+    kind: Any, support: Any,
+) -> None:  # fmt: skip
+    """The filter of each axis and its width in source pixels, [N, A]; see `resample.plan`.
+
+    ``kinds``: filter by interpolation type; ``widths``: by filter, where no axis shrinks.
+    """
+    wide = np.float32(4 * np.sqrt(2.0))
+    for i in range(len(size)):
+        for a in range(size.shape[1]):
+            extent = abs(hi[i, a] - lo[i, a])
+            less = np.float64(size[i, a]) < np.float64(extent)
+            scale = _ONE
+            if less and antialias:
+                scale = extent / np.float32(max(size[i, a], 1))
+            found = kinds[shrink[i] if less else enlarge[i]]
+            if found == gaussian:
+                # DALI's way through sigma and float32: the last digit decides whether one more pixel is read
+                sigma = np.float32(np.float64(scale * _HALF) / np.sqrt(2.0))
+                scale = wide * sigma / _TWO
+            kind[i, a] = found
+            support[i, a] = max(_ONE, widths[found] * scale)

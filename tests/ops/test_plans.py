@@ -1,0 +1,123 @@
+"""The planners' loops give what the formulas give in NumPy, on random shapes, regions, filters and windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.ops import jpeg_gpu, jpeg_header, resample, resize
+from dali_run.ops.jpeg_gpu import BGR, GRAY, RGB
+
+from . import reference_plans as reference
+from .test_jpeg_gpu import encode, with_orientation
+
+MODES: tuple[resize.Mode, ...] = ("default", "stretch", "not_larger", "not_smaller")
+
+
+def regions(rng: np.random.Generator, n: int, axes: int, least: int) -> tuple[Any, Any, Any]:
+    """Extents, and regions that begin and end anywhere; whole images, some backwards, some empty."""
+    extents = rng.integers(least, 3000, (n, axes))
+    lo = np.where(rng.random((n, axes)) < 0.5, 0, rng.uniform(-50, 200, (n, axes)))
+    hi = np.where(rng.random((n, axes)) < 0.5, extents, rng.uniform(-50, 3000, (n, axes)))
+    return extents, lo.astype(np.float32), hi.astype(np.float32)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("axes", [2, 3])
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_sizes_and_filters(mode: resize.Mode, axes: int) -> None:
+    rng = np.random.default_rng(axes)
+    for k in range(150):
+        n = int(rng.integers(0, 6))
+        extents, lo, hi = regions(rng, n, axes, least=int(k % 5 > 0))
+        numbers = np.where(
+            rng.random((n, axes)) < 0.5, rng.integers(1, 1000, (n, axes)), rng.uniform(0, 500, (n, axes))
+        )
+        wanted = (numbers * rng.choice([-1, 0, 0, 1, 1, 1], (n, axes))).astype(np.float32)
+        limit = None if k % 2 else np.where(rng.random(axes) < 0.3, 0, rng.uniform(10, 500, axes)).astype(np.float32)
+        before = lo.copy(), hi.copy(), wanted.copy()
+        expected = reference.fit(wanted, lo, hi, extents, mode, limit, bool(k % 3))
+        found = resize.fit(wanted, lo, hi, extents, mode, limit, bool(k % 3))
+        for a, b in zip(expected, found, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+        for a, b in zip((lo, hi, wanted), before, strict=True):
+            np.testing.assert_array_equal(a, b)
+        shrink, enlarge = rng.integers(0, 6, n), rng.integers(0, 6, n)
+        same_filters(
+            reference.plan(*found, shrink, enlarge, bool(k % 4)), resample.plan(*found, shrink, enlarge, bool(k % 4))
+        )
+
+
+def same_filters(expected: resample.Plan, found: resample.Plan) -> None:
+    for name in ("lo", "hi", "size", "kind", "support", "anchor", "shape", "flip"):
+        a, b = getattr(expected, name), getattr(found, name)
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+def decode_plan(rng: np.random.Generator, n: int) -> jpeg_gpu.Plan:
+    """Images of random sizes, samplings and orientations; some are no JPEGs."""
+    files = []
+    for i in range(n):
+        kind = {"gray": True} if i % 5 == 4 else {"subsampling": ("4:4:4", "4:2:0", "4:2:2")[i % 3]}
+        file = encode(*rng.integers(8, 90, 2).tolist(), **kind)
+        files.append(with_orientation(file, int(rng.integers(1, 9))) if i % 7 != 6 else b"no JPEG at all")
+    sizes = np.array([len(f) for f in files], np.int64)
+    buffer = np.frombuffer(b"".join(files), np.uint8)
+    offsets = np.cumsum(sizes) - sizes
+    return jpeg_gpu.plan_decode(jpeg_header.read_headers(buffer, offsets, sizes), offsets, sizes, limited=False)
+
+
+@pytest.mark.parametrize("kind", [RGB, BGR, GRAY])
+def test_resizing_of_jpegs(kind: int) -> None:
+    rng = np.random.default_rng(kind)
+    for k in range(25):
+        n = int(rng.integers(1, 12))
+        plan = decode_plan(rng, n)
+        swap = plan.orientation >= 5
+        stored = np.stack([plan.images["height"], plan.images["width"]], 1).astype(np.int64)
+        shown = np.maximum(np.where(swap[:, None], stored[:, ::-1], stored), 1)
+        begin = (rng.random((n, 2)) * shown * 0.5).astype(np.int64)
+        end = begin + 1 + (rng.random((n, 2)) * (shown - begin - 1)).astype(np.int64)
+        domain = (begin, end) if k % 2 else None
+        ends = (begin + rng.random((n, 2)), end.astype(np.float64))
+        backwards = rng.random((n, 2)) < 0.3
+        lo, hi = (np.where(backwards, ends[1 - j], ends[j]).astype(np.float32) for j in range(2))
+        size = rng.integers(1, 700, (n, 2))
+        sampling = resample.plan(lo, hi, size, rng.integers(0, 6, n), rng.integers(0, 6, n), bool(k % 3))
+        anchor = rng.integers(0, size)
+        sampling = sampling.mirrored(rng.random((n, 2)) < 0.5).window(anchor, rng.integers(0, size - anchor + 1))
+        options: dict[str, Any] = {
+            "domain": domain, "mirror": rng.random(n) < 0.5 if k % 4 else None, "orient": k % 5 > 0,
+            "output_type": kind, "layout": "CHW" if k % 2 else "HWC", "mean": (1.0, 2.0, 3.0), "std": (4.0,),
+        }  # fmt: skip
+        expected, found = (
+            reference.resize_output(plan, sampling, **options),
+            jpeg_gpu.resize_output(plan, sampling, **options),
+        )
+        for name in ("shapes", "offsets"):
+            np.testing.assert_array_equal(getattr(expected, name), getattr(found, name))
+        for name in ("elements", "weights", "threads", "mul", "add", "dtype", "output_type"):
+            assert getattr(expected, name) == getattr(found, name), name
+        assert expected.resize is not None
+        np.testing.assert_array_equal(expected.resize, found.resize)
+        np.testing.assert_array_equal(reference.resize_tiles(expected), found.blocks_first)
+        good = plan.status == 0
+        np.testing.assert_array_equal(reference.source_windows(expected)[good], found.windows[good])
+
+
+def test_only_some_images_are_planned() -> None:
+    files = [encode(40 + i, 30) for i in range(6)]
+    sizes = np.array([len(f) for f in files], np.int64)
+    offsets = np.cumsum(sizes) - sizes
+    headers = jpeg_header.read_headers(np.frombuffer(b"".join(files), np.uint8), offsets, sizes)
+    which = np.arange(6) % 2 == 0
+    marked = headers.copy()
+    marked["status"] = np.where(which, headers["status"], jpeg_header.UNSUPPORTED)
+    a, b = jpeg_gpu.plan_decode(marked, offsets, sizes), jpeg_gpu.plan_decode(headers, offsets, sizes, which=which)
+    np.testing.assert_array_equal(a.images, b.images)
+    np.testing.assert_array_equal(a.status != 0, ~which)
+    np.testing.assert_array_equal(a.idct_first, b.idct_first)
