@@ -241,7 +241,10 @@ class _Worker:
     def ask(self, data: memoryview, request: bytes) -> Mapping[str, Any]:
         """The answer to ``request``: ``shape`` and ``dtype`` of the pixels that `read` gives, ``error``, or ``died``
         with the exit code."""
-        _write(self._file, data)
+        try:
+            _write(self._file, data)
+        except OSError:  # the bytes are of a mapped file that was cut short: touched here, what is gone becomes zeros
+            _write(self._file, memoryview(bytes(data)))
         with contextlib.suppress(OSError):  # it is dead: the answer says how
             self._channel.send(request)
         answer = _receive(self._channel)

@@ -26,6 +26,7 @@ from ..ops.batch import Batch, Origin, Samples, concat
 from ..ops.device import Lane, gpu_count, pinned_empty
 from ..ops.errors import DeviceError, JobError
 from ..ops.isolation import TIMEOUT, Mode, isolated
+from ..readers.lost_pages import lost_files
 from .channel import Channel, Closed
 from .chunks import Chunks
 from .compile import Plan
@@ -319,6 +320,8 @@ class Engine:
         return self._finish(iteration)
 
     def _finish(self, iteration: Iteration) -> Iteration:
+        if gone := lost_files():
+            self._lose(iteration, gone)
         for d in iteration.dropped:
             self.stats.count(self.stats.rejected, d.code)
         if iteration.dropped and self.options.policy == "fail":
@@ -328,6 +331,21 @@ class Engine:
         if iteration.dropped and self.options.policy == "replace":
             replace_dropped(iteration, self.plan.graph.outputs.values())
         return iteration
+
+    def _lose(self, iteration: Iteration, files: frozenset[str]) -> None:
+        """Leave out the samples from ``files``: zeros may have been read in the place of their bytes."""
+        names = {
+            slot: self.plan.graph.nodes[node].name
+            for node, samples in iteration.reader_samples.items()
+            for i, slot in enumerate(samples.slot.tolist())
+            if samples.origin(i).source in files
+        }
+        why = "the file was cut short, or could not be read, while the job ran"
+        # what zeros were refused for is not the cause
+        iteration.dropped = [d for d in iteration.dropped if d.slot not in names]
+        iteration.dropped += [Dropped(slot, name, "read_failed", why) for slot, name in names.items()]
+        drop(iteration.env, set(names))
+        iteration.samples = iteration.samples.take(~np.isin(iteration.samples.slot, list(names)))
 
     # -- steps --------------------------------------------------------------------------------------------------
 
