@@ -233,6 +233,20 @@ class Batch:
         return Batch(data, ends - sizes, np.ascontiguousarray(shapes, np.int32), layout, samples)
 
 
+_ALIGNMENT, _LARGE = 64, 4096
+
+
+def host_empty(n: int, dtype: Any) -> npt.NDArray[Any]:
+    """An uninitialised flat array on the host. A large one begins at a multiple of 64 bytes, as vector instructions
+    like it, and as JAX demands of memory that it is to take without copying."""
+    size = n * np.dtype(dtype).itemsize
+    if size < _LARGE:
+        return np.empty(n, dtype)
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.__array_interface__["data"][0] % _ALIGNMENT
+    return raw[start : start + size].view(dtype)
+
+
 def elements(shapes: npt.NDArray[Any]) -> I64:
     """Elements of samples of ``shapes`` [N, D], int64[N]."""
     counts: I64 = np.multiply.reduce(shapes, axis=1, dtype=np.int64)  # half of what np.prod costs on small batches
@@ -285,7 +299,7 @@ def concat_samples(parts: Sequence[Samples]) -> Samples:
 
 def _empty_like(data: Any) -> Any:
     if isinstance(data, np.ndarray):
-        return np.empty
+        return host_empty
     import cupy
 
     return cupy.empty

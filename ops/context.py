@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Operator, Stage, parameter
-from .batch import Batch, Samples
+from .batch import Batch, Samples, host_empty
 from .errors import Reject, RejectCode
 from .isolation import Isolation
 from .rng import Streams
@@ -70,7 +70,7 @@ class Context:
     def empty(self, n: int, dtype: Any) -> Any:
         """An uninitialised flat array where this kernel's outputs live: host memory in the cpu stage."""
         if self.stage == "cpu":
-            return np.empty(n, dtype)
+            return host_empty(n, dtype)
         return self.device.empty(n, dtype)
 
     def staging(self, nbytes: int) -> npt.NDArray[np.uint8]:

@@ -118,9 +118,11 @@ class DALIPeekableIterator(DALIGenericIterator):
 
 
 def _to_jax(outputs: TensorList) -> Any:
+    """A view of the batch, on the device and on the host; a copy of memory that cannot be lent (mapped from a file, or
+    not aligned as JAX needs it)."""
     dense = outputs.batch.dense()
-    if isinstance(dense, np.ndarray):
-        return jax.numpy.array(dense)  # JAX keeps its arrays; a batch's memory may be mapped from a file
+    if isinstance(dense, np.ndarray) and not dense.flags.writeable:
+        return jax.numpy.array(dense)
     return jax.dlpack.from_dlpack(dense)
 
 
