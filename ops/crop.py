@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from .context import Context
 from .errors import SpecError
 from .strided import convert, pad, run, whole, window
 from .types import DALIDataType, DALIImageType, Library, to_numpy
-from .window import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout, integers, place
+from .window import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout
 
 _SIZES = {"D": "crop_d", "H": "crop_h", "W": "crop_w"}
 _POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
@@ -77,7 +77,10 @@ class CropWindow(Operator, abstract=True):
 
     def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
         """Anchor and shape [N, D] of the window of each sample, after ``policy``."""
-        extent = batch.shapes.astype(np.int64)
+        from . import resize_plan_cpu
+
+        kernels: Any = resize_plan_cpu
+        extent = batch.shapes.astype(np.int64, order="C")
         anchor, shape = np.zeros_like(extent), extent.copy()
         together = ctx.arg("crop") if self.given("crop") else None
         for letter, name in _SIZES.items():
@@ -85,15 +88,14 @@ class CropWindow(Operator, abstract=True):
             column = "WHD".index(letter) + 1
             if at < 0 or (together is not None and together.shape[1] < column):
                 continue
-            size = integers(ctx.arg(name) if together is None else together[:, -column])
-            shape[:, at] = np.where(size > 0, size, extent[:, at])
+            size = ctx.arg(name) if together is None else np.ascontiguousarray(together[:, -column])
             position = ctx.arg(_POSITIONS[letter])
             if _POSITIONS[letter] in ctx.args:
                 wrong = ~((position >= 0) & (position <= 1))
                 for i in np.flatnonzero(wrong).tolist():
                     ctx.reject(i, "bad_argument", f"{_POSITIONS[letter]} must be between 0 and 1, got {position[i]:g}")
-                position = np.where(wrong, 0, position)
-            anchor[:, at] = place(position, extent[:, at], shape[:, at], self._rounding)
+                position = np.where(wrong, np.float32(0), position)
+            kernels.place(extent, at, size, position, kernels.ROUNDINGS.index(self._rounding), anchor, shape)
         return bounded(ctx, policy, anchor, shape, extent)
 
 

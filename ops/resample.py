@@ -183,17 +183,17 @@ def resample(ctx: Context, plan: Plan, batch: Batch, dtype: DALIDataType | None 
 def bounded(ctx: Context, plan: Plan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
     """``shapes`` of the output; zeros where it, or the values between the passes, would be too large. Such samples are
     rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
-    frames, channels = _around(before, first, plan.size.shape[1])
-    extents = before[:, first : first + plan.size.shape[1]].astype(np.float64)
-    made = plan.shape.astype(np.float64)
-    between = np.where(_columns_first(plan), extents[:, -2] * made[:, -1], made[:, -2] * extents[:, -1])
-    if made.shape[1] == 3:
-        between = made[:, 0] * np.maximum(between, extents[:, 1] * extents[:, 2])
-    elements = np.maximum(shapes.astype(np.float64).prod(axis=1), between * frames * channels)
+    from . import resize_plan_cpu
+
+    kernels: Any = resize_plan_cpu
+    elements = np.empty(len(shapes))
+    made, wanted, given = (np.ascontiguousarray(a, np.int64) for a in (plan.shape, shapes, before))
+    if not kernels.elements(_columns_first(plan), made, wanted, given, first, MOST_ELEMENTS, elements):
+        return shapes
     refused = elements > MOST_ELEMENTS
     for i in np.flatnonzero(refused).tolist():
-        wanted = "x".join(map(str, shapes[i].tolist()))
-        ctx.reject(i, "too_large", f"needs {elements[i]:.0f} values to become {wanted}, more than {MOST_ELEMENTS}; "
+        result = "x".join(map(str, shapes[i].tolist()))
+        ctx.reject(i, "too_large", f"needs {elements[i]:.0f} values to become {result}, more than {MOST_ELEMENTS}; "
                    "limit it with max_size")  # fmt: skip
     return np.where(refused[:, None], 0, shapes)
 
@@ -221,10 +221,11 @@ def _columns_first(plan: Plan) -> Mask:
     """
     if plan.domain is not None:
         return np.ones(len(plan.size), np.bool_)
-    height, width = np.abs(plan.hi - plan.lo).astype(np.float64)[:, -2:].T
-    taps_y, taps_x = np.maximum(1, plan.support)[:, -2:].T
-    rows, columns = plan.size[:, -2:].T
-    mask: Mask = columns * (5 * height * taps_x + rows * taps_y) < rows * (width * taps_y + 5 * columns * taps_x)
+    from . import resize_plan_cpu
+
+    kernels: Any = resize_plan_cpu
+    mask: Mask = np.empty(len(plan.size), np.bool_)
+    kernels.columns_first(*map(np.ascontiguousarray, (plan.lo, plan.hi, plan.size, plan.support)), mask)
     return mask
 
 

@@ -124,3 +124,91 @@ def filters(
                 scale = wide * sigma / _TWO
             kind[i, a] = found
             support[i, a] = max(_ONE, widths[found] * scale)
+
+
+_FAR = 2.0**40
+ROUNDINGS = ("truncate", "round", "even")
+"""Of the start of a window: cut off, halves away from zero, halves to even (as in Python)."""
+_, ROUND, EVEN = range(3)
+
+
+@numba.njit(error_model="numpy")
+def _integer(value: Any) -> Any:
+    """``value`` cut off to an integer; NaN and what lies beyond 2^40 become -2^40 or 2^40, outside of any input."""
+    return np.int64(min(max(value, -_FAR), _FAR)) if value == value else np.int64(-_FAR)
+
+
+@numba.njit(
+    "void(int64[:, ::1], int64, float32[::1], float32[::1], int64, int64[:, ::1], int64[:, ::1])",
+    nogil=True, cache=True, error_model="numpy",
+)  # fmt: skip
+def place(extent: Any, axis: Any, size: Any, position: Any, rounding: Any, anchor: Any, shape: Any) -> None:
+    """Where windows lie along ``axis`` of samples of ``extent``: that column of ``anchor`` and ``shape``, all [N, D].
+
+    ``size`` [N] is cut off, and the whole extent where it is not above 0. ``position`` [N], 0 to 1, of the room that is
+    left is where a window starts, after ``rounding``. The product is taken in float64, as DALI's crop does: 0.7 of 5 is
+    3.4999999 and starts at 3.
+    """
+    for i in range(len(extent)):
+        wanted = _integer(np.float64(size[i]))
+        shape[i, axis] = wanted if wanted > 0 else extent[i, axis]
+        start = np.float64(position[i]) * np.float64(extent[i, axis] - shape[i, axis])
+        if rounding == EVEN:
+            start = np.rint(start)
+        elif rounding == ROUND:
+            whole = np.trunc(start)
+            start = whole + np.copysign(1.0 if abs(start - whole) >= 0.5 else 0.0, start)
+        anchor[i, axis] = _integer(start)
+
+
+@numba.njit(
+    "void(float32[:, ::1], float32[:, ::1], int64[:, ::1], float32[:, ::1], boolean[::1])",
+    nogil=True, cache=True, error_model="numpy",
+)  # fmt: skip
+def columns_first(lo: Any, hi: Any, size: Any, support: Any, out: Any) -> None:
+    """Whether the horizontal pass costs less when it comes first, [N]; see `resample.columns_first`."""
+    y, x = size.shape[1] - 2, size.shape[1] - 1
+    for i in range(len(size)):
+        height, width = np.float64(abs(hi[i, y] - lo[i, y])), np.float64(abs(hi[i, x] - lo[i, x]))
+        taps_y, taps_x = np.float64(max(_ONE, support[i, y])), np.float64(max(_ONE, support[i, x]))
+        rows, columns = np.float64(size[i, y]), np.float64(size[i, x])
+        across = columns * (5 * height * taps_x + rows * taps_y)
+        out[i] = across < rows * (width * taps_y + 5 * columns * taps_x)
+
+
+@numba.njit(
+    "int64(boolean[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64, float64, float64[::1])",
+    nogil=True, cache=True,
+)  # fmt: skip
+def elements(across: Any, made: Any, shapes: Any, before: Any, first: Any, most: Any, out: Any) -> Any:
+    """The larger of what a sample becomes and of what lies between the passes, in elements; returns how many samples
+    need more than ``most``. ``before`` and ``shapes`` [N, D]: of the input and the output; ``made`` [N, A]: the outputs
+    of the spatial dimensions, which start at ``first``."""
+    axes, refused = made.shape[1], 0
+    y, x = first + axes - 2, first + axes - 1
+    for i in range(len(made)):
+        rows, columns = np.float64(made[i, axes - 2]), np.float64(made[i, axes - 1])
+        between = np.float64(before[i, y]) * columns if across[i] else rows * np.float64(before[i, x])
+        if axes == 3:
+            between = np.float64(made[i, 0]) * max(between, np.float64(before[i, y]) * np.float64(before[i, x]))
+        whole = 1.0
+        for d in range(shapes.shape[1]):
+            whole *= np.float64(shapes[i, d])
+            if d < first or d >= first + axes:
+                between *= np.float64(before[i, d])
+        out[i] = max(whole, between)
+        refused += out[i] > most
+    return refused
+
+
+@numba.njit("int64(int64[:, ::1], int64[:, ::1], int64[:, ::1], boolean[::1])", nogil=True, cache=True)
+def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
+    """Which windows reach outside of samples of ``extent``, all [N, D]; returns how many."""
+    found = 0
+    for i in range(len(extent)):
+        out[i] = False
+        for d in range(extent.shape[1]):
+            if anchor[i, d] < 0 or anchor[i, d] + shape[i, d] > extent[i, d]:
+                out[i] = True
+        found += out[i]
+    return found

@@ -50,19 +50,6 @@ def integers(values: npt.NDArray[Any]) -> I64:
     return near
 
 
-def place(position: npt.NDArray[Any], extent: I64, size: I64, rounding: str = "round") -> I64:
-    """Where a window of ``size`` starts: ``position`` (0..1, float32) of the room that it leaves in ``extent``.
-
-    ``rounding`` is "round" (halves away from zero), "even" (halves to even, as in Python) or "truncate".
-
-    The product is taken in float64, as DALI's crop does: 0.7 of 5 is 3.4999999 and starts at 3.
-    """
-    start = position.astype(np.float64) * (extent - size)
-    if rounding == "even":
-        return integers(np.rint(start))
-    return integers(start) if rounding == "truncate" else round_half_away(start)
-
-
 def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: I64) -> tuple[I64, I64]:
     """Anchor and shape [N, D] of windows in samples of ``extent``, after ``policy``.
 
@@ -73,7 +60,12 @@ def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: 
         start = np.clip(anchor, 0, extent)
         return start, np.clip(anchor + shape, 0, extent) - start
     if policy == "error":
-        outside = np.any((anchor < 0) | (anchor + shape > extent), axis=1)
+        from . import resize_plan_cpu
+
+        kernels: Any = resize_plan_cpu
+        outside = np.empty(len(extent), np.bool_)
+        if not kernels.outside(*map(np.ascontiguousarray, (anchor, shape, extent)), outside):
+            return anchor, shape
         for i in np.flatnonzero(outside).tolist():
             end = (anchor[i] + shape[i]).tolist()
             ctx.reject(

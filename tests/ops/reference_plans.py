@@ -25,6 +25,7 @@ from dali_run.ops.jpeg_gpu import (
 )
 from dali_run.ops.resample import _KINDS, _WIDTH, F32, GAUSSIAN, Plan
 from dali_run.ops.resize import Mode
+from dali_run.ops.window import integers, round_half_away
 
 _FARTHEST = 1e6
 
@@ -217,3 +218,40 @@ def resize_tiles(output: Output) -> I32:
     axis = output.resize["axis"]
     tiles = _ceil(axis[:, 0]["count"], output.threads) * _ceil(axis[:, 1]["count"], RESIZE_ROWS)
     return _firsts(np.where(axis[:, 0]["count"] > 0, tiles, 0))
+
+
+def place(position: NDArray[Any], extent: I64, size: I64, rounding: str = "round") -> I64:
+    """Where a window of ``size`` starts: ``position`` (0..1, float32) of the room that it leaves in ``extent``.
+
+    ``rounding`` is "round" (halves away from zero), "even" (halves to even, as in Python) or "truncate".
+
+    The product is taken in float64, as DALI's crop does: 0.7 of 5 is 3.4999999 and starts at 3.
+    """
+    start = position.astype(np.float64) * (extent - size)
+    if rounding == "even":
+        return integers(np.rint(start))
+    return integers(start) if rounding == "truncate" else round_half_away(start)
+
+
+def bounded(plan: Plan, shapes: I64, before: NDArray[Any], first: int) -> NDArray[np.float64]:
+    """What `resample.bounded` compares with the largest sample that it allows, in elements."""
+    count = plan.size.shape[1]
+    frames = np.prod(before[:, :first], axis=1, dtype=np.int64)
+    channels = np.prod(before[:, first + count :], axis=1, dtype=np.int64)
+    extents = before[:, first : first + count].astype(np.float64)
+    made = plan.shape.astype(np.float64)
+    between = np.where(columns_first(plan), extents[:, -2] * made[:, -1], made[:, -2] * extents[:, -1])
+    if made.shape[1] == 3:
+        between = made[:, 0] * np.maximum(between, extents[:, 1] * extents[:, 2])
+    elements: NDArray[np.float64] = np.maximum(shapes.astype(np.float64).prod(axis=1), between * frames * channels)
+    return elements
+
+
+def columns_first(plan: Plan) -> NDArray[np.bool_]:
+    """Whether the horizontal pass comes first, [N]."""
+    height, width = np.abs(plan.hi - plan.lo).astype(np.float64)[:, -2:].T
+    taps_y, taps_x = np.maximum(1, plan.support)[:, -2:].T
+    rows, columns = plan.size[:, -2:].T
+    mask: NDArray[np.bool_]
+    mask = columns * (5 * height * taps_x + rows * taps_y) < rows * (width * taps_y + 5 * columns * taps_x)
+    return mask

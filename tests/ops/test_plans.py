@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops import jpeg_gpu, jpeg_header, resample, resize
+from dali_run.ops import jpeg_gpu, jpeg_header, resample, resize, resize_plan_cpu, window
+from dali_run.ops.batch import Samples
+from dali_run.ops.context import Context
 from dali_run.ops.jpeg_gpu import BGR, GRAY, RGB
 
 from . import reference_plans as reference
@@ -121,3 +123,43 @@ def test_only_some_images_are_planned() -> None:
     np.testing.assert_array_equal(a.images, b.images)
     np.testing.assert_array_equal(a.status != 0, ~which)
     np.testing.assert_array_equal(a.idct_first, b.idct_first)
+
+
+@pytest.mark.parametrize("rounding", resize_plan_cpu.ROUNDINGS)
+def test_places_of_windows(rounding: str) -> None:
+    rng = np.random.default_rng(1)
+    extent = np.ascontiguousarray(rng.integers(0, 60, (500, 3)))
+    position = np.where(rng.random(500) < 0.5, rng.integers(0, 21, 500) / 20, rng.random(500)).astype(np.float32)
+    size = np.where(rng.random(500) < 0.5, rng.integers(-2, 80, 500), rng.uniform(-3, 80, 500)).astype(np.float32)
+    size[:3] = np.nan, np.inf, -np.inf
+    for axis in range(3):
+        anchor, shape = np.full((500, 3), -7), np.full((500, 3), -7)
+        resize_plan_cpu.place(extent, axis, size, position, resize_plan_cpu.ROUNDINGS.index(rounding), anchor, shape)
+        wanted = window.integers(size)
+        expected = np.where(wanted > 0, wanted, extent[:, axis])
+        np.testing.assert_array_equal(shape[:, axis], expected)
+        np.testing.assert_array_equal(anchor[:, axis], reference.place(position, extent[:, axis], expected, rounding))
+        assert (np.delete(anchor, axis, 1) == -7).all()
+        assert (np.delete(shape, axis, 1) == -7).all()
+
+
+@pytest.mark.parametrize(("layout", "axes"), [("HWC", 2), ("FCHW", 2), ("CDHW", 3), ("DHWC", 3)])
+def test_order_of_passes_and_what_they_need(layout: str, axes: int) -> None:
+    rng = np.random.default_rng(2)
+    first = layout.index("HWC"[0] if axes == 2 else "D")
+    for k in range(40):
+        n = int(rng.integers(0, 5))
+        before = rng.integers(1, 4000, (n, len(layout)))
+        _, lo, hi = regions(rng, n, axes, 1)
+        size = rng.integers(1, 4000, (n, axes))
+        plan = resample.plan(lo, hi, size, rng.integers(0, 6, n), rng.integers(0, 6, n), bool(k % 2))
+        shapes = before.copy()
+        shapes[:, first : first + axes] = size
+        np.testing.assert_array_equal(resample._columns_first(plan), reference.columns_first(plan))
+        ctx = Context(resize.Resize(size=(1.0,)), "cpu", Samples.numbered(n))
+        found = resample.bounded(ctx, plan, shapes, before, first)
+        elements = reference.bounded(plan, shapes, before, first)
+        refused = elements > resample.MOST_ELEMENTS
+        np.testing.assert_array_equal(found, np.where(refused[:, None], 0, shapes))
+        assert [r.slot for r in ctx.rejects] == np.flatnonzero(refused).tolist()
+        assert all(f"needs {elements[r.slot]:.0f} values" in r.message for r in ctx.rejects)
