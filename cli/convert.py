@@ -63,7 +63,8 @@ def command(
         result = convert(source, target, wanted, fresh=fresh, append=append, progress=progress)
     with done(result.exit_code):
         if json:
-            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path)})
+            kept = {"kept": result.report["kept"]} if "kept" in result.report else {}
+            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path), **kept})
         elif result.exit_code in (JOB_FAILED, INTERRUPTED):
             say(result.message)
         elif not quiet:

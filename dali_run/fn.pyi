@@ -278,6 +278,20 @@ def crop_mirror_normalize(
     """Crop, mirror left to right and normalise: scale * (x - mean) / std + shift."""
     ...
 
+def encoded_as(
+    input: _Tensor,
+    /,
+    *,
+    format: Literal['jpeg', 'png', 'webp'],
+    shorter: int | None = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Whether an encoded image has a format and a size already, by its header alone."""
+    ...
+
 def expand_dims(
     input: _Tensor,
     /,

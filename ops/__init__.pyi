@@ -316,6 +316,22 @@ class CropMirrorNormalize:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class EncodedAs:
+    """Whether an encoded image has a format and a size already, by its header alone."""
+
+    def __init__(
+        self,
+        *,
+        format: Literal['jpeg', 'png', 'webp'] = ...,
+        shorter: int | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class ExpandDims:
     """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
 

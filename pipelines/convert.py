@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from .job import JobResult, Progress, run_job
 from .registry import load_operators
 from .skeleton import CONTAINERS, skeleton
 
+RECODED = "decode"
+"""The name of the step that only pictures pass which are encoded anew."""
+_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 PEEK = 64
 """Records that are looked at to find the fields; readers find out about the others."""
 
@@ -54,6 +57,11 @@ class Wanted:
     quality: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the writer."""
+
+    @property
+    def target(self) -> str:
+        """The format of pictures that are encoded anew."""
+        return self.format or "jpeg"
 
     @property
     def touches_pictures(self) -> bool:
@@ -96,9 +104,7 @@ def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[s
             config.update({"extension": extension} if extension else {})
         if f == picture and wanted.touches_pictures:
             graph += _pictures(variables[f], wanted)
-            config = {"encode": wanted.format or "jpeg"}
-            if wanted.quality is not None:
-                config["quality"] = wanted.quality
+            config = {"extension": _SUFFIXES[wanted.target]} if wanted.to in ("webdataset", "files") else {}
         fields[names[f]] = config
     if picture is None and wanted.touches_pictures:
         raise SpecError(f"{source} holds no pictures to resize or encode; its fields: {', '.join(found.fields)}")
@@ -135,7 +141,18 @@ def convert(
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         path = Path(folder) / "convert.json"
         path.write_text(json.dumps(spec, indent=2))
-        return run_job(path, fresh=fresh, append=append, progress=progress)
+        result = run_job(path, fresh=fresh, append=append, progress=progress)
+    return _with_kept(result) if wanted.touches_pictures else result
+
+
+def _with_kept(result: JobResult) -> JobResult:
+    """``kept`` in the report: pictures whose bytes were as they should be."""
+    if not result.report:
+        return result
+    recoded = sum(o["samples"] for o in result.report["operators"] if o["name"] == RECODED)
+    kept = result.report["samples"]["read"] - recoded
+    return replace(result, message=f"{result.message}; {kept} of {kept + recoded} pictures were as asked for and kept "
+                   "their bytes", report={**result.report, "kept": kept})  # fmt: skip
 
 
 def _place(target: Path | str) -> str:
@@ -143,10 +160,17 @@ def _place(target: Path | str) -> str:
 
 
 def _pictures(name: str, wanted: Wanted) -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = [{"op": "decoders.image", "in": name, "out": name}]
+    """Decode, resize, encode; but what is as it should be already keeps its bytes, unless a quality is asked for."""
+    steps: list[dict[str, Any]] = [{"op": "decoders.image", "name": RECODED, "in": name, "out": name}]
     if wanted.resize is not None:
         steps.append({"op": "resize", "in": name, "resize_shorter": wanted.resize, "out": name})
-    return steps
+    quality = {} if wanted.quality is None else {"quality": wanted.quality}
+    steps.append({"op": "encoders.image", "in": name, "format": wanted.target, **quality, "out": name})
+    if wanted.quality is not None:
+        return steps
+    size = {} if wanted.resize is None else {"shorter": wanted.resize}
+    test = {"op": "encoded_as", "in": name, "format": wanted.target, **size, "out": "kept"}
+    return [test, {"if": "$kept", "then": [], "else": steps}]
 
 
 def _plain(name: str) -> str:

@@ -128,6 +128,35 @@ def test_resized_and_encoded_anew(pictures: Path, tmp_path: Path) -> None:
             assert image.format == "WEBP"
 
 
+def test_what_is_as_asked_for_keeps_its_bytes(pictures: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(pictures, source)
+    small = source / "class0" / "small.jpg"
+    with Image.open(sorted(source.rglob("*.jpg"))[0]) as image:
+        image.resize((20, 31)).save(small, quality=30)
+        image.resize((31, 20)).save(source / "class0" / "other.png")
+    (source / "class0" / "broken.jpg").write_bytes(b"no picture")
+    count = sum(p.is_file() for p in source.rglob("*"))
+    result = convert(source, tmp_path / "resized", Wanted("webdataset", resize=20))
+    assert result.exit_code == 3
+    assert result.report["kept"] == 1
+    assert f"1 of {count} pictures were as asked for and kept their bytes" in result.message
+    rows = {r.key: r.fields["jpg"] for r in open_data(tmp_path / "resized").records}
+    assert len(rows) == count - 1
+    assert rows["class0/small"] == small.read_bytes()
+    for data in rows.values():
+        with Image.open(io.BytesIO(data)) as image:
+            assert (image.format, min(image.size)) == ("JPEG", 20)
+    again = convert(tmp_path / "resized", tmp_path / "again", Wanted("webdataset", resize=20, format="jpeg"))
+    assert again.report["kept"] == count - 1
+    assert {r.key: r.fields["jpg"] for r in open_data(tmp_path / "again").records} == rows
+    pngs = convert(source, tmp_path / "pngs", Wanted("tfrecord", format="png"))
+    assert pngs.report["kept"] == 1
+    assert "kept" not in convert(source, tmp_path / "kept", Wanted("tfrecord")).report
+    anew = convert(source, tmp_path / "anew", Wanted("tfrecord", resize=20, quality=30))
+    assert anew.report["kept"] == 0  # a quality was asked for
+
+
 def test_a_bad_picture_costs_a_line_only_when_it_is_decoded(pictures: Path, tmp_path: Path) -> None:
     source = tmp_path / "in"
     shutil.copytree(pictures, source)
