@@ -26,6 +26,7 @@ from .jpeg_simd_cpu import (
     inverse_dct,
     lowest_bit,
     put_i16,
+    put_u64,
     u8_at,
     u16_at,
     u64_at,
@@ -291,7 +292,7 @@ def _decode(
             blocks[b].step = U(8 * part.h)
             b += 1
 
-    room = window[3] - window[1] + 2 * PIXELS
+    room = window[3] - window[1] + 3 * PIXELS
     lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + 4, np.int32)
     seen = np.zeros(8, np.int32)
     seen_at = U(seen.ctypes.data)
@@ -341,6 +342,7 @@ def _decode(
                     return OTHER
                 bits <<= size
                 count -= (code & _BYTE) + size
+                wanted = now.begin <= mx < now.end
                 table = now.ac_table
                 index, entry = _ONE, _ZERO
                 while True:
@@ -348,18 +350,27 @@ def _decode(
                         bits |= big_endian_64(at) >> (count & _LOW6)
                         at += (~count >> _THREE) & _SEVEN
                         count |= _FULL
-                        for _ in range(4):
-                            entry = u64_at(table + ((bits >> _SHIFT) << _THREE))
-                            bits <<= entry & _LOW6
-                            count -= entry  # only its low bits are looked at
-                            place = order + index
-                            first = u8_at(place + ((entry >> U(16)) & U(127)))
-                            put_i16(here + (first << _ONE), entry >> U(32))
-                            second = u8_at(place + ((entry >> U(24)) & U(127)))
-                            put_i16(here + (second << _ONE), U(np.int64(entry) >> np.int64(52)))
-                            index += (entry >> _EIGHT) & _BYTE
-                            if index >= _BLOCK_END:
-                                break
+                        if wanted:
+                            for _ in range(4):
+                                entry = u64_at(table + ((bits >> _SHIFT) << _THREE))
+                                bits <<= entry & _LOW6
+                                count -= entry  # only its low bits are looked at
+                                place = order + index
+                                first = u8_at(place + ((entry >> U(16)) & U(127)))
+                                put_i16(here + (first << _ONE), entry >> U(32))
+                                second = u8_at(place + ((entry >> U(24)) & U(127)))
+                                put_i16(here + (second << _ONE), U(np.int64(entry) >> np.int64(52)))
+                                index += (entry >> _EIGHT) & _BYTE
+                                if index >= _BLOCK_END:
+                                    break
+                        else:
+                            for _ in range(4):
+                                entry = u64_at(table + ((bits >> _SHIFT) << _THREE))
+                                bits <<= entry & _LOW6
+                                count -= entry
+                                index += (entry >> _EIGHT) & _BYTE
+                                if index >= _BLOCK_END:
+                                    break
                     if index >= U(256):  # a symbol with more bits than the tables have
                         index -= _LONG_MOVE
                         bits |= big_endian_64(at) >> (count & _LOW6)
@@ -400,7 +411,14 @@ def _decode(
                     break
                 if index != _BLOCK_END and index < _END_OF_BLOCK:
                     return OTHER  # a run past the last coefficient
-                if now.begin <= mx < now.end:
+                if wanted and index == _ONE + _END_OF_BLOCK:  # nothing but DC: what the transform makes of it
+                    value = dc * np.int64(factors[now.part, 0])
+                    if value < -LIMIT // 4 or value >= LIMIT // 4:
+                        return OTHER
+                    value = min(max(((value + 4) >> 3) + 128, 0), 255)
+                    for line in range(8):
+                        put_u64(now.line + U(mx) * now.step + U(line * part.pitch), U(value * 0x0101010101010101))
+                elif wanted:
                     put_i16(here, U(dc))
                     inverse_dct(here, now.factors, now.line + U(mx) * now.step, U(part.pitch), seen_at)
                 zero_block(here)
@@ -521,17 +539,12 @@ def _write_line(
         _upsample(y, x0, x1, parts[2], planes, lines[1], sums)
         second = U(lines[0].ctypes.data) + U(x0 & 1)
         third = U(lines[1].ctypes.data) + U(x0 & 1)
-    target = U(out.ctypes.data)
-    x = 0
-    while x + PIXELS <= wide:
+    few = lines[2][: 3 * PIXELS]
+    target = U(out.ctypes.data) if wide >= PIXELS else U(few.ctypes.data)
+    for group in range(-(-wide // PIXELS)):
+        x = max(min(group * PIXELS, wide - PIXELS), 0)  # the last ones again, with what is left
         ycc_to_rgb(first + U(x), second + U(x), third + U(x), target + U(3 * x), bgr)
-        x += PIXELS
-    if x < wide and wide >= PIXELS:  # the last ones again, with what is left
-        x = wide - PIXELS
-        ycc_to_rgb(first + U(x), second + U(x), third + U(x), target + U(3 * x), bgr)
-    elif x < wide:
-        few = np.empty(3 * PIXELS, np.uint8)
-        ycc_to_rgb(first, second, third, U(few.ctypes.data), bgr)
+    if wide < PIXELS:
         out[:] = few[: 3 * wide]
 
 

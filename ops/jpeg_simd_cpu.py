@@ -65,17 +65,21 @@ u16_at: Any = _loader(16)
 u64_at: Any = _loader(64)
 
 
-def _put_i16(_typing, address, value):
-    """The low 16 bits of ``value`` to ``address``."""
+def _putter(bits: int) -> Any:
+    def put(_typing, address, value):
+        def generate(context, builder, _signature, args):
+            value = args[1] if bits == 64 else builder.trunc(args[1], ir.IntType(bits))
+            _store(builder, value, args[0])
+            return context.get_dummy_value()
 
-    def generate(context, builder, _signature, args):
-        _store(builder, builder.trunc(args[1], _I16), args[0])
-        return context.get_dummy_value()
+        return types.void(types.uint64, types.uint64), generate
 
-    return types.void(types.uint64, types.uint64), generate
+    return intrinsic(put)
 
 
-put_i16: Any = intrinsic(_put_i16)
+put_i16: Any = _putter(16)
+"""The low 16 bits of a number to an address."""
+put_u64: Any = _putter(64)
 
 
 def _zero_block(_typing, address):
