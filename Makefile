@@ -54,6 +54,10 @@ test-gpu: setup ## the tests, where a missing or broken GPU fails them
 parity: setup ## compare with an installed DALI, write docs/parity.md (DALI_PYTHON=a Python that has DALI 2.4)
 	$(BIN)/python -m tests.parity --python '$(DALI_PYTHON)'
 
+.PHONY: parity-presets
+parity-presets: setup ## compare `parity:` presets with the libraries (TORCH_PYTHON=, DALI_PYTHON=: Pythons that have them)
+	$(BIN)/python -m tests.parity_presets --torch '$(TORCH_PYTHON)' --dali '$(DALI_PYTHON)'
+
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, import directions
 	$(BIN)/ruff check .

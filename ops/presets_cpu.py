@@ -10,7 +10,9 @@ import math
 import numba
 import numpy as np
 
+from .pixels_simd_cpu import add_pixel_pairs
 from .presets import Arithmetic, Filter
+from .resample_cpu import ROOM, paired
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -46,7 +48,8 @@ def _widened(kind, x):
     if kind == _LINEAR:
         return max(0.0, 1.0 - abs(x))
     if kind == _HAMMING:
-        return _sinc(x) * (0.54 + 0.46 * math.cos(math.pi * x)) if abs(x) < 1 else 0.0
+        # Pillow writes these two as float32
+        return _sinc(x) * (np.float32(0.54) + np.float32(0.46) * math.cos(math.pi * x)) if abs(x) < 1 else 0.0
     if kind == _CUBIC:
         return _cubic(x, -0.5)
     return _sinc(x) * _sinc(x / 3) if -3 <= x < 3 else 0.0
@@ -69,7 +72,7 @@ def taps(kind, rule, lo, hi, size, n, first, count, loose):
     starts int32[count] and weights float64[count, taps]. Outputs beyond the ends are those at the ends.
 
     Where ``loose``, taps of OpenCV's linear filter outside the image stay there, for those who clamp them on use."""
-    scale = (hi - lo) / size
+    scale = 1 / (size / (hi - lo)) if rule > _BYTES_15 else (hi - lo) / size  # OpenCV's way, and the others'
     starts = np.empty(count, np.int32)
     wide = max(scale, 1.0)
     if kind <= _CENTRE:
@@ -81,7 +84,7 @@ def taps(kind, rule, lo, hi, size, n, first, count, loose):
         kept = 2 if loose else min(n, 4 if kind == _CUBIC_4 else 8 if kind == _LANCZOS_8 else 2)
     else:
         radius = 0.5 if kind == _BOX else 2.0 if kind == _CUBIC else 3.0 if kind == _LANCZOS else 1.0
-        kept = min(n, 2 * math.ceil(radius * wide) + 1)
+        kept = min(n, math.ceil(2 * radius * wide) + 1)
     weights = np.zeros((count, kept))
     for j in range(count):
         at = min(max(first + j, 0), size - 1)
@@ -89,7 +92,7 @@ def taps(kind, rule, lo, hi, size, n, first, count, loose):
         if kind == _AREA:
             starts[j] = _area(lo + at * scale, scale, n, row)
         elif kind >= _LINEAR_2:
-            starts[j] = _interpolate(kind, rule, lo, scale, at, n, row, loose)
+            starts[j] = _interpolate(kind, rule, lo, scale, size / (hi - lo), at, n, row, loose)
         else:
             starts[j] = _antialias(kind, lo + (at + 0.5) * scale, radius * wide, 1.0 / wide, n, row)
     return starts, weights
@@ -132,11 +135,11 @@ def _antialias(kind, centre, support, inverse, n, row):
 
 
 @jit
-def _interpolate(kind, rule, lo, scale, at, n, row, loose):
+def _interpolate(kind, rule, lo, scale, inverse, at, n, row, loose):
     length = 4 if kind == _CUBIC_4 else 8 if kind == _LANCZOS_8 else 2
     if kind == _AREA_UP:
         below = math.floor(at * scale)
-        x = (at + 1) - (below + 1) / scale
+        x = np.float64(np.float32((at + 1) - (below + 1) * inverse))
         x = 0.0 if x <= 0 else x - math.floor(x)
         below += math.floor(lo)
     else:
@@ -231,34 +234,45 @@ def fixed_images(
         across, bits_x = _whole(wx, rule)
         top = max(sy.min(), begin)
         rows = min(sy.max() + wy.shape[1], end) - top
-        stride, m = extents[i, 1] * C, shape[i, 1] * C
+        left = sx.min()
+        n, m = (sx.max() + wx.shape[1] - left) * C, shape[i, 1] * C
+        sx -= left
+        even, pairs = paired(sx, across, C)
+        stride = extents[i, 1] * C
         down = rule == _BYTES_22_DOWN
-        narrow = np.empty((0 if down else rows, m), np.int32)
-        total = np.empty(stride if down else m, np.int32)
-        out = np.empty(m, np.int32)
+        pitch = m + ROOM
+        narrow = np.empty(0 if down else rows * pitch, np.int32)
+        wide, total = np.empty(n + ROOM, np.int32), np.empty(pitch, np.int32)
         for f in range(frames[i]):
-            base = offsets[i] + (f * extents[i, 0] + top) * stride
-            for y in range(len(narrow)):
-                row = src[base + y * stride : base + (y + 1) * stride]
-                _across(row, sx, across, C, narrow[y])
+            base = offsets[i] + (f * extents[i, 0] + top) * stride + left * C
+            for y in range(0 if down else rows):
+                _copy(src, base + y * stride, wide, 0, n)
+                row = narrow[y * pitch : (y + 1) * pitch]
+                _across(wide, even, across, pairs, C, row)
                 if rule <= _BYTES_15:
-                    _bytes(narrow[y], bits_x)
+                    _bytes(row, m, bits_x)
             for y in range(shape[i, 0]):
                 at = dst_offsets[i] + (f * shape[i, 0] + y) * m
                 if down:
-                    source = src[base : base + rows * stride].reshape((rows, stride))
-                    _sum(source, sy[y] - top, vertical[y], total)
-                    _bytes(total, bits_y)
-                    _across(total, sx, across, C, out)
-                    _bytes(out, bits_x)
-                    dst[at : at + m] = out
+                    _sum(src, base + (sy[y] - top) * stride, stride, vertical, y, n, wide)
+                    _bytes(wide, n, bits_y)
+                    _across(wide, even, across, pairs, C, total)
+                    _bytes(total, m, bits_x)
                 else:
-                    _down(narrow, sy[y] - top, vertical[y], bits_y, rule, total, dst[at : at + m])
+                    _down(narrow, pitch, rows, sy[y] - top, vertical, y, m, bits_y, rule, total)
+                _copy(total, 0, dst, at, m)
 
 
 @jit
-def _across(row, starts, weights, C, out):
-    for x in range(len(starts)):
+def _across(row, starts, weights, pairs, C, out):
+    count, taps = weights.shape
+    if C == 3:
+        add_pixel_pairs(row, starts, pairs, taps, 3, (count + 1) // 2, out)
+        return
+    if C == 4:
+        add_pixel_pairs(row, starts, pairs, taps, 4, (count + 1) // 2, out)
+        return
+    for x in range(count):
         for c in range(C):
             total = np.int32(0)
             at = np.uint64(starts[x] * C + c)
@@ -268,43 +282,51 @@ def _across(row, starts, weights, C, out):
 
 
 @jit
-def _bytes(values, bits):
+def _copy(src, at, dst, to, n):
+    a, b = src[at : at + n], dst[to : to + n]  # slices are vectorised, sums as indices are not
+    for j in range(n):
+        b[j] = a[j]
+
+
+@jit
+def _bytes(values, n, bits):
     """Sums of ``bits`` fractional bits rounded to 0 ... 255."""
     half = np.int32((1 << bits) >> 1)
-    for j in range(len(values)):
+    for j in range(n):
         values[j] = min(max((values[j] + half) >> bits, 0), 255)
 
 
 @jit
-def _down(narrow, start, weights, bits, rule, total, out):
+def _down(narrow, pitch, rows, start, weights, y, n, bits, rule, out):
+    """The vertical pass: ``n`` bytes of output ``y`` from rows that lie ``pitch`` apart."""
     if rule == _LINEAR_11:  # two taps; the high halves of products with what is left of 15 bits
-        last = len(narrow) - 1
-        a, b = narrow[min(max(start, 0), last)], narrow[min(max(start + 1, 0), last)]
-        u, v = weights
-        for j in range(len(out)):
+        first, second = min(max(start, 0), rows - 1) * pitch, min(max(start + 1, 0), rows - 1) * pitch
+        u, v = weights[y, 0], weights[y, 1]
+        a, b = narrow[first : first + n], narrow[second : second + n]
+        for j in range(n):
             out[j] = min(max((((u * (a[j] >> 4)) >> 16) + ((v * (b[j] >> 4)) >> 16) + 2) >> 2, 0), 255)
-        return
-    if rule == _FIXED_11:
-        for j in range(len(out)):
+    elif rule == _FIXED_11:
+        for j in range(n):
             exact = 0.0
-            for k in range(len(weights)):
-                exact += np.float64(weights[k]) * np.float64(narrow[start + k, j])
-            out[j] = np.uint8(min(max(np.rint(exact * (1.0 / (1 << 22))), 0.0), 255.0))
-        return
-    _sum(narrow, start, weights, total)
-    _bytes(total, bits)
-    for j in range(len(out)):
-        out[j] = total[j]
+            for k in range(weights.shape[1]):
+                exact += np.float64(weights[y, k]) * np.float64(narrow[(start + k) * pitch + j])
+            out[j] = np.int32(min(max(np.rint(exact * (1.0 / (1 << 22))), 0.0), 255.0))
+    else:
+        _sum(narrow, start * pitch, pitch, weights, y, n, out)
+        _bytes(out, n, bits)
 
 
 @jit
-def _sum(rows, start, weights, total):
-    """The weighted sum of the rows from ``start``."""
-    total[:] = 0
-    for k in range(len(weights)):
-        a, w = rows[start + k], weights[k]
-        for j in range(len(total)):
-            total[j] += w * np.int32(a[j])
+def _sum(rows, at, stride, weights, y, n, total):
+    """``n`` sums of rows that lie ``stride`` apart, weighted as for output ``y``."""
+    for k in range(weights.shape[1]):
+        a, w = rows[at + k * stride : at + k * stride + n], weights[y, k]
+        if k == 0:
+            for j in range(n):
+                total[j] = w * np.int32(a[j])
+        else:
+            for j in range(n):
+                total[j] += w * np.int32(a[j])
 
 
 @jit

@@ -19,7 +19,7 @@ from .strided_cpu import runs
 
 F = np.float32
 _HALF = F(0.5)
-_ROOM = 8
+ROOM = 8
 """Values beyond the end of a row that `add_pixel_pairs` may read and write."""
 
 
@@ -149,13 +149,13 @@ def _horizontal(row: Any, starts: Any, weights: Any, pairs: Any, count: Any, cha
 
 
 @njit(nogil=True, cache=True)
-def _paired(starts: Any, weights: Any, channels: Any) -> Any:
+def paired(starts: Any, weights: Any, channels: Any) -> Any:
     """Starts of an even number of pixels, and weights as `add_pixel_pairs` reads them."""
     count, taps = weights.shape
     if channels != 3 and channels != 4:
-        return starts, np.empty(0, np.float32)
+        return starts, np.empty(0, weights.dtype)
     number = (count + 1) // 2
-    even, pairs = np.empty(2 * number, np.int32), np.empty((number, taps, 2), np.float32)
+    even, pairs = np.empty(2 * number, np.int32), np.empty((number, taps, 2), weights.dtype)
     for x in range(2 * number):
         last = min(x, count - 1)
         even[x] = starts[last]
@@ -208,8 +208,8 @@ def images(
         )
         C, count, stride = channels[i], shape[i, 1], extents[i, 1] * channels[i]
         m = count * C
-        wide, row = np.empty(n + _ROOM, np.float32), np.empty(m + _ROOM, np.float32)
-        narrow = np.empty(rows * m + _ROOM if columns_first[i] else 0, np.float32)
+        wide, row = np.empty(n + ROOM, np.float32), np.empty(m + ROOM, np.float32)
+        narrow = np.empty(rows * m + ROOM if columns_first[i] else 0, np.float32)
         for f in range(frames[i]):
             base = offsets[i] + f * extents[i, 0] * stride + corner
             if columns_first[i]:
@@ -239,8 +239,8 @@ def finished_images(
         )
         C, count, stride = channels[i], shape[i, 1], extents[i, 1] * channels[i]
         m = count * C
-        wide, row = np.empty(n + _ROOM, np.float32), np.empty(m + _ROOM, np.float32)
-        narrow = np.empty(rows * m + _ROOM if columns_first[i] else 0, np.float32)
+        wide, row = np.empty(n + ROOM, np.float32), np.empty(m + ROOM, np.float32)
+        narrow = np.empty(rows * m + ROOM if columns_first[i] else 0, np.float32)
         rounded = np.empty(shape[i, 0] * m, src.dtype)
         factor = factors[i if factors.shape[0] > 1 else 0]
         base = offsets[i] + corner
@@ -284,7 +284,7 @@ def _view(
     rows, columns = sy.max() + wy.shape[1] - top, sx.max() + wx.shape[1] - left
     sy -= top
     sx -= left
-    even, pairs = _paired(sx, wx, C)
+    even, pairs = paired(sx, wx, C)
     return sy, wy, even, wx, pairs, top * W * C + left * C, columns * C, rows
 
 

@@ -1,0 +1,57 @@
+"""What another library makes of images, for parity_presets.py: `python parity_peer.py LIBRARY FOLDER`.
+
+FOLDER holds pixels.npy (flat), shapes.npy [N, 3] and sizes.npy [N, 2]; the results are written there as CASE.npy, flat.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+
+def torchvision(images, sizes):
+    import torch
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.v2 import functional
+
+    for name, antialias in (("nearest", True), ("nearest-exact", True), ("bilinear", True), ("bilinear", False),
+                            ("bicubic", True), ("bicubic", False)):  # fmt: skip
+        how = {"interpolation": InterpolationMode(name), "antialias": antialias}
+        yield (
+            f"{name} {'antialias' if antialias else 'plain'}",
+            (
+                functional.resize(torch.from_numpy(a).permute(2, 0, 1), size.tolist(), **how).permute(1, 2, 0).numpy()
+                for a, size in zip(images, sizes, strict=True)
+            ),
+        )
+
+
+def dali(images, sizes):
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=len(images), num_threads=2, device_id=None)
+    def pipe(interp_type, antialias):
+        data = fn.external_source(source=lambda: images, layout="HWC")
+        size = fn.external_source(source=lambda: list(sizes.astype(np.float32)))
+        return fn.resize(data, size=size, subpixel_scale=False, interp_type=interp_type, antialias=antialias)
+
+    for name in ("NN", "LINEAR", "CUBIC", "LANCZOS3", "GAUSSIAN"):
+        for antialias in (True, False) if name != "NN" else (True,):
+            built = pipe(interp_type=getattr(types, f"INTERP_{name}"), antialias=antialias)
+            out = built.run()[0]
+            yield f"{name} {'antialias' if antialias else 'plain'}", (np.array(out.at(i)) for i in range(len(images)))
+
+
+def main():
+    library, folder = sys.argv[1], Path(sys.argv[2])
+    shapes, sizes, flat = (np.load(folder / f"{n}.npy") for n in ("shapes", "sizes", "pixels"))
+    ends = np.cumsum(shapes.prod(axis=1))
+    images = [flat[e - s.prod() : e].reshape(s) for e, s in zip(ends, shapes, strict=True)]
+    for case, results in {"torchvision": torchvision, "dali": dali}[library](images, sizes):
+        np.save(
+            folder / f"{library} {case}.npy", np.concatenate([np.ascontiguousarray(r).reshape(-1) for r in results])
+        )
+
+
+if __name__ == "__main__":
+    main()
