@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args, get_origin
 
-from .batch import Batch
+from .batch import I64, Batch
 from .errors import SpecError
 from .types import DALIDataType, DALIImageType, DALIInterpType, parse_dtype
 
@@ -143,6 +143,12 @@ class Operator:
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
         """What comes out, given what comes in. Raises SpecError where the inputs cannot be taken."""
         return specs[0] if specs else Spec()
+
+    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
+        """What the inputs tell of memory before the work is done, as the headers of images do: elements of each
+        sample's output, and bytes that the kernel of ``stage`` holds meanwhile, int64[N] each. None: nothing; the
+        engine then takes the declared shape, or the size of the first input."""
+        return None
 
     def kernel(self, stage: Stage) -> Kernel:
         """The kernel of ``stage``."""

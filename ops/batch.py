@@ -253,11 +253,11 @@ def elements(shapes: npt.NDArray[Any]) -> I64:
     return counts
 
 
-def concat(batches: Sequence[Batch], samples: Samples | None = None) -> Batch:
-    """One packed host batch of all samples of ``batches``, in their order.
+def concat(batches: Sequence[Batch], samples: Samples | None = None, empty: Any = None) -> Batch:
+    """One packed batch of all samples of ``batches``, in their order, where the first of them is.
 
     ``samples`` names them; by default the parts' own names one after the other. Runs of packed samples are copied as
-    one block, so that the cost is that of the bytes.
+    one block, so that the cost is that of the bytes. ``empty(n, dtype)`` makes the flat array.
     """
     if not batches:
         raise ValueError("nothing to concatenate")
@@ -271,7 +271,7 @@ def concat(batches: Sequence[Batch], samples: Samples | None = None) -> Batch:
     if len(live) == 1 and live[0].is_packed:
         return live[0].replace(samples=samples)
     shapes = np.concatenate([b.shapes for b in live]) if live else model.shapes[:0]
-    out = Batch.allocate(_empty_like(model.data), shapes, model.dtype, model.layout, samples)
+    out = Batch.allocate(empty or _empty_like(model.data), shapes, model.dtype, model.layout, samples)
     at = 0
     for b in live:
         sizes = b.sizes

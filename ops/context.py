@@ -42,6 +42,8 @@ class Context:
     """Where decoders run that are not to run in this process; None: all of them do."""
     attempt: int = 0
     """How often these samples were tried before: a decoder leaves out the lanes that have already failed."""
+    allocate: Callable[[int, Any], Any] | None = None
+    """Where the arrays of `empty` come from, instead of the host's heap or the device."""
     rejects: list[Reject] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     finish: Callable[[], Batch] | None = None
@@ -64,20 +66,22 @@ class Context:
         is done with this batch, ``finish`` gives the output: on the host, for all samples of this call. It may begin
         copies on the device's stream; the engine waits for them."""
         self.finish = finish
-        n = len(self.samples)
-        return Batch(np.empty(0, np.uint8), np.zeros(n, np.int64), np.zeros((n, 1), np.int32), "", self.samples)
+        return stand_in(self.samples)
 
     def empty(self, n: int, dtype: Any) -> Any:
         """An uninitialised flat array where this kernel's outputs live: host memory in the cpu stage."""
+        if self.allocate is not None:
+            return self.allocate(n, dtype)
         if self.stage == "cpu":
             return host_empty(n, dtype)
         return self.device.empty(n, dtype)
 
     def staging(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """An uninitialised host buffer for fetched bytes."""
-        if self.allocate_staging is None:
-            return np.empty(nbytes, np.uint8)
-        return self.allocate_staging(nbytes)
+        if self.allocate_staging is not None:
+            return self.allocate_staging(nbytes)
+        staged: npt.NDArray[np.uint8] = (self.allocate or np.empty)(nbytes, np.uint8)
+        return staged
 
     def arg(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
         """Argument ``name`` for every sample: [N] for scalars, [N, k] for lists; the constant repeated, or the input.
@@ -119,3 +123,9 @@ class Context:
         else:
             sequence = (s.epoch.astype(np.uint64) << np.uint64(40)) ^ s.index.astype(np.uint64)
         return Streams((self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF, sequence)
+
+
+def stand_in(samples: Samples) -> Batch:
+    """An empty output for each of ``samples``, in the place of one that comes later."""
+    n = len(samples)
+    return Batch(np.empty(0, np.uint8), np.zeros(n, np.int64), np.zeros((n, 1), np.int32), "", samples)

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .base import Arg, Operator, Spec
+from .base import Arg, Operator, Spec, Stage
 from .batch import I64, Batch
 from .context import Context
 from .convert import saturate
 from .crop import CropWindow
 from .errors import SampleError, SpecError
-from .host_decode import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, read_headers
+from .host_decode import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, foresee, read_headers
 from .pixels import channels_of
 from .slice import Slice
 from .types import DALIDataType, DALIImageType, Library, to_numpy
@@ -103,6 +103,9 @@ class ImageDecoder(Operator, abstract=True):
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
         """What is cut out of each image; None for all of it."""
         return None
+
+    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+        return foresee(inputs[0], self.rules, stage, whole=isinstance(self, Image))
 
     def cpu(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         return decode(ctx, encoded, self.rules, self.cuts(ctx, *inputs))

@@ -233,6 +233,29 @@ class Lane:
         """Hold host or device memory until this lane's work so far is done."""
         self._in_flight.extend(things)
 
+    def holds(self, batch: Batch) -> bool:
+        """The batch lies on the device."""
+        return not batch.on_host
+
+    def wait(self) -> None:
+        """Wait for all work on this lane, and hold on to what it holds."""
+        self.stream.synchronize()
+
+    def give_back(self, *, mine: bool) -> None:
+        """Wait for all work on this lane and give back memory that is only kept for later: what nobody holds, and, in
+        the thread that is launching on this lane (``mine``), what its work held and what operators keep."""
+        import cupy
+
+        self.stream.synchronize()
+        if mine:
+            self._in_flight.clear()
+            for kept in self.cache.values():
+                if hasattr(kept, "release"):
+                    kept.release()
+        with self.gpu:
+            cupy.get_default_memory_pool().free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
+
     def synchronize(self) -> None:
         """Wait for all work on this lane, and let go of what it held."""
         self.stream.synchronize()
@@ -328,6 +351,34 @@ def load(source: str, kernel: str, index: int = 0) -> Any:
     """The compiled kernel; the first use compiles it by NVRTC, and CuPy keeps the binary on disk."""
     with _compiling:
         return _load(source, kernel, index)
+
+
+_limits: dict[int, dict[int, int]] = {}
+_limiting = threading.Lock()
+
+
+def limit_pool(index: int, owner: object, nbytes: int | None) -> None:
+    """Let ``owner`` take ``nbytes`` of GPU ``index`` from CuPy's pool, or no longer (None). The pool, which all of a
+    process share, is held to what all owners may take together; what is in it already does not count."""
+    import cupy
+
+    with _limiting, cupy.cuda.Device(index):
+        pool = cupy.get_default_memory_pool()
+        owners = _limits.setdefault(index, {})
+        if nbytes is not None:
+            owners[id(owner)] = nbytes + (0 if owners else pool.used_bytes())
+        else:
+            owners.pop(id(owner), None)
+        pool.set_limit(size=sum(owners.values()))  # 0: no limit
+
+
+def free_memory(index: int) -> int:
+    """Bytes of GPU ``index`` that are free, or kept by CuPy's pool for nobody."""
+    import cupy
+
+    with cupy.cuda.Device(index):
+        free, _ = cupy.cuda.runtime.memGetInfo()
+        return int(free) + int(cupy.get_default_memory_pool().free_bytes())
 
 
 @cache

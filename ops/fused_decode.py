@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 
 from . import host_decode
-from .base import Arg, Operator, Spec, outputs_of
+from .base import Arg, Operator, Spec, Stage, outputs_of
 from .batch import I32, I64, Batch
 from .context import Context
 from .decoders import Image, ImageCrop, ImageDecoder, ImageRandomCrop
@@ -64,6 +64,10 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
     def infer(self, *specs: Spec) -> Spec:
         result: Spec = self.resize.infer(self.decode.infer(*specs))
         return result
+
+    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
+        elements, besides = self.decode.foresee(stage, *inputs)
+        return elements, besides + elements if stage == "cpu" else besides  # on a GPU there is no picture between
 
     def cpu(self, ctx: Context, encoded: Batch) -> Batch:
         decode: ImageDecoder = self.decode

@@ -23,23 +23,31 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ops.batch import Batch, Origin, Samples, concat
-from ..ops.device import Lane, gpu_count, pinned_empty
+from ..ops.device import Lane, free_memory, gpu_count, limit_pool, pinned_empty
 from ..ops.errors import DeviceError, JobError
 from ..ops.isolation import TIMEOUT, Mode, isolated
+from ..readers.base import Reader
 from ..readers.lost_pages import lost_files
 from .channel import Channel, Closed
 from .chunks import Chunks
 from .compile import Plan
+from .foresight import Foresight, foresee, runs
 from .graph import Edge, Node
+from .memory import Allowance, Ledger, Memory
+from .on_device import OnDevice
 from .place import Target
 from .pool import Pool
-from .run_nodes import Dropped, Env, Run, cut, drop, finish_late, guarded, merge
+from .recycle import Recycler
+from .run_nodes import MORE_MEMORY, Dropped, Env, Run, bytes_of, cut, drop, finish_late, guarded
 from .schedule import Step
 from .stats import Stats
+from .units import size
 
 _CHUNK = 8
 """Samples a chunk: few enough for a decoded chunk to stay in the L2 cache, enough to hide the cost of a task."""
 
+_FOR_WORK = 0.25
+"""Part of the host's budget that is kept free for chunks while workers are busy with them."""
 
 _SWITCH_INTERVAL = 2e-4
 """Seconds after which a thread that wants the GIL gets it, while a GPU is fed."""
@@ -57,7 +65,8 @@ class Request:
 class Iteration:
     """One batch on its way through the steps."""
 
-    number: int
+    order: tuple[int, ...]
+    """Number of the batch, and of its part where it was cut; memory accounts go by it."""
     request: Request
     samples: Samples
     """Those still in it."""
@@ -73,6 +82,23 @@ class Iteration:
     lane: Any = None
     launched: Future[Run] | None = None
     """The launch on a device that is under way."""
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+    """Places [a, b) of the samples that go onto the device at a time."""
+
+    @property
+    def number(self) -> int:
+        """Of the batch."""
+        return self.order[0]
+
+    def part(self, k: int, low: int, high: int) -> Iteration:
+        """Part ``k``: the slots [low, high), as an iteration of its own."""
+        inside = slice(*np.searchsorted(self.everyone.slot, (low, high)).tolist())
+        everyone = self.everyone.take(inside)
+        samples = self.samples.take((self.samples.slot >= low) & (self.samples.slot < high))
+        readers = {i: s.take((s.slot >= low) & (s.slot < high)) for i, s in self.reader_samples.items()}
+        dropped = [d for d in self.dropped if low <= d.slot < high]
+        request = Request(self.request.start + low - int(self.everyone.slot[0]), high - low)
+        return Iteration((*self.order, k), request, samples, readers, everyone, cut(self.env, low, high), dropped)
 
     def origin_of(self, dropped: Dropped) -> Origin:
         """Where a dropped sample came from."""
@@ -116,6 +142,10 @@ class Options:
     """Which decoders run in processes of their own."""
     decode_timeout: float = TIMEOUT
     """Seconds of CPU time that one of those may take for an image."""
+    memory: Memory = field(default_factory=Memory)
+    """What the run may hold."""
+    whole_batches: bool = True
+    """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts."""
     inline: bool = False
     """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""
 
@@ -151,9 +181,12 @@ class Engine:
         self._schedule = schedule
         self._error: BaseException | None = None
         self._pool = Pool(options.num_threads, "worker")
+        self._recycler = Recycler(options.cpu_queue)
         self.isolation = isolated(options.isolation, options.decode_timeout, self._fell_back)
         self._free_lanes: list[Channel[Any]] = []
         self._devices = len(plan.target.indices)
+        self._limited: list[int] = []
+        """Devices that are held to a budget."""
         self.lanes: list[Any] = []
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
@@ -168,6 +201,12 @@ class Engine:
         self._wanted: dict[str, set[Edge]] = {}
         """What is needed after every step."""
         self._named = [(self.name_of(s), s) for s in plan.steps]
+        self._divisible: list[Step] = []
+        """Steps before which a batch can be cut: nothing needs all of it from there on."""
+        for step in reversed(plan.steps):
+            if any(n.op.per_batch for n in step.nodes):
+                break
+            self._divisible.append(step)
         for step in reversed(plan.steps):
             self._wanted[self.name_of(step)] = wanted
             wanted = wanted | set(step.needs)
@@ -180,6 +219,13 @@ class Engine:
         """Batches that took too long for that, less those that did not."""
         self._number = 0
         """Of the first batch that the threads make."""
+        self.host = Ledger(options.memory.host_bytes(), for_work=_FOR_WORK)
+        """The account of host memory."""
+        self.device: Ledger | None = None
+        """The account of the GPUs' memory, once there are any."""
+        self._read_bytes = 0
+        """Of the largest batch that was read."""
+        self._handed_out: tuple[int, ...] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -247,8 +293,21 @@ class Engine:
                 free.put(lane)
             self.lanes += lanes
             found.append(free)
+            if self.device is None or index not in self._limited:
+                self._limit(index)
         self._free_lanes += found
         return found
+
+    def _limit(self, index: int) -> None:
+        """Hold the pool of device ``index`` to the budget; all of them are on one account."""
+        gpu = self.plan.target.device == "gpu"
+        budget = self.options.memory.gpu_bytes(free_memory(index) if gpu else NullLane.free_memory)
+        if gpu:
+            limit_pool(index, self, budget)
+        self._limited.append(index)
+        if self.device is None:
+            self.device = Ledger(0)
+        self.device.limit += budget
 
     @staticmethod
     def open_lane(target: Target, index: int) -> Any:
@@ -267,7 +326,7 @@ class Engine:
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:
-            self._error = error
+            self._error = as_ours(error)
         self._stop_channels()
 
     def _stop_channels(self) -> None:
@@ -275,9 +334,16 @@ class Engine:
             free.stop()
         for channel in self.channels:
             channel.stop()
+        for ledger in self.ledgers.values():
+            ledger.stop()
 
-    def _fell_back(self, reason: str) -> None:
-        self.stats.count(self.stats.fallbacks, reason)
+    @property
+    def ledgers(self) -> Mapping[str, Ledger]:
+        """The accounts of memory, by name."""
+        return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
+
+    def _fell_back(self, reason: str, samples: int = 1) -> None:
+        self.stats.count(self.stats.fallbacks, reason, samples)
 
     def stop(self) -> None:
         """End the run promptly: nothing new is started, threads are waited for."""
@@ -291,6 +357,9 @@ class Engine:
                 thread.join()
         for lane in self.lanes:
             lane.synchronize()
+        if self.plan.target.device == "gpu":
+            for index in self._limited:
+                limit_pool(index, self, None)
 
     def __enter__(self) -> Engine:
         return self
@@ -308,6 +377,8 @@ class Engine:
             if iteration is not None:
                 return self._finish(iteration)
         self.start()
+        if self._handed_out is not None:  # whoever took it is done with it, or holds it on their own account
+            self._release(self._handed_out)
         try:
             iteration = self._taken(self.delivery)
         except Closed:
@@ -316,7 +387,11 @@ class Engine:
             raise StopIteration from None
         except BaseException as e:
             self._fail(e)
-            raise
+            ours = as_ours(e)
+            if ours is e:
+                raise
+            raise ours from None
+        self._handed_out = iteration.order
         return self._finish(iteration)
 
     def _finish(self, iteration: Iteration) -> Iteration:
@@ -355,8 +430,9 @@ class Engine:
 
     def _scheduled(self) -> Iterator[Iteration]:
         for number, request in enumerate(self._schedule, self._number):
+            self.host.hold((number,), self._read_bytes)
             samples, per_reader = self.feed.samples(request)
-            yield Iteration(number, request, samples, per_reader, samples)
+            yield Iteration((number,), request, samples, per_reader, samples)
 
     def _taken(self, channel: Channel[Iteration]) -> Iteration:
         """The next batch, when its chunks are done. Raises what one of them raised."""
@@ -375,12 +451,14 @@ class Engine:
     def _host(self, steps: Sequence[Step], inbox: Channel[Iteration] | None, out: Channel[Iteration]) -> None:
         named = [(self.name_of(s), s, self.page_locked if self._feeds_device(s) else None) for s in steps]
         for it in self._scheduled() if inbox is None else self._arriving(inbox):
+            parts = iter([it])
             for name, step, staging in named:
                 if step.kind == "whole":
                     self._whole(it, name, step, staging)
                 else:
-                    self._submit_chunks(name, step, it)
-            out.put(it)
+                    parts = self._chunked(name, step, it)
+            for part in parts:
+                out.put(part)
 
     def _run(self, iteration: Iteration, **extra: Any) -> Run:
         return Run(
@@ -404,7 +482,13 @@ class Engine:
     def _raised(self, problem: Exception, samples: int) -> Exception | None:
         if self.options.policy == "fail" and samples <= 1:
             return JobError(f"{type(problem).__name__}: {problem}")
+        if isinstance(problem, MemoryError) and samples > 1:
+            self._fell_back(FEWER, samples)
         return None
+
+    def _not_read(self, problem: Exception, samples: int) -> Exception | None:
+        # Cutting a reader's batch in two would hide nothing else: what it raises ends the run.
+        return self._raised(problem, samples) if isinstance(problem, MemoryError) else problem
 
     def _whole(self, it: Iteration, name: str, step: Step, staging: Any) -> None:
         began = time.perf_counter()
@@ -413,15 +497,30 @@ class Engine:
         for per_batch, group in groupby(step.nodes, lambda n: n.op.per_batch):
             nodes = tuple(group)
             gives = [Edge(n.id, k) for n in nodes for k in range(n.op.num_outputs)]
-            # Cutting a reader's batch in two would hide nothing: what it raises ends the run.
-            on_error = _end_the_run if per_batch else self._raised
+            reads = all(isinstance(n.op, Reader) for n in nodes)
+            run.allowance = Allowance(self.host, self.host.limit) if reads else None
+            on_error = self._raised if not per_batch else self._not_read if reads else _end_the_run
             env |= guarded(nodes, env, run, gives, on_error)
             if run.dropped:
                 drop(env, {d.slot for d in run.dropped})
         it.env |= {e: env[e] for e in step.gives}
         it.dropped += run.dropped
         self._forget(it, step)
+        if not self.inline:
+            self._read_bytes = max(self._read_bytes, self._holds(it))
         self.stats.busy(name, time.perf_counter() - began)
+
+    def _holds(self, it: Iteration) -> int:
+        """Put what the batch holds on the account; bytes on the host."""
+        held = {"host": bytes_of(b for b in it.env.values() if b.on_host)}
+        held["gpu"] = bytes_of(it.env.values()) - held["host"]
+        for name, ledger in self.ledgers.items():
+            ledger.hold(it.order, held[name], wait=False)
+        return held["host"]
+
+    def _release(self, order: tuple[int, ...]) -> None:
+        for ledger in self.ledgers.values():
+            ledger.release(order)
 
     def _run_inline(self) -> Iteration | None:
         """The next batch, computed by the caller; None where threads should do it from now on."""
@@ -432,15 +531,16 @@ class Engine:
             return None
         began, worked = time.perf_counter(), time.thread_time()
         samples, per_reader = self.feed.samples(request)
-        it = Iteration(self._number, request, samples, per_reader, samples)
+        it = Iteration((self._number,), request, samples, per_reader, samples)
         self._number += 1
         for name, step in self._named:
             if step.kind == "whole":
                 self._whole(it, name, step, None)
             else:
-                run = self._run(it, observe=self._observer("caller", it.number))
                 env = {e: it.env[e] for e in step.needs}
-                self._join_chunks(name, step, it, [(guarded(step.nodes, env, run, step.gives, self._raised), run)])
+                with self.host.work(0):
+                    done = self._computed(step, it, env, it.samples, 0)
+                self._join_chunks(name, step, it, [done])
         slow = time.thread_time() - worked > _QUICK or time.perf_counter() - began > _PROMPT
         self._slow += 1 if slow else -(self._slow > 0)
         return it
@@ -452,54 +552,116 @@ class Engine:
         made = {n.id for n in step.nodes}
         return any(e.node in made for s in self.plan.steps if s.kind == "device" for e in s.needs)
 
-    def _submit_chunks(self, name: str, step: Step, it: Iteration) -> None:
+    def _chunked(self, name: str, step: Step, it: Iteration) -> Iterator[Iteration]:
+        """The batch, or its parts, with their chunks under way."""
+        for part, ahead in self._parts(it, step):
+            held = bytes_of(b for b in part.env.values() if b.on_host)
+            self.host.hold(part.order, held + 2 * int(ahead.kept.sum()))  # twice: chunks are put together
+            self._submit_chunks(name, step, part, ahead)
+            yield part
+
+    def _submit_chunks(self, name: str, step: Step, it: Iteration, ahead: Foresight) -> None:
         before = self._before.get(name)
         if before is not None and before.ended:
             self.stats.idle(name, time.perf_counter() - before.ended)
         env = {e: it.env[e] for e in step.needs}
         slots = it.samples.slot
-        lows = range(0, max(len(slots), 1), _CHUNK)
-        it.chunks = self._before[name] = Chunks(len(lows))
-        for k, low in enumerate(lows):
+        room = max(1, int(self.host.limit * _FOR_WORK) // self.options.num_threads)
+        cuts = list(runs(ahead.peak, room, _CHUNK)) or [(0, 0)]
+        it.chunks = self._before[name] = Chunks(len(cuts))
+        for k, (a, b) in enumerate(cuts):
             part, here = it.samples, env
-            if len(lows) > 1:
-                part = part.take(slice(low, low + _CHUNK))
-                here = cut(env, int(part.slot[0]), int(part.slot[-1]) + 1)
-            self._pool.do(self._chunk, name, step, it, it.chunks, k, here, part)
+            if len(cuts) > 1:
+                part = part.take(slice(a, b))
+                here = cut(env, int(slots[a]), int(slots[b - 1]) + 1)
+            self._pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(ahead.peak[a:b].sum()))
+
+    def _parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, Foresight]]:
+        """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts
+        where it is too large and may come so."""
+        ahead = self._foresee(it, step)
+        ledger = self.host if step.kind == "chunk" or self.device is None else self.device
+        over = np.flatnonzero(ahead.sure > ledger.limit) if ledger is self.host else np.empty(0, np.int64)
+        if len(over):
+            for slot, nbytes in zip(it.samples.slot[over].tolist(), ahead.sure[over].tolist(), strict=True):
+                message = (f"it takes {size(nbytes)} of memory, the budget is {size(ledger.limit)} "
+                           f"(pipeline.memory.host); {MORE_MEMORY}")  # fmt: skip
+                it.dropped.append(Dropped(slot, ahead.greediest, "too_large", message))
+            self._drop(it)
+            ahead = self._foresee(it, step)
+        cuts = []
+        if not self.options.whole_batches and step in self._divisible:
+            sizes = 2 * ahead.kept
+            if ledger is not self.host:
+                sizes = np.maximum(sizes, (ahead.peak / ledger.limit * self.host.limit).astype(np.int64))
+            cuts = list(runs(sizes, max(1, self.host.limit // 4), max(1, len(sizes))))
+        if len(cuts) <= 1:
+            yield it, ahead
+            return
+        self._fell_back(IN_PARTS, len(it.samples))
+        slots = it.samples.slot
+        borders = [int(it.everyone.slot[0]), *(int(slots[a]) for a, _ in cuts[1:]), int(it.everyone.slot[-1]) + 1]
+        parts = [it.part(k, borders[k], borders[k + 1]) for k in range(len(cuts))]
+        for part in parts:
+            self._holds(part)
+        self._release(it.order)
+        for part, (a, b) in zip(parts, cuts, strict=True):
+            yield part, Foresight(ahead.peak[a:b], ahead.kept[a:b], ahead.sure[a:b], ahead.greediest)
+
+    def _foresee(self, it: Iteration, step: Step) -> Foresight:
+        env = {e: it.env[e] for e in step.needs}
+        return foresee(step.nodes, step.gives, env, it.samples, self.plan.target.device == "null")
 
     def _chunk(
-        self, name: str, step: Step, it: Iteration, chunks: Chunks[tuple[Env, Run]], k: int, env: Env, samples: Samples
-    ) -> None:
+        self, name: str, step: Step, it: Iteration, chunks: Chunks[tuple[Env, Run]], k: int, env: Env,
+        samples: Samples, nbytes: int,
+    ) -> None:  # fmt: skip
         try:
             if self._stopped:
                 raise Closed
-            run = self._run(it, samples=samples, observe=self._observer(threading.current_thread().name, it.number))
-            if chunks.add(k, (guarded(step.nodes, env, run, step.gives, self._raised), run)):
+            with self.host.work(nbytes):
+                done = self._computed(step, it, env, samples, nbytes)
+            if chunks.add(k, done):
                 self._join_chunks(name, step, it, [part for part in chunks.parts if part is not None])
                 chunks.done()
         except BaseException as e:  # raised where the batch is taken
             chunks.fail(e)
+
+    def _computed(self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int) -> tuple[Env, Run]:
+        allowance = Allowance(self.host, nbytes)
+        run = self._run(it, samples=samples, allowance=allowance, alone=self.host.alone,
+                        observe=self._observer(threading.current_thread().name, it.number))  # fmt: skip
+        try:
+            return guarded(step.nodes, env, run, step.gives, self._raised), run
+        finally:
+            allowance.close()
 
     def _join_chunks(self, name: str, step: Step, it: Iteration, parts: Sequence[tuple[Env, Run]]) -> None:
         began = time.perf_counter()
         if len(parts) == 1:
             it.env |= parts[0][0]
         else:
-            it.env |= {e: concat([env[e] for env, _ in parts]) for e in step.gives}
+            it.env |= {e: concat([env[e] for env, _ in parts], empty=self._recycler.empty) for e in step.gives}
         for _, run in parts:
             it.dropped += run.dropped
         self._forget(it, step)
+        if not self.inline:
+            self._holds(it)
         self.stats.busy(name, time.perf_counter() - began)
 
     def _forget(self, it: Iteration, step: Step) -> None:
         """Drop the samples that failed from all batches, and the batches that nobody will read again."""
         if it.dropped:
-            gone = {d.slot for d in it.dropped}
-            drop(it.env, gone)
-            it.samples = it.samples.take(~np.isin(it.samples.slot, list(gone)))
+            self._drop(it)
         wanted = self._wanted[self.name_of(step)]
         for edge in [e for e in it.env if e not in wanted]:
             del it.env[edge]
+
+    @staticmethod
+    def _drop(it: Iteration) -> None:
+        gone = {d.slot for d in it.dropped}
+        drop(it.env, gone)
+        it.samples = it.samples.take(~np.isin(it.samples.slot, list(gone)))
 
     # -- the device ---------------------------------------------------------------------------------------------
 
@@ -512,11 +674,22 @@ class Engine:
                 for k in range(len(lanes))
             ]
             while True:
-                it = self._taken(inbox)
-                device = it.number % len(lanes)
-                it.lane = lanes[device].get()
-                it.launched = launchers[device].submit(self._launch_whole, name, step, it)
-                out.put(it)
+                for it, ahead in self._parts(self._taken(inbox), step):
+                    self._make_room(it, ahead)
+                    device = it.number % len(lanes)
+                    it.lane = lanes[device].get()
+                    it.launched = launchers[device].submit(self._launch_whole, name, step, it)
+                    out.put(it)
+
+    def _make_room(self, it: Iteration, ahead: Foresight) -> None:
+        """Wait until the device, and the host behind it, have room for the batch."""
+        assert self.device is not None
+        room = self.device.limit // (self.options.lanes * self._devices)
+        it.cuts = list(runs(ahead.peak, max(1, room), max(1, len(ahead.peak))))
+        kept = int(ahead.kept.sum())
+        at_once = max((int(ahead.peak[a:b].sum()) for a, b in it.cuts), default=0)
+        self.device.hold(it.order, at_once if len(it.cuts) <= 1 else at_once + kept)
+        self.host.hold(it.order, bytes_of(b for b in it.env.values() if b.on_host) + kept)
 
     def _launch_whole(self, name: str, step: Step, it: Iteration) -> Run:
         began = time.perf_counter()
@@ -527,15 +700,16 @@ class Engine:
     def _launch_on(self, it: Iteration, step: Step, lane: Any, env: Env, samples: Samples, attempt: int) -> Run:
         timer = DeviceTimer(lane, self.stats) if self.plan.target.device == "gpu" else None
         run = self._run(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
+                        allocate=None if timer else lane.empty,
                         observe=None if timer else self._observer("gpu (emulated)", it.number))  # fmt: skip
         with lane:
-            results = guarded(step.nodes, env, run, step.gives, self._device_error)
-            for edge in step.gives:
-                if self._wanted_on_host(edge):
-                    results[edge] = lane.to_host(results[edge])
-        run.results = results
+            run.results = self._on(lane, step).run_cut(env, run, it.cuts if attempt == 0 else [])
         run.timer = timer
         return run
+
+    def _on(self, lane: Any, step: Step) -> OnDevice:
+        to_host = [e for e in step.gives if self._wanted_on_host(e)]
+        return OnDevice(step.nodes, step.gives, to_host, lane, self.lanes, self._device_error, self._fell_back)
 
     def _wanted_on_host(self, edge: Edge) -> bool:
         if self.options.to_host and edge in self.plan.graph.outputs.values():
@@ -543,18 +717,8 @@ class Engine:
         return any(edge in s.needs for s in self.plan.steps if s.kind != "device")
 
     def _device_error(self, problem: Exception, samples: int) -> Exception | None:
-        kind = type(problem).__name__
-        if kind == "OutOfMemoryError":
-            import cupy
-
-            for lane in self.lanes:
-                lane.stream.synchronize()
-            cupy.get_default_memory_pool().free_all_blocks()
-            self.stats.count(self.stats.fallbacks, "out of GPU memory: batch halved")
-            return DeviceError(f"one sample does not fit into GPU memory: {problem}") if samples <= 1 else None
-        if kind == "CUDARuntimeError":  # sticky: the context is lost
-            return DeviceError(f"the GPU failed: {problem}")
-        return self._raised(problem, samples)
+        ours = as_ours(problem)
+        return ours if isinstance(ours, DeviceError) else self._raised(problem, samples)
 
     def _settle(
         self, name: str, step: Step, lanes: list[Channel[Any]], inbox: Channel[Iteration], out: Channel[Iteration]
@@ -569,17 +733,19 @@ class Engine:
             it.env |= results
             it.dropped += run.dropped
             self._forget(it, step)
+            self._holds(it)
             out.put(it)
 
     def _settled(self, it: Iteration, step: Step, lane: Any, run: Run, attempt: int) -> Env:
         """The results of a launched batch, once the device is done and every check has passed. Samples that fail a
         check run again alone, on the decoder's next lane; their results take the place of the wrong ones."""
         lane.synchronize()
+        on = self._on(lane, step)
         if run.timer is not None:
             run.timer.read()
         wrong = sorted({int(s) for check in run.checks for s in check()} - {d.slot for d in run.dropped})
         results: Env = run.results
-        finish_late(run, results)
+        finish_late(run, results, on.retried)
         if not wrong:
             return results
         self.stats.count(self.stats.fallbacks, f"device check failed: attempt {attempt + 2}", len(wrong))
@@ -590,7 +756,7 @@ class Engine:
         run.dropped += redo.dropped
         drop(results, set(wrong))
         with lane:
-            joined = {e: merge([results[e], redone[e]]) for e in results}
+            joined = {e: on.joined([results[e], redone[e]]) for e in results}
         lane.synchronize()
         return joined
 
@@ -612,6 +778,21 @@ def launcher_count(step: Step) -> int:
     """Threads that launch a device step. Where a kernel's launch waits (JPEG engines), another goes on meanwhile (one
     H200: 24k images/s instead of 16k); else two would only contend for the GIL (100k instead of 115k)."""
     return 2 if any(n.op.waits for n in step.nodes) else 1
+
+
+FEWER = "out of memory: fewer samples at a time"
+IN_PARTS = "over the memory budget: batch in parts"
+
+
+def as_ours(problem: BaseException) -> BaseException:
+    """What ends a run, in words for its user: want of memory and failures of a device are not bugs."""
+    kind = type(problem).__name__
+    if kind in ("CUDARuntimeError", "CUDADriverError", "OutOfMemoryError"):  # the context may be lost
+        return DeviceError(f"the GPU failed: {problem}")
+    if isinstance(problem, MemoryError):
+        return JobError(f"out of memory: {str(problem) or 'an allocation failed'}; lower pipeline.batch_size, "
+                        "prefetch_queue_depth or memory.host, so that less is held at a time")  # fmt: skip
+    return problem
 
 
 def _end_the_run(problem: Exception, _: int) -> Exception:
@@ -643,6 +824,9 @@ class DeviceTimer:
 class NullLane:
     """In the place of a GPU: host memory, CPU kernels, the same steps and threads around them."""
 
+    free_memory = 1 << 62
+    """Bytes that there are."""
+
     def __init__(self, index: int = 0) -> None:
         self.index = index
 
@@ -660,6 +844,15 @@ class NullLane:
 
     def to_host(self, batch: Batch) -> Batch:
         return batch
+
+    def holds(self, batch: Batch) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+    def give_back(self, *, mine: bool) -> None:
+        pass
 
     def synchronize(self) -> None:
         pass

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -293,8 +293,8 @@ class JobRun:
         self.writing = 0.0
         self.read = self.rejected = 0
         progress(Progress(0, self.total, 0, time.perf_counter()))
-        options = options_of(prepared.spec, prepared.plan.target)
         whole = depends_on_batches(prepared.spec)
+        options = replace(options_of(prepared.spec, prepared.plan.target), whole_batches=whole)
         requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
         self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
         self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, options.rng,
@@ -314,6 +314,9 @@ class JobRun:
                                "command again: it continues")  # fmt: skip
         except JobError as e:
             return self._ended(FAILED, str(e))
+        except MemoryError as e:
+            remedy = "lower pipeline.batch_size or memory.host, and run the same command again: it continues"
+            return self._ended(FAILED, f"out of memory while writing: {str(e) or 'an allocation failed'}; {remedy}")
         code = REJECTS if self.output.rejected else CLEAN
         rejected = f", {self.output.rejected} rejected (see {self.config.where}/rejects.jsonl)" * (code == REJECTS)
         return self._result(code, f"wrote {self.output.written} samples to {self.config.where}{rejected}", report)
@@ -375,6 +378,7 @@ def options_of(spec: Spec, target: Target) -> Options:
         rng=settings.rng,
         isolation=settings.isolation,
         decode_timeout=settings.decode_timeout,
+        memory=settings.memory,
     )
 
 

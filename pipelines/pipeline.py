@@ -27,6 +27,7 @@ from .execute import Engine, Iteration, Options, Request
 from .feed import EndlessFeed, Sources
 from .functions import install_ops
 from .graph import Edge, GraphBuilder, Split, parity_defaults
+from .memory import memory_of
 from .place import Target
 from .prune import prune
 from .serialize import dump_pipeline, parse_pipeline
@@ -102,6 +103,7 @@ class Pipeline:
         isolation: str = "auto",
         decode_timeout: float = TIMEOUT,
         parity: str = "dali",
+        memory: Mapping[str, Any] | None = None,
     ) -> None:
         """``device_id`` may name several GPUs, which is not DALI's either: batches are dealt to them in turns, and
         come in order, the same as from one; those that stay on a GPU are on the GPU of their turn.
@@ -111,7 +113,7 @@ class Pipeline:
         ``isolation``, which image decoders run in processes of their own (auto: all but JPEG's | all | none), so that
         a file that crashes one, or takes more than ``decode_timeout`` seconds of CPU time, fails as a sample.
         ``parity`` says whose filters, sizes and colours operators have where they are not told (dali | torchvision |
-        opencv | pillow).
+        opencv | pillow). ``memory`` is what a run may hold: ``{"host": "4GiB", "gpu": "50%"}``.
 
         Raises ValueError for impossible sizes.
         """
@@ -150,6 +152,8 @@ class Pipeline:
         self._output_layout = output_layout
         self._on_error = on_error
         self._rng = rng
+        self._memory = dict(memory or {})
+        memory_of(self._memory)
         self._isolation = cast(Mode, isolation)
         self._decode_timeout = decode_timeout
         self._parity = cast(Library, parity)
@@ -318,6 +322,7 @@ class Pipeline:
                 to_host=False,
                 policy=self._on_error,
                 rng=self._rng,
+                memory=memory_of(self._memory),
                 isolation=self._isolation,
                 decode_timeout=self._decode_timeout,
                 inline=True,
@@ -572,6 +577,7 @@ class Pipeline:
             "py_num_workers": self._py_num_workers, "py_start_method": self._py_start_method,
             "output_dtype": self._output_dtype, "output_ndim": self._output_ndim,
             "output_layout": self._output_layout, "on_error": self._on_error, "rng": self._rng,
+            "memory": self._memory,
             "isolation": self._isolation, "decode_timeout": self._decode_timeout,
             "parity": self._parity,
         }  # fmt: skip

@@ -71,6 +71,7 @@ def describe_job(path: Path, overrides: Overrides | None = None, device: str | N
     target = resolve_target(device or settings.device)
     plan: dict[str, Any] = {"name": built.spec.name, **compile_graph(built.graph, target, settings.seed).describe()}
     plan |= {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "write": None}
+    plan["memory"] = settings.memory.describe(target.device)
     decodes = any(n.op.name.startswith("decoders.image") for n in built.graph.nodes)
     plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
     if write is not None:

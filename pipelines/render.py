@@ -34,7 +34,7 @@ _BAR = 12
 def report_view(report: Mapping[str, Any]) -> RenderableType:
     """What a run did: operators, stages, rejects, and what held it back."""
     return Group(_headline(report), Text(), operator_table(report), Text(), _stage_table(report), Text(),
-                 *_rejects(report), *_bottleneck(report))  # fmt: skip
+                 *_memory(report), *_rejects(report), *_bottleneck(report))  # fmt: skip
 
 
 def _headline(report: Mapping[str, Any]) -> Text:
@@ -85,6 +85,17 @@ def _stage_table(report: Mapping[str, Any]) -> Table:
     return table(columns, rows, numbers=columns[2:])
 
 
+def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
+    memory = report.get("memory") or {}
+    pools = [f"{size(memory[f'{k}_peak_bytes'])} of {size(memory[f'{k}_budget_bytes'])} ({k})"
+             for k in ("host", "gpu") if f"{k}_budget_bytes" in memory]  # fmt: skip
+    if not pools:
+        return []
+    waited = sum(memory.get(f"{k}_waited_seconds", 0.0) for k in ("host", "gpu"))
+    held_back = f"; work was held back for {duration(waited)}" if waited >= 0.1 else ""
+    return [Text(f"Memory of batches, at most: {', '.join(pools)}{held_back}")]
+
+
 def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if report.get("rejected"):
@@ -121,6 +132,9 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
         table(("output", "from", "gives"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
     ]
     parts += [Text(f"Fused: {line}") for line in plan["fused"]]
+    if plan.get("memory"):
+        limits = [f"{k}: {size(v) if isinstance(v, int) else v}" for k, v in plan["memory"].items()]
+        parts.append(Text(f"Memory at most: {', '.join(limits)}"))
     if plan.get("isolation"):
         parts.append(Text(_isolation_line(**plan["isolation"])))
     if plan.get("write"):

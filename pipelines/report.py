@@ -218,8 +218,13 @@ def _percent(share: float) -> str:
     return f"{share:.0%}"
 
 
-def _memory(engine: Engine) -> dict[str, int]:
-    memory = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+def _memory(engine: Engine) -> dict[str, float]:
+    """``*_peak_bytes``: what batches and work held at most, by the accounts; ``peak_host_bytes``: the process."""
+    memory: dict[str, float] = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    for name, ledger in engine.ledgers.items():
+        memory[f"{name}_budget_bytes"] = ledger.limit
+        memory[f"{name}_peak_bytes"] = ledger.peak
+        memory[f"{name}_waited_seconds"] = round(ledger.waited, 6)
     if any(isinstance(lane, Lane) for lane in engine.lanes):
         import cupy
 

@@ -8,9 +8,11 @@ its parts run anywhere, and the results joined again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from ..ops.errors import DaliRunError, RejectCode, SpecError
 from ..ops.isolation import Isolation
 from ..ops.types import to_numpy
 from .graph import Edge, Merge, Node, Split
+from .memory import Allowance, OverBudgetError
 
 Env = dict[Edge, Batch]
 
@@ -54,6 +57,12 @@ class Run:
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     pool: Executor | None = None
+    allowance: Allowance | None = None
+    """What the kernels may allocate on the host; None for any amount."""
+    allocate: Callable[[int, Any], Any] | None = None
+    """Where the kernels' arrays come from otherwise (the null device)."""
+    alone: Callable[[], AbstractContextManager[None]] | None = None
+    """Waits until no other work runs, for a sample that found too little memory."""
     isolation: Isolation | None = None
     attempt: int = 0
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
@@ -68,9 +77,24 @@ class Run:
     """What a launch on a device gave, until it is settled."""
     timer: Any = None
 
+    def state(self) -> tuple[int, int, int]:
+        """How much it has noted down so far."""
+        return len(self.dropped), len(self.checks), len(self.late)
 
-def run_nodes(nodes: Sequence[Node], env: Env, run: Run) -> None:
-    """Run ``nodes`` in order; their outputs are added to ``env``, samples that fail leave it."""
+    def undo(self, state: tuple[int, int, int]) -> None:
+        """Forget what was noted down since ``state``."""
+        del self.dropped[state[0] :], self.checks[state[1] :], self.late[state[2] :]
+
+
+def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Container[Edge] | None = None) -> None:
+    """Run ``nodes`` in order; their outputs are added to ``env``, samples that fail leave it.
+
+    With ``keep``, a batch leaves ``env`` after the last of ``nodes`` that reads it, unless its edge is in ``keep``:
+    what a chain holds at a time is then that of a few steps.
+    """
+    if run.allowance is not None:
+        run.allowance.begin(len(run.samples))
+    last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
     for node in nodes:
         if isinstance(node.op, Split):
             _split(node, env)
@@ -78,6 +102,21 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run) -> None:
             env[Edge(node.id)] = merge([_placed(env[e], node, run) for e in node.inputs])
         else:
             _run(node, env, run)
+        if keep is not None:
+            for e in node.reads:
+                if last[e] == node.id and e not in keep:
+                    env.pop(e, None)
+        if run.allowance is not None:
+            made = {n.id for n in nodes}
+            run.allowance.settle(bytes_of(b for e, b in env.items() if e.node in made))
+
+
+def bytes_of(batches: Iterable[Batch]) -> int:
+    """Bytes of batches, those that share their memory counted once; what lies between samples is not counted."""
+    sizes: dict[int, int] = {}
+    for b in batches:
+        sizes[id(b.data)] = max(sizes.get(id(b.data), 0), b.nbytes)
+    return sum(sizes.values())
 
 
 def _run(node: Node, env: Env, run: Run) -> None:
@@ -101,6 +140,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
         pool=run.pool,
         isolation=run.isolation,
         attempt=run.attempt,
+        allocate=run.allocate if run.allowance is None else run.allowance.empty,
     )
     taken = sum(b.nbytes for b in inputs)
     if run.mark_device:
@@ -127,16 +167,16 @@ def _run(node: Node, env: Env, run: Run) -> None:
         drop(env, {r.slot for r in ctx.rejects})
 
 
-def finish_late(run: Run, env: Env) -> None:
+def finish_late(run: Run, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()) -> None:
     """Put the late outputs of ``run`` in the place of their stand-ins in ``env``, less the samples that were dropped
-    since. The device must be done with the run's kernels."""
+    since. The device must be done with the run's kernels. ``tried`` calls what allocates."""
     if not run.late:
         return
     parts: dict[Edge, list[Batch]] = {}
     with run.device as lane:
         for edge, finish in run.late:
             if edge in env:
-                parts.setdefault(edge, []).append(finish())
+                parts.setdefault(edge, []).append(tried(finish))
     lane.synchronize()
     for edge, batches in parts.items():
         whole = batches[0] if len(batches) == 1 else merge(batches)  # several where the batch was cut
@@ -176,13 +216,14 @@ def _split(node: Node, env: Env) -> None:
     env[Edge(node.id, 1)] = data.take(np.flatnonzero(~first))
 
 
-def merge(parts: Sequence[Batch]) -> Batch:
-    """The samples of all parts (disjoint), ordered by slot. Raises SpecError where branches gave different types."""
+def merge(parts: Sequence[Batch], allocate: Any = None) -> Batch:
+    """The samples of all parts (disjoint), ordered by slot; ``allocate(n, dtype)`` makes the array. Raises SpecError
+    where branches gave different types."""
     kinds = {f"{b.dtype}, {b.ndim}-D" for b in parts if len(b)}
     if len(kinds) > 1:
         raise SpecError(f"the branches of a conditional give different types: {' and '.join(sorted(kinds))}; cast or "
                         "reshape one of them")  # fmt: skip
-    whole = concat(parts)
+    whole = concat(parts, empty=allocate)
     order = np.argsort(whole.samples.slot, kind="stable")
     return whole if (order[1:] > order[:-1]).all() else whole.take(order)
 
@@ -225,44 +266,80 @@ def cut(env: Mapping[Edge, Batch], low: int, high: int) -> Env:
 def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on_error: ErrorHook) -> Env:
     """Run ``nodes`` and return the batches of ``gives``. An exception that is not ours to end the run with is
     narrowed down by halving until the samples that raise it are alone; they are dropped, the rest goes on."""
-    seen, checked, late = len(run.dropped), len(run.checks), len(run.late)
+    before = run.state()
     try:
         here = dict(env)
-        run_nodes(nodes, here, run)
+        run_nodes(nodes, here, run, gives)
         return {e: here[e] for e in gives}
     except DaliRunError:
         raise
-    except Exception as problem:
-        del run.dropped[seen:]
-        del run.checks[checked:]
-        del run.late[late:]
-        fatal = on_error(problem, len(run.samples))
+    except Exception as e:
+        run.undo(before)
+        again = run.alone if _may_fit_alone(e, run) else None
+        fatal = None if again else on_error(e, len(run.samples))
+        if fatal is e:
+            raise
         if fatal is not None:
-            raise fatal from problem
-        return _narrow(nodes, env, run, gives, on_error, problem)
+            raise fatal from e
+        here.clear()
+        problem = e.with_traceback(None)  # whose frames hold what was allocated
+    if again:
+        run.alone = None
+        try:
+            with again():
+                return guarded(nodes, env, run, gives, on_error)
+        finally:
+            run.alone = again
+    if len(run.samples) <= 1:
+        return _refused(nodes, run, gives, problem)
+    parts = [guarded(nodes, half, run, gives, on_error) for half in pieces(env, run, middle(run))]
+    return {e: concat([p[e] for p in parts]) for e in gives}
+
+
+def _may_fit_alone(problem: Exception, run: Run) -> bool:
+    """It was not the budget, and others may have had the memory."""
+    return isinstance(problem, MemoryError) and not isinstance(problem, OverBudgetError) and len(run.samples) <= 1
 
 
 ErrorHook = Callable[[Exception, int], Exception | None]
 """Told of an exception and how many samples took part; returns what to raise, or None to narrow it down."""
 
 
-def _narrow(
-    nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on_error: ErrorHook, problem: Exception
-) -> Env:
+def middle(run: Run) -> tuple[int, int, int]:
+    """Slots that cut the samples of ``run`` in halves, for `pieces`."""
     slots = run.samples.slot
-    if len(slots) <= 1:
-        node = nodes[-1].name if len(nodes) == 1 else " > ".join(n.name for n in nodes)
-        message = f"{type(problem).__name__}: {problem}"
-        run.dropped += [Dropped(int(s), node, "internal", message) for s in slots]
-        by_id = {n.id: n for n in nodes}
-        nobody = run.samples.take(slice(0, 0))
-        return {e: empty(by_id[e.node].specs[e.output] if by_id[e.node].specs else Spec(), nobody) for e in gives}
-    middle = int(slots[len(slots) // 2])
-    parts = []
+    return int(slots[0]), int(slots[len(slots) // 2]), int(slots[-1]) + 1
+
+
+def pieces(env: Mapping[Edge, Batch], run: Run, borders: Sequence[int]) -> Iterator[Env]:
+    """``env`` cut at the slots ``borders``, piece by piece, with ``run`` set to the samples of each meanwhile."""
     whole = run.samples, run.reader_samples
-    for low, high in ((-1, middle), (middle, int(slots[-1]) + 1)):
-        run.samples = whole[0].take((whole[0].slot >= low) & (whole[0].slot < high))
-        run.reader_samples = {k: s.take((s.slot >= low) & (s.slot < high)) for k, s in whole[1].items()}
-        parts.append(guarded(nodes, cut(env, low, high), run, gives, on_error))
-    run.samples, run.reader_samples = whole
-    return {e: concat([p[e] for p in parts]) for e in gives}
+    try:
+        for low, high in pairwise(borders):
+            run.samples = whole[0].take((whole[0].slot >= low) & (whole[0].slot < high))
+            run.reader_samples = {k: s.take((s.slot >= low) & (s.slot < high)) for k, s in whole[1].items()}
+            yield cut(env, low, high)
+    finally:
+        run.samples, run.reader_samples = whole
+
+
+def _refused(nodes: Sequence[Node], run: Run, gives: Sequence[Edge], problem: Exception) -> Env:
+    """Drop the samples of ``run`` (one at most); the batches of ``gives`` without samples."""
+    node = nodes[-1].name if len(nodes) == 1 else " > ".join(n.name for n in nodes)
+    code: RejectCode = "internal"
+    message = f"{type(problem).__name__}: {problem}"
+    if isinstance(problem, MemoryError):
+        code = "too_large"
+        message = f"there is not enough memory for it: {str(problem) or 'an allocation failed'}; {MORE_MEMORY}"
+    run.dropped += [Dropped(int(s), node, code, message) for s in run.samples.slot]
+    return nothing(nodes, run.samples, gives)
+
+
+MORE_MEMORY = "a larger pipeline.memory.host on a machine that has it lets it through (`dali-run retry-failed`)"
+
+
+def nothing(nodes: Sequence[Node], samples: Samples, gives: Sequence[Edge]) -> Env:
+    """The batches of ``gives`` without samples."""
+    by_id = {n.id: n for n in nodes}
+    nobody = samples.take(slice(0, 0))
+    return {e: empty(by_id[e.node].specs[e.output] if by_id[e.node].specs else Spec(), nobody) for e in gives}

@@ -114,6 +114,7 @@ def _top() -> dict[str, Schema]:
                 "prefetch_queue_depth": {"anyOf": [count, _section({"cpu_size": count, "gpu_size": count})]},
                 "rng": _or_variable({"enum": list(get_args(Rng))}),
                 "parity": _or_variable({"enum": list(get_args(Library))}),
+                "memory": _section({"host": _budget("of the machine"), "gpu": _budget("of what is free on the GPU")}),
                 "isolation": _or_variable({"enum": list(get_args(Mode))}),
                 "decode_timeout": _or_variable({"type": "number", "minimum": 0.01, "maximum": 86400}),
             }
@@ -139,6 +140,15 @@ def _top() -> dict[str, Schema]:
                 },
             }
         ),
+    }  # fmt: skip
+
+
+def _budget(share: str) -> Schema:
+    return {
+        "anyOf": [{"type": ["integer", "null"], "minimum": 1},
+                  {"type": "string", "pattern": r"^auto$|^[0-9.]+\s*([KMGT]i?B|B|%)?$|\$\{"}],
+        "default": "auto",
+        "description": f"a number of bytes, a size (4GiB), or a share {share} (50%)",
     }  # fmt: skip
 
 

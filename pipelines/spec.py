@@ -19,6 +19,7 @@ from ..ops.isolation import TIMEOUT, Mode
 from ..ops.types import Library
 from ..writers.base import ENCODINGS, FieldConfig
 from .graph import DeviceRequest, Mark
+from .memory import Limit, Memory, parse_limit
 from .problems import Problems, show
 from .python_spec import is_python, read_python
 from .variables import override, substitute
@@ -96,6 +97,7 @@ class Settings:
     """Whose numbers operators give where their step does not say it."""
     isolation: Mode = "auto"
     decode_timeout: float = TIMEOUT
+    memory: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
         "parity",
         "isolation",
         "decode_timeout",
+        "memory",
     ),
     "graph": (),
     "outputs": (),
@@ -362,6 +365,7 @@ def _settings(section: _Section | None) -> Settings:
         parity=cast(Library, section.choice("parity", get_args(Library), default.parity)),
         isolation=cast(Mode, section.choice("isolation", get_args(Mode), default.isolation)),
         decode_timeout=section.seconds("decode_timeout", default.decode_timeout),
+        memory=_memory(section.section("memory")),
     )
     section.finish()
     return settings
@@ -377,6 +381,21 @@ def _device(section: _Section) -> str:
         return value.data
     section.say(value.mark, f"device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got {value.kind}")
     return "auto"
+
+
+def _memory(section: _Section | None) -> Memory:
+    if section is None:
+        return Memory()
+    limits: dict[str, Limit] = {}
+    for key in ("host", "gpu"):
+        value = section.take(key)
+        try:
+            limits[key] = parse_limit(None if value is None else value.data)
+        except ValueError as e:
+            assert value is not None
+            section.say(value.mark, f"{key} {str(e).rpartition(', got ')[0]}, got {value.kind}")
+    section.finish()
+    return Memory(**limits)
 
 
 def _prefetch(section: _Section) -> tuple[int, int]:

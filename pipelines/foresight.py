@@ -1,0 +1,106 @@
+"""Foresight: what a step will hold for each sample, before it runs - by headers, declared shapes, sizes of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ops.base import Spec
+from ..ops.batch import I64, Batch, Samples
+from ..ops.types import to_numpy
+from .graph import Edge, Merge, Node, Split
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """Bytes for each of N samples, int64[N] each; estimates, but for ``sure``."""
+
+    peak: I64
+    """Held at a time while the step runs, its inputs not counted."""
+    kept: I64
+    """Held for later steps and outputs."""
+    sure: I64
+    """What the greediest operator that can tell needs for certain."""
+    greediest: str
+    """That operator."""
+
+
+def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
+            emulate: bool = False) -> Foresight:  # fmt: skip
+    """What ``nodes`` will hold for ``samples``, given the batches of ``env``."""
+    n = len(samples)
+    elements: dict[Edge, I64] = {}
+    live: dict[Edge, I64] = {}
+    peak, sure, greediest = np.zeros(n, np.int64), np.zeros(n, np.int64), ""
+    last = {e: node.id for node in nodes for e in node.reads}
+    item = {e: b.dtype.itemsize for e, b in env.items()}
+    for e, b in env.items():
+        elements[e] = _spread(b.sizes, b.samples, samples)
+    for node in nodes:
+        found = _headers(node, env, emulate)
+        besides: I64 = np.zeros(n, np.int64)
+        if found is not None:
+            its = env[node.inputs[0]].samples
+            besides = _spread(found[1], its, samples)
+        for k in range(node.op.num_outputs):
+            edge = Edge(node.id, k)
+            spec = node.specs[k] if k < len(node.specs) else Spec()
+            item[edge] = to_numpy(spec.dtype).itemsize if spec.dtype else max((item[e] for e in node.inputs), default=1)
+            if isinstance(node.op, Merge):
+                elements[edge] = np.sum([elements[e] for e in node.inputs], axis=0)
+            elif spec.shape is not None and (fixed := [d for d in spec.shape if d is not None]) == list(spec.shape):
+                elements[edge] = np.full(n, int(np.prod(fixed, dtype=np.int64)))
+            elif found is not None:
+                elements[edge] = _spread(found[0], its, samples)
+            else:
+                elements[edge] = (
+                    np.max([elements[e] for e in node.inputs], axis=0) if node.inputs else np.zeros(n, np.int64)
+                )
+            if not isinstance(node.op, Split):  # whose outputs are views
+                live[edge] = elements[edge] * item[edge]
+        held = sum(live.values(), start=np.zeros(n, np.int64)) + besides
+        peak = np.maximum(peak, held)
+        if found is not None:
+            need = live[Edge(node.id)] + besides
+            greediest = node.name if (need > sure).any() else greediest
+            sure = np.maximum(sure, need)
+        for e in node.reads:
+            if last[e] == node.id and e not in gives:
+                live.pop(e, None)
+    kept = sum((live[e] for e in gives if e in live), start=np.zeros(n, np.int64))
+    return Foresight(peak, kept, sure, greediest)
+
+
+def _headers(node: Node, env: Mapping[Edge, Batch], emulate: bool) -> tuple[I64, I64] | None:
+    if not node.inputs or any(e not in env for e in node.inputs):
+        return None
+    return node.op.foresee("cpu" if emulate else node.stage, *(env[e] for e in node.inputs))
+
+
+def _spread(values: I64, theirs: Samples, samples: Samples) -> I64:
+    """Values of some of ``samples`` as values of all; 0 for the others."""
+    if theirs is samples or len(theirs) == len(samples):
+        return values
+    whole = np.zeros(len(samples), np.int64)
+    at = np.searchsorted(samples.slot, theirs.slot)
+    inside = at < len(samples)
+    whole[at[inside]] = values[inside]
+    return whole
+
+
+def runs(sizes: I64, room: int, most: int) -> Iterator[tuple[int, int]]:
+    """Places [a, b) that cut samples of ``sizes`` bytes into runs of at most ``most`` samples and ``room`` bytes; one
+    sample may be larger."""
+    if int(sizes.sum()) <= room:
+        yield from ((a, min(a + most, len(sizes))) for a in range(0, len(sizes), most))
+        return
+    begin = held = 0
+    for i, nbytes in enumerate(sizes.tolist()):
+        if i > begin and (held + nbytes > room or i - begin >= most):
+            yield begin, i
+            begin, held = i, 0
+        held += nbytes
+    if begin < len(sizes):
+        yield begin, len(sizes)
