@@ -36,6 +36,10 @@ class CudaDecoder:
         self._lane = lane
         self._decoder = jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(lane))
 
+    def release(self) -> None:
+        """Give back the memory that is kept between batches."""
+        self._decoder.workspace.release()
+
     def plan(self, headers: Headers, encoded: Batch, which: Mask, *, limited: bool = True) -> jpeg_gpu.Plan:
         """Plan the images ``which``; the others are left out. ``limited``: all blocks of an image are wanted, or, where
         false, those that the caller will name by `jpeg_gpu.limit`."""
