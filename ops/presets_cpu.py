@@ -139,7 +139,7 @@ def _interpolate(kind, rule, lo, scale, inverse, at, n, row, loose):
     length = 4 if kind == _CUBIC_4 else 8 if kind == _LANCZOS_8 else 2
     if kind == _AREA_UP:
         below = math.floor(at * scale)
-        x = np.float64(np.float32((at + 1) - (below + 1) * inverse))
+        x = float(np.float32((at + 1) - (below + 1) * inverse))
         x = 0.0 if x <= 0 else x - math.floor(x)
         below += math.floor(lo)
     else:
@@ -150,7 +150,7 @@ def _interpolate(kind, rule, lo, scale, inverse, at, n, row, loose):
         else:  # OpenCV's places are float32
             single = np.float32(place)
             below = math.floor(single)
-            x = np.float64(single - np.float32(below))
+            x = float(single - np.float32(below))
     begin = below - (length // 2 - 1)
     start = begin if loose else max(min(begin, n - len(row)), 0)
     total = 0.0
