@@ -76,17 +76,12 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     """Walk the headers of all images. What is none, or too large, is rejected."""
     from . import jpeg_header
 
-    jpeg = jpeg_header.read_headers(batch.data, batch.offsets, batch.shapes[:, 0].astype(np.int64))
-    n = len(batch)
-    turned = jpeg["orientation"].astype(np.int32) if rules.adjust_orientation else np.ones(n, np.int32)
-    swap = turned >= 5
-    height, width = jpeg["height"].astype(np.int64), jpeg["width"].astype(np.int64)
-    height, width = np.where(swap, width, height), np.where(swap, height, width)
-    headers = Headers(
-        jpeg, {}, np.ones(n, np.bool_), turned, height, width, np.where(jpeg["components"] == 1, 1, 3).astype(np.int64)
-    )
-    plain = (jpeg["status"] == jpeg_header.OK) & (height * width <= rules.max_pixels)
-    for i in np.flatnonzero(~plain).tolist():
+    jpeg, n = jpeg_header.rows_of(batch), len(batch)
+    turned, odd = np.empty(n, np.int32), np.empty(n, np.bool_)
+    height, width, channels = (np.empty(n, np.int64) for _ in range(3))
+    few = jpeg_header.summarise(jpeg, rules.adjust_orientation, rules.max_pixels, turned, height, width, channels, odd)
+    headers = Headers(jpeg, {}, np.ones(n, np.bool_), turned, height, width, channels)
+    for i in np.flatnonzero(odd).tolist() if few else ():
         try:
             _examine(headers, i, encoded_bytes(batch, i), rules)
         except SampleError as e:

@@ -320,15 +320,16 @@ def resize_output(
     ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2] each: the source samples that
     may be read, begin and end; outside, the border sample stands in. Default: the whole picture.
     """
-    from .jpeg_plan_cpu import ELEMENTS, THREADS, WEIGHTS, plan_resizes
+    from . import jpeg_plan_cpu
 
+    loops: Any = jpeg_plan_cpu
     n, channels = len(plan), 1 if output_type == GRAY else 3
     region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]
     places = [np.ascontiguousarray(a, np.int64) for a in (sampling.size, sampling.anchor, sampling.shape)]
     limited = np.empty((0, 2, 2), np.int64) if domain is None else np.stack(domain, axis=2)
     rows, shapes, offsets = np.zeros(n, RESIZE), np.empty((n, 2), np.int32), np.empty(n, np.int64)
     windows, first, totals = np.empty((n, 4), np.int32), np.empty(n + 1, np.int64), np.empty(3, np.int64)
-    plan_resizes(
+    loops.plan_resizes(
         plan.images, plan.status, plan.orientation if orient else np.ones(n, np.int32), *region, *places,
         np.ascontiguousarray(sampling.kind), np.ascontiguousarray(sampling.flip), limited,
         np.empty(0, np.bool_) if mirror is None else mirror.astype(np.bool_), channels, layout == "CHW", _FILTER_TABLES,
@@ -338,14 +339,14 @@ def resize_output(
     return Output(
         shapes=shapes,
         offsets=offsets,
-        elements=int(totals[ELEMENTS]),
+        elements=int(totals[loops.ELEMENTS]),
         dtype=dtype,
         output_type=output_type,
         resize=rows,
         windows=windows,
         blocks_first=_narrow(first),
-        weights=int(totals[WEIGHTS]),
-        threads=int(totals[THREADS]),
+        weights=int(totals[loops.WEIGHTS]),
+        threads=int(totals[loops.THREADS]),
         round_to_uint8=round_to_uint8,
         mul=mul,
         add=tuple(shift - mean[c % len(mean)] * mul[c] for c in range(4)),

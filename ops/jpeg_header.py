@@ -10,13 +10,17 @@ Names follow ITU-T T.81 (JPEG), TIFF 6.0 and Exif 2.3 (orientation), and Adobe T
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from .image_formats import EXIF_RATIONALS, EXIF_SHORTS, EXIF_STRINGS
+
+if TYPE_CHECKING:
+    from .batch import Batch
 
 # status
 OK = 0  # a header the GPU decoder takes
@@ -74,6 +78,39 @@ def read_headers(
     buffer.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
     _walk_all(buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int64), columns)
     return table
+
+
+_walked: dict[int, tuple[weakref.ref[Any], int, NDArray[Any]]] = {}
+
+
+def rows_of(batch: Batch) -> NDArray[Any]:
+    """The headers of a batch of encoded images, not to be changed. A batch is walked once: who plans memory and who
+    decodes ask for the same rows, on different threads."""
+    key, address = id(batch.offsets), batch.data.ctypes.data
+    known = _walked.get(key)
+    if known is not None and known[0]() is batch.offsets and known[1] == address and len(known[2]) == len(batch):
+        return known[2]
+    rows = read_headers(batch.data, batch.offsets, batch.shapes[:, 0].astype(np.int64))
+    _walked[key] = weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), address, rows
+    return rows
+
+
+@numba.njit(nogil=True, cache=True)
+def summarise(
+    rows: Any, turning: Any, max_pixels: Any, orientation: Any, height: Any, width: Any, channels: Any, odd: Any
+) -> Any:
+    """Shapes of the images as they are shown, [N] each; ``turning``: by their Exif orientation, else it counts as 1.
+    ``odd``: those that need a closer look, being no plain JPEGs or too large; returns how many."""
+    found = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        orientation[i] = row.orientation if turning else 1
+        swap = orientation[i] >= 5
+        height[i], width[i] = (row.width, row.height) if swap else (row.height, row.width)
+        channels[i] = 1 if row.components == 1 else 3
+        odd[i] = row.status != OK or height[i] * width[i] > max_pixels
+        found += odd[i]
+    return found
 
 
 @numba.njit(nogil=True, cache=True)

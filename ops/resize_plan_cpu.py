@@ -50,7 +50,7 @@ def _complete(wanted: Any, lo: Any, hi: Any, known: Any, mode: Any, limit: Any) 
         final = min(final, most)
     for a in range(len(wanted)):
         extent = hi[a] - lo[a]
-        scale = np.float64(wanted[a] / extent) if extent != 0 else 1.0
+        scale = np.float64(wanted[a] / extent) if extent != 0 else np.float64(1)
         if wanted[a] == 0 or extent == 0 or abs(scale) != final:
             wanted[a] = np.float32(np.float64(extent) * np.copysign(final, scale))
 
