@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ cv2 = pytest.importorskip("cv2")
 PIL = pytest.importorskip("PIL.Image")
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "torchvision.npz")
+OLD_PILLOW = int(importlib.metadata.version("pillow").split(".")[0]) < 13
 SHAPES = [(37, 53), (90, 31), (7, 5), (48, 64)]
 SIZES = [(20, 30), (80, 99), (10, 70), (3, 2), (1, 1), (24, 32), (37, 17)]
 
@@ -48,6 +50,8 @@ def test_pillow_to_the_bit(name: str) -> None:
     for number, shape in enumerate(SHAPES):
         image = source(number, "uint8", [*shape, 3])
         for size in SIZES:
+            if OLD_PILLOW and shape[0] - size[0] > max(2 * (shape[1] - size[1]), 0):
+                continue  # its vertical pass comes second
             want = np.asarray(PIL.fromarray(image).resize(size[::-1], method))
             np.testing.assert_array_equal(resized(image, size, parity="pillow", interpolation=name), want)
         floats = source(number, "float32", [*shape, 1])
@@ -67,6 +71,7 @@ def test_pillow_box_is_the_region() -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("nearest", 0), ("linear", 0), ("cubic", 1), ("area", 1), ("lanczos4", 1)])
 def test_opencv(name: str, most: int) -> None:
+    cv2.ipp.setUseIPP(False)  # Intel's code, which some builds call instead, is up to 1 level away
     flag = getattr(cv2, f"INTER_{name.upper()}")
     for number, shape in enumerate(SHAPES):
         for channels in (3, 1):
