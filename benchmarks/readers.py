@@ -1,16 +1,19 @@
 """Records a second without decoding: this package's readers, `tfrecord` and `webdataset`, interleaved in one run.
 
-    python benchmarks/readers.py [--images FOLDER] [--records 4000] [--rounds 5] [--batch 256] [--threads 2]
+    python benchmarks/readers.py [--images FOLDER] [--records 4000] [--rounds 5] [--batch 256] [--threads 2] [--json F]
 
-Every reader delivers the bytes of each image and its label. Ours gives whole batches (views of the mapped file, as the
-engine uses them), and is also shown with a copy into a buffer (what happens on the way to a GPU) and with the checksums
-that TFRecord has, which `tfrecord` does not look at.
+Every reader delivers the bytes of each image and its label. Ours gives whole batches: views of the mapped file, as the
+engine uses them on a CPU, or copies in one buffer, as on the way to a GPU. The packages copy each record into a bytes
+object; `tfrecord` looks at no checksums, and is also shown with the `crc32c` package taking that of each image. The
+limits are what the machine does with the same bytes: reading the mapped file, taking CRC-32C of it, copying it.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
+import os
 import statistics
 import tarfile
 import tempfile
@@ -18,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +29,14 @@ import lmdb
 import numpy as np
 
 from dali_run.ops.context import Context
+from dali_run.pipelines.machine import facts
 from dali_run.readers.base import Reader
 from dali_run.readers.file import File
 from dali_run.readers.lmdb import LMDB
 from dali_run.readers.tfrecord import TFRecord
 from dali_run.readers.webdataset import WebDataset
+
+TFRECORD, WEBDATASET = "tfrecord package", "webdataset package"
 
 
 def make_data(folder: Path, images: list[bytes], records: int) -> None:
@@ -78,12 +85,15 @@ def ours(reader: Reader, batch: int, pool: Executor, copied: bool = False) -> Ca
     return epoch
 
 
-def tfrecord_loader(folder: Path) -> Callable[[], int]:
+def tfrecord_loader(folder: Path, checked: bool = False) -> Callable[[], int]:
+    from crc32c import crc32c
     from tfrecord.reader import tfrecord_loader as loader
 
     def epoch() -> int:
-        description = {"image": "byte", "label": "int"}
-        return sum(1 for _ in loader(str(folder / "data.tfrecord"), None, description))
+        records = loader(str(folder / "data.tfrecord"), None, {"image": "byte", "label": "int"})
+        if checked:
+            return sum(1 for record in records if crc32c(record["image"]) >= 0)
+        return sum(1 for _ in records)
 
     return epoch
 
@@ -106,6 +116,37 @@ def lmdb_cursor(folder: Path) -> Callable[[], int]:
     return epoch
 
 
+def limits(folder: Path, threads: int) -> dict[str, Callable[[], int]]:
+    """The bytes of the TFRecord file, as many as records are asked for, by ``threads`` threads."""
+    from dali_run.ops.crc32c_cpu import crc32c_each
+    from dali_run.readers.extents_cpu import copy_extents
+
+    source = TFRecord(path=str(folder / "data.tfrecord")).open()
+    data, offsets, sizes = source._mapped.data, source._offsets, source._sizes
+    out, pool = np.empty(1 << 28, np.uint8), ThreadPoolExecutor(threads)
+    cuts = np.linspace(0, len(offsets), threads + 1).astype(int).tolist()
+    parts = [(offsets[a:b], sizes[a:b]) for a, b in pairwise(cuts)]
+
+    def read(part: tuple[Any, Any]) -> None:
+        low, high = int(part[0][0]) // 8, int(part[0][-1] + part[1][-1]) // 8
+        data[: len(data) // 8 * 8].view(np.uint64)[low:high].max()
+
+    def check(part: tuple[Any, Any]) -> None:
+        crc32c_each(data, *part)
+
+    def copy(part: tuple[Any, Any]) -> None:
+        room = len(out) // threads
+        per = max(1, min(128, room // int(part[1].max())))  # used again and again, as batches' buffers are
+        at = np.arange(len(part[1])) % per * int(part[1].max())
+        half = room * next(k for k, p in enumerate(parts) if p is part)
+        copy_extents(data, *part, out[half : half + room], at)
+
+    def run(work: Callable[[Any], None]) -> Callable[[], int]:
+        return lambda: len(list(pool.map(work, parts))) and len(offsets)
+
+    return {"limit: read": run(read), "limit: CRC-32C": run(check), "limit: copy": run(copy)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, default=Path("../shared/data/imagenet_sample"))
@@ -113,6 +154,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2, help="of our readers; the packages have one")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     images = [p.read_bytes() for p in sorted(options.images.glob("*.JPEG"))]
@@ -125,34 +167,29 @@ def main() -> None:
         folder = Path(name)
         make_data(folder, images, options.records)
         tf, tar, db = str(folder / "data.tfrecord"), str(folder / "data.tar"), str(folder / "lmdb")
-        runs: dict[str, tuple[Callable[[], int], str]] = {
-            "tfrecord package (no checksums)": (tfrecord_loader(folder), ""),
-            "webdataset package": (webdataset(folder), ""),
-            "lmdb package (cursor)": (lmdb_cursor(folder), ""),
-            "readers.tfrecord, checksums": (
-                ours(TFRecord(path=tf, features=features), options.batch, pool),
-                "tfrecord",
-            ),
-            "readers.tfrecord, no checksums": (
-                ours(TFRecord(path=tf, features=features, check_crc=False), options.batch, pool),
-                "tfrecord",
-            ),
-            "readers.tfrecord, no checksums, copied": (
-                ours(TFRecord(path=tf, features=features, check_crc=False), options.batch, pool, copied=True),
-                "tfrecord",
-            ),
-            "readers.webdataset": (ours(WebDataset(paths=tar, ext=("jpg", "cls")), options.batch, pool), "webdataset"),
-            "readers.webdataset, copied": (
-                ours(WebDataset(paths=tar, ext=("jpg", "cls")), options.batch, pool, copied=True),
-                "webdataset",
-            ),
-            "readers.lmdb": (ours(LMDB(path=db), options.batch, pool), "lmdb"),
-            "readers.lmdb, copied": (ours(LMDB(path=db), options.batch, pool, copied=True), "lmdb"),
-            "readers.file": (ours(File(file_root=str(folder / "files")), options.batch, pool), ""),
+
+        def reader(reader: Reader, copied: bool = False) -> Callable[[], int]:
+            return ours(reader, options.batch, pool, copied)
+
+        runs: dict[str, Callable[[], int]] = {
+            **limits(folder, options.threads),
+            TFRECORD: tfrecord_loader(folder),
+            f"{TFRECORD}, crc32c of each": tfrecord_loader(folder, checked=True),
+            WEBDATASET: webdataset(folder),
+            "lmdb package, cursor": lmdb_cursor(folder),
         }
+        for copied in (False, True):
+            mark = ", copied" if copied else ""
+            runs |= {
+                f"tfrecord, checksums{mark}": reader(TFRecord(path=tf, features=features), copied),
+                f"tfrecord, no checksums{mark}": reader(TFRecord(path=tf, features=features, check_crc=False), copied),
+                f"lmdb{mark}": reader(LMDB(path=db), copied),
+                f"webdataset{mark}": reader(WebDataset(paths=tar, ext=("jpg", "cls")), copied),
+            }
+        runs["file"] = reader(File(file_root=str(folder / "files")))
         rates: dict[str, list[float]] = {label: [] for label in runs}
         for round_ in range(options.rounds + 1):
-            for label, (run, _) in runs.items():
+            for label, run in runs.items():
                 start = time.perf_counter()
                 records = run()
                 seconds = time.perf_counter() - start
@@ -160,19 +197,29 @@ def main() -> None:
                 if round_:  # the first warms caches up and compiles
                     rates[label].append(records / seconds)
     size = statistics.mean(map(len, images))
-    print(f"{options.records} records of {size:.0f} bytes, batches of {options.batch}, {options.threads} threads,")
-    print(f"medians of {options.rounds} rounds\n")
-    print(f"{'reader':42} {'records/s':>12} {'GB/s':>7} {'lowest':>10} {'highest':>10}  against the package")
-    base = {
-        "tfrecord": "tfrecord package (no checksums)",
-        "webdataset": "webdataset package",
-        "lmdb": "lmdb package (cursor)",
-    }
-    for label, (_, against) in runs.items():
-        rate = statistics.median(rates[label])
-        factor = f"{rate / statistics.median(rates[base[against]]):.1f}x" if against else ""
-        low, high = min(rates[label]), max(rates[label])
-        print(f"{label:42} {rate:12.0f} {rate * size / 1e9:7.2f} {low:10.0f} {high:10.0f}  {factor}")
+
+    def times(label: str, peer: str) -> float:
+        return statistics.median(a / b for a, b in zip(rates[label], rates[peer], strict=True))
+
+    rows = [
+        {"reader": label, "records_per_second": round(statistics.median(r)), "lowest": round(min(r)),
+         "highest": round(max(r)), "gb_per_second": round(statistics.median(r) * size / 1e9, 2),
+         "times_tfrecord": round(times(label, TFRECORD), 2), "times_webdataset": round(times(label, WEBDATASET), 2)}
+        for label, r in rates.items()
+    ]  # fmt: skip
+    print(f"{options.records} records of {size:.0f} bytes, batches of {options.batch}, {options.threads} threads, "
+          f"medians of {options.rounds} rounds (ratios: of the rounds' ratios); load {os.getloadavg()[0]:.1f}\n"
+    )  # fmt: skip
+    print(f"{'':36} {'records/s':>10} {'GB/s':>6} {'lowest':>9} {'highest':>9}   x tfrecord  x webdataset")
+    for row in rows:
+        print(f"{row['reader']:36} {row['records_per_second']:10d} {row['gb_per_second']:6.2f} {row['lowest']:9d} "
+              f"{row['highest']:9d} {row['times_tfrecord']:12.1f} {row['times_webdataset']:13.1f}")  # fmt: skip
+    if options.json:
+        told = {k: v for k, v in vars(options).items() if k not in ("images", "json")}
+        options.json.write_text(json.dumps({
+            "what": "readers, records without decode", "machine": facts(), "load": os.getloadavg(), "options": told,
+            "record_bytes": size, "rows": rows,
+        }, indent=1) + "\n")  # fmt: skip
 
 
 if __name__ == "__main__":
