@@ -57,6 +57,8 @@ def explain(format: str, error: BaseException) -> SampleError:
     code: RejectCode = "corrupt_data"
     if isinstance(error, MemoryError):
         code, text = "too_large", "it needs more memory than there is"
+    elif any(w in low for w in _TOO_LARGE):
+        code = "too_large"
     elif isinstance(error, (EOFError, struct.error)) or any(w in low for w in _TRUNCATED):
         code = "truncated"
     elif isinstance(error, NotImplementedError) or any(w in low for w in _UNSUPPORTED):
@@ -66,6 +68,7 @@ def explain(format: str, error: BaseException) -> SampleError:
     return SampleError(code, f"{format} cannot be decoded: {text.splitlines()[0][:300]}")
 
 
+_TOO_LARGE = ("decompressed data too large", "too much memory")  # texts of PNG: over 1 MB each, 64 MB together
 _TRUNCATED = ("truncated", "not enough", "unexpected end", "premature", "reached end of file", "broken data stream")
 _UNSUPPORTED = ("unsupported", "not supported", "unknown pixel mode", "unknown compression", "cannot handle")
 

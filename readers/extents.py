@@ -39,6 +39,11 @@ _MAX_FILES = 60_000  # Linux allows 65530 mappings
 _GUARD = mmap.PAGESIZE  # readable zeros behind the last byte
 _PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
 _FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
+MAX_RATIO = 200
+"""Unpacked bytes for each packed one, from `FREE_UNPACKED` on; records that people pack shrink 2 to 50 times, bombs a
+thousand times."""
+FREE_UNPACKED = 1 << 28
+"""Bytes that a gzip'ed file may unpack to whatever its size."""
 _COPY = 1 << 16  # bytes unpacked at a time, and what damage may cost
 
 
@@ -106,8 +111,8 @@ class Mapped:
                 _gunzip(packed, out, max_unpacked)
             except (EOFError, zlib.error) as e:
                 self.damage[i] = f"its gzip packing is damaged behind the first {out.tell()} bytes: {e}"
-            except OverflowError:
-                self.damage[i] = f"unpacks to more than {max_unpacked} bytes; unpack it before"
+            except OverflowError as e:
+                self.damage[i] = f"unpacks to more than {e}; if it is no bomb, unpack it yourself (gunzip)"
             out.flush()
             return os.dup(out.fileno())
 
@@ -150,7 +155,8 @@ class Mapped:
 
 
 def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
-    """Unpack all gzip members. What comes before damage has been written when EOFError or zlib.error is raised."""
+    """Unpack all gzip members. What comes before damage has been written when EOFError or zlib.error is raised, or
+    OverflowError: more than ``limit`` bytes, or too many for what was packed."""
     gzip_header = 16 + zlib.MAX_WBITS
     decoder = zlib.decompressobj(gzip_header)
     while chunk := packed.read(_COPY):
@@ -159,7 +165,9 @@ def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
                 decoder = zlib.decompressobj(gzip_header)
             out.write(decoder.decompress(chunk, 16 * _COPY))
             if out.tell() > limit:
-                raise OverflowError
+                raise OverflowError(f"{limit} bytes")
+            if out.tell() > max(FREE_UNPACKED, MAX_RATIO * packed.tell()):
+                raise OverflowError(f"{MAX_RATIO} times its size")
             chunk = decoder.unused_data.lstrip(b"\0") if decoder.eof else decoder.unconsumed_tail
     out.write(decoder.flush())
     if not decoder.eof:
