@@ -20,6 +20,7 @@ from ..ops.errors import SampleError, SpecError
 from ..ops.image_formats import recognise
 from ..ops.urls import is_url, plain_path
 from ..writers.base import find_writer
+from ..writers.columns import is_extension
 from .inspect_data import DataSet, Record, datum_fields, example_fields, read_through, tar_records
 from .job import JobResult, Progress, run_job
 from .registry import load_operators
@@ -101,7 +102,7 @@ def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[s
         config: dict[str, Any] = {"encode": "keep"} if kind == "bytes" else {}
         if kind == "bytes" and wanted.to in ("webdataset", "files"):
             extension = found.extensions.get(f, f if f in _EXTENSIONS else "")
-            config.update({"extension": extension} if extension else {})
+            config.update({"extension": extension} if is_extension(extension) else {})
         if f == picture and wanted.touches_pictures:
             graph += _pictures(variables[f], wanted)
             config = {"extension": _SUFFIXES[wanted.target]} if wanted.to in ("webdataset", "files") else {}

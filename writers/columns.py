@@ -54,11 +54,16 @@ def kind_of(config: FieldConfig, dtype: np.dtype[Any], ndim: int) -> Kind:
     return "raw"
 
 
+def is_extension(text: str) -> bool:
+    """``text`` can be a file name extension: ``jpg``, ``seg.png``."""
+    return re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.]{0,14}[A-Za-z0-9])?", text) is not None
+
+
 def check_field(name: str, config: FieldConfig, spec: Spec) -> None:
     """Raises SpecError where the field cannot be stored as it says."""
     if config.encode not in ENCODINGS:
         raise SpecError(f"field {name!r}: encode must be one of {', '.join(ENCODINGS)}, got {config.encode!r}")
-    if config.extension and not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.]{0,14}[A-Za-z0-9])?", config.extension):
+    if config.extension and not is_extension(config.extension):
         raise SpecError(
             f"field {name!r}: extension {config.extension!r} must be letters, digits and dots (jpg, seg.png)"
         )
