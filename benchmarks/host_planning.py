@@ -4,7 +4,7 @@
         [--sources files,tfrecord] [--seconds 2] [--json out.json]
 
 The graphs of configs/imagenet_val.yaml and imagenet_train.yaml (and decoding alone) run through the engine on a
-stand-in for CuPy whose copies and launches do nothing. CPU time of the launching thread per batch, in ms:
+stand-in for CuPy whose copies and launches do nothing. CPU time of the launching thread, median over batches, in ms:
 
     headers   walking the JPEG headers
     planning  windows, sizes, filters, tables: what the kernels are told
@@ -22,8 +22,10 @@ import argparse
 import itertools
 import json
 import shutil
+import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,18 +40,21 @@ PHASES = ("headers", "planning", "uploads", "launches", "engine")
 
 
 class Clock:
-    """CPU time of the launching threads by phase; a phase inside another counts for itself alone."""
+    """CPU time of the launching thread by phase; a phase inside another counts for itself alone."""
 
     def __init__(self) -> None:
+        self.batches: list[dict[str, float]] = []
         self.spent = dict.fromkeys(PHASES, 0.0)
         self._open: list[float] = []
+        self.thread = "?"
+        """What the launching thread's name begins with."""
 
     def wrap(self, owner: Any, name: str, phase: str) -> None:
         """Count calls of ``owner.name`` as ``phase``."""
         inner = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if not self._open and phase != "engine":
+            if phase != "engine" and not (self._open and threading.current_thread().name.startswith(self.thread)):
                 return inner(*args, **kwargs)
             began = time.thread_time()
             self._open.append(0.0)
@@ -60,6 +65,9 @@ class Clock:
                 self.spent[phase] += taken - self._open.pop()
                 if self._open:
                     self._open[-1] += taken
+                else:
+                    self.batches.append(self.spent)
+                    self.spent = dict.fromkeys(PHASES, 0.0)
 
         setattr(owner, name, timed)
 
@@ -111,14 +119,12 @@ def measure(plan: Any, batch: int, threads: int, lanes: int, seconds: float) -> 
 
     clock = Clock()
     originals: list[tuple[Any, str, Any]] = []
-    launched = 0
 
     class Timed(Engine):
-        """Counts the launching thread's batches."""
+        """Its launching thread is timed."""
 
         def _launch_whole(self, *args: Any) -> Any:
-            nonlocal launched
-            launched += 1
+            clock.thread = threading.current_thread().name
             return super()._launch_whole(*args)
 
     def wrap(owner: Any, phase: str, *names: str) -> None:
@@ -138,20 +144,20 @@ def measure(plan: Any, batch: int, threads: int, lanes: int, seconds: float) -> 
         with Sources(plan, batch) as sources, Timed(plan, EndlessFeed(sources), requests, options) as engine:
             for _ in range(3 * lanes):
                 next(engine)
-            before, launched = dict(clock.spent), 0
+            clock.batches.clear()
             began, cpu, images = time.perf_counter(), time.process_time(), 0
             while time.perf_counter() - began < seconds:
                 images += len(next(engine).samples)
             taken, cpu = time.perf_counter() - began, time.process_time() - cpu
-            spent = {k: clock.spent[k] - before[k] for k in PHASES}
-            batches = max(launched, 1)
+            batches = list(clock.batches)
     finally:
         for owner, name, original in originals:
             setattr(owner, name, original)
-    launching = sum(spent.values())
-    result = {k: 1e3 * v / batches for k, v in spent.items()}
-    result |= {"launching": 1e3 * launching / batches, "reading": 1e3 * (cpu - launching) / batches}
-    return result | {"ceiling": batch * batches / launching, "images_per_second": images / taken}
+    result = {k: 1e3 * statistics.median(b[k] for b in batches) for k in PHASES}
+    launching = statistics.median(sum(b.values()) for b in batches)
+    others = (cpu - sum(sum(b.values()) for b in batches)) / len(batches)
+    result |= {"launching": 1e3 * launching, "reading": 1e3 * others}
+    return result | {"ceiling": batch / launching, "images_per_second": images / taken}
 
 
 def data_set(source: str, files: list[Path], copies: int, root: Path) -> None:

@@ -106,6 +106,12 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         mean, mul = np.broadcast_arrays(mean, mul)
         return Affine(mean, mul, np.full_like(mul, self.shift))
 
+    def width(self, ctx: Context) -> int:
+        """Values of mean and std: one, or one a channel."""
+        if {"mean", "std"} & ctx.args.keys():
+            return self.affine(ctx).mean.shape[1]
+        return max(len(self.mean), len(self.std))
+
     def matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
         """Empty windows, and rejects, for samples whose channels are not those of mean and std."""
         wrong = (shape[:, channel] != width) & (shape[:, channel] > 0) & (width > 1)

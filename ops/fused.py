@@ -68,12 +68,19 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
         second = part(ctx, self.normalize, NORMALIZE)
         normalize: CropMirrorNormalize = self.normalize
         plan: Plan = self.resize.plan(part(ctx, self.resize, RESIZE), shapes, (0, 2))
-        resized = np.concatenate([plan.shape, shapes[:, 2:]], axis=1)
+        resized = shapes.copy()
+        resized[:, :2] = plan.shape
         anchor, shape = normalize.windows(second, shaped(second, resized), "HWC", normalize.out_of_bounds_policy)
-        shape = normalize.matching(second, shape, 2, normalize.affine(second).mean.shape[1])
-        shape = bounded(ctx, plan.window(anchor[:, :2], shape[:, :2]), shape, shapes, 0)
-        mirror = second.arg("mirror", np.int64) != 0
-        plan = plan.window(anchor[:, :2], shape[:, :2]).mirrored(np.stack([np.zeros_like(mirror), mirror], axis=1))
+        shape = normalize.matching(second, shape, 2, normalize.width(second))
+        cut = plan.window(anchor[:, :2], shape[:, :2])
+        made = bounded(ctx, cut, shape, shapes, 0)
+        if made is not shape:
+            shape, cut = made, plan.window(anchor[:, :2], made[:, :2])
+        plan = cut
+        if "mirror" in second.args or normalize.mirror:
+            flip = np.zeros((len(shapes), 2), np.bool_)
+            flip[:, 1] = second.arg("mirror", np.int64) != 0
+            plan = cut.mirrored(flip)
         order = ["HWC".index(letter) for letter in normalize.output_layout]
         return Sampling(plan, shape[:, order].astype(np.int32), to_numpy(normalize.dtype), normalize.output_layout)
 

@@ -98,7 +98,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         which = takes(headers, decode.rules)
         if ctx.attempt or not which.any():
             return self._apart(ctx, encoded)
-        extents = np.stack([headers.height, headers.width], axis=1)
+        extents = np.empty((len(encoded), 2), np.int64)
+        extents[:, 0], extents[:, 1] = headers.height, headers.width
         domain = None
         windows = decode.cuts(first)
         if windows is not None:
@@ -124,7 +125,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     def _sampling(self, ctx: Context, extents: I64) -> Sampling:
         channels = 1 if self.decode.output_type is DALIImageType.GRAY else 3
-        shapes = np.concatenate([extents, np.full((len(extents), 1), channels)], axis=1)
+        shapes = np.empty((len(extents), 3), np.int64)
+        shapes[:, :2], shapes[:, 2] = extents, channels
         return sampling(ctx, self.resize, shapes, np.dtype(np.uint8))
 
     def _finish(self) -> dict[str, Any]:

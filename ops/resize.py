@@ -121,6 +121,9 @@ class Resampling(Operator, abstract=True):
         found = []
         for name in names:
             values = ctx.arg(name, np.int64)
+            if name not in ctx.args:  # a constant has been checked
+                found.append(values)
+                continue
             bad = (values < 0) | (values >= len(DALIInterpType))
             for i in np.flatnonzero(bad).tolist():
                 ctx.reject(i, "bad_argument", f"{name} {values[i]} is no filter; use 0 to {len(DALIInterpType) - 1}")
@@ -216,10 +219,11 @@ class Sized(Resampling, abstract=True):
         extents = shapes[:, first : first + count]
         lo, hi = self._region(ctx, extents)
         wanted = self._requested(ctx, count)
-        bad = ~np.isfinite(wanted).all(axis=1) | ~np.isfinite(lo).all(axis=1) | ~np.isfinite(hi).all(axis=1)
-        for i in np.flatnonzero(bad).tolist():
-            ctx.reject(i, "bad_argument", f"size {wanted[i].tolist()} or region is not finite")
-        wanted[bad], lo[bad], hi[bad] = 1, 0, 1
+        if not all(np.isfinite(a).all() for a in (wanted, lo, hi)):
+            bad = ~(np.isfinite(wanted) & np.isfinite(lo) & np.isfinite(hi)).all(axis=1)
+            for i in np.flatnonzero(bad).tolist():
+                ctx.reject(i, "bad_argument", f"size {wanted[i].tolist()} or region is not finite")
+            wanted[bad], lo[bad], hi[bad] = 1, 0, 1
         if self.parity == "dali":
             lo, hi, size = fit(wanted, lo, hi, extents, self._mode, self._limit(count), self.subpixel_scale)
         else:
