@@ -109,7 +109,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
     def width(self, ctx: Context) -> int:
         """Values of mean and std: one, or one a channel."""
         if {"mean", "std"} & ctx.args.keys():
-            return self.affine(ctx).mean.shape[1]
+            return int(self.affine(ctx).mean.shape[1])
         return max(len(self.mean), len(self.std))
 
     def matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
