@@ -185,14 +185,13 @@ def _area(begin, scale, n, row):
 
 
 @jit
-def _whole(weights, rule):
-    """Weights as int32, and their bits: PyTorch takes as many as 16-bit integers hold."""
+def _whole(weights, rule, top):
+    """Weights as int32, and their bits: PyTorch takes as many as 16-bit integers hold for the largest, ``top``."""
     bits = 11
     if rule <= _BYTES_22_DOWN:
         bits = 22
     elif rule == _BYTES_15:
         bits = 0
-        top = weights.max()
         while bits < 22 and int(0.5 + top * (1 << (bits + 1))) < 1 << 15:
             bits += 1
     out = np.empty(weights.shape, np.int32)
@@ -201,6 +200,14 @@ def _whole(weights, rule):
             w = weights[j, k] * (1 << bits)
             out[j, k] = int(w - 0.5) if w < 0 else int(w + 0.5)
     return out, bits
+
+
+@jit
+def _top(rule, lo, hi, size, kind, n):
+    """The largest weight of an axis, where it matters: of all its outputs, so that windows get the same bits."""
+    if rule != _BYTES_15:
+        return 1.0
+    return taps(kind, rule, lo, hi, size, n, 0, size, False)[1].max()
 
 
 @jit
@@ -230,8 +237,13 @@ def fixed_images(
                        begin, end, loose)  # fmt: skip
         sx, wx = _axis(rule, lo[i, 1], hi[i, 1], size[i, 1], anchor[i, 1], shape[i, 1], kind[i, 1], flip[i, 1],
                        domain[i, 1, 0], domain[i, 1, 1], False)  # fmt: skip
-        vertical, bits_y = _whole(wy, rule)
-        across, bits_x = _whole(wx, rule)
+        vertical, bits_y = _whole(
+            wy, rule, _top(rule, lo[i, 0] - begin, hi[i, 0] - begin, size[i, 0], kind[i, 0], end - begin)
+        )
+        begin_x, end_x = domain[i, 1, 0], domain[i, 1, 1]
+        across, bits_x = _whole(
+            wx, rule, _top(rule, lo[i, 1] - begin_x, hi[i, 1] - begin_x, size[i, 1], kind[i, 1], end_x - begin_x)
+        )
         top = max(sy.min(), begin)
         rows = min(sy.max() + wy.shape[1], end) - top
         left = sx.min()
