@@ -63,6 +63,7 @@ lint: setup ## ruff, mypy --strict, import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/pipelines/typed_programs.py
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: docs

@@ -1318,7 +1318,7 @@ class ZerosLike:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
-class decoders:
+class _decoders:
 
     class Image:
         """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC."""
@@ -1497,7 +1497,9 @@ class decoders:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
-class encoders:
+decoders = _decoders
+
+class _encoders:
 
     class Image:
         """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG and WebP also with alpha)."""
@@ -1519,7 +1521,9 @@ class encoders:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
-class experimental:
+encoders = _encoders
+
+class _experimental:
 
     class PeekImageShape:
         """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
@@ -1702,7 +1706,9 @@ class experimental:
             ) -> None: ...
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
-class io:
+experimental = _experimental
+
+class _io:
 
     class file:
 
@@ -1722,7 +1728,9 @@ class io:
             ) -> None: ...
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
-class random:
+io = _io
+
+class _random:
 
     class Beta:
         """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
@@ -1811,7 +1819,9 @@ class random:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
-class readers:
+random = _random
+
+class _readers:
 
     class COCO:
         """Read images and annotations of the COCO format, in the order of image ids."""
@@ -2159,3 +2169,5 @@ class readers:
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
+readers = _readers

@@ -21,6 +21,7 @@ from .feed import numbered
 from .graph import Edge, Merge, Node, Split
 from .infer import infer_node
 from .pipeline import Pipeline
+from .pipeline_graph import meta_of, reader_facts
 from .run_nodes import Env, Run, finish_late, run_nodes
 from .sources import Input
 from .tensors import TensorList, tensor_list
@@ -139,6 +140,7 @@ class Kept:
         self._lane: Any = None
         self._pool = seed_sequence(seed, 1024)
         self._readers: dict[int, tuple[Any, Any]] = {}
+        self._names: dict[int, tuple[str, Reader]] = {}
         self._inputs: dict[int, Input] = {}
         self._known: dict[int, str] = {}
 
@@ -167,6 +169,7 @@ class Kept:
             source = node.op.open()
             groups = getattr(source, "groups", None)
             self._readers[node.id] = source, node.op.order(len(source), self.seed(node), self.batch_size, groups)
+            self._names[node.id] = node.name, node.op
         return self._readers[node.id]
 
     def input(self, node: Node) -> Input:
@@ -179,9 +182,9 @@ class Kept:
         """All sources."""
         return self._inputs
 
-    def orders(self) -> Mapping[str, tuple[Any, Any]]:
-        """Readers by the number of their operator."""
-        return {str(k): v for k, v in self._readers.items()}
+    def orders(self) -> Mapping[str, tuple[Reader, Any]]:
+        """Readers and their orders, by name."""
+        return {name: (op, self._readers[k][1]) for k, (name, op) in self._names.items()}
 
     def close(self) -> None:
         """Close the data sets."""
@@ -198,6 +201,8 @@ class DebugPipeline(Pipeline):
         self._definition = definition
         self._kept = Kept(self._batch_size, self._run_seed, self._target_device(), self._rng)
         self._number = 0
+        self._ahead: tuple[TensorList, ...] | None = None
+        """A batch that was made before it was asked for."""
 
     def _target_device(self) -> int | None:
         target = self._target()  # one operator at a time has no use for a second GPU
@@ -208,11 +213,14 @@ class DebugPipeline(Pipeline):
 
     def run(self, cuda_stream: Any = None, /, **pipeline_inputs: Any) -> tuple[TensorList, ...]:
         """Run the definition. Raises what it raises."""
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            return ahead
         if pipeline_inputs:
             raise RuntimeError("inputs by name are not available in debug mode; give external_source a source")
         eager = Eager(self._kept, Request(self._next, self._batch_size), self._iteration, self._epoch)
         from .data_node import pop_builder, push_builder
-        from .pipeline import _current
+        from .pipeline_graph import _current
 
         _current.append(self)
         push_builder(eager)
@@ -257,5 +265,8 @@ class DebugPipeline(Pipeline):
         self._kept.close()
 
     def reader_meta(self, name: str | None = None) -> dict[str, Any]:
-        """Not known before the definition ran. Raises RuntimeError."""
-        raise RuntimeError("reader_meta is not available in debug mode")
+        """As `Pipeline.reader_meta`. Where nothing has run yet, the definition runs for the first batch, which the next
+        `run` then gives. Raises KeyError."""
+        if not self._number:
+            self._ahead = self.run()
+        return meta_of({n: reader_facts(op, order) for n, (op, order) in self._kept.orders().items()}, name)

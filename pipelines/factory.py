@@ -41,6 +41,16 @@ def pipeline_def(
 class experimental:  # noqa: N801  # a namespace of DALI's
     """What DALI calls experimental."""
 
+    @overload
+    @staticmethod
+    def pipeline_def(
+        fn: None = None, /, *, debug: bool = False, enable_conditionals: bool = False, **pipeline_kwargs: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Pipeline]]: ...
+    @overload
+    @staticmethod
+    def pipeline_def(
+        fn: Callable[..., Any], /, *, debug: bool = False, enable_conditionals: bool = False, **pipeline_kwargs: Any
+    ) -> Callable[..., Pipeline]: ...
     @staticmethod
     def pipeline_def(
         fn: Callable[..., Any] | None = None, /, *, debug: bool = False, enable_conditionals: bool = False,

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -299,7 +299,7 @@ class BaseIterator:
         self._scheduled = False
         return [p.outputs() for p in self.pipelines]
 
-    def _end(self) -> None:
+    def _end(self) -> NoReturn:
         """The epoch is over. Raises StopIteration."""
         if not self._at_end:
             self._at_end = True

@@ -56,8 +56,11 @@ def _write(at: dict[str, Any], indent: str, lines: list[str], write: Callable[[s
     for key, value in sorted(at.items(), key=lambda item: (isinstance(item[1], dict), item[0])):
         lines.append("")
         if isinstance(value, dict):
-            lines.append(f"{indent}class {key}:")
+            # mypy knows classes by their full names: dali_run.ops.decoders.Image is the operator of module decoders
+            alias = not indent and write is _class
+            lines.append(f"{indent}class {'_' * alias}{key}:")
             _write(value, indent + "    ", lines, write)
+            lines += ["", f"{key} = _{key}"] * alias
         else:
             lines += write(key, value, indent)
 

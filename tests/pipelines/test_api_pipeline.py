@@ -348,7 +348,7 @@ def test_python_function() -> None:
 
 def test_missing_gpu_is_said(root: str) -> None:
     from dali_run.ops.device import gpu_count
-    from dali_run.pipelines import pipeline
+    from dali_run.pipelines import pipeline_settings as pipeline
 
     if gpu_count():
         pytest.skip("there is a GPU")
@@ -463,3 +463,30 @@ def test_dropped_pipelines_stop(root: str) -> None:
     pipe.close()
     pipe.close()
     assert not alive() - before
+
+
+def test_debug_mode_knows_its_readers(root: str) -> None:
+    from dali_run.pipeline import experimental
+    from dali_run.plugin.numpy import DALIGenericIterator, LastBatchPolicy
+
+    def definition():
+        _, label = fn.readers.file(file_root=root, name="Reader", random_shuffle=True)
+        other, _ = fn.readers.file(file_root=root, name="Other", num_shards=2, shard_id=1)
+        return label, fn.cast(label, dtype=types.FLOAT), other
+
+    eager = experimental.pipeline_def(definition, debug=True)(batch_size=4, num_threads=1, seed=3)
+    graph = pipeline_def(definition)(batch_size=4, num_threads=1, seed=3)
+    assert eager.reader_meta() == graph.reader_meta()
+    assert eager.reader_meta("Other") == graph.reader_meta("Other")
+    assert eager.epoch_size("Reader") == graph.epoch_size("Reader")
+    with pytest.raises(KeyError, match="no reader 'Missing'"):
+        eager.reader_meta("Missing")
+    for _ in range(3):  # the batch that was made for the question is the first
+        assert [o.as_array().tolist() for o in eager.run()[:2]] == [o.as_array().tolist() for o in graph.run()[:2]]
+    made = experimental.pipeline_def(lambda: fn.readers.file(file_root=root, name="R"), debug=True)
+    policy = LastBatchPolicy.PARTIAL
+    batches = DALIGenericIterator(
+        made(batch_size=4, num_threads=1), ["data", "label"], reader_name="R", last_batch_policy=policy
+    )
+    found = [n for b in batches for n in b[0]["data"].reshape(-1).tolist()]
+    assert len(found) == graph.epoch_size("Reader")
