@@ -14,6 +14,7 @@ from .crop import CropWindow
 from .errors import SpecError
 from .resample import F32, LAYOUTS, Plan, output_spec, plan, resample, spatial_axes
 from .types import DALIDataType, DALIImageType, DALIInterpType, Library
+from .window import round_half_away
 
 Mode = Literal["default", "stretch", "not_larger", "not_smaller"]
 
@@ -191,11 +192,16 @@ class Sized(Resampling, abstract=True):
         first, count = spatial_axes(spec.layout, len(spec.shape))
         self._check_lengths(count)
         extents = spec.shape[first : first + count]
-        sizes = ("size", "resize_x", "resize_y", "resize_z", "resize_shorter", "resize_longer", "roi_start", "roi_end")
-        if self.per_sample.intersection(sizes):
+        names = ("size", "resize_x", "resize_y", "resize_z", "resize_shorter", "resize_longer", "roi_start", "roi_end")
+        if self.per_sample.intersection(names):
             return None
-        if None in extents and not self._is_complete(count):
+        complete = self._is_complete(count)
+        if None in extents and not complete:
             return None
+        if complete and self.parity == "dali" and self.max_size is None:  # specs are checked without Numba, see `fit`
+            given = self.size or tuple(getattr(self, n) for n in ("resize_z", "resize_y", "resize_x")[3 - count :])
+            sizes = round_half_away(np.abs(np.broadcast_to(np.asarray(given, np.float32), (count,))))
+            return tuple(np.maximum(sizes, 1).tolist())
         ctx = Context(self, "cpu", Samples.numbered(1))
         shapes = np.array([[1 if d is None else d for d in spec.shape]], np.int64)
         plan = Sized.plan(self, ctx, shapes, (first, count))
