@@ -24,6 +24,7 @@ import itertools
 import json
 import shutil
 import statistics
+import struct
 import sys
 import tempfile
 import threading
@@ -86,18 +87,17 @@ def build(job: str, source: str, root: str) -> Any:
     if source == "files":
         x, label = b.add("readers.file", (), {"file_root": root, **shuffle})
     elif source == "tfrecord":
-        features = {"image": ("fixed", [], "string", ""), "label": ("fixed", [1], "int64", -1)}
+        features = {"image": "string", "label": "int64"}
         path = sorted(map(str, Path(root).glob("*.tfrecord")))
         x, label = b.add("readers.tfrecord", (), {"path": path, "features": features, **shuffle})
     elif source == "tar":
         paths = sorted(map(str, Path(root).glob("*.tar")))
         x, label = b.add("readers.webdataset", (), {"paths": paths, "ext": ["jpg", "cls"], **shuffle})
     elif source == "lmdb":
-        x, label = b.add("readers.caffe", (), {"path": sorted(map(str, Path(root).glob("*.lmdb"))), **shuffle})
+        (x,) = b.add("readers.lmdb", (), {"path": f"{root}/images.lmdb", **shuffle})
     else:
-        index = sorted(map(str, Path(root).glob("*.idx")))
-        path = sorted(map(str, Path(root).glob("*.rec")))
-        x, label = b.add("readers.mxnet", (), {"path": path, "index_path": index, **shuffle})
+        paths = {"path": [f"{root}/images.rec"], "index_path": [f"{root}/images.idx"]}
+        x, label = b.add("readers.mxnet", (), {**paths, **shuffle})
     if job == "train":
         (x,) = b.add("decoders.image_random_crop", [x])
         (x,) = b.add("resize", [x], {"size": [224, 224], "interp_type": "TRIANGULAR"})
@@ -109,7 +109,8 @@ def build(job: str, source: str, root: str) -> Any:
         if job == "val":
             (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
             (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
-    return compile_graph(b.build({"x": x, "label": label}), Target("gpu"), 1)
+    outputs = {"x": x} if source == "lmdb" else {"x": x, "label": label}
+    return compile_graph(b.build(outputs), Target("gpu"), 1)
 
 
 def measure(plan: Any, batch: int, threads: int, lanes: int, seconds: float) -> dict[str, float]:
@@ -176,7 +177,7 @@ def data_set(source: str, files: list[Path], copies: int, root: Path) -> None:
 
 
 def _tfrecord(contents: list[bytes], root: Path) -> None:
-    import struct
+    import numpy as np
 
     from dali_run.ops.crc32c_cpu import masked_crc32c
 
@@ -196,7 +197,7 @@ def _tfrecord(contents: list[bytes], root: Path) -> None:
             record = field(1, b"".join(field(1, field(1, k) + field(2, v)) for k, v in features.items()))
             length = struct.pack("<Q", len(record))
             for part in (length, record):
-                out.write(part + struct.pack("<I", masked_crc32c(part)))
+                out.write(part + struct.pack("<I", masked_crc32c(np.frombuffer(part, np.uint8), 0, len(part))))
 
 
 def _tar(contents: list[bytes], root: Path) -> None:
@@ -211,7 +212,25 @@ def _tar(contents: list[bytes], root: Path) -> None:
                 tar.addfile(info, io.BytesIO(body))
 
 
-PACKERS: dict[str, Callable[[list[bytes], Path], None]] = {"tfrecord": _tfrecord, "tar": _tar}
+def _lmdb(contents: list[bytes], root: Path) -> None:
+    import lmdb
+
+    with lmdb.open(str(root / "images.lmdb"), map_size=1 << 34) as env, env.begin(write=True) as transaction:
+        for i, content in enumerate(contents):
+            transaction.put(f"{i:08d}".encode(), content)
+
+
+def _recordio(contents: list[bytes], root: Path) -> None:
+    with (root / "images.rec").open("wb") as out, (root / "images.idx").open("w") as index:
+        for i, content in enumerate(contents):
+            index.write(f"{i}\t{out.tell()}\n")
+            record = struct.pack("<IfQQ", 0, float(i % 10), i, 0) + content
+            out.write(struct.pack("<II", 0xCED7230A, len(record)) + record + bytes(-len(record) % 4))
+
+
+PACKERS: dict[str, Callable[[list[bytes], Path], None]] = {
+    "tfrecord": _tfrecord, "tar": _tar, "lmdb": _lmdb, "recordio": _recordio,
+}  # fmt: skip
 
 
 def main() -> None:

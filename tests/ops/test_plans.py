@@ -163,3 +163,69 @@ def test_order_of_passes_and_what_they_need(layout: str, axes: int) -> None:
         np.testing.assert_array_equal(found, np.where(refused[:, None], 0, shapes))
         assert [r.slot for r in ctx.rejects] == np.flatnonzero(refused).tolist()
         assert all(f"needs {elements[r.slot]:.0f} values" in r.message for r in ctx.rejects)
+
+
+def large_headers(n: int, width: int, height: int, factors: tuple[int, int]) -> Any:
+    """Headers of ``n`` colour images, as the header walk gives them."""
+    headers = np.zeros(n, jpeg_header.HEADER)
+    for name, value in (("width", width), ("height", height), ("components", 3), ("colour", jpeg_header.YCBCR)):
+        headers[name] = value
+    headers["orientation"], headers["scan_offset"], headers["precision"], headers["sof"] = 1, 600, 8, 0xC0
+    headers["h"][:, 0], headers["v"][:, 0] = factors
+    headers["h"][:, 1:3] = headers["v"][:, 1:3] = 1
+    headers["quant"], headers["dc"], headers["ac"] = 100, 200, 300
+    return headers
+
+
+@pytest.mark.parametrize(
+    ("n", "width", "height", "nbytes"),
+    [(200, 4000, 3000, 4 << 20), (32, 9216, 7168, 24 << 20), (3, 40000, 15000, 100 << 20), (4, 8, 65500, 1 << 20)],
+)
+def test_large_photos_need_more_than_32_bits(n: int, width: int, height: int, nbytes: int) -> None:
+    """Everything that counts over a batch is what Python's integers give."""
+    headers = large_headers(n, width, height, (2, 2))
+    sizes = np.full(n, nbytes, np.int64)
+    offsets = np.arange(n, dtype=np.int64) * (nbytes + 16) + (5 << 30)
+    plan = jpeg_gpu.plan_decode(headers, offsets, sizes)
+    assert not plan.status.any()
+    mcus_x, mcus_y = -(-width // 16), -(-height // 16)
+    luma, chroma = -(-mcus_x * 2 // 4) * 32 * mcus_y * 16, -(-mcus_x // 4) * 32 * mcus_y * 8
+    each = luma + 2 * chroma
+    assert plan.planes == n * each
+    assert plan.blocks == n * mcus_x * mcus_y * 6
+    scan = nbytes - 600
+    assert plan.words == n * (-(-scan // 128) * 32 + 32)
+    assert plan.entries == n * (-(-scan * 8 // jpeg_gpu.SUBSEQUENCE_BITS) + 1) * jpeg_gpu.ENTRIES_EACH
+    at = np.arange(n, dtype=np.int64)
+    np.testing.assert_array_equal(plan.images["raw"], offsets)
+    np.testing.assert_array_equal(plan.images["component"]["plane"][:, 0], at * each)
+    np.testing.assert_array_equal(plan.images["component"]["plane"][:, 2], at * each + luma + chroma)
+    np.testing.assert_array_equal(plan.images["entries"], at * (plan.entries // n))
+    assert (np.diff(plan.idct_first) >= 0).all()
+    assert (np.diff(plan.unstuff_first) > 0).all()
+    whole = jpeg_gpu.pixel_output(plan)
+    assert whole.elements == n * width * height * 3
+    np.testing.assert_array_equal(whole.offsets, at * width * height * 3)
+    extent = np.tile(np.array([height, width], np.int64), (n, 1))
+    interp = np.full(n, 1, np.int64)
+    sampling = resample.plan(np.zeros((n, 2), np.float32), extent.astype(np.float32), extent, interp, interp, True)
+    resized = jpeg_gpu.resize_output(plan, sampling)
+    assert resized.elements == whole.elements
+    np.testing.assert_array_equal(resized.offsets, whole.offsets)
+    np.testing.assert_array_equal(resized.windows, np.tile([0, 0, width, height], (n, 1)))
+
+
+def test_a_batch_that_no_launch_can_hold_is_refused_before_anything_is_allocated() -> None:
+    headers = large_headers(400, 4000, 3000, (2, 2))
+    sizes = np.full(400, 8 << 20, np.int64)
+    with pytest.raises(ValueError, match="split it"):
+        jpeg_gpu.plan_decode(headers, np.arange(400) * (8 << 20), sizes)
+
+
+def test_small_files_of_huge_pictures_take_no_memory() -> None:
+    """A few bytes cannot hold the blocks that the header promises."""
+    headers = large_headers(64, 65500, 65500, (1, 1))
+    plan = jpeg_gpu.plan_decode(headers, np.arange(64) * 1000, np.full(64, 1000, np.int64))
+    assert plan.status.all()
+    assert plan.planes == plan.blocks == 0
+    assert plan.words < 1 << 20
