@@ -44,6 +44,8 @@ class Context:
     """How often these samples were tried before: a decoder leaves out the lanes that have already failed."""
     allocate: Callable[[int, Any], Any] | None = None
     """Where the arrays of `empty` come from, instead of the host's heap or the device."""
+    count: Callable[[str, int], None] | None = None
+    """Told, for the report, why samples take a slower way, and how many."""
     rejects: list[Reject] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     finish: Callable[[], Batch] | None = None

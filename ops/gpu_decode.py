@@ -124,6 +124,9 @@ def decode(
     host = HostPart(job, others)
     if decoder != "nvjpeg" and ctx.attempt == 0:
         left &= ~decode_pixels(ctx, batch, headers, rules, takes(headers, rules), anchors, out)
+        if ctx.count is not None and left.any():
+            for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():
+                ctx.count(f"not for the CUDA JPEG decoder: {reason}", n)
     batched, hybrid = (None, None) if ctx.attempt or not left.any() else decoders(lane, rules.fancy_upsampling)
     by_engine = left & batched.takes(job) & _share(ctx, batched, load) if batched else np.zeros_like(left)
     by_hybrid = left & ~by_engine & hybrid.takes(job) if hybrid else np.zeros_like(left)

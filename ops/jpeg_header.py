@@ -95,6 +95,28 @@ def rows_of(batch: Batch) -> NDArray[Any]:
     return rows
 
 
+def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
+    """What keeps JPEGs from being decoded in one pass over one scan, in words, and how many of ``rows`` it does."""
+    sof = rows["sof"]
+    reasons = (
+        ("progressive", np.isin(sof, (0xC2, 0xC6, 0xCA, 0xCE))),
+        ("arithmetic coding", sof >= 0xC9),
+        ("lossless or hierarchical", ~np.isin(sof, (0xC0, 0xC1))),
+        ("more than 8 bits", rows["precision"] != 8),
+        ("CMYK, or an odd number of components", (rows["components"] != 1) & (rows["components"] != 3)),
+        ("several scans", rows["scans"] != 1),
+        ("odd sampling, tables or markers", rows["status"] != OK),
+        ("output type, or cut short", np.ones(len(rows), np.bool_)),
+    )
+    found: dict[str, int] = {}
+    left = np.ones(len(rows), np.bool_)
+    for reason, mask in reasons:
+        if n := int((mask & left).sum()):
+            found[reason] = n
+        left &= ~mask
+    return found
+
+
 @numba.njit(nogil=True, cache=True)
 def summarise(
     rows: Any, turning: Any, max_pixels: Any, orientation: Any, height: Any, width: Any, channels: Any, odd: Any

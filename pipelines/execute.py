@@ -467,6 +467,7 @@ class Engine:
             rng=self.options.rng,
             states=self.feed.states,
             isolation=self.isolation,
+            count=self._fell_back,
             reader_samples=iteration.reader_samples,
             emulate=self.plan.target.device == "null",
             **extra,

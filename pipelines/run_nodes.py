@@ -64,6 +64,8 @@ class Run:
     alone: Callable[[], AbstractContextManager[None]] | None = None
     """Waits until no other work runs, for a sample that found too little memory."""
     isolation: Isolation | None = None
+    count: Callable[[str, int], None] | None = None
+    """Told of samples that take a slower way."""
     attempt: int = 0
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
     """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
@@ -139,6 +141,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
         allocate_staging=run.allocate_staging,
         pool=run.pool,
         isolation=run.isolation,
+        count=run.count,
         attempt=run.attempt,
         allocate=run.allocate if run.allowance is None else run.allowance.empty,
     )

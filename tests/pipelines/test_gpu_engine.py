@@ -5,10 +5,13 @@ CuPy is a stand-in whose kernels run on the CPU; see tests/ops/fake_cupy.py.
 
 from __future__ import annotations
 
+import io
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, Options
@@ -16,7 +19,7 @@ from dali_run.pipelines.feed import JobFeed, Sources
 from dali_run.pipelines.place import Target
 from tests.ops.fake_cupy import faked
 
-from .test_fuse import CASES, graph, pictures  # noqa: F401 - a fixture
+from .test_fuse import CASES, STD, graph, pictures  # noqa: F401 - a fixture
 
 CHOSEN = ("val", "train")
 
@@ -69,3 +72,64 @@ def test_several_gpus_give_the_bytes_of_one(pictures: Path) -> None:  # noqa: F8
         assert list(other) == list(first)
         for key, value in first.items():
             np.testing.assert_array_equal(value, other[key])
+
+
+def several_scans(picture: np.ndarray) -> bytes:
+    """A baseline JPEG with a scan for each component, each with Huffman tables of its own under the same names."""
+    parts = []
+    for component in np.moveaxis(np.asarray(Image.fromarray(picture).convert("YCbCr")), 2, 0):
+        stream = io.BytesIO()
+        Image.fromarray(component).save(stream, "JPEG", quality=90, optimize=True)
+        parts.append(segments(stream.getvalue()))
+    height, width = picture.shape[:2]
+    frame = b"\xff\xc0" + struct.pack(">HBHHB", 17, 8, height, width, 3)
+    frame += b"".join(bytes([k, 0x11, 0]) for k in (1, 2, 3))
+    file = b"\xff\xd8" + b"".join(parts[0][0xDB]) + frame
+    for k, part in enumerate(parts, 1):
+        file += b"".join(part[0xC4]) + b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, k, 0, 0, 63, 0) + part[0][0]
+    return file + b"\xff\xd9"
+
+
+def segments(file: bytes) -> dict[int, list[bytes]]:
+    """Marker segments of a JPEG of one scan by marker; the entropy-coded data under 0."""
+    found: dict[int, list[bytes]] = {}
+    at = 2
+    while file[at + 1] != 0xDA:
+        (size,) = struct.unpack_from(">H", file, at + 2)
+        found.setdefault(file[at + 1], []).append(file[at : at + 2 + size])
+        at += 2 + size
+    (size,) = struct.unpack_from(">H", file, at + 2)
+    return found | {0: [file[at + 2 + size : -2]]}
+
+
+def test_what_the_decoder_leaves_to_others_is_decoded_and_said(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    y, x = np.mgrid[:75, :101]
+    picture = np.stack([x * 2, y * 3, (x + y) % 256], -1).astype(np.uint8)
+    (folder / "scans.jpg").write_bytes(several_scans(picture))
+    (folder / "scans2.jpg").write_bytes(several_scans(picture[::-1]))
+    image = Image.fromarray(picture)
+    image.save(folder / "plain.jpg", quality=90)
+    image.save(folder / "progressive.jpg", quality=90, progressive=True)
+    image.convert("CMYK").save(folder / "cmyk.jpg", quality=90)
+    assert np.asarray(Image.open(folder / "scans.jpg").convert("RGB")).shape == (75, 101, 3)
+    built = graph(tmp_path, *CASES["val"])
+    on_cpu, rejects = outputs(compile_graph(built, Target(), 7))
+    assert not rejects
+    assert len(on_cpu) == 5
+    with faked(memory=True):
+        plan = compile_graph(built, Target("gpu"), 7)
+        with Sources(plan, 8) as sources:
+            feed = JobFeed(sources)
+            with Engine(plan, feed, feed.requests(8), Options()) as engine:
+                (it,) = engine
+                on_gpu = {it.samples.origin(i).key: v for i, v in enumerate(it.outputs(plan)["x"])}
+                told = dict(engine.stats.fallbacks)
+    assert told == {
+        "not for the CUDA JPEG decoder: several scans": 2,
+        "not for the CUDA JPEG decoder: progressive": 1,
+        "not for the CUDA JPEG decoder: CMYK, or an odd number of components": 1,
+    }
+    for key, value in on_cpu.items():
+        np.testing.assert_allclose(on_gpu[key], value, atol=1.01 / min(STD))
