@@ -13,10 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dali_run.ops import jpeg_gpu
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
+from dali_run.ops.device import Lane
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, Options
 from dali_run.pipelines.feed import JobFeed, Sources
-from dali_run.pipelines.place import Target
+from dali_run.pipelines.place import Target, resolve_target
 from tests.ops.fake_cupy import faked
 
 from .test_fuse import CASES, STD, graph, pictures  # noqa: F401 - a fixture
@@ -133,3 +137,44 @@ def test_what_the_decoder_leaves_to_others_is_decoded_and_said(tmp_path: Path) -
     }
     for key, value in on_cpu.items():
         np.testing.assert_allclose(on_gpu[key], value, atol=1.01 / min(STD))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CHOSEN)
+def test_all_gpus_of_this_machine_give_the_bytes_of_one(pictures: Path, case: str) -> None:  # noqa: F811
+    from dali_run.ops.device import gpu_count
+
+    if gpu_count() < 2:
+        pytest.skip("needs two GPUs")
+    built = graph(pictures, *CASES[case])
+    one, rejected = outputs(compile_graph(built, Target("gpu"), 7))
+    for batch, lanes in ((1, 1), (3, 2), (8, 3)):
+        several, same = outputs(compile_graph(built, resolve_target("gpu:all"), 7), batch, lanes)
+        assert same == rejected
+        assert list(several) == list(one)
+        for key, value in one.items():
+            np.testing.assert_array_equal(value, several[key])
+
+
+def test_a_batch_is_two_uploads_and_seven_launches(pictures: Path) -> None:  # noqa: F811
+    """The files' bytes, and one block of all that is planned; whatever the batch's size."""
+    plan = compile_graph(graph(pictures, *CASES["train"]), Target("gpu"), 7)
+    node = next(n for n in plan.graph.nodes if n.op.name == "_fused.decode_resize")
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((90, 80, 3), np.uint8)).save(stream, "JPEG")
+    file = np.frombuffer(stream.getvalue(), np.uint8)
+    counted = []
+    with faked() as fake:
+        lane = Lane()
+        for n in (1, 4, 24):
+            samples = Samples.numbered(n)
+            mirror = Batch.from_dense(np.zeros(n, np.int32), "", samples)
+            with lane:
+                for _ in range(2):  # the first makes the decoder
+                    uploads, launches = fake.uploads, len(fake.launched)
+                    encoded = Batch.from_list([file] * n, "", samples)
+                    ctx = Context(node.op, "mixed", samples, dict.fromkeys(node.args, mirror), device=lane)
+                    node.op.kernel("mixed")(ctx, encoded)
+                    lane.synchronize()
+            counted.append((fake.uploads - uploads, [name for name, _ in fake.launched[launches:]]))
+    assert counted == [(2, list(jpeg_gpu.KERNELS[:5] + jpeg_gpu.KERNELS[6:]))] * 3
