@@ -19,11 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from tests import torture_isolation
+from tests import torture_growth, torture_isolation
 from tests.torture_isolation import Row
 
 ROOT = Path(__file__).parents[1]
@@ -224,7 +225,7 @@ on_error: {{policy: skip, max_errors: 50%}}
 
 def content(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*"))
-            if p.is_file() and p.name != "report.json"}  # fmt: skip
+            if p.is_file() and not p.name.startswith("report")}  # fmt: skip
 
 
 def sample_data(work: Path, bad: int) -> Path:
@@ -309,40 +310,95 @@ on_error: {{policy: skip}}
 """
 
 
+@dataclass(frozen=True)
+class Layout:
+    """One way to cut the work."""
+
+    batch: int = 5
+    threads: int = 2
+    depth: int = 2
+    parts: int = 1
+    restarts: int = 0
+
+    def __str__(self) -> str:
+        return (f"batches of {self.batch}, {self.threads} threads, queues of {self.depth}, {self.parts} parts, "
+                f"{self.restarts} restarts")  # fmt: skip
+
+
+def grid() -> list[Layout]:
+    """{1, 4, 7, 8, 32, 256} samples a batch x {1, 2, 8} threads x {1, 4} queued x {1, 2, 3, 8} parts, and with 1 and 5
+    restarts."""
+    plain = [Layout(b, t, q) for b in (1, 4, 7, 8, 32, 256) for t in (1, 2, 8) for q in (1, 4)]
+    return [replace(one, parts=n) for one in plain for n in (1, 2, 3, 8)] + [
+        replace(one, restarts=r) for one in plain for r in (1, 5)
+    ]
+
+
 def layouts(work: Path, quick: bool) -> Iterator[Row]:
-    """The same bytes for any batch size, threads, prefetch, number of machines; random operators and bad files in."""
-    from dali_run.pipelines.job import run_job
+    """The same bytes for any cut of the work; random operators and bad files in."""
+    from dali_run.pipelines.job import JobResult, Progress, run_job
 
     data = sample_data(work, 6)
     spec = work / "layouts.yaml"
     spec.write_text(LAYOUT_SPEC.format(data=data))
     bad: list[str] = []
 
-    def outcome(name: str, part: tuple[int, int] | None = None, **settings: object) -> dict[str, bytes]:
-        out = work / f"layout-{name}"
-        changes = {"write.path": str(out), **{f"pipeline.{k}": v for k, v in settings.items()}}
-        result = run_job(spec, changes, part=part)
-        if result.exit_code not in (0, 3):
-            bad.append(f"{name}: {result.message}")
+    def run_part(out: Path, layout: Layout, part: tuple[int, int] | None, stop_at: int | None = None) -> JobResult:
+        def stop(state: Progress) -> None:
+            if stop_at is not None and state.done >= stop_at:
+                raise KeyboardInterrupt
+
+        changes = {"write.path": str(out), "pipeline.batch_size": layout.batch, "pipeline.num_threads": layout.threads,
+                   "pipeline.prefetch_queue_depth": layout.depth}  # fmt: skip
+        return run_job(spec, changes, part=part, progress=stop)
+
+    def outcome(layout: Layout) -> dict[str, bytes]:
+        out = work / "layout"
+        shutil.rmtree(out, ignore_errors=True)
+        for k in range(layout.restarts):  # each gets a little further
+            run_part(out, layout, None, 1 + 9 * k)
+        for i in range(layout.parts):
+            result = run_part(out, layout, (i, layout.parts) if layout.parts > 1 else None)
+            if result.exit_code not in (0, 3):
+                bad.append(f"{layout}: {result.message}")
         return content(out)
 
-    expected = outcome("first")
-    grid = [(b, t, q) for b in (1, 4, 7, 8, 32, 256) for t in (1, 2, 8) for q in (1, 4)]
-    for batch, threads, depth in grid[:: 9 if quick else 1]:
-        name = f"{batch}-{threads}-{depth}"
-        if outcome(name, batch_size=batch, num_threads=threads, prefetch_queue_depth=depth) != expected:
-            bad.append(name)
-    tried = len(grid[:: 9 if quick else 1])
-    yield Row("batch sizes x threads x prefetch depths, random operators: the same bytes", tried, bad)
+    expected = outcome(Layout())
+    assert len(expected) > 10
+    assert expected["rejects.jsonl"]
+    told = {k: v for k, v in expected.items() if k not in ("journal.jsonl", "manifest.json")}
+    chosen = grid()[:: 9 if quick else 1]
+    for layout in chosen:
+        found = outcome(layout)
+        if layout.parts > 1:  # each part has a journal of its own, and the manifest says so
+            found = {k: found[k] for k in told if k in found}
+        if found != (told if layout.parts > 1 else expected):
+            bad.append(str(layout))
+    yield Row("batch sizes x threads x prefetch depths x machines (--num-shards) x restarts, random operators: the "
+              "same bytes", len(chosen), bad)  # fmt: skip
+
+
+def restarts(work: Path, times: int) -> Iterator[Row]:
+    """SIGKILL, and the same command at once: before anyone has waited for the dead process, or tidied anything."""
+    spec = work / "spec.yaml"
+    spec.write_text(SPEC.format(data=sample_data(work, 6), writer="tfrecord", encode="jpeg"))
+    began = time.monotonic()
+    with run(spec) as first:
+        first.wait()
+    took = time.monotonic() - began
+    expected = content(work / "out")
+    rng = random.Random(3)
     bad = []
-    data_files = {k: v for k, v in expected.items() if k not in ("journal.jsonl", "manifest.json")}
-    for n in (2, 3, 8):
-        found: dict[str, bytes] = {}
-        for i in range(n):
-            found = outcome(f"parts-{n}", part=(i, n), batch_size=3 + i)
-        if {k: found.get(k) for k in data_files} != data_files:
-            bad.append(f"{n} parts")
-    yield Row("2, 3 and 8 machines (--num-shards): the files and reject log of one", 3, bad)
+    for k in range(times):
+        shutil.rmtree(work / "out")
+        with run(spec) as process:
+            time.sleep(rng.uniform(took * 0.4, took * 0.95))
+            process.kill()
+            with run(spec) as again:
+                text = again.communicate()[1]
+        if again.returncode != 3 or content(work / "out") != expected:
+            bad.append(f"restart {k}: exit code {again.returncode}, {text[-300:]}")
+    yield Row("SIGKILL and the same command again at once", times, bad)
 
 
 def second_jobs(work: Path, times: int) -> Iterator[Row]:
@@ -384,6 +440,8 @@ def main() -> int:
         "damage": lambda w: damage(w, *((100, 20) if quick else (1000, 200))),
         "journals": lambda w: journals(w, 1000 if quick else 100_000),
         "layouts": lambda w: layouts(w, quick),
+        "growth": lambda w: torture_growth.rows(w, quick),
+        "restarts": lambda w: restarts(w, 3 if quick else 50),
         "second_jobs": lambda w: second_jobs(w, 3 if quick else 50),
         "isolation": lambda w: torture_isolation.rows(w, quick),
         "from_outside": lambda w: from_outside(w, 2 if quick else 20),
