@@ -12,6 +12,7 @@ from ..ops.base import parameters
 from ..ops.errors import SpecError
 from ..readers.example import FixedLenFeature, declared
 from ..readers.tfrecord import TFRecord
+from .compile import parity_of
 from .graph import Edge, Graph, Merge, Node, Split
 from .place import Target, is_late
 from .spec import Settings
@@ -151,6 +152,8 @@ def _check(node: Node) -> str:
     if node.op.name.startswith(_OURS_ALONE):
         hint = "; --no-encode measures without the encoders of write:" if "encoders." in node.op.name else ""
         raise SpecError(f"DALI has no {node.op.name}{hint}")
+    if parity_of(node.op):
+        raise SpecError(f"{node.name}: DALI has no parity: {parity_of(node.op)}; measure with parity: dali")
     arguments = [k for k in (*_constants(node), *node.args) if not (isinstance(node.op, TFRecord) and k == "features")]
     return f"check({node.op.name!r}, {arguments!r})"
 

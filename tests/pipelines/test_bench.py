@@ -261,6 +261,11 @@ def test_features_without_a_like_are_refused(spec: Path, label: str) -> None:
         script(records(spec, f"{{x: string, label: {label}}}"))
 
 
+def test_presets_are_refused(spec: Path) -> None:
+    with pytest.raises(SpecError, match="DALI has no parity: pillow"):
+        script(spec, overrides={"pipeline.parity": "pillow"})
+
+
 def test_encoders_are_left_out_on_request(spec: Path) -> None:
     write_spec(spec)
     with pytest.raises(SpecError, match="--no-encode"):
