@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -145,12 +146,17 @@ def _jpeg(data: memoryview, request: Mapping[str, Any]) -> Pixels:
 _DECODERS = {"image": _image, "jpeg": _jpeg}
 
 
+@cache
+def _own_space() -> int:
+    """Bytes of address space that a worker has before its first image."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 @contextlib.contextmanager
 def _limits(timeout: float, room: int) -> Iterator[None]:
     """Time and further address space for what is done inside; over the time the kernel ends the process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    space = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + room
-    known = [limit for limit in (soft, hard, space) if limit != resource.RLIM_INFINITY]
+    known = [limit for limit in (soft, hard, _own_space() + room) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
     signal.setitimer(signal.ITIMER_PROF, timeout)
     signal.setitimer(signal.ITIMER_REAL, timeout * PATIENCE)
@@ -163,14 +169,13 @@ def _limits(timeout: float, room: int) -> Iterator[None]:
 
 
 def _read(file: int, size: int) -> memoryview:
-    data = bytearray(size)
-    view, at = memoryview(data), 0
-    while at < size:
-        n = os.preadv(file, [view[at:]], at)
-        if n == 0:
+    data = os.pread(file, size, 0)
+    while len(data) < size:  # the system reads 2 GiB at a time
+        more = os.pread(file, size - len(data), len(data))
+        if not more:
             raise EOFError("the bytes of the image are not all there")
-        at += n
-    return view
+        data += more
+    return memoryview(data)
 
 
 def _write(file: int, view: memoryview) -> None:

@@ -7,6 +7,7 @@ once each: what hits a worker from outside (the kernel short of memory, a person
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -71,6 +72,17 @@ def alive(pid: int) -> bool:
         return (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
     except OSError:
         return False
+
+
+def files_in_shared_memory(pid: int) -> list[str]:
+    """What the process holds open or mapped in /dev/shm: what would be left if it were killed."""
+    found = []
+    with contextlib.suppress(OSError):
+        found += [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm" in line]
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found += [str(link.readlink())] if str(link.readlink()).startswith("/dev/shm") else []
+    return found
 
 
 # -- in the worker ----------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from dali_run.ops.types import DALIImageType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import faulty_decoder
-from faulty_decoder import alive, descendants, faulty
+from faulty_decoder import alive, descendants, faulty, files_in_shared_memory
 
 LIMIT = 10**8
 
@@ -285,7 +285,6 @@ time.sleep(60)
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_workers_end_with_the_parent(kind: signal.Signals) -> None:
     """However it ends, although a decoder sleeps, and although another process holds the sockets open."""
-    before = set(os.listdir("/dev/shm"))
     program = PARENT.format(tests=str(Path(faulty_decoder.__file__).parent))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
         assert parent.stdout is not None
@@ -294,12 +293,12 @@ def test_workers_end_with_the_parent(kind: signal.Signals) -> None:
         others = [p for p in descendants(parent.pid) if p not in (keeper, *workers)]
         assert workers
         assert all(map(alive, [keeper, *workers, *others]))
+        assert not [f for p in (parent.pid, keeper, *workers) for f in files_in_shared_memory(p)]
         parent.send_signal(kind)
         parent.wait()
     wait_for(lambda: not any(map(alive, [keeper, *workers])))
     for pid in others:
         os.kill(pid, signal.SIGKILL)
-    assert set(os.listdir("/dev/shm")) <= before
 
 
 def test_the_report_of_a_pipeline_names_the_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ other[10000]
     assert "Bus error" in done.stderr, "faulthandler had its turn"
 
 
-@pytest.mark.parametrize("kind", list(FORMATS))
+@pytest.mark.parametrize("kind", ["webdataset", "lmdb"])
 @pytest.mark.parametrize("isolation", ["none", "all"])
 def test_a_container_that_is_cut_short_in_the_midst_of_a_job(
     kind: str, isolation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,8 +83,6 @@ def test_a_container_that_is_cut_short_in_the_midst_of_a_job(
         simplejpeg.encode_jpeg(rng.integers(0, 256, (80, 96, 3)).astype(np.uint8), 95, colorsubsampling="444")
         for _ in range(40)
     ]
-    if kind == "tfrecord":
-        pytest.skip("its writer here is for records of a few bytes; reading is shared by all")
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     make(cut, pictures)
     make(whole, pictures[:20])
