@@ -140,13 +140,18 @@ class CoinFlip(Random, name="random.coin_flip"):
         return DALIDataType.INT32 if self.dtype is None else self.dtype
 
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        if "probability" not in ctx.args:
+            return self._heads(elements, np.float64(np.float32(self.probability)))
         probability = ctx.arg("probability")
         bad = ~((probability >= 0) & (probability <= 1))
         _reject(ctx, bad, "probability must be between 0 and 1, got {}", probability)
-        probability = np.where(bad, 0, probability).astype(np.float64)
-        limit = elements.spread(np.minimum(probability * 2.0**32, 0xFFFFFFFF).astype(np.int64))
+        return self._heads(elements, elements.spread(np.where(bad, 0, probability).astype(np.float64)))
+
+    @staticmethod
+    def _heads(elements: Elements, probability: Any) -> npt.NDArray[Any]:
+        limit = np.minimum(probability * 2.0**32, 0xFFFFFFFF).astype(np.int64)
         # DALI compares with <=, which makes a probability of 0 not quite 0
-        heads: npt.NDArray[Any] = (elements.draws(1)[:, 0] <= limit) & elements.spread(probability > 0)
+        heads: npt.NDArray[Any] = (elements.draws(1)[:, 0] <= limit) & (probability > 0)
         return heads
 
 
@@ -178,6 +183,12 @@ class Uniform(Random, name="random.uniform"):
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         if self.given("values"):
             return self._chosen(ctx, elements)
+        low, high = np.float32(self.range[0]), np.float32(self.range[-1])
+        if "range" not in ctx.args and self.result not in _WIDE and to_numpy(self.result).kind == "f" and low < high:
+            return uniform(elements.draws(1)[:, 0], low, high)
+        return self._between(ctx, elements)
+
+    def _between(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         ends = ctx.arg("range")
         if to_numpy(self.result).kind != "f":
             ends = saturate(np.trunc(ends), to_numpy(self.result)).astype(np.float32)

@@ -154,7 +154,7 @@ _QUICK, _PROMPT = 5e-4, 2e-3
 """Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
 thread costs 10 to 50 us, and with Python's one lock, what takes so little hardly runs beside the thread that waits."""
 
-_PATIENCE = 4
+_PATIENCE = 16
 """Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""
 
 
@@ -207,6 +207,7 @@ class Engine:
             if any(n.op.per_batch for n in step.nodes):
                 break
             self._divisible.append(step)
+        self._groups = {name: list(groups(step)) for name, step in self._named}
         for step in reversed(plan.steps):
             self._wanted[self.name_of(step)] = wanted
             wanted = wanted | set(step.needs)
@@ -495,10 +496,7 @@ class Engine:
         began = time.perf_counter()
         run = self._run(it, allocate_staging=staging, pool=self._pool, observe=self._observer(name, it.number))
         env = {e: it.env[e] for e in step.needs}
-        for per_batch, group in groupby(step.nodes, lambda n: n.op.per_batch):
-            nodes = tuple(group)
-            gives = [Edge(n.id, k) for n in nodes for k in range(n.op.num_outputs)]
-            reads = all(isinstance(n.op, Reader) for n in nodes)
+        for nodes, gives, per_batch, reads in self._groups[name]:
             run.allowance = Allowance(self.host, self.host.limit) if reads else None
             on_error = self._raised if not per_batch else self._not_read if reads else _end_the_run
             env |= guarded(nodes, env, run, gives, on_error)
@@ -773,6 +771,14 @@ def segments(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
         else:
             found[-1] = (*last, step)
     return found
+
+
+def groups(step: Step) -> Iterator[tuple[tuple[Node, ...], list[Edge], bool, bool]]:
+    """The nodes of a whole step that run together, what they give, and whether they see whole batches, and read."""
+    for per_batch, group in groupby(step.nodes, lambda n: n.op.per_batch):
+        nodes = tuple(group)
+        gives = [Edge(n.id, k) for n in nodes for k in range(n.op.num_outputs)]
+        yield nodes, gives, per_batch, all(isinstance(n.op, Reader) for n in nodes)
 
 
 def launcher_count(step: Step) -> int:

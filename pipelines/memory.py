@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.batch import host_empty
 from .channel import Closed
 from .units import size
 
@@ -262,7 +263,7 @@ class Allowance:
                 raise OverBudgetError(f"{size(wanted)} do not fit beside what else is in memory")
             self._grown += more
         self._used = wanted
-        return np.empty(n, dtype)
+        return host_empty(n, dtype)
 
     def close(self) -> None:
         """The work is done."""

@@ -108,7 +108,7 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Container[Edge] |
             for e in node.reads:
                 if last[e] == node.id and e not in keep:
                     env.pop(e, None)
-        if run.allowance is not None:
+        if run.allowance is not None and node is not nodes[-1]:
             made = {n.id for n in nodes}
             run.allowance.settle(bytes_of(b for e, b in env.items() if e.node in made))
 
