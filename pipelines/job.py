@@ -220,7 +220,7 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
 def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
     """What decides the output's bytes besides the ``write:`` section, for comparing before a job is resumed."""
     settings = prepared.spec.pipeline
-    names = [node.op.name for node in prepared.plan.graph.nodes]
+    names = [node.op.name for node in prepared.built.graph.nodes]  # before nodes are joined
     libraries = ["simplejpeg", "pillow"]
     libraries += ["imagecodecs"] * any(n.startswith("decoders.image") for n in names)
     libraries += ["soundfile", "av"] * any("audio" in n or "video" in n for n in names)
