@@ -29,3 +29,7 @@ def test_files_that_crash_or_hang_their_decoder_are_named_and_cost_themselves(tm
 def test_one_outcome_in_every_mode_for_any_batch(tmp_path: Path) -> None:
     if passed(torture.corpus(tmp_path, (1, 64))) == 0:
         pytest.skip("needs the folder of real inputs beside the checkout (../shared/data)")
+
+
+def test_databases_that_are_damaged_before_and_while_they_are_read(tmp_path: Path) -> None:
+    assert passed(torture.damaged_databases(tmp_path, 60)) == 60

@@ -243,12 +243,63 @@ def ended_jobs(work: Path, times: int) -> Iterator[Row]:
         yield Row(f"{kind.name} while decoders hang: processes and files in /dev/shm that are left", times, bad)
 
 
+def damaged_databases(work: Path, times: int) -> Iterator[Row]:
+    """LMDB files with bytes changed, cut before they are opened or between opening and reading: records or rejects."""
+    import lmdb
+
+    from dali_run.ops.batch import Samples
+    from dali_run.ops.context import Context
+    from dali_run.ops.errors import JobError
+    from dali_run.readers.lmdb import LMDB
+
+    rng = np.random.default_rng(7)
+    good = work / "good.mdb"
+    with lmdb.open(str(good), map_size=1 << 20, subdir=False, lock=False) as env, env.begin(write=True) as txn:
+        for k in range(60):
+            txn.put(b"%03d" % k, rng.bytes(int(rng.integers(1, 9000))))
+    whole, bad, seen = good.read_bytes(), [], 0
+    for k in range(times):
+        raw = bytearray(whole)
+        if k % 3 == 2:
+            del raw[int(rng.integers(len(raw))) :]
+        else:
+            for place in rng.integers(0, len(raw), int(rng.integers(1, 60))).tolist():
+                raw[place] = int(rng.integers(256))
+        path = work / f"{k}.mdb"
+        path.write_bytes(raw)
+        reader = LMDB(path=str(path))
+        try:
+            source = reader.open()
+            if k % 2 and raw:
+                os.truncate(path, int(rng.integers(len(raw))))
+            n = len(source)
+            index = np.arange(n, dtype=np.int64)
+            samples = Samples(np.arange(n, dtype=np.int32), index, np.zeros(n, np.int64), index, source)
+            ctx = Context(op=reader, stage="cpu", samples=samples, source=source)
+            (values,) = reader.cpu(ctx)
+            if k % 4 == 3:
+                os.truncate(path, 0)  # what was read is a view of the file
+            seen += sum(len(v.tobytes()) for v in values)
+            source.close()
+        except JobError:
+            pass
+        except Exception as e:
+            bad.append(f"file {k}: {e!r}")
+        path.unlink()
+    if not seen:
+        bad.append("nothing was ever read")
+    yield Row(
+        "LMDB files changed and cut, before and while they are read: records and rejects, no traceback", times, bad
+    )
+
+
 def rows(work: Path, quick: bool) -> Iterator[Row]:
     """All of them."""
     for name, make in {
         "killed": lambda w: killed_workers(w, 8 if quick else 104),
         "culprits": lambda w: culprits(w, (8,) if quick else (1, 8, 64)),
         "corpus": lambda w: corpus(w, (8,) if quick else (1, 8, 64)),
+        "databases": lambda w: damaged_databases(w, 100 if quick else 2000),
         "ended": lambda w: ended_jobs(w, 1 if quick else 10),
     }.items():
         (work / name).mkdir()
