@@ -149,6 +149,9 @@ def plan(
     ``interpolation`` [N] are filters by the library's names. Pillow reads pixels around a region as its ``box`` does;
     the others see nothing but the region, widened to whole pixels, as if it had been cut out before.
     """
+    outside = lo >= hi  # all that is left of such a region is the edge of the image
+    lo = np.where(outside, np.minimum(lo, extents - np.float32(0.5)), lo).astype(np.float32)
+    hi = np.where(outside, lo + np.float32(0.5), hi).astype(np.float32)
     kind = np.array([_NAMES[library][name] for name in interpolation], np.int8)
     if library == "torchvision" and not antialias:
         kind = np.array([_FIXED.get(Filter(k), k) for k in kind], np.int8)

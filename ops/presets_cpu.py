@@ -204,10 +204,13 @@ def _whole(weights, rule, top):
 
 @jit
 def _top(rule, lo, hi, size, kind, n):
-    """The largest weight of an axis, where it matters: of all its outputs, so that windows get the same bits."""
+    """The largest weight of an axis, where it matters: of all its outputs, so that windows get the same bits. Of very
+    long axes only their ends are looked at, where the largest weights are."""
     if rule != _BYTES_15:
         return 1.0
-    return taps(kind, rule, lo, hi, size, n, 0, size, False)[1].max()
+    count = min(size, 8192)
+    first = taps(kind, rule, lo, hi, size, n, 0, count, False)[1].max()
+    return max(first, taps(kind, rule, lo, hi, size, n, size - count, count, False)[1].max())
 
 
 @jit

@@ -161,6 +161,28 @@ def test_bits_of_weights_are_those_of_the_whole_axis() -> None:
 
 
 @pytest.mark.parametrize("library", ["torchvision", "opencv", "pillow"])
+def test_regions_outside_show_the_edge(library: str) -> None:
+    image = source(2, "uint8", [6, 8, 3])
+    for region in ([-200, -100], [1e7, 2e7], [-1e30, 1e30]):
+        how = {"roi_start": region[:1], "roi_end": region[1:], "parity": library}
+        got = resized(image, (3, 3), **how)
+        if region[1] < 1e20:
+            edge = image[-1, -1] if region[0] > 0 else image[0, 0]
+            assert (got == edge).all()
+        else:
+            np.testing.assert_array_equal(got, resized(image, (3, 3), parity=library))
+
+
+def test_long_axes_are_cheap() -> None:
+    image = source(2, "uint8", [6, 8, 3])
+    for library in ("torchvision", "opencv", "pillow"):
+        how = {"size": [1_000_000_000, 9], "crop": [4, 9], "parity": library}
+        out, ctx = run(operator("resize_crop_mirror", **how), [image])
+        assert not ctx.rejects
+        assert out.shapes[0].tolist() == [4, 9, 3]
+
+
+@pytest.mark.parametrize("library", ["torchvision", "opencv", "pillow"])
 def test_layouts_and_batches(library: str) -> None:
     image = source(7, "uint8", [21, 33, 3])
     want = resized(image, (12, 40), parity=library)
