@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests import torture_growth, torture_isolation
+from tests import torture_growth, torture_isolation, torture_memory
 from tests.torture_isolation import Row
 
 ROOT = Path(__file__).parents[1]
@@ -444,6 +444,7 @@ def main() -> int:
         "restarts": lambda w: restarts(w, 3 if quick else 50),
         "second_jobs": lambda w: second_jobs(w, 3 if quick else 50),
         "isolation": lambda w: torture_isolation.rows(w, quick),
+        "memory": lambda w: torture_memory.rows(w, quick),
         "from_outside": lambda w: from_outside(w, 2 if quick else 20),
     }
     chosen = args.only.split(",") if args.only else list(parts)

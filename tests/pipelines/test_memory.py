@@ -456,15 +456,15 @@ class Failing:
             raise self.error(f"allocation {number} of {nbytes} bytes")
 
 
-def points(compute: Callable[[Failing], Any], error: type[MemoryError]) -> Iterator[tuple[int, Any]]:
-    """Fail the 1st, 2nd, 3rd, ... allocation until a run has fewer."""
+def points(compute: Callable[[Failing], Any], error: type[MemoryError], step: int = 1) -> Iterator[tuple[int, Any]]:
+    """Fail the 1st, 2nd, 3rd, ... (every ``step``-th) allocation until a run has fewer."""
     i = 1
     while True:
         failing = Failing(lambda number, _, i=i: number == i, error)  # type: ignore[misc]
         yield i, compute(failing)
         if failing.count < i:
             return
-        i += 1
+        i += step
 
 
 def test_any_allocation_on_the_host_may_fail(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
