@@ -12,7 +12,22 @@ from typing import Annotated
 
 import typer
 
-from . import bench, convert, doctor, inspect, ops, plan, retry_failed, run, sample_data, schema, tune, validate, verify
+from . import (
+    bench,
+    convert,
+    doctor,
+    inspect,
+    merge,
+    ops,
+    plan,
+    retry_failed,
+    run,
+    sample_data,
+    schema,
+    tune,
+    validate,
+    verify,
+)
 from .output import JOB_FAILED, USAGE, say
 
 app = typer.Typer(
@@ -47,7 +62,7 @@ def options(
 
 
 COMMANDS = (
-    run, validate, plan, inspect, verify, retry_failed, convert, bench, tune, ops, schema, doctor, sample_data,
+    run, validate, plan, inspect, verify, merge, retry_failed, convert, bench, tune, ops, schema, doctor, sample_data,
 )  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)

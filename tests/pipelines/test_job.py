@@ -130,6 +130,27 @@ def test_an_interrupted_job_continues_to_the_same_bytes(spec: Path) -> None:
     assert "nothing to do" in run_job(spec, out).message
 
 
+def test_a_jobs_checkpoint_is_a_position(spec: Path) -> None:
+    """Stopped after any batch, it goes on from the last shard's end: what is behind it is neither read nor computed
+    again, and nothing but the journal's last line is needed."""
+    run(spec, "whole")
+    for stop_at in range(1, 38, 3):
+        out = spec.parent / f"stopped-{stop_at}"
+
+        def stop(progress: Progress, stop_at: int = stop_at) -> None:
+            if progress.done >= stop_at:
+                raise KeyboardInterrupt
+
+        changes = {"write.path": str(out), "pipeline.batch_size": 1}
+        assert run_job(spec, changes, progress=stop).exit_code == INTERRUPTED
+        lines = (out / "journal.jsonl").read_text().splitlines()
+        position = json.loads(lines[-1])["positions"][1] if len(lines) > 1 else 0
+        result = run(spec, out.name)
+        assert result.report.get("resumed_from", 0) == position
+        assert result.report["samples"]["read"] == 37 - position
+        assert digests(out) == digests(spec.parent / "whole")
+
+
 def test_a_changed_job_is_refused_with_the_difference_named(spec: Path) -> None:
     run(spec)
     with pytest.raises(JobError, match="seed"):

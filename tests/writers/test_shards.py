@@ -23,6 +23,7 @@ from dali_run.ops.errors import JobError, SpecError
 from dali_run.writers import base
 from dali_run.writers.base import FieldConfig
 from dali_run.writers.journal import differences, read_journal
+from dali_run.writers.merge import merge
 from dali_run.writers.rejects import Budget, ErrorBudget, RejectRow
 from dali_run.writers.shards import Output, WriteConfig
 from dali_run.writers.verify import verify
@@ -498,3 +499,52 @@ def waits_for(event: threading.Event, work: Any) -> Any:
         work(*arguments)
 
     return waiting
+
+
+def test_merge_is_a_step_of_its_own_too(tmp_path: Path) -> None:
+    job = JOBS["tfrecord"]
+    job.run(tmp_path / "whole")
+    config = job.config(tmp_path / "out")
+
+    def part(i: int, shape: tuple[int, ...] | None = None) -> None:
+        positions = config.part_range(range(job.total), (i, 2))
+        with Output.open(config, {"seed": 1}, start=positions.start, total=len(positions), whole=job.total,
+                         part=(i, 2)) as out:  # fmt: skip
+            out.add(positions.start, positions.stop, *job.batch(positions.start, positions.stop))
+            out.finish({})
+
+    with pytest.raises(JobError, match="no such folder"):
+        merge(tmp_path / "out")
+    part(1)
+    with pytest.raises(JobError, match="of 2 parts these are not finished: 0"):
+        merge(tmp_path / "out")
+    part(0)
+    expected = digest(tmp_path / "out")
+    for name in ("manifest.json", "rejects.jsonl"):  # as if no part had seen the other's
+        (tmp_path / "out" / name).unlink()
+    assert "dali-run merge does" in str(verify(tmp_path / "out").problems[0])
+    for _ in range(2):
+        assert merge(tmp_path / "out") == 2
+        assert digest(tmp_path / "out") == expected
+    assert verify(tmp_path / "out").sound
+    with pytest.raises(JobError, match="no job in parts"):
+        merge(tmp_path / "whole")
+
+
+def test_parts_of_arrays_agree_on_their_shape(tmp_path: Path) -> None:
+    """Each part knows only its own samples; the one that merges sees that they do not fit."""
+    job = replace(JOBS["numpy"], fields=("tensor",), bad=False)
+    config = job.config(tmp_path)
+    for i in range(2):
+        positions = config.part_range(range(job.total), (i, 2))
+        samples, fields, _ = job.batch(positions.start, positions.stop)
+        if i == 1:
+            fields = {"tensor": Batch.from_dense(np.zeros((len(samples), 4), np.float32), "", samples)}
+        with Output.open(config, {"seed": 1}, start=positions.start, total=len(positions), whole=job.total,
+                         part=(i, 2)) as out:  # fmt: skip
+            out.add(positions.start, positions.stop, samples, fields)
+            if i == 0:
+                out.finish({})
+            else:
+                with pytest.raises(JobError, match=r"(?s)have other shapes than those of .*resize, crop or pad"):
+                    out.finish({})
