@@ -38,7 +38,8 @@ def command(
 
     TFRecord, LMDB, tar (webdataset), RecordIO and folders of files, to any of these. Nothing is decoded unless pictures
     are asked for in another size or format (jpeg, if no other is named). Those that have both already, by their header,
-    keep their bytes, metadata included; with --quality all are encoded anew. Rerun the same command after an interruption: it continues.
+    keep their bytes, metadata included; with --quality all are encoded anew. Rerun the same command after an
+    interruption: it continues.
 
     \b
     Examples:
