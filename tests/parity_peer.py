@@ -26,6 +26,20 @@ def torchvision(images, sizes):
         )
 
 
+def validation(images, _sizes):
+    """The usual transform for validation, of PIL images and of tensors."""
+    import torch
+    from PIL import Image
+    from torchvision.transforms import v2
+
+    usual = [v2.Resize(256), v2.CenterCrop(224)]
+    finish = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
+    pillow = v2.Compose([*usual, v2.ToImage(), *finish])
+    yield "pillow", (pillow(Image.fromarray(a)).numpy() for a in images)
+    tensors = v2.Compose([*usual, *finish])
+    yield "torchvision", (tensors(torch.from_numpy(a).permute(2, 0, 1)).numpy() for a in images)
+
+
 def dali(images, sizes):
     from nvidia.dali import fn, pipeline_def, types
 
@@ -47,7 +61,7 @@ def main():
     shapes, sizes, flat = (np.load(folder / f"{n}.npy") for n in ("shapes", "sizes", "pixels"))
     ends = np.cumsum(shapes.prod(axis=1))
     images = [flat[e - s.prod() : e].reshape(s) for e, s in zip(ends, shapes, strict=True)]
-    for case, results in {"torchvision": torchvision, "dali": dali}[library](images, sizes):
+    for case, results in {"torchvision": torchvision, "validation": validation, "dali": dali}[library](images, sizes):
         np.save(
             folder / f"{library} {case}.npy", np.concatenate([np.ascontiguousarray(r).reshape(-1) for r in results])
         )

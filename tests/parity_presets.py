@@ -40,6 +40,13 @@ The libraries among themselves (our results, the same up to the differences abov
 bilinear filters and OpenCV's area: largest / mean difference.
 
 {matrix}
+{validation}"""
+
+VALIDATION = """
+torchvision's `Resize(256)`, `CenterCrop(224)`, float32, `Normalize` and ours, `resize_shorter: 256` and
+crop_mirror_normalize, joined: largest / mean difference of the normalised values.
+
+{table}
 """
 
 
@@ -116,6 +123,25 @@ def compare(images: list[np.ndarray], sizes: np.ndarray, rows: dict[str, Row], t
             add("dali", case, 1, want, interp_type=name, antialias=kind == "antialias", subpixel_scale=False)
 
 
+def validation(images: list[np.ndarray], torch: str) -> str:
+    """torchvision's transform for validation and ours under every preset: a table of differences."""
+    from dali_run import fn, pipeline_def
+
+    @pipeline_def(batch_size=len(images), num_threads=2, device_id=None)
+    def ours() -> Any:
+        resized = fn.resize(fn.external_source(source=lambda: images, layout="HWC"), resize_shorter=256)
+        return fn.crop_mirror_normalize(resized, crop=[224, 224], mean=[0.485 * 255, 0.456 * 255, 0.406 * 255],
+                                        std=[0.229 * 255, 0.224 * 255, 0.225 * 255])  # fmt: skip
+
+    theirs = peer("validation", torch, images, np.full((len(images), 2), 224))
+    lines = ["| preset | torchvision of PIL images | torchvision of tensors |", "|---|---:|---:|"]
+    for library in ("dali", "torchvision", "opencv", "pillow"):
+        got = np.asarray(ours(parity=library).run()[0].as_tensor()).reshape(-1)
+        off = [np.abs(got - np.concatenate(theirs[kind])) for kind in ("pillow", "torchvision")]
+        lines.append(f"| {library} | " + " | ".join(f"{d.max():.2g} / {d.mean():.2g}" for d in off) + " |")
+    return "\n".join(lines)
+
+
 def matrix(images: list[np.ndarray], sizes: np.ndarray) -> str:
     kinds: dict[str, dict[str, Any]] = {
         "dali": {"subpixel_scale": False}, "torchvision": {}, "torchvision, plain": {"antialias": False},
@@ -160,7 +186,8 @@ def main() -> int:
             versions.append(f"{name} {said}")
     text = TEXT.format(
         heading=HEADING, count=len(images), versions=", ".join(versions), table="\n".join(map(str, rows.values())),
-        matrix=matrix(images, shorter),
+        matrix=matrix(images, shorter), validation=VALIDATION.format(table=validation(images, arguments.torch))
+        if arguments.torch else "",
     )  # fmt: skip
     before = arguments.page.read_text().partition(HEADING)[0].rstrip("\n") if arguments.page.exists() else ""
     arguments.page.write_text(f"{before}\n\n{text}")
