@@ -150,9 +150,10 @@ class Options:
     """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""
 
 
-_QUICK, _PROMPT = 5e-4, 2e-3
+_QUICK, _PROMPT = 1e-3, 4e-3
 """Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
-thread costs 10 to 50 us, and with Python's one lock, what takes so little hardly runs beside the thread that waits."""
+thread costs 10 to 50 us, foreseeing memory more, and with Python's one lock, what takes so little hardly runs beside
+the thread that waits."""
 
 _PATIENCE = 16
 """Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""

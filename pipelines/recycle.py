@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.batch import host_empty
+
 _SMALLEST = 1 << 20
 """Bytes. Smaller arrays come from the heap, which keeps what it was given back itself."""
 
@@ -24,7 +26,7 @@ class Recycler:
         """An uninitialised flat array. Its memory comes back when the last view of it is gone."""
         nbytes = n * np.dtype(dtype).itemsize
         if nbytes < _SMALLEST:
-            return np.empty(n, dtype)
+            return host_empty(n, dtype)
         lease = np.asarray(_Lease(self._free, self._block(nbytes)))
         return lease[:nbytes].view(dtype)
 
@@ -37,7 +39,7 @@ class Recycler:
             if nbytes <= len(block) <= 2 * nbytes:
                 return block
             self._free.append(block)
-        return np.empty(nbytes + nbytes // 8, np.uint8)  # a little more: the next batch may be larger
+        return host_empty(nbytes + nbytes // 8, np.uint8)  # a little more: the next batch may be larger
 
 
 class _Lease:
