@@ -46,6 +46,8 @@ class Context:
     """Where the arrays of `empty` come from, instead of the host's heap or the device."""
     count: Callable[[str, int], None] | None = None
     """Told, for the report, why samples take a slower way, and how many."""
+    part: str = ""
+    """Of a joined operator, see `Reject`."""
     rejects: list[Reject] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     finish: Callable[[], Batch] | None = None
@@ -55,7 +57,7 @@ class Context:
         """Sample ``i`` of this call cannot be processed; the engine drops it and reports ``message``, the first one."""
         slot = int(self.samples.slot[i])
         if all(r.slot != slot for r in self.rejects):
-            self.rejects.append(Reject(slot, code, message))
+            self.rejects.append(Reject(slot, code, message, self.part))
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
         """Call ``check`` once the device is done with this batch. It returns the samples (places in this call) whose

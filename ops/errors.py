@@ -64,3 +64,5 @@ class Reject:
     slot: int
     code: RejectCode
     message: str
+    part: str = ""
+    """Which of the operators that were joined into one, as their arguments are prefixed: ``decode.``."""

@@ -67,13 +67,14 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
         """The window that is left of images of ``shapes``; samples without one are rejected."""
         second = part(ctx, self.normalize, NORMALIZE)
         normalize: CropMirrorNormalize = self.normalize
-        plan: Plan = self.resize.plan(part(ctx, self.resize, RESIZE), shapes, (0, 2))
+        first = part(ctx, self.resize, RESIZE)
+        plan: Plan = self.resize.plan(first, shapes, (0, 2))
         resized = shapes.copy()
         resized[:, :2] = plan.shape
         anchor, shape = normalize.windows(second, shaped(second, resized), "HWC", normalize.out_of_bounds_policy)
         shape = normalize.matching(second, shape, 2, normalize.width(second))
         cut = plan.window(anchor[:, :2], shape[:, :2])
-        made = bounded(ctx, cut, shape, shapes, 0)
+        made = bounded(first, cut, shape, shapes, 0)
         if made is not shape:
             shape, cut = made, plan.window(anchor[:, :2], made[:, :2])
         plan = cut
@@ -123,7 +124,8 @@ def sampled(ctx: Context, op: Resampling | ResizeCropMirrorNormalize, images: Ba
 
 def part(ctx: Context, op: Operator, prefix: str) -> Context:
     """``ctx`` as operator ``op`` of a joined one sees it; what it rejects is rejected here."""
-    return replace(ctx, op=op, args={k.removeprefix(prefix): v for k, v in ctx.args.items() if k.startswith(prefix)})
+    args = {k.removeprefix(prefix): v for k, v in ctx.args.items() if k.startswith(prefix)}
+    return replace(ctx, op=op, args=args, part=ctx.part + prefix)
 
 
 def _strides(shapes: I32, layout: str) -> I64:

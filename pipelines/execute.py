@@ -22,12 +22,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..ops.batch import Batch, Origin, Samples, concat
+from ..ops.batch import Batch, Origin, Samples
 from ..ops.device import Lane, free_memory, gpu_count, limit_pool, pinned_empty
 from ..ops.errors import DeviceError, JobError
 from ..ops.isolation import TIMEOUT, Mode, isolated
 from ..readers.base import Reader
 from ..readers.lost_pages import lost_files
+from .bands import Band, join, whole_outputs
 from .channel import Channel, Closed
 from .chunks import Chunks
 from .compile import Plan
@@ -569,12 +570,13 @@ class Engine:
         room = max(1, int(self.host.limit * _FOR_WORK) // self.options.num_threads)
         cuts = list(runs(ahead.peak, room, _CHUNK)) or [(0, 0)]
         it.chunks = self._before[name] = Chunks(len(cuts))
+        whole = whole_outputs(step, len(it.samples), self._recycler.empty) if len(cuts) > 1 else []
         for k, (a, b) in enumerate(cuts):
-            part, here = it.samples, env
+            part, here, band = it.samples, env, Band(whole, a, b)
             if len(cuts) > 1:
                 part = part.take(slice(a, b))
                 here = cut(env, int(slots[a]), int(slots[b - 1]) + 1)
-            self._pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(ahead.peak[a:b].sum()))
+            self._pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(ahead.peak[a:b].sum()), band)
 
     def _parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, Foresight]]:
         """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts
@@ -614,21 +616,23 @@ class Engine:
 
     def _chunk(
         self, name: str, step: Step, it: Iteration, chunks: Chunks[tuple[Env, Run]], k: int, env: Env,
-        samples: Samples, nbytes: int,
+        samples: Samples, nbytes: int, band: Band,
     ) -> None:  # fmt: skip
         try:
             if self._stopped:
                 raise Closed
             with self.host.work(nbytes):
-                done = self._computed(step, it, env, samples, nbytes)
+                done = self._computed(step, it, env, samples, nbytes, band)
             if chunks.add(k, done):
                 self._join_chunks(name, step, it, [part for part in chunks.parts if part is not None])
                 chunks.done()
         except BaseException as e:  # raised where the batch is taken
             chunks.fail(e)
 
-    def _computed(self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int) -> tuple[Env, Run]:
-        allowance = Allowance(self.host, nbytes)
+    def _computed(
+        self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int, band: Band | None = None
+    ) -> tuple[Env, Run]:
+        allowance = Allowance(self.host, nbytes, band)
         run = self._run(it, samples=samples, allowance=allowance, alone=self.host.alone,
                         observe=self._observer(threading.current_thread().name, it.number))  # fmt: skip
         try:
@@ -641,7 +645,7 @@ class Engine:
         if len(parts) == 1:
             it.env |= parts[0][0]
         else:
-            it.env |= {e: concat([env[e] for env, _ in parts], empty=self._recycler.empty) for e in step.gives}
+            it.env |= {e: join([env[e] for env, _ in parts], self._recycler.empty) for e in step.gives}
         for _, run in parts:
             it.dropped += run.dropped
         self._forget(it, step)

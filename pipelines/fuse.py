@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..ops import fused, fused_decode
 from ..ops.base import Operator
 from ..ops.fused import ResizeCropMirrorNormalize, can_join, joined_arguments
 from ..ops.fused_decode import DecodeResize, can_decode_into, decoder_arguments, shows_a_part
@@ -22,24 +23,26 @@ Joined = tuple[Operator, dict[str, Edge]]
 
 def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
     """The graph with chains joined, what was joined (for people), and the node whose seed each new node has."""
-    rules = (_resize_and_normalize,) if target.device == "null" else (_resize_and_normalize, _decode_and_resize)
+    rules = (_RESIZE_AND_NORMALIZE,) if target.device == "null" else (_RESIZE_AND_NORMALIZE, _DECODE_AND_RESIZE)
     nodes = {n.id: n for n in graph.nodes}
     seeds = {n.id: n.id for n in graph.nodes}
-    for join in rules:
+    for join, first, second in rules:
         for node in list(nodes.values()):
             before = _only_input(node, nodes, graph)
             joined = join(before, node) if before is not None else None
             if before is None or joined is None:
                 continue
             op, args = joined
+            name = f"{before.name}+{node.name}"
+            parts = {first: before.name} | ({second + k: v for k, v in node.parts.items()} or {second: node.name})
             nodes[node.id] = replace(
-                node, op=op, args=args, inputs=before.inputs, stage=before.stage, name=f"{before.name}+{node.name}"
+                node, op=op, args=args, inputs=before.inputs, stage=before.stage, name=name, parts=parts
             )
             seeds[node.id] = seeds[before.id] if before.op.random else seeds[node.id]
             del nodes[before.id]
     kept = [nodes[i] for i in sorted(nodes)]
-    fused = tuple(n.name for n in kept if n.op.name.startswith("_fused."))
-    return renumber(kept, graph.outputs), fused, {new: seeds[n.id] for new, n in enumerate(kept)}
+    told = tuple(n.name for n in kept if n.op.name.startswith("_fused."))
+    return renumber(kept, graph.outputs), told, {new: seeds[n.id] for new, n in enumerate(kept)}
 
 
 def _only_input(node: Node, nodes: dict[int, Node], graph: Graph) -> Node | None:
@@ -68,3 +71,8 @@ def _decode_and_resize(before: Node, node: Node) -> Joined | None:
         return None
     args = decoder_arguments(before.args, node.args)
     return DecodeResize(decode=before.op, resize=node.op, per_sample=frozenset(args)), args
+
+
+_RESIZE_AND_NORMALIZE = (_resize_and_normalize, fused.RESIZE, fused.NORMALIZE)
+_DECODE_AND_RESIZE = (_decode_and_resize, fused_decode.DECODE, fused_decode.RESIZE)
+"""Rules, and how the arguments of their two nodes are prefixed."""

@@ -66,6 +66,8 @@ class Node:
     """What comes out (infer)."""
     stage: Stage = "cpu"
     """Where it runs (place)."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """The names of the nodes that were joined to this one, by the prefixes of their arguments (fuse)."""
 
     @property
     def reads(self) -> tuple[Edge, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.batch import host_empty
+from .bands import Band
 from .channel import Closed
 from .units import size
 
@@ -236,9 +237,10 @@ class Ledger:
 class Allowance:
     """What one piece of work may allocate: what was taken for it, and more as long as the account has room."""
 
-    def __init__(self, ledger: Ledger, taken: int) -> None:
+    def __init__(self, ledger: Ledger, taken: int, band: Band | None = None) -> None:
         self._ledger = ledger
         self._taken = taken
+        self._band = band
         self._grown = 0
         self._used = 0
         self._samples = 0
@@ -263,7 +265,8 @@ class Allowance:
                 raise OverBudgetError(f"{size(wanted)} do not fit beside what else is in memory")
             self._grown += more
         self._used = wanted
-        return host_empty(n, dtype)
+        placed = None if self._band is None else self._band.take(n, dtype)
+        return host_empty(n, dtype) if placed is None else placed
 
     def close(self) -> None:
         """The work is done."""

@@ -166,7 +166,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
     if ctx.finish is not None:
         run.late.append((Edge(node.id), ctx.finish))
     if ctx.rejects:
-        run.dropped += [Dropped(r.slot, node.name, r.code, r.message) for r in ctx.rejects]
+        run.dropped += [Dropped(r.slot, node.parts.get(r.part, node.name), r.code, r.message) for r in ctx.rejects]
         drop(env, {r.slot for r in ctx.rejects})
 
 

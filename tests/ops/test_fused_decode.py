@@ -75,4 +75,6 @@ def test_an_image_is_rejected_for_what_is_wrong_with_it_first() -> None:
     op = DecodeResize(decode=operator("decoders.image"), resize=resize, per_sample=frozenset({"then.size"}))
     ctx = Context(op, "cpu", samples, {"then.size": Batch.from_dense(sizes, "", samples)})
     op.cpu(ctx, files)
-    assert {r.slot: r.code for r in ctx.rejects} == {1: "truncated", 2: "bad_argument", 3: "truncated"}
+    assert {r.slot: (r.part, r.code) for r in ctx.rejects} == {
+        1: ("decode.", "truncated"), 2: ("then.", "bad_argument"), 3: ("decode.", "truncated"),
+    }  # fmt: skip

@@ -62,7 +62,7 @@ def graph(root: Path, decoder: str, resize: dict[str, Any], normalize: dict[str,
 
 
 def outputs(plan: Plan) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
-    """Every sample's result by key, and every reject's code."""
+    """Every sample's result by key, and every reject's operator and code."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     rejects: dict[str, str] = {}
     with Sources(plan, 8) as sources:
@@ -72,7 +72,7 @@ def outputs(plan: Plan) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]
                 batch: Batch = it.outputs(plan)["x"]
                 for i, value in enumerate(batch):
                     found[it.samples.origin(i).key] = np.array(value)
-                rejects |= {it.origin_of(d).key: d.code for d in it.dropped}
+                rejects |= {it.origin_of(d).key: f"{d.node}: {d.code}" for d in it.dropped}
     return found, rejects
 
 
@@ -95,7 +95,7 @@ def test_joined_equals_apart_on_the_cpu(pictures: Path, case: str) -> None:
     built = graph(pictures, *CASES[case])
     joined, rejects = outputs(compile_graph(built, Target(), 7))
     apart, same = outputs(compile_graph(built, Target(), 7, fusing=False))
-    assert rejects == same == {"a/broken.jpg": "truncated"}
+    assert rejects == same == {"a/broken.jpg": f"{CASES[case][0]}: truncated"}
     assert joined.keys() == apart.keys()
     for key, value in joined.items():
         assert value.dtype == apart[key].dtype
