@@ -293,11 +293,30 @@ def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
 
 def _alloc_pinned(nbytes: int) -> Any:
     """The pool gives a block out again only for the size it was made for, and making one costs milliseconds: sizes are
-    rounded up to a few, so that batches of about one size share blocks."""
+    rounded up to a few, so that batches of about one size share blocks. It never gives a block back by itself: what
+    lies idle is freed whenever `PINNED_SPARE` bytes of new blocks were made, and where none can be made."""
     import cupy
 
     step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
-    return cupy.cuda.alloc_pinned_memory(max(-(-nbytes // step) * step, 512))
+    size = max(-(-nbytes // step) * step, 512)
+    pool = cupy.get_default_pinned_memory_pool()
+    idle = pool.n_free_blocks()
+    try:
+        block = cupy.cuda.alloc_pinned_memory(size)
+    except Exception:  # CUDARuntimeError: too much is locked already
+        pool.free_all_blocks()
+        return cupy.cuda.alloc_pinned_memory(size)
+    with _pinning:
+        _pinned["made"] += size * (pool.n_free_blocks() >= idle)
+        if _pinned["made"] > PINNED_SPARE:
+            _pinned["made"] = 0
+            pool.free_all_blocks()
+    return block
+
+
+PINNED_SPARE = 4 << 30
+_pinned = {"made": 0}
+_pinning = threading.Lock()
 
 
 def is_pinned(host: npt.NDArray[Any]) -> bool:

@@ -50,6 +50,9 @@ _CHUNK = 8
 _FOR_WORK = 0.25
 """Part of the host's budget that is kept free for chunks while workers are busy with them."""
 
+_SPARE = 0.125
+"""Part of the host's budget that arrays may take, besides, which wait to be used again."""
+
 _SWITCH_INTERVAL = 2e-4
 """Seconds after which a thread that wants the GIL gets it, while a GPU is fed."""
 
@@ -183,7 +186,9 @@ class Engine:
         self._schedule = schedule
         self._error: BaseException | None = None
         self._pool = Pool(options.num_threads, "worker")
-        self._recycler = Recycler(options.cpu_queue)
+        self.host = Ledger(options.memory.host_bytes(), for_work=_FOR_WORK)
+        """The account of host memory."""
+        self._recycler = Recycler(options.cpu_queue, largest=int(self.host.limit * _SPARE) // options.cpu_queue)
         self.isolation = isolated(options.isolation, options.decode_timeout, self._fell_back)
         self._free_lanes: list[Channel[Any]] = []
         self._devices = len(plan.target.indices)
@@ -222,8 +227,6 @@ class Engine:
         """Batches that took too long for that, less those that did not."""
         self._number = 0
         """Of the first batch that the threads make."""
-        self.host = Ledger(options.memory.host_bytes(), for_work=_FOR_WORK)
-        """The account of host memory."""
         self.device: Ledger | None = None
         """The account of the GPUs' memory, once there are any."""
         self._read_bytes = 0

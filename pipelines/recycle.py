@@ -19,13 +19,15 @@ _SMALLEST = 1 << 20
 class Recycler:
     """Where large arrays come from. Arrays may be held as long as anyone likes, and by any thread."""
 
-    def __init__(self, spare: int = 3) -> None:
+    def __init__(self, spare: int = 3, largest: int = 1 << 62) -> None:
+        """At most ``spare`` arrays wait to be used again, of at most ``largest`` bytes each."""
+        self._largest = largest
         self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=spare)  # without a lock: a collection may append
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
         """An uninitialised flat array. Its memory comes back when the last view of it is gone."""
         nbytes = n * np.dtype(dtype).itemsize
-        if nbytes < _SMALLEST:
+        if not _SMALLEST <= nbytes <= self._largest:
             return host_empty(n, dtype)
         lease = np.asarray(_Lease(self._free, self._block(nbytes)))
         return lease[:nbytes].view(dtype)

@@ -177,3 +177,50 @@ def test_another_process_takes_the_gpu(pictures: Path) -> None:
     finally:
         cupy.cuda.runtime.free(taken)
     same(found, want, levels=1)
+
+
+class PinnedPool:
+    """As CuPy's: blocks of a size are given out again, and never freed."""
+
+    def __init__(self) -> None:
+        self.idle: list[int] = []
+        self.freed = 0
+        self.full = False
+
+    def n_free_blocks(self) -> int:
+        return len(self.idle)
+
+    def free_all_blocks(self) -> None:
+        self.freed += 1
+        self.full = False
+        self.idle.clear()
+
+    def malloc(self, size: int) -> int:
+        if size in self.idle:
+            self.idle.remove(size)
+        elif self.full:
+            raise OutOfMemoryError
+        return size
+
+
+def test_idle_page_locked_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dali_run.ops import device as lanes
+
+    monkeypatch.setattr(lanes, "PINNED_SPARE", 1 << 20)
+    monkeypatch.setitem(lanes._pinned, "made", 0)
+    pool = PinnedPool()
+    with faked():
+        cupy = sys.modules["cupy"]
+        cupy.get_default_pinned_memory_pool = lambda: pool  # type: ignore[attr-defined]
+        cupy.cuda.alloc_pinned_memory = pool.malloc  # type: ignore[attr-defined]
+        for _ in range(100):  # the same sizes over and over
+            pool.idle += [lanes._alloc_pinned(n) for n in (1000, 100_000)]
+        assert pool.freed == 0
+        assert len(pool.idle) == 2
+        for n in range(1, 400):  # always others
+            pool.idle.append(lanes._alloc_pinned(512 * n))
+            assert sum(pool.idle) <= 2 << 20
+        assert pool.freed >= 1
+        pool.full, freed = True, pool.freed
+        assert lanes._alloc_pinned(1 << 22) >= 1 << 22
+        assert pool.freed > freed

@@ -70,3 +70,16 @@ def test_threads_never_share_a_block() -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_large_arrays_are_not_kept() -> None:
+    recycler = Recycler(largest=3 << 20)
+    for megabytes, kept in ((2, True), (4, False)):
+        first = recycler.empty(megabytes << 20, np.uint8)
+        address = first.ctypes.data
+        first[:] = 7
+        del first
+        assert bool(recycler._free) is kept
+        if kept:
+            assert recycler.empty(megabytes << 20, np.uint8).ctypes.data == address
+            recycler._free.clear()
