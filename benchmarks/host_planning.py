@@ -74,8 +74,8 @@ class Clock:
         setattr(owner, name, timed)
 
 
-def build(job: str, source: str, root: str) -> Any:
-    """The plan of a job over the data set at ``root``."""
+def build(job: str, source: str, root: str, gpus: tuple[int, ...] = (0,)) -> Any:
+    """The plan of a job over the data set at ``root``, for ``gpus``."""
     from dali_run.pipelines.compile import compile_graph
     from dali_run.pipelines.graph import GraphBuilder
     from dali_run.pipelines.place import Target
@@ -110,7 +110,7 @@ def build(job: str, source: str, root: str) -> Any:
             (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
             (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
     outputs = {"x": x} if source == "lmdb" else {"x": x, "label": label}
-    return compile_graph(b.build(outputs), Target("gpu"), 1)
+    return compile_graph(b.build(outputs), Target("gpu", gpus), 1)
 
 
 def measure(plan: Any, batch: int, threads: int, lanes: int, seconds: float) -> dict[str, float]:

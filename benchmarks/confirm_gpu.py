@@ -1,0 +1,160 @@
+"""What a machine with a GPU is asked after changes that were made without one: tests, rates, and what was expected.
+
+    python benchmarks/confirm_gpu.py FOLDER [--steps tests,host,rates,containers,several] [--json out.json]
+
+    tests       everything marked gpu, which must pass
+    host        what the launching thread could launch (benchmarks/host_planning.py), on this machine's idle cores
+    rates       images a second at small and large batches, from single files
+    containers  the same from TFRecord, tar, LMDB and RecordIO, against single files
+    several     the same on all GPUs of the machine, against one
+
+FOLDER holds JPEGs. Each step takes one to three minutes. Ends with a table of what was found and what was expected;
+the exit code is 1 where a test fails or a figure is more than a tenth below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import host_planning
+from dali_run.ops.device import gpu_count
+from dali_run.pipelines.execute import Engine, Options, Request
+from dali_run.pipelines.feed import EndlessFeed, Sources
+
+ROOT = Path(__file__).parents[1]
+TESTS = ("tests/ops/test_jpeg_gpu.py", "tests/ops/test_fused.py", "tests/ops/test_resize_gpu.py",
+         "tests/ops/test_gpu_equals_cpu.py", "tests/pipelines/test_fuse.py", "tests/pipelines/test_gpu_engine.py",
+         "tests/pipelines/test_api_gpu.py")  # fmt: skip
+BEFORE = {("val", 256): 75_500, ("val", 512): 115_000, ("val", 1024): 166_000, ("train", 1024): 125_000}
+"""Images a second of one H200 with 16 cores on 2026-11-21, before planning left NumPy."""
+EXPECTED = {("val", 256): 110_000, ("val", 512): 150_000, ("val", 1024): 166_000, ("train", 1024): 125_000}
+"""Small batches were bound by the launching thread, which now takes less than half the time; large ones by kernels."""
+CEILING = 250_000
+"""Images a second that one launching thread could launch at batch 256."""
+SOURCES = ("tfrecord", "tar", "lmdb", "recordio")
+
+
+@dataclass
+class Finding:
+    """One line of the table."""
+
+    what: str
+    found: float
+    expected: float
+    unit: str = "images/s"
+    before: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        return "ok" if self.found >= 0.9 * self.expected else "BELOW"
+
+
+def rate(plan: Any, batch: int, seconds: float, lanes: int = 8, threads: int = 8) -> float:
+    """Images a second of ``plan``, results staying on the GPUs."""
+    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False)
+    requests = (Request(k * batch, batch) for k in itertools.count())
+    with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
+        for _ in range(3 * lanes * len(plan.target.indices)):
+            next(engine)
+        began, images = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            images += len(next(engine).samples)
+        return images / (time.perf_counter() - began)
+
+
+def tests() -> Iterator[Finding]:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *TESTS]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "DALI_RUN_DEMAND_GPU": "1"}, check=False)
+    yield Finding("tests marked gpu", float(done.returncode == 0), 1, "passed")
+
+
+def host(folder: Path, scratch: Path, seconds: float) -> Iterator[Finding]:
+    """In a process of its own, which never meets a real GPU."""
+    out = scratch / "host.json"
+    command = [sys.executable, str(ROOT / "benchmarks/host_planning.py"), str(folder), "--batches", "256"]
+    subprocess.run([*command, "--seconds", str(seconds), "--json", str(out)], cwd=ROOT, check=True)
+    for name, found in json.loads(out.read_text()).items():
+        yield Finding(f"ceiling of the launching thread, {name}", found["ceiling"], CEILING)
+
+
+def rates(root: str, seconds: float) -> Iterator[Finding]:
+    for (job, batch), expected in EXPECTED.items():
+        found = max(rate(host_planning.build(job, "files", root), batch, seconds) for _ in range(2))
+        yield Finding(f"{job} from files, batch {batch}", found, expected, before=BEFORE[job, batch])
+
+
+def containers(folder: Path, scratch: Path, root: str, seconds: float) -> Iterator[Finding]:
+    batch = 512
+    files = rate(host_planning.build("val", "files", root), batch, seconds)
+    for source in SOURCES:
+        place = scratch / source
+        place.mkdir()
+        host_planning.data_set(source, sorted(folder.iterdir()), 8, place)
+        found = rate(host_planning.build("val", source, str(place)), batch, seconds)
+        yield Finding(f"val from {source}, batch {batch}", found, files, before=files)
+
+
+def several(root: str, seconds: float) -> Iterator[Finding]:
+    """The host feeds all of them: two GPUs are to give half as much again at least."""
+    everything = tuple(range(gpu_count()))
+    for batch in (512, 1024):
+        one = rate(host_planning.build("val", "files", root), batch, seconds)
+        found = rate(host_planning.build("val", "files", root, everything), batch, seconds)
+        yield Finding(f"val on {len(everything)} GPUs, batch {batch}", found, 1.5 * one, before=one)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", default="tests,host,rates,containers,several")
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if not gpu_count():
+        sys.exit("there is no GPU that can be used; `dali-run doctor` says why")
+    steps = args.steps.split(",")
+    findings: list[Finding] = []
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        root = scratch / "files"
+        root.mkdir()
+        host_planning.data_set("files", sorted(args.folder.iterdir()), 8, root)
+        todo = {
+            "tests": tests,
+            "host": lambda: host(args.folder, scratch, args.seconds),
+            "rates": lambda: rates(str(root), args.seconds),
+            "containers": lambda: containers(args.folder, scratch, str(root), args.seconds),
+            "several": lambda: several(str(root), args.seconds) if gpu_count() > 1 else iter(()),
+        }
+        for step in steps:
+            for finding in todo[step]():
+                findings.append(finding)
+                print(_row(finding), flush=True)
+    print(f"\n{'':52}{'found':>12}{'expected':>12}{'before':>12}")
+    for finding in findings:
+        print(_row(finding))
+    if args.json:
+        args.json.write_text(json.dumps([asdict(f) | {"verdict": f.verdict} for f in findings], indent=1))
+    sys.exit(any(f.verdict != "ok" for f in findings))
+
+
+def _row(f: Finding) -> str:
+    before = "" if f.before is None else f"{f.before:,.0f}"
+    return f"{f.what:52}{f.found:12,.0f}{f.expected:12,.0f}{before:>12}  {f.unit:9} {f.verdict}"
+
+
+if __name__ == "__main__":
+    main()
