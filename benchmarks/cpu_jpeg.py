@@ -1,0 +1,73 @@
+"""The JPEG decoder on the CPU by itself, beside libjpeg-turbo: milliseconds of one core an image.
+
+    python benchmarks/cpu_jpeg.py FOLDER [--repeats 30] [--json out.json]
+
+All files are decoded to RGB, by libjpeg-turbo (simplejpeg), by our decoder whole, only where a centre crop of 224 at
+shorter side 256 shows them, and not at all (the scan is read all the same). In turns; the fastest turn of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+
+from dali_run.ops import jpeg_baseline_cpu, jpeg_header
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    files = [p.read_bytes() for p in sorted(args.folder.iterdir())]
+    kernels: Any = jpeg_baseline_cpu
+    sizes = np.array([len(f) for f in files], np.int64)
+    offsets = np.cumsum(sizes) - sizes
+    raw = np.frombuffer(b"".join(files), np.uint8)
+    headers = jpeg_header.read_headers(raw, offsets, sizes)
+    height, width = headers["height"].astype(np.int64), headers["width"].astype(np.int64)
+    shown = np.minimum(height, width) * 7 // 8
+    whole = np.stack([0 * height, 0 * width, height, width], 1)
+    top, left = (height - shown) // 2, (width - shown) // 2
+    windows = {"whole": whole, "centre crop": np.stack([top, left, top + shown, left + shown], 1), "none": 0 * whole}
+    pitches = width * 3
+    origins = np.cumsum(height * pitches) - height * pitches
+    out, status = np.empty(int((height * pitches).sum()), np.uint8), np.empty(len(files), np.int32)
+    channels = np.full(len(files), 3)
+
+    def ours(window: Any) -> None:
+        kernels.decode_images(
+            raw, offsets, sizes, headers, window, channels, False, out, origins, pitches, status
+        )  # fmt: skip
+
+    def turbo() -> None:
+        for file in files:
+            simplejpeg.decode_jpeg(file, "RGB")
+
+    runs: dict[str, Any] = {"libjpeg-turbo": turbo}
+    runs |= {f"ours, {name}": lambda window=window: ours(window) for name, window in windows.items()}
+    ours(whole)
+    taken = int((status == kernels.DONE).sum())
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(args.repeats):
+        for name, run in runs.items():
+            began = time.thread_time()
+            run()
+            best[name] = min(best[name], (time.thread_time() - began) / len(files) * 1e3)
+    print(f"{taken} of {len(files)} files are taken by our decoder")
+    for name, value in best.items():
+        print(f"{name:20} {value:6.3f} ms  {best['libjpeg-turbo'] / value:5.2f}x")
+    if args.json:
+        args.json.write_text(json.dumps({"ms": best, "taken": taken, "load": os.getloadavg()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
