@@ -193,9 +193,11 @@ class Lane:
 
     def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
         """Kernels of the CUDA source ``text`` that take one pointer, for `start`."""
-        with _compiling:
+        import cupy
+
+        with _compiling, cupy.cuda.Device(self.index):
             module = _text_module(text, self.index)
-            return {name: module.get_function(name).kernel.ptr for name in names}
+            return {name: module.get_function(name).kernel for name in names}  # whoever holds one holds its module
 
     def start(self, function: Any, grid: int, block: int, parameter: int) -> None:
         """Run a kernel of `functions` on the parameters at a device address. The driver copies the argument before
@@ -204,7 +206,7 @@ class Lane:
 
         self._parameter.value = parameter
         where = ctypes.addressof(self._parameters)
-        driver.launchKernel(function, grid, 1, 1, block, 1, 1, 0, self.stream.ptr, where, 0)
+        driver.launchKernel(function.ptr, grid, 1, 1, block, 1, 1, 0, self.stream.ptr, where, 0)
 
     # -- kernels -------------------------------------------------------------------------------------------------
 
