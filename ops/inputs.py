@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,21 +23,32 @@ _SHOWN = 3
 class Pieces:
     """The pieces of one reader's data set in their order: files, or containers of records."""
 
-    names: Sequence[bytes]
+    blob: bytes
+    """The pieces' names, with NULs in between: there may be millions."""
     state: Mapping[str, I64]
-    """What changes when a piece is edited: size, modification time, label; parallel to ``names``."""
+    """What changes when a piece is edited: size, modification time, label; one each."""
     records: I64
     """How many records each piece holds."""
     keys: str = ""
     """How records get their keys, where that depends on the pieces as a whole."""
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.records)
+
+    @property
+    def names(self) -> list[bytes]:
+        """The pieces' names."""
+        return self.blob.split(b"\0") if len(self) else []
 
     def take(self, where: I64) -> Pieces:
         """The pieces at ``where``."""
-        names = [self.names[i] for i in where.tolist()]
-        return Pieces(names, {k: v[where] for k, v in self.state.items()}, self.records[where], self.keys)
+        names = self.names
+        return Pieces(
+            b"\0".join([names[i] for i in where.tolist()]),
+            {k: v[where] for k, v in self.state.items()},
+            self.records[where],
+            self.keys,
+        )
 
     def record_numbers(self, where: I64) -> I64:
         """Numbers of all records of the pieces at ``where``, in their order."""
@@ -66,8 +77,9 @@ class Changes:
     def lines(self, now: Pieces) -> list[str]:
         """One line a kind of change, with the first names."""
         said = []
+        everything = now.names if len(self.added) else []
         for what, names in (
-            ("added", [now.names[i] for i in self.added[:_SHOWN].tolist()]),
+            ("added", [everything[i] for i in self.added[:_SHOWN].tolist()]),
             ("removed", self.removed[:_SHOWN]),
             ("edited", [name + b" (" + how.encode() + b")" for name, how in self.edited[:_SHOWN]]),
         ):
@@ -80,10 +92,11 @@ class Changes:
 
 def compare(old: Pieces, new: Pieces) -> Changes:
     """What became of ``old``. Raises JobError where pieces cannot be told apart by their names."""
+    names = old.names
     places = {name: i for i, name in enumerate(new.names)}
-    if len(places) != len(new) or len(set(old.names)) != len(old):
+    if len(places) != len(new) or len(set(names)) != len(old):
         raise JobError("some inputs are listed twice, so nobody can tell which were added")
-    where = np.fromiter((places.get(name, -1) for name in old.names), np.int64, len(old))
+    where = np.fromiter((places.get(name, -1) for name in names), np.int64, len(old))
     there = np.flatnonzero(where >= 0)
     differs: dict[int, list[str]] = {}
     for column in ({**old.state, "records": old.records}).items():
@@ -96,8 +109,8 @@ def compare(old: Pieces, new: Pieces) -> Changes:
     return Changes(
         where,
         np.flatnonzero(fresh),
-        tuple(old.names[i] for i in np.flatnonzero(where < 0).tolist()),
-        tuple((old.names[i], ", ".join(kinds)) for i, kinds in sorted(differs.items())),
+        tuple(names[i] for i in np.flatnonzero(where < 0).tolist()),
+        tuple((names[i], ", ".join(kinds)) for i, kinds in sorted(differs.items())),
     )
 
 
@@ -116,7 +129,7 @@ class Inputs:
         head: dict[str, object] = {"format": "dali-run-inputs", "version": self._version, "identity": self.identity}
         told = []
         for name, pieces in self.readers.items():
-            blob = b"\0".join(pieces.names)
+            blob = pieces.blob
             told.append(
                 {"reader": name, "pieces": len(pieces), "names": len(blob), "state": list(pieces.state),
                  "keys": pieces.keys}
@@ -140,16 +153,16 @@ class Inputs:
             at = 0
             for told in head["readers"]:
                 count = told["pieces"]
-                names = rest[at : at + told["names"]].split(b"\0") if count else []
+                blob = rest[at : at + told["names"]]
                 at += told["names"]
                 columns = []
                 for _ in range(len(told["state"]) + 1):
                     columns.append(np.frombuffer(rest, "<i8", count, at).astype(np.int64))
                     at += 8 * count
-                if len(names) != count:
+                if len(blob) != told["names"] or (blob.count(b"\0") + 1 if count else 0) != count:
                     raise ValueError("names are missing")
                 state = dict(zip(told["state"], columns, strict=False))
-                readers[told["reader"]] = Pieces(names, state, columns[-1], told["keys"])
+                readers[told["reader"]] = Pieces(blob, state, columns[-1], told["keys"])
             return Inputs(readers, head["identity"])
         except (OSError, EOFError, zlib.error, KeyError, TypeError, ValueError, RecursionError) as e:
             raise ValueError(f"is no list of inputs: {e}") from None

@@ -91,9 +91,10 @@ def find_growth(
     base = read_journal(found[0].journal) if found else None
     if base is None:
         return None
-    known = known_inputs(root)
     before = base.header["identity"].get("inputs")
-    if not known or (len(known) == 1 and before == identity["inputs"]):
+    appended = any(s.stage is not None and s.stage.kind == "append" for s in stages(root))
+    known = known_inputs(root) if appended or before != identity["inputs"] else []
+    if not known:
         return None
     now = sources.inputs()
     if known[0][1].readers.keys() != now.readers.keys():
@@ -144,7 +145,8 @@ def _changes(known: list[Inputs], now: Inputs) -> dict[str, Changes]:
 def _joined(parts: list[Pieces]) -> Pieces:
     first = parts[0]
     state = {k: np.concatenate([p.state[k] for p in parts]) for k in first.state}
-    return Pieces([n for p in parts for n in p.names], state, np.concatenate([p.records for p in parts]), first.keys)
+    blob = b"\0".join(p.blob for p in parts if len(p))
+    return Pieces(blob, state, np.concatenate([p.records for p in parts]), first.keys)
 
 
 def _places(known: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from ..ops.errors import JobError, SpecError
 from ..ops.inputs import Pieces
 from ..readers.base import Source
 from .execute import Request
-from .feed import JobFeed, Sources
+from .feed import JobFeed, Sources, pieces_of
 
 
 class Renumbered:
@@ -40,7 +40,7 @@ class Renumbered:
         return self._source.fingerprint()
 
     def pieces(self) -> Pieces:
-        return self._source.pieces()
+        return pieces_of(self._source)
 
     def close(self) -> None:
         """The data set itself is closed by whoever opened it."""
@@ -61,7 +61,7 @@ class Lineup:
         for node, name, op, source, order in sources.readers:
             if len(stages) > 1 and (op.skip or op.limit is not None or op.num_shards > 1):
                 raise SpecError(f"{name}: inputs cannot be added to a job whose reader has skip, limit or num_shards")
-            now = source.pieces()
+            now = pieces_of(source)
             numbers: list[I64] = []
             orders: list[I64] = []
             first = 0

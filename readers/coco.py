@@ -202,7 +202,7 @@ class _Annotated:
     def pieces(self) -> Pieces:
         files = self._files.pieces()
         told = np.array([zlib.crc32(repr(self._told(i)).encode()) for i in range(len(files))], np.int64)
-        return Pieces(files.names, {**files.state, "annotations": told}, files.records)
+        return Pieces(files.blob, {**files.state, "annotations": told}, files.records)
 
     def _told(self, i: int) -> tuple[list[object], ...]:
         """What the annotations say of image ``i``."""

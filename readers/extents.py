@@ -122,7 +122,7 @@ class Mapped:
     def pieces(self, names: Sequence[str], records: I64, keys: str = "") -> Pieces:
         """The files under ``names``, as what a data set is made of."""
         state = {"size": self.stored, "modified": self.mtimes}
-        return Pieces([os.fsencode(n) for n in names], state, records, keys)
+        return Pieces(b"\0".join(os.fsencode(n) for n in names), state, records, keys)
 
     def file_of(self, offsets: I64) -> npt.NDArray[np.intp]:
         """The file that holds each offset."""

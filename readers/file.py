@@ -117,8 +117,8 @@ class FileSet:
 
     def pieces(self) -> Pieces:
         """The files."""
-        names = self._names.tobytes().split(b"\0")[: len(self)]
-        return Pieces(names, {"size": self.sizes, "modified": self.mtimes}, np.ones(len(names), np.int64))
+        state = {"size": self.sizes, "modified": self.mtimes}
+        return Pieces(self._names[:-1].tobytes(), state, np.ones(len(self), np.int64))
 
     def close(self) -> None:
         """Let go of the root directory."""
@@ -237,7 +237,7 @@ class _Files(FileSet):
 
     def pieces(self) -> Pieces:
         files = super().pieces()
-        return Pieces(files.names, {**files.state, "label": self.labels.astype(np.int64)}, files.records)
+        return Pieces(files.blob, {**files.state, "label": self.labels.astype(np.int64)}, files.records)
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         which = ctx.samples.index

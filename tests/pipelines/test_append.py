@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.ops.inputs import Inputs
+from dali_run.ops.inputs import Inputs, compare
 from dali_run.pipelines.convert import Wanted, convert
+from dali_run.pipelines.feed import pieces_of
 from dali_run.pipelines.job import JobResult, run_job
 from dali_run.pipelines.retry import retry_failed
 from dali_run.pipelines.sample_data import make_sample_data
@@ -363,3 +364,18 @@ def test_a_really_killed_addition(place: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert run(place, append=True).exit_code == 0
     assert content(place / "out") == content(place / "expected")
+
+
+def test_readers_of_others_need_not_know_of_pieces() -> None:
+    class Source:
+        """As it was before anyone asked for pieces."""
+
+        def __len__(self) -> int:
+            return 3
+
+        def fingerprint(self) -> str:
+            return "abc"
+
+    pieces = pieces_of(Source())  # type: ignore[arg-type]
+    assert (len(pieces), pieces.records.tolist()) == (1, [3])
+    assert compare(pieces, pieces).edited == ()
