@@ -188,14 +188,16 @@ def main() -> None:
             }
         runs["file"] = reader(File(file_root=str(folder / "files")))
         rates: dict[str, list[float]] = {label: [] for label in runs}
+        processor: dict[str, list[float]] = {label: [] for label in runs}
         for round_ in range(options.rounds + 1):
             for label, run in runs.items():
-                start = time.perf_counter()
+                start, used = time.perf_counter(), time.process_time()
                 records = run()
                 seconds = time.perf_counter() - start
                 assert records == options.records, (label, records)
                 if round_:  # the first warms caches up and compiles
                     rates[label].append(records / seconds)
+                    processor[label].append((time.process_time() - used) / records * 1e6)
     size = statistics.mean(map(len, images))
 
     def times(label: str, peer: str) -> float:
@@ -204,6 +206,7 @@ def main() -> None:
     rows = [
         {"reader": label, "records_per_second": round(statistics.median(r)), "lowest": round(min(r)),
          "highest": round(max(r)), "gb_per_second": round(statistics.median(r) * size / 1e9, 2),
+         "cpu_us_per_record": round(statistics.median(processor[label]), 2),
          "times_tfrecord": round(times(label, TFRECORD), 2), "times_webdataset": round(times(label, WEBDATASET), 2)}
         for label, r in rates.items()
     ]  # fmt: skip

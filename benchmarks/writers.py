@@ -157,16 +157,18 @@ def main() -> None:
            for name in ("tfrecord", "webdataset", "lmdb", "recordio")},
     }  # fmt: skip
     rates: dict[str, list[float]] = {label: [] for label in runs}
+    processor: dict[str, list[float]] = {label: [] for label in runs}
     for round_ in range(options.rounds + 1):
         for label, run in runs.items():
             with tempfile.TemporaryDirectory(dir=options.folder) as name:
-                began = time.perf_counter()
+                began, used = time.perf_counter(), time.process_time()
                 run(data, Path(name))
                 seconds = time.perf_counter() - began
                 shutil.rmtree(name)
                 os.makedirs(name)
             if round_:  # the first compiles
                 rates[label].append(data.records / seconds)
+                processor[label].append((time.process_time() - used) / data.records * 1e6)
     size = float(data.sizes.mean())
     rows = []
     for label in runs:
@@ -177,6 +179,7 @@ def main() -> None:
         rows.append({
             "what": label, "records_per_second": round(rate), "gb_per_second": round(rate * size / 1e9, 3),
             "lowest": round(min(rates[label])), "highest": round(max(rates[label])), "peer": peer,
+            "cpu_us_per_record": round(statistics.median(processor[label]), 2),
             "times_the_peer": round(statistics.median(ratios), 2) if ratios else None,
             "of_write": round(statistics.median(of_write), 2),
         })  # fmt: skip
