@@ -20,6 +20,7 @@ from dali_run.ops.device import Lane
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, Options
 from dali_run.pipelines.feed import JobFeed, Sources
+from dali_run.pipelines.job import REJECTS, run_job
 from dali_run.pipelines.place import Target, resolve_target
 from tests.ops.fake_cupy import faked
 
@@ -178,3 +179,34 @@ def test_a_batch_is_two_uploads_and_seven_launches(pictures: Path) -> None:  # n
                     lane.synchronize()
             counted.append((fake.uploads - uploads, [name for name, _ in fake.launched[launches:]]))
     assert counted == [(2, list(jpeg_gpu.KERNELS[:5] + jpeg_gpu.KERNELS[6:]))] * 3
+
+
+SPEC = """
+version: 1
+name: job
+pipeline: {batch_size: 8, num_threads: 2, device: "gpu:all", seed: 3}
+graph:
+  - {op: readers.file, file_root: IN, random_shuffle: true, out: [x, label]}
+  - {op: decoders.image_random_crop, in: x, out: x}
+  - {op: resize, in: x, size: [24, 24], out: x}
+outputs: {x: x, label: label}
+write: {writer: tfrecord, path: OUT, shard: {samples: 10}, fields: {x: {encode: raw}, label: {}}}
+on_error: {policy: skip, max_errors: 50%}
+"""
+
+
+def test_a_job_on_all_gpus_writes_what_one_writes(pictures: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Shards, index and rejects; the report names all of the work."""
+    written = []
+    for devices in (1, 3):
+        out = tmp_path / str(devices)
+        spec = tmp_path / f"{devices}.yaml"
+        spec.write_text(SPEC.replace("IN", str(pictures)).replace("OUT", str(out)))
+        with faked(devices, memory=True) as fake:
+            result = run_job(spec, {})
+        assert result.exit_code == REJECTS
+        assert {device for name, device in fake.launched if name == "jpeg_entropy"} == set(range(devices))
+        kept = [p for p in sorted(out.iterdir()) if p.suffix in (".tfrecord", ".idx") or p.name == "rejects.jsonl"]
+        assert len(kept) > 3
+        written.append({p.name: p.read_bytes() for p in kept})
+    assert written[0] == written[1]
