@@ -134,7 +134,7 @@ class Batch:
         """Bytes of the samples (gaps not counted)."""
         n, ndim = self.shapes.shape
         if n == 1:  # a batch of one costs as much as its overhead
-            return math.prod(self.shapes[0].tolist()) * self.dtype.itemsize
+            return int(math.prod(self.shapes[0].tolist()) * self.dtype.itemsize)
         count = len(self.shapes) if ndim == 0 else np.add.reduce(self.shapes if ndim == 1 else self.sizes, axis=None)
         nbytes: int = int(count) * self.data.dtype.itemsize
         return nbytes
