@@ -47,6 +47,9 @@ _ZERO, _ONE, _THREE, _SEVEN, _EIGHT = U(0), U(1), U(3), U(7), U(8)
 _FULL, _LOW6, _BYTE = U(56), U(63), U(255)
 _BLOCK_END, _END_OF_BLOCK, _SPARE = U(64), U(128), U(64)
 
+MOST_PLANES = 1 << 25
+"""Bytes of what is wanted of one image, between the scan and its pixels; libjpeg-turbo holds a few rows of it only."""
+
 MCU_BYTES = 10 * 64 * 4 + 16
 """Ten blocks of at most 64 symbols of at most 31 bits, and what is fetched ahead."""
 
@@ -279,7 +282,10 @@ def _decode(
     limit, delta, symbols = np.zeros((4, 17), np.int64), np.zeros((4, 17), np.int64), np.zeros((4, 256), np.uint8)
     if not _tables(data, row, parts, codes, entries, limit, delta, symbols, factors):
         return OTHER
-    planes = np.empty(_planes(row, window, channels, h_max, v_max, parts) + PIXELS, np.uint8)
+    held = _planes(row, window, channels, h_max, v_max, parts)
+    if held > MOST_PLANES:
+        return OTHER
+    planes = np.empty(held + PIXELS, np.uint8)
     blocks = np.zeros(in_mcu, _BLOCK)
     b = 0
     for c in range(len(parts)):

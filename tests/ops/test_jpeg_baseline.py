@@ -129,6 +129,15 @@ def test_windows_outside_of_the_picture_are_not_decoded() -> None:
         assert status[0] == KERNELS.OTHER
 
 
+def test_what_would_take_much_memory_is_left() -> None:
+    file = simplejpeg.encode_jpeg(np.full((3400, 3400, 3), 90, np.uint8), colorsubsampling="444")
+    assert decode([file])[1][0] == KERNELS.OTHER
+    window = np.array([[3000, 3000, 3010, 3010]])
+    (made,), status = decode([file], windows=window)
+    assert status[0] == KERNELS.DONE
+    assert np.abs(made[3000:3010, 3000:3010].astype(int) - 90).max() <= 1
+
+
 def test_files_for_other_decoders_are_left() -> None:
     cmyk = io.BytesIO()
     picture(40, 40).convert("CMYK").save(cmyk, "JPEG")
