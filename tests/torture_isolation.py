@@ -207,13 +207,14 @@ def ended_jobs(work: Path, times: int) -> Iterator[Row]:
         (work / "data" / "class0" / f"bad-{k}.png").write_bytes(faulty_decoder.faulty(data, "sleep"))
     spec = make_spec(work, work / "data", timeout=1000)
     program = (
-        "import sys, types; from tests import faulty_decoder; "
+        "import signal, sys, types; from tests import faulty_decoder; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # which shells turn off for what they run behind
         "faulty_decoder.install(types.SimpleNamespace(setattr=setattr)); "
         f"sys.argv = ['dali-run', 'run', {str(spec)!r}, '--quiet', '--fresh', '--set', 'write.path={work}/out']; "
         "from dali_run.cli.main import main; sys.exit(main())"
     )
     for kind in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-        bad = []
+        bad: list[str] = []
         for k in range(times):
             with subprocess.Popen(
                 [sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
