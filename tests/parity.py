@@ -244,6 +244,11 @@ Where dali-run is different on purpose:
 - GRAY of colours next to a tie may be one level off (0.1 % of random colours).
 - resize with INTERP_NN and a region in fractions of pixels: where the middle of an output falls on the border of two
   pixels, DALI's sums of float32 steps may take the other one (14 of 2,667 axes; none without a region).
+- resize with INTERP_NN along one axis, another filter along the other and a region: DALI's CPU backend counts the
+  region's corner twice, so that it shows another part of the image, and reads beyond rows; here it is the region.
+- resize_crop_mirror: the ends of the window's region may differ from DALI's by the last bit of a float32. INTERP_NN then
+  takes the neighbour at ties (137 of 5,000 axes, a row or column or two of each), and enlarging with INTERP_GAUSSIAN has
+  one pixel more or less under the filter at its rim: up to 5 levels, in single rows or columns (3 of about 65 cases).
 """
 
 
