@@ -246,9 +246,10 @@ Where dali-run is different on purpose:
   pixels, DALI's sums of float32 steps may take the other one (14 of 2,667 axes; none without a region).
 - resize with INTERP_NN along one axis, another filter along the other and a region: DALI's CPU backend counts the
   region's corner twice, so that it shows another part of the image, and reads beyond rows; here it is the region.
-- resize_crop_mirror: the ends of the window's region may differ from DALI's by the last bit of a float32. INTERP_NN then
-  takes the neighbour at ties (137 of 5,000 axes, a row or column or two of each), and enlarging with INTERP_GAUSSIAN has
-  one pixel more or less under the filter at its rim: up to 5 levels, in single rows or columns (3 of about 65 cases).
+- resize_crop_mirror: the ends of the window's region may differ from DALI's by the last bit of a float32. INTERP_NN
+  then takes the neighbour at ties (137 of 5,000 axes, a row or column or two of each), and enlarging with
+  INTERP_GAUSSIAN has one pixel more or less under the filter's rim: up to 5 levels in single rows or columns (3 of
+  about 65 cases).
 """
 
 
