@@ -231,7 +231,7 @@ numbers and windows exactly; each within the bound that it states) passed.
 
 {table}
 
-Where dali-run is different on purpose:
+Where dali-run is different, on purpose but for the last three:
 
 - crop and slice to an integer `dtype` round halves away from zero and saturate, as cast does; DALI cuts fractions off.
 - Fill values round and saturate; DALI cuts fractions off, and -2 becomes 254 in uint8.
