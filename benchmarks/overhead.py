@@ -127,7 +127,9 @@ def measure(
             for side in sides.values():
                 side.ask({"graph": graph, "batch": batch})
                 side.ask(50)
-            length = max(3, 20 // batch)  # a few milliseconds: short enough to pass between other programs' turns
+            # At batch 1, a few milliseconds: short enough to pass between other programs' turns. Larger batches are
+            # prefetched: a block must be many times what is ready when it begins.
+            length = 20 if batch == 1 else 40
             for _ in range(blocks):
                 for name, side in sides.items():
                     times[name].append(side.ask(length))

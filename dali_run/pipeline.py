@@ -6,6 +6,15 @@ from .pipelines.autograph import do_not_convert
 from .pipelines.data_node import DataNode
 from .pipelines.debug import DataNodeDebug
 from .pipelines.factory import experimental, pipeline_def
-from .pipelines.pipeline import Pipeline
+from .pipelines.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
 
-__all__ = ["DataNode", "DataNodeDebug", "Pipeline", "do_not_convert", "experimental", "pipeline_def"]
+__all__ = [
+    "DataNode",
+    "DataNodeDebug",
+    "OperatorConcurrency",
+    "Pipeline",
+    "StreamPolicy",
+    "do_not_convert",
+    "experimental",
+    "pipeline_def",
+]

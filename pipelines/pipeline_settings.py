@@ -128,6 +128,8 @@ class Settings:
         self._isolation: Mode = cast(Mode, isolation)
         self._decode_timeout = decode_timeout
         self._parity: Library = cast(Library, parity)
+        self._stream_policy = stream_policy
+        self._concurrency = concurrency
         _say_ignored(bytes_per_sample, max_streams, default_cuda_stream_priority, stream_policy, concurrency,
                      set_affinity)  # fmt: skip
         self._prepare()
@@ -206,6 +208,16 @@ class Settings:
     def default_cuda_stream_priority(self) -> int:
         """DALI's old setting: always 0."""
         return 0
+
+    @property
+    def stream_policy(self) -> Any:
+        """As it was given; there is one stream for each batch in flight."""
+        return self._stream_policy
+
+    @property
+    def concurrency(self) -> Any:
+        """As it was given; operators of several batches run at the same time."""
+        return self._concurrency
 
     @property
     def enable_memory_stats(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,17 @@ class Tensor:
         """Extents."""
         return [int(d) for d in self.array.shape]
 
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return int(self.array.ndim)
+
     def layout(self) -> str:
         """Layout, for example ``HWC``."""
         return self._layout
+
+    def get_property(self, key: str) -> str:
+        """``layout`` or ``source_info``. Raises KeyError for others."""
+        return {"layout": self._layout, "source_info": self._source_info}[key]
 
     def source_info(self) -> str:
         """Where the sample came from."""
@@ -103,6 +111,10 @@ class TensorList:
         """Element type of all samples."""
         return from_numpy(self.batch.dtype)
 
+    def ndim(self) -> int:
+        """Dimensions of every sample."""
+        return self.batch.ndim
+
     def layout(self) -> str:
         """Layout of the samples."""
         return self.batch.layout
@@ -119,6 +131,10 @@ class TensorList:
         """The batch as one tensor with the samples along a new first dimension. Raises ValueError if it is ragged."""
         return Tensor(self.batch.dense(), f"N{self.batch.layout}" if self.batch.layout else "")
 
+    def as_reshaped_tensor(self, shape: Sequence[int]) -> Tensor:
+        """The batch as one tensor of ``shape``, a view. Raises ValueError if it is ragged, or of other size."""
+        return Tensor(self.batch.dense().reshape(tuple(shape)))
+
     def as_array(self) -> npt.NDArray[Any]:
         """The batch as one NumPy array (host batches). Raises ValueError if it is ragged."""
         if not self.batch.on_host:
@@ -131,6 +147,10 @@ class TensorList:
         if self.batch.on_host:
             return self
         return TensorList(self.batch.replace(data=self.batch.data.get()))
+
+    def data_ptr(self) -> int:
+        """Address of the first sample."""
+        return self.data_at(0)
 
     def data_at(self, i: int) -> int:
         """Address of sample ``i``."""

@@ -204,3 +204,39 @@ def test_tfrecord_features(tmp_path: Path) -> None:
     assert tfrec.VarLenFeature([2], tfrec.int64, 0) == {"dtype": "int64", "shape": [2], "var_len": True}
     with pytest.raises(TypeError):
         tfrec.VarLenFeature([2])
+
+
+def test_settings_without_effect_are_kept_and_said_once() -> None:
+    from dali_run.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
+    from dali_run.pipelines import pipeline_settings
+
+    given = {
+        "stream_policy": StreamPolicy.SINGLE, "concurrency": OperatorConcurrency.FULL, "bytes_per_sample": 100,
+        "max_streams": 3, "default_cuda_stream_priority": 1, "set_affinity": True,
+    }  # fmt: skip
+    for name, value in given.items():
+        pipeline_settings._said.discard(name)
+        with pytest.warns(UserWarning, match=f"{name}.* has no effect"):
+            pipe = Pipeline(batch_size=1, **{name: value})
+        Pipeline(batch_size=1, **{name: value})  # said once: a second warning would be an error
+        if name in ("stream_policy", "concurrency", "set_affinity"):
+            assert getattr(pipe, name) is value
+    assert (pipe.max_streams, pipe.default_cuda_stream_priority) == (-1, 0)
+    assert Pipeline(batch_size=1).stream_policy is None
+
+
+def test_members_of_results() -> None:
+    @dali_run.pipeline_def(batch_size=2, num_threads=1)
+    def pipe():
+        return dali_run.fn.external_source(lambda: np.arange(12).reshape(2, 2, 3), layout="HW")
+
+    (out,) = pipe().run()
+    assert out.ndim() == 2
+    assert out.as_reshaped_tensor([4, 3]).shape() == [4, 3]
+    assert out.as_reshaped_tensor([4, 3]).data_ptr() == out.data_ptr() == out.as_array().ctypes.data
+    assert (out[0].ndim(), out.as_tensor().ndim()) == (2, 3)
+    assert out[1].get_property("layout") == "HW"
+    with pytest.raises(KeyError):
+        out[1].get_property("other")
+    with pytest.raises(ValueError):
+        out.as_reshaped_tensor([5, 3])
