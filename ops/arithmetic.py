@@ -184,6 +184,10 @@ def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
 def _flat(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
     """All samples as one row of elements, calculated in blocks. Values of one a sample are repeated where samples are
     small; blocks do not cross samples where they are large."""
+    if len(out.data) <= _BLOCK and all(given.full):
+        count = len(out.data)
+        out.data[:] = evaluate(what, {n: _elements(b, count) for n, b in zip(names, batches, strict=True)})
+        return
     sizes = out.sizes
     large = not all(given.full) and bool(sizes.sum() >= len(sizes) * (_BLOCK >> 3))
     rows: list[Array] = []
