@@ -40,6 +40,8 @@ PATIENCE = 10
 
 _KEPT = 32 << 20
 """Bytes that a worker's memory file may keep between images."""
+_ENOUGH = 100_000
+"""Images after which a worker makes room for a fresh one: decoders lose some 20 bytes for a damaged file."""
 _ANSWER = 1 << 16
 _PROGRAM = f"""
 import json, sys
@@ -130,8 +132,8 @@ class Isolation:
                         raise SampleError(*answer["error"])
                     return take(worker, answer)
                 finally:
-                    worker.rest()
-                    self._idle.append(worker)
+                    if worker.rest():
+                        self._idle.append(worker)
             worker.close()
             if self._closed:
                 break
@@ -237,6 +239,7 @@ class _Worker:
 
     def __init__(self, channel: socket.socket, file: int) -> None:
         self._channel, self._file = channel, file
+        self._images = 0
 
     def ask(self, data: memoryview, request: bytes) -> Mapping[str, Any]:
         """The answer to ``request``: ``shape`` and ``dtype`` of the pixels that `read` gives, ``error``, or ``died``
@@ -262,10 +265,15 @@ class _Worker:
                 raise SampleError("decoder_crashed", "the decoder's process gave fewer pixels than it promised")
             at += n
 
-    def rest(self) -> None:
-        """Give back memory that few images need."""
+    def rest(self) -> bool:
+        """Give back memory that few images need. False where it has done enough and ended."""
+        self._images += 1
+        if self._images >= _ENOUGH:
+            self.close()
+            return False
         if os.fstat(self._file).st_size > _KEPT:
             os.ftruncate(self._file, 0)
+        return True
 
     def close(self) -> None:
         """Let it end."""

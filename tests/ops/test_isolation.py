@@ -211,6 +211,22 @@ def test_idle_workers_and_the_keeper_may_be_killed(obedient: Isolation) -> None:
     assert obedient.pids != [keeper]
 
 
+def test_workers_are_renewed_before_what_decoders_lose_adds_up(
+    obedient: Isolation, reasons: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation_module, "_ENOUGH", 3)
+    data, seen = picture(), []
+    for k in range(4):
+        np.testing.assert_array_equal(decode(obedient, data), np.asarray(Image.open(io.BytesIO(data))))
+        if k == 2:
+            wait_for(lambda: not descendants(obedient.pids[0]))
+        seen.append(descendants(obedient.pids[0]))
+    assert len(seen[0]) == len(seen[3]) == 1
+    assert seen[1] == seen[0]
+    assert seen[3] != seen[0]
+    assert not reasons, "nothing was wrong with it"
+
+
 def test_closing_does_not_wait_for_a_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     faulty_decoder.install(monkeypatch)
     isolation = Isolation(timeout=1000)
