@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import struct
 import subprocess
@@ -185,7 +186,10 @@ def make_lmdb(path: Path, picture: bytes) -> int:
 
 @pytest.mark.parametrize("source", ["tar", "lmdb"])
 @pytest.mark.parametrize("to", ["files", "webdataset", "lmdb"])
-def test_keys_stay_inside(tmp_path: Path, picture: bytes, source: str, to: str) -> None:
+def test_keys_stay_inside(
+    tmp_path: Path, picture: bytes, source: str, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
     place = tmp_path / "deep" / "inside"
     place.mkdir(parents=True)
     path = place / f"in.{source}"
