@@ -21,6 +21,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     kind: str = request.param
     if kind == "null":
         monkeypatch.setattr(Pipeline, "_target", lambda self: Target("null", auto_mixed=False))
+    else:  # a pipeline falls back to the CPU, which would be compared with itself
+        assert gpu_count(), "the GPU tests were demanded, and there is no GPU"
     return kind
 
 
