@@ -96,7 +96,7 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
     from . import jpeg_header
 
     encoded = batch.shapes[:, 0].astype(np.int64)
-    jpeg = jpeg_header.read_headers(batch.data, batch.offsets, encoded)
+    jpeg = jpeg_header.rows_of(batch)
     pixels = jpeg["width"].astype(np.int64) * jpeg["height"]
     channels = np.where(jpeg["components"] == 1, 1, 3).astype(np.int64)
     planes = pixels * np.minimum(jpeg["components"], 4)
