@@ -88,16 +88,17 @@ def faults(work: Path, step: int) -> Iterator[Row]:
 
 
 FULL = """
-import sys
+import shutil, sys
 from pathlib import Path
 from dali_run.ops.errors import JobError
-from tests.writers.helpers import JOBS, digest, Job
+from tests.writers.helpers import JOBS, digest, walk
 from dataclasses import replace
-name, small, roomy = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+name, small, roomy, share = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
 job = replace(JOBS[name], total=600)
 job.run(roomy)
+needed = sum(path.stat().st_size for path in walk(roomy))
 filler = small / "filler"
-filler.write_bytes(bytes(int(sys.argv[4])))
+filler.write_bytes(bytes(shutil.disk_usage(small).free - int(share * needed)))
 try:
     job.run(small / "out")
 except JobError as e:
@@ -113,7 +114,7 @@ assert digest(small / "out") == digest(roomy), "the resumed output differs"
 def full_disk(
     work: Path, times: int, names: tuple[str, ...] = ("tfrecord", "lmdb", "webdataset", "files")
 ) -> Iterator[Row]:  # fmt: skip
-    """A file system that is really full, in a mount namespace of its own."""
+    """A file system that is really full, in a mount namespace of its own: with room for a part of the output."""
     probe = ["unshare", "--user", "--map-root-user", "--mount", "true"]
     if shutil.which("unshare") is None or subprocess.run(probe, check=False, capture_output=True).returncode:
         yield Row("a really full file system (skipped: needs unshare)", 0, [])
@@ -123,10 +124,9 @@ def full_disk(
         for k in range(times):
             place = work / f"full-{name}-{k}"
             (place / "small").mkdir(parents=True)
-            fill = 16_000_000 - 200_000 * (k + 1)
             script = (
                 f"mount -t tmpfs -o size=16m none {place}/small && "
-                f"{sys.executable} -c '{FULL}' {name} {place}/small {place}/roomy {fill}"
+                f"{sys.executable} -c '{FULL}' {name} {place}/small {place}/roomy {(k + 1) / (times + 1)}"
             )
             done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script], cwd=ROOT,
                                   capture_output=True, text=True, check=False)  # fmt: skip
@@ -134,7 +134,7 @@ def full_disk(
             if done.returncode:
                 bad.append(done.stderr[-500:])
             shutil.rmtree(place, ignore_errors=True)
-    yield Row("a really full file system (16 MB), then room again", tried, bad)
+    yield Row("a really full file system (16 MB, room for a part of the output), then room again", tried, bad)
 
 
 def damage(work: Path, flips: int, cuts: int) -> Iterator[Row]:
