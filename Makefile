@@ -22,7 +22,7 @@ $(VENV)/.runtime: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint,media,formats$(if $(EXTRA),$(comma)$(EXTRA))]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint,formats$(if $(EXTRA),$(comma)$(EXTRA))]'
 	@touch $@ $(VENV)/.runtime
 
 .PHONY: setup

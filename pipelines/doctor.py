@@ -77,9 +77,9 @@ def version_of(package: str) -> str:
 
 _CORE = ("numpy", "numba", "pillow", "simplejpeg", "pyyaml", "lmdb", "typer", "rich")
 _OPTIONAL = {
-    "soundfile": ("audio (WAV, FLAC, OGG)", "media"),
-    "av": ("video and compressed audio", "media"),
     "imagecodecs": ("colour of 16 bits a channel in PNG, TIFF and JPEG 2000", "formats"),
+    "pyarrow": ("the Parquet writer", "parquet"),
+    "fsspec": ("data behind URLs, with s3fs, gcsfs or adlfs for the store", "remote"),
 }
 
 

@@ -223,7 +223,6 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
     names = [node.op.name for node in prepared.built.graph.nodes]  # before nodes are joined
     libraries = ["simplejpeg", "pillow"]
     libraries += ["imagecodecs"] * any(n.startswith("decoders.image") for n in names)
-    libraries += ["soundfile", "av"] * any("audio" in n or "video" in n for n in names)
     return {
         "graph": graph_digest(prepared.built.graph),
         "seed": settings.seed,

@@ -102,12 +102,12 @@ def test_an_old_nvjpeg_is_warned_of(
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "version_of", lambda package: "" if package in ("numba", "av") else "1.0")
+    monkeypatch.setattr(doctor, "version_of", lambda package: "" if package in ("numba", "imagecodecs") else "1.0")
     packages = findings("packages")
     assert packages["numba"]["status"] == "warning"
-    assert packages["av"]["status"] == "missing"
+    assert packages["imagecodecs"]["status"] == "missing"
     assert packages["numpy"]["status"] == "ok"
-    assert "pip install 'dali-run[media]'" in doctor.examine()["remedies"]
+    assert "pip install 'dali-run[formats]'" in doctor.examine()["remedies"]
 
 
 def test_a_broken_machine_is_still_examined(monkeypatch: pytest.MonkeyPatch) -> None:
