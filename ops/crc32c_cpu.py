@@ -203,15 +203,6 @@ def crc32c_each(buffer: Any, offsets: Any, sizes: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def masked_crc32c_each(buffer: Any, offsets: Any, sizes: Any) -> Any:
-    """uint32[N]: as `crc32c_each`, masked."""
-    out = np.empty(len(offsets), np.uint32)
-    for i in range(len(offsets)):
-        out[i] = masked_crc32c(buffer, offsets[i], offsets[i] + sizes[i])
-    return out
-
-
-@numba.njit(nogil=True, cache=True)
 def crc32c_extend(crc: Any, buffer: Any) -> Any:
     """CRC-32C of what ``crc`` was computed of (0: nothing), followed by ``buffer``."""
     return np.uint32(_update(np.uint32(crc) ^ _ONES, buffer, np.int64(0), np.int64(len(buffer))) ^ _ONES)

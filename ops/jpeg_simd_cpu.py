@@ -18,7 +18,6 @@ _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 LIMIT = 8192
 """Coefficients, and values between the passes, in [-LIMIT, LIMIT) neither wrap here nor in libjpeg-turbo's 16 bits."""
-_LIMIT_BITS = 14
 
 
 def _vector(kind: Any, n: int) -> Any:

@@ -244,7 +244,6 @@ class BaseIterator:
             raise ValueError(f"last_batch_policy must be a LastBatchPolicy, got {last_batch_policy!r}")
         self._auto_reset = auto_reset in (True, "yes")
         self._epochs = self._epochs_of(size, reader_name, last_batch_padded, last_batch_policy)
-        self._policy = last_batch_policy
         self._batch = 0
         """Batches given in this epoch."""
         self._at_end = False

@@ -187,7 +187,6 @@ class Running(Building):
         if found.has_source:
             raise RuntimeError(f"{found.name} has a source: it cannot be fed by feed_input")
         found.fed.append((data, layout))
-        found.feed_count += 1
 
     def input_feed_count(self, input_name: str) -> int:
         """How many batches the input needs before the first run."""

@@ -70,12 +70,6 @@ def spec_schema() -> Schema:
     }
 
 
-def operator_schema(name: str) -> Schema:
-    """The schema of one step of operator ``name``. Raises SpecError with the nearest names."""
-    load_operators()
-    return {"$schema": DIALECT, **_step(find(name)), "$defs": dict(_DEFS, step={"type": "object"})}
-
-
 def _choice(key: str, options: Mapping[str, tuple[list[str], str]], what: str) -> Schema:
     """An object whose ``key`` decides which definition holds for the rest of it."""
     named = [n for names, _ in options.values() for n in names]

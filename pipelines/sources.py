@@ -94,7 +94,6 @@ class Input:
     fed: deque[Any] = field(default_factory=deque)
     """Given by feed_input: (data, layout)."""
     last: Any = None
-    feed_count: int = 0
     workers: Any = None
     """The processes that ask the source, for parallel ones."""
     wants_info: bool = False

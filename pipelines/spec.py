@@ -88,7 +88,6 @@ class Settings:
     num_threads: int | Literal["auto"] = "auto"
     device: str = "auto"
     """``auto``, ``cpu``, ``gpu``, ``gpu:1``, ``gpu:0,2``, ``gpu:all``, or ``null``: as for a GPU, run without one."""
-    device_mark: Mark | None = None
     seed: int = 0
     prefetch_cpu: int = 2
     prefetch_gpu: int = 2
@@ -344,7 +343,6 @@ def _settings(section: _Section | None) -> Settings:
     default = Settings()
     if section is None:
         return default
-    mark = section.value.key_marks.get("device")
     threads = section.take("num_threads")
     num_threads: int | Literal["auto"] = "auto"
     if threads is not None and threads.data != "auto":
@@ -357,7 +355,6 @@ def _settings(section: _Section | None) -> Settings:
         batch_size=section.integer("batch_size", default.batch_size, 1, 1 << 20),
         num_threads=num_threads,
         device=_device(section),
-        device_mark=mark,
         seed=section.integer("seed", default.seed, 0, (1 << 63) - 1),
         prefetch_cpu=depth[0],
         prefetch_gpu=depth[1],

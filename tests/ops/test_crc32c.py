@@ -48,9 +48,7 @@ def test_masked_and_many() -> None:
     data = np.frombuffer(b"abcdefghij" * 50, np.uint8)
     offsets, sizes = np.array([0, 3, 490], np.int64), np.array([10, 0, 10], np.int64)
     plain = [bitwise(data[o : o + s].tobytes()) for o, s in zip(offsets, sizes, strict=True)]
-    masked = [((c >> 15 | c << 17) + 0xA282EAD8) & 0xFFFFFFFF for c in plain]
     assert crc32c_cpu.crc32c_each(data, offsets, sizes).tolist() == plain
-    assert crc32c_cpu.masked_crc32c_each(data, offsets, sizes).tolist() == masked
     # the length 24 of a record, as TensorFlow writes it
     length = np.frombuffer((24).to_bytes(8, "little"), np.uint8)
     assert int(crc32c_cpu.masked_crc32c(length, 0, 8)) == masked_of(24)
