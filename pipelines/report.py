@@ -135,8 +135,14 @@ def _waits(engine: Engine, i: int) -> dict[str, float]:
     """How long step ``i`` waited for batches, and for room behind it."""
     name = _stage_id(engine, i)
     before, after = engine.boxes[name]
-    waited = before.waited_empty if before is not None else engine.stats.idled.get(name, 0.0)
-    return {"waiting_for_input_seconds": round(waited, 6), "blocked_on_output_seconds": round(after.waited_full, 6)}
+    waited, blocked = before.waited_empty if before is not None else 0.0, after.waited_full
+    if engine.plan.steps[i].kind == "chunk":
+        # A batch has its place in the queue before the workers are done with it. While they work the queue may be full
+        # and holds nobody up but the thread that reads; without work they wait for room, else for batches.
+        idle = engine.stats.idled.get(name, 0.0)
+        blocked = min(blocked, idle)
+        waited = idle - blocked
+    return {"waiting_for_input_seconds": round(waited, 6), "blocked_on_output_seconds": round(blocked, 6)}
 
 
 def _loads(

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dali_run.pipelines.report import Load, bottleneck
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dali_run.pipelines.channel import Channel
+from dali_run.pipelines.report import Load, _waits, bottleneck
 
 CPU = Load("cpu", 0.7, "The CPU workers hold the job back.", "More threads.")
 
@@ -25,3 +31,20 @@ def test_nothing_is_blamed_that_was_idle_for_most_of_the_time() -> None:
     long = bottleneck(loads(0.1, 0.45), 100)
     assert "holds the job back" not in long.sentence
     assert "wait for each other" in long.sentence
+
+
+@pytest.mark.parametrize(
+    ("full", "idle", "waited", "blocked"), [(5.0, 0.1, 0.0, 0.1), (5.0, 6.0, 1.0, 5.0), (0.0, 2.0, 2.0, 0.0)]
+)
+def test_workers_are_blocked_only_while_they_have_no_work(
+    full: float, idle: float, waited: float, blocked: float
+) -> None:
+    queue, step = Channel[int]("01:cpu", 4), SimpleNamespace(kind="chunk")
+    queue.waited_full = full
+    engine: Any = SimpleNamespace(
+        boxes={"01:cpu": (None, queue)},
+        stats=SimpleNamespace(idled={"01:cpu": idle}),
+        plan=SimpleNamespace(steps=[None, step]),
+        name_of=lambda _: "01:cpu",
+    )
+    assert _waits(engine, 1) == {"waiting_for_input_seconds": waited, "blocked_on_output_seconds": blocked}
