@@ -86,8 +86,12 @@ class Isolation:
             keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.close()
-        while self._idle:
-            self._idle.pop().close()
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     @property
     def pids(self) -> list[int]:
@@ -125,7 +129,11 @@ class Isolation:
         code = 0
         for fresh in (False, True):
             worker = self._worker(fresh)
-            answer = worker.ask(data, request)
+            try:
+                answer = worker.ask(data, request)
+            except BaseException:  # no memory for the bytes, say
+                worker.close()
+                raise
             if "died" not in answer:
                 try:
                     if "error" in answer:
@@ -134,6 +142,8 @@ class Isolation:
                 finally:
                     if worker.rest():
                         self._idle.append(worker)
+                        if self._closed:  # meanwhile
+                            self._end_idle()
             worker.close()
             if self._closed:
                 break
@@ -222,7 +232,7 @@ class _Keeper:
 
     def close(self) -> None:
         """End it and its workers."""
-        self._control.close()
+        _hang_up(self._control)
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
@@ -277,7 +287,7 @@ class _Worker:
 
     def close(self) -> None:
         """Let it end."""
-        self._channel.close()
+        _hang_up(self._channel)
         os.close(self._file)
 
 
@@ -285,6 +295,13 @@ def _write(file: int, data: memoryview) -> None:
     at = 0
     while at < len(data):
         at += os.pwrite(file, data[at:], at)
+
+
+def _hang_up(channel: socket.socket) -> None:
+    """The other side sees the end, whoever has inherited our end (processes that were forked from this one)."""
+    with contextlib.suppress(OSError):  # it is gone already
+        channel.shutdown(socket.SHUT_RDWR)
+    channel.close()
 
 
 def _receive(channel: socket.socket) -> bytes:

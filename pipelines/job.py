@@ -299,8 +299,12 @@ class JobRun:
         options = replace(options_of(prepared.spec, prepared.plan.target), whole_batches=whole)
         requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
         self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
-        self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, options.rng,
-                               lambda given: rehearse(config, given), self.engine.isolation)  # fmt: skip
+        try:
+            self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, options.rng,
+                                   lambda given: rehearse(config, given), self.engine.isolation)  # fmt: skip
+        except BaseException:  # Ctrl-C: decoders' processes may run already
+            self.engine.stop()
+            raise
         self.began = time.perf_counter()
 
     def run(self) -> JobResult:

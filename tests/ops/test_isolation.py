@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -248,6 +249,58 @@ def test_closing_does_not_wait_for_a_decoder(monkeypatch: pytest.MonkeyPatch) ->
     assert not any(map(alive, processes))
     with pytest.raises(JobError, match="stopped"):
         decode(isolation, picture())
+
+
+def test_ends_that_others_have_inherited_keep_nothing_alive() -> None:
+    """A process that was forked from this one holds copies of the sockets; here they stand for it."""
+    with Isolation() as isolation:
+        decode(isolation, picture())
+        worker, keeper = isolation._idle.pop(), isolation._keeper
+        assert keeper is not None
+        inherited = [os.dup(worker._channel.fileno()), os.dup(keeper._control.fileno())]
+        worker.close()
+        wait_for(lambda: not any(map(alive, descendants(keeper.process.pid))))
+    assert keeper.process.returncode == 0, "it had to be killed"
+    for end in inherited:
+        os.close(end)
+
+
+def memory_files() -> int:
+    """Of workers, open in this process."""
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found += "dali-run decoder" in os.readlink(link)
+    return found
+
+
+def test_a_worker_that_answers_while_all_is_closed_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = memory_files()
+    isolation = Isolation()
+    read = isolation_module._Worker.read
+
+    def read_late(self: Any, out: Any) -> None:
+        read(self, out)
+        isolation.close()
+
+    monkeypatch.setattr(isolation_module._Worker, "read", read_late)
+    assert decode(isolation, picture()).shape == (30, 40, 3)
+    assert memory_files() == before
+
+
+def test_a_worker_that_cannot_be_asked_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = memory_files()
+
+    def no_memory(file: int, data: memoryview) -> None:
+        raise MemoryError
+
+    with Isolation() as isolation:
+        with monkeypatch.context() as m:
+            m.setattr(isolation_module, "_write", no_memory)
+            with pytest.raises(MemoryError):
+                decode(isolation, picture())
+        assert memory_files() == before
+        assert decode(isolation, picture()).shape == (30, 40, 3)
 
 
 def test_none_is_none_and_nothing_starts_before_it_is_needed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from dali_run.ops.base import Operator
 from dali_run.ops.batch import Batch
 from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.ops.image_formats import probe
+from dali_run.ops.isolation import Isolation
+from dali_run.pipelines import job
 from dali_run.pipelines.job import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Progress, run_job
 from dali_run.writers.shards import Output
 from dali_run.writers.verify import verify
@@ -296,3 +300,24 @@ def test_a_failure_while_the_last_shard_is_published_ends_the_job_with_a_report(
     result = run(spec)
     assert (result.exit_code, result.message) == (FAILED, "No space left on device")
     assert result.report["samples"]["read"] == 37
+
+
+def test_an_interrupted_warm_up_leaves_no_process(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Isolation] = []
+
+    def interrupted(*args: Any) -> float:
+        isolation = args[-1]
+        png = memoryview(picture.getvalue())
+        isolation.decode(png, probe(png), True, 10**6)
+        found.append(isolation)
+        assert isolation.pids
+        raise KeyboardInterrupt
+
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(picture, "PNG")
+    with monkeypatch.context() as m:
+        m.setattr(job, "warm_up", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(spec)
+    assert found[0].pids == []
+    assert run(spec).exit_code == CLEAN
