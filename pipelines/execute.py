@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any, Protocol
@@ -360,7 +360,8 @@ class Engine:
         self._pool.shutdown(wait=True)
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join()
+                with suppress(RuntimeError):  # it could not be started
+                    thread.join()
         for lane in self.lanes:
             lane.synchronize()
         if self.plan.target.device == "gpu":

@@ -79,7 +79,8 @@ def _end(tasks: _Tasks, threads: Sequence[threading.Thread], *, forget: bool, wa
         tasks.put(None)
     for thread in threads:
         if wait and thread is not threading.current_thread():
-            thread.join()
+            with suppress(RuntimeError):  # it could not be started
+                thread.join()
 
 
 def _fulfil(future: Future[Any], fn: Callable[..., Any], args: Any, kwargs: Any) -> None:

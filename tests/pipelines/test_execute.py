@@ -279,6 +279,22 @@ def test_stopping_in_the_middle_ends_all_threads() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize(("device", "nth"), [("cpu", 1), ("cpu", 2), ("cpu", 3), ("null", 2), ("null", 4)])
+def test_a_thread_that_cannot_be_started_ends_the_run(device: str, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, start, number = threading.active_count(), threading.Thread.start, iter(range(1, 100))
+
+    def start_or_fail(self: threading.Thread) -> None:
+        if next(number) == nth:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with monkeypatch.context() as m:
+        m.setattr(threading.Thread, "start", start_or_fail)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            collect(compiled(device))
+    assert threading.active_count() == before
+
+
 def test_an_exception_in_the_schedule_reaches_the_caller() -> None:
     def broken() -> Iterator[Request]:
         yield Request(0, 4)
