@@ -80,13 +80,16 @@ def read_journal(path: Path) -> Contents | None:
             if data.find(b"\n", at) not in (-1, len(data) - 1):
                 raise JobError(f"{path}: line at byte {at} is damaged; restore it, or start anew with --fresh")
             break
-        at = end + 1
         if found is None:
             if entry.pop("format", None) != "dali-run-journal":
                 raise JobError(f"{path} is not a journal of dali-run; choose another path")
             version = entry.pop("version", None)
             if version != VERSION:
                 raise JobError(f"{path} has format version {version}, this dali-run writes {VERSION}; use --fresh")
+        elif not _follows(entry, found):
+            raise JobError(f"{path}: line at byte {at} is out of place; restore the file, or start anew with --fresh")
+        at = end + 1
+        if found is None:
             found = Contents(entry, stop=entry["range"][0])
         elif "done" in entry:
             found.done, found.stop = True, entry["stop"]
@@ -95,6 +98,16 @@ def read_journal(path: Path) -> Contents | None:
             found.stop = entry["positions"][1]
         found.size = at
     return found
+
+
+def _follows(entry: Mapping[str, Any], found: Contents) -> bool:
+    """``entry`` is a shard behind those before, or the last line; a whole line anywhere else was copied there."""
+    if found.done:
+        return False
+    if "done" in entry:
+        return isinstance(entry.get("stop"), int) and entry["stop"] >= found.stop
+    first, stop = entry.get("positions", (-1, -1))
+    return bool(found.stop <= first <= stop)
 
 
 class Journal:

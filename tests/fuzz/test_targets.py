@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
-from .targets import MOST_BYTES, TARGETS
+from dali_run.ops.errors import JobError
+from dali_run.writers.journal import read_journal
+
+from .targets import MOST_BYTES, TARGETS, journal
 
 MUTATIONS = 100
 
@@ -44,6 +48,24 @@ FOUND = [
     ("settings", b"ie: {zzz,!!! l, l< l<l,i, l, i,l, l,&l, i, &l, i,*l, i}"),
 ]
 """What fuzzing found, so that it stays found."""
+
+
+def test_a_journal_with_a_line_twice_is_refused(tmp_path: Path) -> None:
+    first, second, last = journal().splitlines(keepends=True)
+    assert read_journal(save(tmp_path, first + second + last)) is not None
+    for lines in (
+        first + first + second,
+        first + second + second + last,
+        first + last + second,
+        first + second + first,
+    ):
+        with pytest.raises(JobError, match="out of place"):
+            read_journal(save(tmp_path, lines + b"torn"))
+
+
+def save(folder: Path, data: bytes) -> Path:
+    (folder / "journal.jsonl").write_bytes(data)
+    return folder / "journal.jsonl"
 
 
 @pytest.mark.parametrize(("name", "data"), FOUND)
