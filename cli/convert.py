@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Annotated
 
 import typer
 
+from .interrupts import heeded
 from .output import INTERRUPTED, JOB_FAILED, Json, done, errors_as_json, print_json, say
-from .run import _interrupt
 
 NAME = "convert"
 
@@ -60,9 +59,8 @@ def command(
     if show:
         print_json(conversion(source, target, wanted))
         return
-    signal.signal(signal.SIGTERM, _interrupt)
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
-        result = convert(source, target, wanted, fresh=fresh, append=append, progress=progress)
+        result = convert(source, target, wanted, fresh=fresh, append=append, progress=heeded(progress))
     with done(result.exit_code):
         if json:
             kept = {"kept": result.report["kept"]} if "kept" in result.report else {}

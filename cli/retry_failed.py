@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .interrupts import heeded
 from .output import INTERRUPTED, JOB_FAILED, Json, done, errors_as_json, print_json, say
-from .run import _interrupt
 
 NAME = "retry-failed"
 
@@ -32,9 +31,8 @@ def command(
     from ..pipelines.retry import retry_failed
     from .progress import shown
 
-    signal.signal(signal.SIGTERM, _interrupt)
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
-        result = retry_failed(output, spec, progress=progress)
+        result = retry_failed(output, spec, progress=heeded(progress))
     with done(result.exit_code):
         if json:
             print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path)})

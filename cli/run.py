@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json as json_
 import os
-import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from .interrupts import heeded
 from .output import (
     INTERRUPTED,
     JOB_FAILED,
@@ -67,7 +67,6 @@ def command(
     from ..pipelines.job import run_job
     from .progress import shown
 
-    signal.signal(signal.SIGTERM, _interrupt)
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
         result = run_job(
             spec,
@@ -78,7 +77,7 @@ def command(
             fresh=fresh,
             append=append,
             trace=trace,
-            progress=progress,
+            progress=heeded(progress),
             note=(lambda _: None) if quiet else say,
         )
     if report is not None:
@@ -122,8 +121,3 @@ def _part(num_shards: str, shard_id: int | None, quiet: bool) -> tuple[int, int]
         raise typer.BadParameter(f"is missing: which of the {count} parts? (or --num-shards auto)",
                                  param_hint="--shard-id")  # fmt: skip
     return (shard_id or 0, count) if count > 1 else None
-
-
-def _interrupt(*_: Any) -> None:
-    """Schedulers ask by SIGTERM for what people ask by Ctrl-C."""
-    raise KeyboardInterrupt
