@@ -28,8 +28,7 @@ class Cat(Operator, name="cat"):
     def check(self) -> None:
         if self.axis_name is not None and self.axis != 0:
             raise SpecError("axis and axis_name exclude each other")
-        if self.axis_name is not None and len(self.axis_name) != 1:
-            raise SpecError(f"axis_name is one letter, got {self.axis_name!r}")
+        check_axis_name(self.axis_name)
 
     def infer(self, *specs: Spec) -> Spec:
         dtype = _common_dtype(specs)
@@ -96,8 +95,7 @@ class Stack(Operator, name="stack"):
     axis_name: Annotated[str | None, Arg("letter of the new axis in the layout")] = None
 
     def check(self) -> None:
-        if self.axis_name is not None and len(self.axis_name) != 1:
-            raise SpecError(f"axis_name is one letter, got {self.axis_name!r}")
+        check_axis_name(self.axis_name)
 
     def infer(self, *specs: Spec) -> Spec:
         dtype = _common_dtype(specs)
@@ -113,17 +111,12 @@ class Stack(Operator, name="stack"):
             if len(known) > 1 or any(len(s) != ndim for s in shapes):
                 raise SpecError(f"inputs differ in shape: {', '.join(map(str, specs))}; resize, crop or pad them first")
             merged.append(known.pop() if known else None)
-        return Spec((*merged[:at], len(specs), *merged[at:]), dtype, self._layout(layout, at, ndim))
+        return Spec((*merged[:at], len(specs), *merged[at:]), dtype, with_axis(layout, self.axis_name, at, ndim))
 
     def _axis(self, ndim: int) -> int:
         if not -max(ndim, 1) <= self.axis <= ndim:
             raise SpecError(f"axis {self.axis} is outside what inputs of {ndim} dimensions allow: {-ndim} to {ndim}")
         return self.axis % (ndim + 1)
-
-    def _layout(self, layout: str, at: int, ndim: int) -> str:
-        if self.axis_name is None or len(layout) != ndim:
-            return ""
-        return layout[:at] + self.axis_name + layout[at:]
 
     def cpu(self, ctx: Context, *parts: Batch) -> Batch:
         _check_types(parts)
@@ -133,7 +126,7 @@ class Stack(Operator, name="stack"):
         wrong = _differing(ctx, shapes, shapes)
         shape = np.insert(shapes[0], at, len(parts), axis=1)
         shape[wrong] = 0
-        layout = self._layout(next((p.layout for p in parts if p.layout), ""), at, ndim)
+        layout = with_axis(next((p.layout for p in parts if p.layout), ""), self.axis_name, at, ndim)
         out = Batch.allocate(ctx.empty, shape.astype(np.int32), parts[0].dtype, layout, parts[0].samples)
         stride = row_major(shape)
         inner = np.delete(stride, at, axis=1)
@@ -144,6 +137,19 @@ class Stack(Operator, name="stack"):
         return out
 
     gpu = cpu
+
+
+def check_axis_name(name: str | None) -> None:
+    """Raises SpecError where ``name`` is not one letter, or None."""
+    if name is not None and len(name) != 1:
+        raise SpecError(f"axis_name is one letter, got {name!r}")
+
+
+def with_axis(layout: str, name: str | None, at: int, ndim: int) -> str:
+    """``layout`` of ``ndim`` axes with the new axis ``name`` at ``at``; none where either is not known."""
+    if name is None or len(layout) != ndim:
+        return ""
+    return layout[:at] + name + layout[at:]
 
 
 def _common_dtype(specs: tuple[Spec, ...]) -> DALIDataType | None:

@@ -11,6 +11,7 @@ from .batch import Batch
 from .context import Context
 from .convert import saturate
 from .errors import SpecError
+from .join import check_axis_name, with_axis
 from .types import DALIDataType, to_numpy
 
 
@@ -33,20 +34,19 @@ class OneHot(Operator, name="one_hot"):
     dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
 
     def check(self) -> None:
-        if self.axis_name is not None and len(self.axis_name) != 1:
-            raise SpecError(f"axis_name is one letter, got {self.axis_name!r}")
+        check_axis_name(self.axis_name)
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
         if data.shape is None:
             return Spec(None, self.dtype, "")
         if self.axis is None and all(d == 1 for d in data.shape):
-            return Spec((self.num_classes,), self.dtype, self._layout("", 0, 0))
+            return Spec((self.num_classes,), self.dtype, with_axis("", self.axis_name, 0, 0))
         if self.axis is None and None in data.shape:
             return Spec(None, self.dtype, "")  # scalars or not: the batch decides
         at = self._axis(len(data.shape))
         shape = (*data.shape[:at], self.num_classes, *data.shape[at:])
-        return Spec(shape, self.dtype, self._layout(data.layout, at, len(data.shape)))
+        return Spec(shape, self.dtype, with_axis(data.layout, self.axis_name, at, len(data.shape)))
 
     def _axis(self, ndim: int) -> int:
         axis = -1 if self.axis is None else self.axis
@@ -54,17 +54,12 @@ class OneHot(Operator, name="one_hot"):
             raise SpecError(f"axis {axis} is outside the {ndim + 1} dimensions of the output")
         return axis % (ndim + 1)
 
-    def _layout(self, layout: str, at: int, ndim: int) -> str:
-        if self.axis_name is None or len(layout) != ndim:
-            return ""
-        return layout[:at] + self.axis_name + layout[at:]
-
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         scalars = self.axis is None and bool((data.sizes == 1).all())
         shapes = data.shapes[:, :0] if scalars else data.shapes
         at = self._axis(shapes.shape[1])
         new = np.insert(shapes, at, self.num_classes, axis=1)
-        layout = self._layout("" if scalars else data.layout, at, shapes.shape[1])
+        layout = with_axis("" if scalars else data.layout, self.axis_name, at, shapes.shape[1])
         out = Batch.allocate(ctx.empty, new, to_numpy(self.dtype), layout, data.samples)
         values = saturate(np.array([self.off_value, self.on_value]), out.dtype)
         if self.num_classes == 0 or len(data) == 0:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.base import Operator
 from ..ops.errors import JobError, SpecError
 from ..ops.urls import is_url, plain_path
 from ..readers.base import Reader
@@ -32,6 +31,7 @@ from .growth import Growth, find_growth
 from .lineup import LineupFeed
 from .place import Target, resolve_target
 from .report import build_report
+from .serialize import digest
 from .spec import Settings, Spec
 from .stats import Stats
 from .warm_up import rehearse, warm_up
@@ -224,7 +224,7 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
     libraries = ["simplejpeg", "pillow"]
     libraries += ["imagecodecs"] * any(n.startswith("decoders.image") for n in names)
     return {
-        "graph": graph_digest(prepared.built.graph),
+        "graph": digest(prepared.built.graph, repr, _locations),
         "seed": settings.seed,
         "rng": settings.rng,
         "replace": prepared.spec.on_error.policy == "replace",
@@ -240,19 +240,9 @@ def depends_on_batches(spec: Spec) -> bool:
     return spec.pipeline.rng == "dali" or spec.on_error.policy == "replace"
 
 
-def graph_digest(graph: Graph) -> str:
-    """A digest of operators, arguments and connections; the same for YAML and Python."""
-    rows = []
-    for node in graph.nodes:
-        elsewhere = node.op.locations if isinstance(node.op, Reader) else ()  # inputs are compared themselves
-        fields = {
-            f.name: repr(getattr(node.op, f.name)) for f in dataclasses.fields(node.op) if f.name not in elsewhere
-        }
-        fields["per_sample"] = ",".join(sorted(node.op.per_sample))
-        rows.append([node.op.name, fields, [repr(e) for e in node.inputs],
-                     {k: repr(e) for k, e in sorted(node.args.items())}, node.seed])  # fmt: skip
-    rows.append(["outputs", {k: repr(e) for k, e in graph.outputs.items()}])
-    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+def _locations(op: Operator) -> Collection[str]:
+    """Arguments that say where inputs lie: the inputs are compared themselves."""
+    return op.locations if isinstance(op, Reader) else ()
 
 
 def _version(package: str) -> str:

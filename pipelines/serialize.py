@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..ops.base import Operator, find, parameters
@@ -117,21 +117,30 @@ def _edge(pair: Any, before: int) -> Edge:
     return Edge(int(node), int(output))
 
 
-def digest(graph: Graph) -> str:
-    """Identity of operators, arguments and connections. Functions count by their name."""
-    rows = []
-    for node in graph.nodes:
-        fields = {f.name: _identity(getattr(node.op, f.name)) for f in dataclasses.fields(node.op)}
-        fields["per_sample"] = ",".join(sorted(node.op.per_sample))
-        rows.append([node.op.name, fields, [repr(e) for e in node.inputs],
-                     {k: repr(e) for k, e in sorted(node.args.items())}, node.seed])  # fmt: skip
-    rows.append(["outputs", {k: repr(e) for k, e in graph.outputs.items()}])
-    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
-
-
-def _identity(value: Any) -> str:
+def _name_or_value(value: Any) -> str:
+    """Plain data as it is; functions and objects by their name, which is the same in another process."""
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__qualname__))
     if isinstance(value, (bool, int, float, str, tuple, list, dict, frozenset, enum.Enum, type(None))):
         return repr(value)
     return type(value).__qualname__
+
+
+def digest(
+    graph: Graph,
+    identity: Callable[[Any], str] = _name_or_value,
+    left_out: Callable[[Operator], Collection[str]] = lambda _: (),
+) -> str:
+    """A digest of operators, arguments and connections; the same for YAML and Python. ``identity`` is what an argument
+    counts as, ``left_out`` names those of an operator that do not count."""
+    rows = []
+    for node in graph.nodes:
+        without = left_out(node.op)
+        fields = {
+            f.name: identity(getattr(node.op, f.name)) for f in dataclasses.fields(node.op) if f.name not in without
+        }
+        fields["per_sample"] = ",".join(sorted(node.op.per_sample))
+        rows.append([node.op.name, fields, [repr(e) for e in node.inputs],
+                     {k: repr(e) for k, e in sorted(node.args.items())}, node.seed])  # fmt: skip
+    rows.append(["outputs", {k: repr(e) for k, e in graph.outputs.items()}])
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()

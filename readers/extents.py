@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import hashlib
 import mmap
 import os
 import stat
@@ -118,6 +119,13 @@ class Mapped:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def fingerprint(self, names: Sequence[str], *columns: npt.NDArray[np.int64]) -> str:
+        """What a source of these files is known by: names, sizes and times of the files, and the index of records."""
+        h = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
+        for column in (self.stored, self.mtimes, *columns):
+            h.update(np.ascontiguousarray(column).tobytes())
+        return h.hexdigest()
 
     def pieces(self, names: Sequence[str], records: I64, keys: str = "") -> Pieces:
         """The files under ``names``, as what a data set is made of."""

@@ -7,7 +7,6 @@ be written to while it is read.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -185,10 +184,7 @@ class _Records:
         return Origin(key, self.folders[file], record, value)
 
     def fingerprint(self) -> str:
-        h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
-        for column in (self._mapped.stored, self._mapped.mtimes, self._rows):
-            h.update(np.ascontiguousarray(column).tobytes())
-        return h.hexdigest()
+        return self._mapped.fingerprint(self._names, self._rows)
 
     def pieces(self) -> Pieces:
         return self._mapped.pieces(self._names, self._files.counts, "with folder" if len(self._names) > 1 else "plain")

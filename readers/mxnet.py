@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
@@ -63,10 +62,7 @@ class _Records:
         return Origin(f"{self._names[file]}/{record:08d}", self._mapped.paths[file], record, offset)
 
     def fingerprint(self) -> str:
-        h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
-        for column in (self._mapped.stored, self._mapped.mtimes, self._rows):
-            h.update(np.ascontiguousarray(column).tobytes())
-        return h.hexdigest()
+        return self._mapped.fingerprint(self._names, self._rows)
 
     def pieces(self) -> Pieces:
         return self._mapped.pieces(self._names, self._files.counts)

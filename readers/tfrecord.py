@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,10 +78,7 @@ class _Records:
         return [b"%b/%08d" % (names[f], r) for f, r in zip(files.tolist(), records, strict=True)]
 
     def fingerprint(self) -> str:
-        h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
-        for column in (self._mapped.stored, self._mapped.mtimes, self._offsets, self._sizes):
-            h.update(column.tobytes())
-        return h.hexdigest()
+        return self._mapped.fingerprint(self._names, self._offsets, self._sizes)
 
     def pieces(self) -> Pieces:
         return self._mapped.pieces(self._names, self._files.counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -128,10 +127,7 @@ class _Samples:
         return Origin(key, self._mapped.paths[file], record, header)
 
     def fingerprint(self) -> str:
-        h = hashlib.sha256("\0".join(self._names).encode("utf-8", "surrogateescape"))
-        for column in (self._mapped.stored, self._mapped.mtimes, self._offsets, self._sizes):
-            h.update(np.ascontiguousarray(column).tobytes())
-        return h.hexdigest()
+        return self._mapped.fingerprint(self._names, self._offsets, self._sizes)
 
     def pieces(self) -> Pieces:
         return self._mapped.pieces(self._names, self._files.counts, "plain" if self._unique else "with archive")

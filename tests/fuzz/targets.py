@@ -26,10 +26,10 @@ from typing import Any
 import lmdb
 import numpy as np
 
-from dali_run.ops.batch import Samples
-from dali_run.ops.context import Context
 from dali_run.ops.errors import DaliRunError
 from dali_run.readers.base import Reader
+
+from ..readers.reader_helpers import fetch
 
 MOST_RECORDS = 64
 MOST_BYTES = 1 << 14
@@ -71,18 +71,11 @@ def read_all(make: Callable[[], Reader]) -> None:
         return
     try:
         n = min(len(source), MOST_RECORDS)
-        index = np.arange(n)
-        samples = Samples(index.astype(np.int32), index, np.zeros(n, np.int64), index, source)
-        ctx = Context(op=reader, stage="cpu", samples=samples, source=source)
-        for batch in reader.cpu(ctx):
-            assert len(batch) == n
-            sizes = np.prod(batch.shapes, axis=1, dtype=np.int64)
-            assert (batch.shapes >= 0).all()
-            assert (batch.offsets >= 0).all()
-            assert (batch.offsets + sizes <= len(batch.data)).all()
+        batches, rejects = fetch(reader, source, np.arange(n))
+        assert all((b.shapes >= 0).all() for b in batches)
         for i in range(n):
             assert source.origin(i).key is not None
-        for reject in ctx.rejects:
+        for reject in rejects:
             assert reject.code
             assert len(reject.message) > 5
     finally:
