@@ -2,29 +2,44 @@
 
     python benchmarks/torch_loop.py FOLDER [--device gpu] [--batch 256] [--torch-path SITE_PACKAGES] [--json FILE]
 
-FOLDER holds JPEGs (FOLDER/<class>/<file>, or files alone); they are copied (--copies) into a scratch data set. The loop
-takes batches from DALIClassificationIterator; the bare pipeline is the same graph as YAML, measured as `dali-run bench`
-does, in a process of its own. The ratio is the median over the pairs; the script ends with 1 where it is below 0.95
-(--least). PyTorch is imported from --torch-path, if given.
+FOLDER holds JPEGs (FOLDER/<class>/<file>, or files alone); they are copied (--copies) into a scratch data set. Three
+processes stand ready and run in turns, a few seconds each:
+
+    bench     the spec's graph in the bare engine, as `dali-run bench` measures it
+    run       Pipeline.run() of the same graph, written in Python
+    PyTorch   epochs of DALIClassificationIterator over that pipeline; every batch is used on its device
+
+The ratio is the median over the rounds of PyTorch's rate to bench's; the script ends with 1 where it is below 0.95
+(--least), or where nothing could be measured. It ends within --budget seconds. PyTorch is imported from --torch-path,
+if given; the package itself from the repository.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dali_run import Pipeline, fn, pipeline_def, types
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
+SIDES = ("bench", "run", "PyTorch")
+_READY = 6
+"""Times the depth of queues: batches that may lie ready when a turn begins. They are taken before the clock starts,
+while the side before fills its own queues again."""
 
 
 def training(root: str, device: str, batch: int, threads: int, depth: int) -> Pipeline:
@@ -46,38 +61,104 @@ def training(root: str, device: str, batch: int, threads: int, depth: int) -> Pi
     return pipe()
 
 
-def run_loop(given: dict[str, Any]) -> dict[str, Any]:
-    """Samples a second that a PyTorch loop is given."""
+def bench_batches(settings: dict[str, Any]) -> Iterator[int]:
+    """The samples of each batch of the bare engine, endlessly; nothing is done with them."""
+    from dataclasses import replace
+
+    from dali_run.pipelines.bench_child import Measurement
+    from dali_run.pipelines.execute import Engine, Request
+    from dali_run.pipelines.feed import EndlessFeed, Sources
+    from dali_run.pipelines.job import options_of
+
+    with tempfile.TemporaryDirectory() as folder:
+        spec = Path(folder) / "spec.yaml"
+        spec.write_text(training(**settings).to_yaml())
+        overrides = {"pipeline.prefetch_queue_depth": str(settings["depth"])}
+        built, plan = Measurement(str(spec), overrides, 0, 0).compiled()
+    size = settings["batch"]
+    requests = (Request(k * size, size) for k in itertools.count())
+    options = replace(options_of(built.spec, plan.target), to_host=False)
+    with Sources(plan, size) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
+        yield from (len(iteration.samples) for iteration in engine)
+
+
+def run_batches(settings: dict[str, Any]) -> Iterator[int]:
+    """The samples of each batch of Pipeline.run()."""
+    pipe = training(**settings)
+    while True:
+        yield len(pipe.run()[0])
+
+
+def torch_batches(settings: dict[str, Any]) -> Iterator[int]:
+    """The samples of each batch of a PyTorch loop, epoch after epoch. Raises AssertionError for other tensors than
+    such a loop must get."""
     import torch
 
     from dali_run.plugin.pytorch import DALIClassificationIterator
 
-    seconds = given.pop("seconds")
-    pipe = training(**given)
-    batches = DALIClassificationIterator(pipe, auto_reset=True)
-    for _ in range(8):
-        next(batches)
-    samples, checksum = 0, 0.0
-    began = time.perf_counter()
-    while (taken := time.perf_counter() - began) < seconds:
-        data = next(batches)[0]
-        checksum += float(data["label"].view(-1)[0]) if not data["label"].is_cuda else 0.0
-        samples += len(data["data"])
-        given["views"] = [str(data["data"].dtype), list(data["data"].shape), str(data["data"].device)]
-    return {"samples_per_second": samples / taken, "torch": torch.__version__, "checksum": checksum, **given}
+    where = "cuda" if settings["device"] == "gpu" else "cpu"
+    batches = DALIClassificationIterator(training(**settings), reader_name="Reader", auto_reset=True)
+    total = torch.zeros((), dtype=torch.float32, device=where)
+    while True:
+        for data in batches:
+            images, labels = data[0]["data"], data[0]["label"]
+            assert images.device.type == where
+            assert images.dtype == torch.float16
+            assert images.shape == (settings["batch"], 3, 224, 224)
+            assert labels.shape == (settings["batch"], 1)
+            total += images[:, 0, 112, 112].sum()  # what a model would do: a kernel on this stream reads the batch
+            yield len(images)
+        assert bool(torch.isfinite(total))
 
 
-def apart(command: list[str], path: str | None = None) -> dict[str, Any]:
-    """What a process of its own prints last."""
-    env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), env.get("PYTHONPATH"), path]))
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, check=False)
-    if done.returncode:
-        sys.exit(done.stderr)
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if "error" in answer:
-        sys.exit(answer["error"])
-    return answer
+def serve(side: str, settings: dict[str, Any]) -> None:
+    """For every line with a number of seconds, print samples a second. The first line that is printed says what runs:
+    it comes when the first batch has."""
+    from dali_run.ops.device import gpu_count
+
+    if settings["device"] == "gpu" and not gpu_count():
+        sys.exit("there is no GPU that can be used; `dali-run doctor` says why")
+    makers = {"bench": bench_batches, "run": run_batches, "PyTorch": torch_batches}
+    batches = makers[side](settings)
+    next(batches)
+    torch = sys.modules.get("torch")
+    print(json.dumps({"torch": torch.__version__ if torch else None}), flush=True)
+    for line in sys.stdin:
+        for _ in range(_READY * settings["depth"]):
+            next(batches)
+        samples, began = 0, time.perf_counter()
+        while (taken := time.perf_counter() - began) < float(line):
+            samples += next(batches)
+        print(json.dumps(samples / taken), flush=True)
+    batches.close()  # type: ignore[attr-defined]
+
+
+class Side:
+    """A process that is asked in turns."""
+
+    def __init__(self, name: str, settings: dict[str, Any], path: str | None) -> None:
+        env = dict(os.environ)
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), path if name == "PyTorch" else None]))
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", name, json.dumps(settings)], text=True, env=env,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def answer(self) -> Any:
+        """The next line that it prints; what it complained of before it ended is on stderr."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.name}: ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def rate(self, seconds: float) -> float:
+        """Samples a second, now."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{seconds}\n")
+        self.process.stdin.flush()
+        return float(self.answer())
 
 
 def copies_of(folder: Path, scratch: Path, copies: int) -> None:
@@ -92,6 +173,37 @@ def copies_of(folder: Path, scratch: Path, copies: int) -> None:
             shutil.copyfile(file, target)
 
 
+def measure(given: argparse.Namespace, sides: list[Side], settings: dict[str, Any]) -> dict[str, Any]:
+    """Start the sides, one after the other (the first one fills the caches of compiled kernels), and ask them in turns
+    for as long as the budget lets."""
+    began = time.perf_counter()
+    facts: dict[str, Any] = {}
+    for name in SIDES:
+        sides.append(Side(name, settings, given.torch_path))
+        facts |= {k: v for k, v in sides[-1].answer().items() if v}
+        print(f"{name} is ready after {time.perf_counter() - began:.1f} s", flush=True)
+    for side in sides:
+        side.rate(0.5)  # caches, clocks
+    rates: dict[str, list[float]] = {name: [] for name in SIDES}
+    longest = 0.0
+    while len(rates["bench"]) < given.repeats:
+        started = time.perf_counter()
+        if rates["bench"] and started - began + longest > given.budget:
+            break
+        for side in sides:
+            rates[side.name].append(side.rate(given.seconds))
+        longest = max(longest, time.perf_counter() - started)
+        print("   ".join(f"{name} {found[-1]:9.0f}/s" for name, found in rates.items()), flush=True)
+    ratios = {name: [a / b for a, b in zip(rates[name], rates["bench"], strict=True)] for name in ("run", "PyTorch")}
+    return {
+        "ratio": statistics.median(ratios["PyTorch"]), "ratio_of_run": statistics.median(ratios["run"]),
+        "ratios": [round(r, 4) for r in ratios["PyTorch"]],
+        "samples_per_second": {name: round(statistics.median(found), 1) for name, found in rates.items()},
+        "rates": {name: [round(r, 1) for r in found] for name, found in rates.items()},
+        **facts, **{k: v for k, v in settings.items() if k != "root"}, "load_average": os.getloadavg()[0],
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
@@ -99,41 +211,41 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--depth", type=int, default=2, help="prefetch_queue_depth")
-    parser.add_argument("--copies", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--budget", type=float, default=80, help="seconds, all in all")
     parser.add_argument("--least", type=float, default=0.95)
     parser.add_argument("--torch-path")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--loop", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.loop:
-        print(json.dumps(run_loop(json.loads(given.loop))))
+    if given.serve:
+        serve(given.serve[0], json.loads(given.serve[1]))
         return
     if given.folder is None:
         parser.error("FOLDER is missing")
-    pairs = []
-    with tempfile.TemporaryDirectory() as scratch:
-        copies_of(given.folder, Path(scratch), given.copies)
-        settings = {"root": scratch, "device": given.device, "batch": given.batch, "threads": given.threads,
-                    "depth": given.depth}  # fmt: skip
-        spec = Path(scratch) / "spec.yaml"
-        spec.write_text(training(**settings).to_yaml())
-        bare = {"what": "measure", "spec": str(spec), "seconds": given.seconds, "warm_up": 8,
-                "overrides": {"pipeline.prefetch_queue_depth": str(given.depth)}}  # fmt: skip
-        for _ in range(given.repeats):
-            bench = apart(["-m", "dali_run.pipelines.bench_child", json.dumps(bare)])
-            loop = apart([__file__, "--loop", json.dumps({**settings, "seconds": given.seconds})], given.torch_path)
-            pairs.append((bench["samples_per_second"], loop["samples_per_second"]))
-            print(f"bench {pairs[-1][0]:10.0f}/s   PyTorch {pairs[-1][1]:10.0f}/s   {pairs[-1][1] / pairs[-1][0]:.3f}",
-                  flush=True)  # fmt: skip
-    ratio = statistics.median(loop / bench for bench, loop in pairs)
-    print(f"median ratio {ratio:.3f}")
+
+    def too_late(*_: object) -> None:
+        sys.exit(f"no result within {given.budget + 8:g} s")
+
+    signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(int(given.budget + 8))
+    sides: list[Side] = []
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            copies_of(given.folder, Path(scratch), given.copies)
+            settings = {"root": scratch, "device": given.device, "batch": given.batch, "threads": given.threads,
+                        "depth": given.depth}  # fmt: skip
+            facts = measure(given, sides, settings)
+    finally:
+        for side in sides:
+            side.process.kill()
+            side.process.wait()
+    print(f"median ratio to bench: PyTorch {facts['ratio']:.3f}, Pipeline.run() {facts['ratio_of_run']:.3f}")
     if given.json:
-        facts = {"pairs": pairs, "ratio": ratio, "torch": loop["torch"], "batch_of": loop["views"],
-                 "load_average": os.getloadavg()[0], **{k: v for k, v in settings.items() if k != "root"}}  # fmt: skip
         given.json.write_text(json.dumps(facts, indent=1) + "\n")
-    sys.exit(ratio < given.least)
+    sys.exit(facts["ratio"] < given.least)
 
 
 if __name__ == "__main__":
