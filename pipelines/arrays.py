@@ -45,6 +45,15 @@ def as_array(value: Any) -> Any:
     return array
 
 
+def lent(array: Any, guard: object) -> Any:
+    """A CuPy view of the CuPy ``array`` that keeps ``guard`` alive instead: when nothing refers to the view any more,
+    the guard goes, and may hold the memory back until kernels that read it are done."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(array.data.ptr, array.nbytes, guard, array.device.id)
+    return cupy.ndarray(array.shape, array.dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
 def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True) -> Batch:
     """A batch from one array (N, ...) or a list of arrays, one a sample.
 

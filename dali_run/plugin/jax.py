@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..pipelines.arrays import lent
 from ..pipelines.factory import pipeline_def
 from ..pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
 from ..pipelines.pipeline import Pipeline
@@ -23,6 +26,51 @@ __all__ = [
     "data_iterator",
     "peekable_data_iterator",
 ]
+
+_returned: deque[Any] = deque()
+"""GPU arrays that no JAX array views any more."""
+_waiting: list[tuple[Any, list[Any]]] = []
+"""Those that kernels in JAX's queue may still read, with a result that comes after them."""
+_sorting = threading.Lock()
+
+
+class _Guard:
+    """Owner of a GPU array that a JAX array views. JAX lets go of it when the program does, although kernels that read
+    it may still be queued, and must not be called from here: `_give_back` sees to the rest."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            _returned.append(self._array)
+
+
+def _give_back() -> None:
+    """Let the pool have the memory that JAX is done with: a device computes in order, so that what is queued now ends
+    after every kernel that read the arrays that were returned before."""
+    if not _returned and not _waiting:
+        return
+    with _sorting:
+        by_device: dict[int, list[Any]] = {}
+        while _returned:
+            array = _returned.popleft()
+            by_device.setdefault(array.device.id, []).append(array)
+        _waiting[:] = [w for w in _waiting if not w[0].is_ready()]
+        for index, arrays in by_device.items():
+            _waiting.append((_mark(_nothing(index)), arrays))
+
+
+@functools.cache
+def _nothing(index: int) -> Any:
+    """A number on GPU ``index`` of this process."""
+    device = next(d for d in jax.local_devices(backend="gpu") if d.local_hardware_id == index)
+    return jax.device_put(np.zeros((), np.int32), device)
+
+
+@jax.jit
+def _mark(x: Any) -> Any:
+    return x + 1
 
 
 class DALIGenericIterator(BaseIterator):
@@ -123,7 +171,10 @@ def _to_jax(outputs: TensorList) -> Any:
     dense = outputs.batch.dense()
     if isinstance(dense, np.ndarray) and not dense.flags.writeable:
         return jax.numpy.array(dense)
-    return jax.dlpack.from_dlpack(dense)
+    if isinstance(dense, np.ndarray) or dense.size == 0:
+        return jax.dlpack.from_dlpack(dense)
+    _give_back()
+    return jax.dlpack.from_dlpack(lent(dense, _Guard(dense)))
 
 
 def _stacked(arrays: list[Any], devices: Sequence[Any]) -> Any:

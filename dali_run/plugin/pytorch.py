@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..pipelines.arrays import lent
 from ..pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
 from ..pipelines.pipeline import Pipeline
 from ..pipelines.python_functions import python_function
@@ -48,14 +49,7 @@ class _Guard:
 
 
 def _from_gpu(array: Any) -> torch.Tensor:
-    import cupy
-
-    if array.size == 0:
-        return torch.from_dlpack(array)
-    owner = _Guard(array)
-    memory = cupy.cuda.UnownedMemory(array.data.ptr, array.nbytes, owner, array.device.id)
-    view = cupy.ndarray(array.shape, array.dtype, cupy.cuda.MemoryPointer(memory, 0))
-    return torch.from_dlpack(view)
+    return torch.from_dlpack(lent(array, _Guard(array)) if array.size else array)
 
 
 def _from_array(array: Any) -> torch.Tensor:

@@ -145,6 +145,7 @@ def test_cupy_sources_and_functions() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of PyTorch's own
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 def test_torch_tensors_outlive_their_batch(root: str) -> None:
     import torch
@@ -166,6 +167,30 @@ def test_torch_tensors_outlive_their_batch(root: str) -> None:
         del x
     for tensor, k in kept:
         np.testing.assert_allclose(tensor.cpu().numpy(), plain[k], atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of JAX's own
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+def test_jax_arrays_outlive_their_batch(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes most of the GPU
+    import jax
+
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU")
+    from dali_run.plugin.jax import DALIGenericIterator
+
+    many = jax.jit(lambda y: jax.lax.fori_loop(0, 2000, lambda _, z: z * 1.0, y) + 0.0)
+    plain = [np.stack(host(p.run())[0]) for p in [train(root, device_id=0)] for _ in range(30)]
+    it = DALIGenericIterator(train(root, device_id=0), ["x", "label", "mirror"])
+    kept = []
+    for _ in range(30):
+        x = next(it)["x"]
+        assert x.devices() == {jax.devices()[0]}
+        kept.append(many(x))  # still queued when the array goes
+        del x
+    for got, want in zip(kept, plain, strict=True):
+        np.testing.assert_allclose(np.asarray(got), want, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:.*has no effect")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -173,6 +175,40 @@ def test_jax_copies_what_it_must_not_keep(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(x), kept)
 
 
+@needs_jax
+def test_gpu_memory_goes_back_after_the_kernels_that_were_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dali_run.plugin import jax as plugin
+
+    class Queued:
+        """A result that is ready when the queue is done."""
+
+        done = False
+
+        def is_ready(self) -> bool:
+            return self.done
+
+    class Array:
+        """A GPU array."""
+
+        device = SimpleNamespace(id=1)
+
+    monkeypatch.setattr(plugin, "_nothing", lambda index: index)
+    marks: list[Queued] = []
+    monkeypatch.setattr(plugin, "_mark", lambda index: marks.append(Queued()) or marks[-1])
+    array = Array()
+    gone = weakref.ref(array)
+    guard = plugin._Guard(array)
+    del array, guard  # JAX lets go of its view
+    gc.collect()
+    plugin._give_back()
+    plugin._give_back()
+    assert len(marks) == 1
+    assert gone() is not None  # kernels that read it may be queued
+    marks[0].done = True
+    plugin._give_back()
+    assert gone() is None
+
+
 def numpy_of(out: TensorList) -> Any:
     return out.as_array()
 
@@ -213,8 +249,6 @@ def test_what_is_kept_stays_as_it_is(take: Any, make: Any, batch_size: int, pict
 
 
 def test_batches_are_given_back_when_nobody_keeps_them(pictures: str) -> None:
-    import weakref
-
     pipe = decoding(pictures, 12)
     (out, _) = pipe.run()
     gone = weakref.ref(out.batch.data)
