@@ -29,7 +29,8 @@ import numpy as np
 from dali_run.ops.batch import I64, Batch, Origin, Samples
 from dali_run.pipelines.machine import facts
 from dali_run.writers.base import FieldConfig
-from dali_run.writers.shards import Output, WriteConfig
+from dali_run.writers.config import WriteConfig
+from dali_run.writers.shards import Output
 
 SHARD = 5000
 

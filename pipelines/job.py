@@ -16,11 +16,12 @@ from ..ops.base import Operator
 from ..ops.errors import JobError, SpecError
 from ..ops.urls import is_url, plain_path
 from ..readers.base import Reader
+from ..writers.config import WriteConfig
 from ..writers.lock import Lock
 from ..writers.manifest import Side
 from ..writers.mirror import staging_folder, state_of
 from ..writers.rejects import Budget, RejectRow
-from ..writers.shards import Output, WriteConfig
+from ..writers.shards import Output
 from .build import BuiltSpec, load_spec
 from .compile import Plan, compile_graph
 from .cores import usable_cores
@@ -375,6 +376,7 @@ def options_of(spec: Spec, target: Target) -> Options:
         isolation=settings.isolation,
         decode_timeout=settings.decode_timeout,
         memory=settings.memory,
+        upload=settings.upload,
     )
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..ops.errors import JobError
+from ..writers.config import WriteConfig
 from ..writers.manifest import sides
 from ..writers.mirror import state_of
 from ..writers.rejects import Budget
 from ..writers.retries import Outstanding, check_same_job, next_retry
-from ..writers.shards import Output, WriteConfig
+from ..writers.shards import Output
 from .feed import Sources
 from .growth import lineup_of
 from .job import CLEAN, JobResult, JobRun, Progress, identity, prepare, write_config

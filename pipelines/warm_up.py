@@ -17,7 +17,7 @@ from ..ops.batch import Batch
 from ..ops.isolation import Isolation
 from ..readers.base import Reader
 from ..writers.base import Records, ShardFiles
-from ..writers.shards import WriteConfig
+from ..writers.config import WriteConfig
 from .compile import Plan
 from .execute import Feed, Request
 from .run_nodes import Env, Run, run_nodes

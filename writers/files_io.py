@@ -1,17 +1,20 @@
 """Every file operation of the writers, in one place: where tests inject kills and I/O errors.
 
-All errors are OSError with the path in ``filename``; `Output` turns them into JobError.
+All errors are OSError with the path in ``filename``; `job_errors` turns them into JobError.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from ..ops.errors import DaliRunError, JobError
 
 Bytes = bytes | npt.NDArray[np.uint8]
 Hook = Callable[[str, str], int | None]
@@ -158,3 +161,18 @@ def remove(path: Path) -> None:
     elif path.exists() or path.is_symlink():
         before("remove", path)
         path.unlink()
+
+
+@contextlib.contextmanager
+def job_errors() -> Iterator[None]:
+    """OSError as JobError: what failed, why, and that nothing is lost."""
+    try:
+        yield
+    except DaliRunError:
+        raise
+    except OSError as e:
+        code = errno.errorcode.get(e.errno or 0, "?")
+        raise JobError(
+            f"cannot write {e.filename or 'the output'}: {e.strerror or e} ({code}); put that right and run the same "
+            "command again: it continues after the last finished shard"
+        ) from e

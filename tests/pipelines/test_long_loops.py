@@ -23,7 +23,8 @@ from dali_run import fn, pipeline_def, types
 from dali_run.ops.batch import Batch, Samples
 from dali_run.pipelines.job import REJECTS, run_job
 from dali_run.writers.base import FieldConfig
-from dali_run.writers.shards import Output, WriteConfig
+from dali_run.writers.config import WriteConfig
+from dali_run.writers.shards import Output
 
 RECORDS = 48
 SIDE = 120

@@ -19,7 +19,7 @@ from dali_run.pipelines.place import Target
 from dali_run.pipelines.sample_data import make_sample_data
 from dali_run.pipelines.warm_up import rehearse, warm_up
 from dali_run.writers.base import FieldConfig, find_writer
-from dali_run.writers.shards import WriteConfig
+from dali_run.writers.config import WriteConfig
 
 called: list[tuple[str, int]] = []
 

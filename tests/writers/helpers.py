@@ -13,8 +13,9 @@ import numpy as np
 
 from dali_run.ops.batch import Batch, Origin, Samples
 from dali_run.writers.base import FieldConfig
+from dali_run.writers.config import WriteConfig
 from dali_run.writers.rejects import RejectRow
-from dali_run.writers.shards import Output, WriteConfig
+from dali_run.writers.shards import Output
 
 
 class Keys:

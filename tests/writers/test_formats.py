@@ -22,8 +22,9 @@ from dali_run.ops.batch import Batch, Origin
 from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.writers.base import FieldConfig, find_writer, make_writer, writers
+from dali_run.writers.config import WriteConfig
 from dali_run.writers.names import make_unique, safe_path, webdataset_key
-from dali_run.writers.shards import Output, WriteConfig
+from dali_run.writers.shards import Output
 from tests.writers.helpers import JOBS, Job, label, payload, samples_of, tensor, walk
 
 

@@ -12,8 +12,9 @@ from dali_run.ops.batch import Batch, Origin, Samples
 from dali_run.writers import tar_cpu
 from dali_run.writers.base import FieldConfig
 from dali_run.writers.columns import from_values
+from dali_run.writers.config import WriteConfig
 from dali_run.writers.names import COMMON, Taken, make_unique, webdataset_key
-from dali_run.writers.shards import Output, WriteConfig
+from dali_run.writers.shards import Output
 
 PIECES = ["a", "Z9", "_@+=~-", ".", "..", "/", "//", " ", "é", "\n", "x" * 119, "y" * 121, ".jpg", ".JPEG12345", "\x00"]
 

@@ -11,7 +11,8 @@ import pytest
 from dali_run.ops.batch import Batch
 from dali_run.ops.errors import SpecError
 from dali_run.writers.base import FieldConfig, make_writer
-from dali_run.writers.shards import Output, WriteConfig
+from dali_run.writers.config import WriteConfig
+from dali_run.writers.shards import Output
 from tests.writers.helpers import JOBS, ORIGINS, label, payload, samples_of, tensor
 from tests.writers.test_faults import inject
 

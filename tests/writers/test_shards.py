@@ -22,10 +22,11 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.writers import base
 from dali_run.writers.base import FieldConfig
+from dali_run.writers.config import WriteConfig
 from dali_run.writers.journal import differences, read_journal
 from dali_run.writers.merge import merge
 from dali_run.writers.rejects import Budget, ErrorBudget, RejectRow
-from dali_run.writers.shards import Output, WriteConfig
+from dali_run.writers.shards import Output
 from dali_run.writers.verify import verify
 from tests.writers.helpers import JOBS, Job, digest, samples_of
 from tests.writers.test_crash import ROOT, start_slow

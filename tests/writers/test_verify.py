@@ -83,7 +83,8 @@ def test_missing_foreign_and_unfinished(tmp_path: Path) -> None:
 def test_long_names_in_tar(tmp_path: Path) -> None:
     from dali_run.ops.batch import Batch, Origin
     from dali_run.writers.base import FieldConfig
-    from dali_run.writers.shards import Output, WriteConfig
+    from dali_run.writers.config import WriteConfig
+    from dali_run.writers.shards import Output
     from tests.writers.helpers import samples_of
 
     class Long:
