@@ -1,0 +1,196 @@
+"""Device steps: batches are launched on a free lane and handed on at once; another thread settles them, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from ..ops.batch import Samples
+from ..ops.device import Lane, free_memory, gpu_count, limit_pool
+from ..ops.errors import DeviceError, JobError
+from .admission import Options
+from .channel import Channel
+from .compile import Plan
+from .foresight import Foresight, runs
+from .graph import Edge
+from .host_steps import HostSteps
+from .iteration import Feed, Iteration, Request
+from .lanes import DeviceTimer, NullLane
+from .memory import Ledger
+from .on_device import OnDevice
+from .place import Target
+from .run_nodes import Env, Run, bytes_of, drop, finish_late
+from .schedule import Step
+from .stats import Stats
+
+
+class DeviceSteps(HostSteps):
+    """Launching and settling. The lanes of every device, and its account of memory."""
+
+    def __init__(
+        self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None
+    ) -> None:
+        super().__init__(plan, feed, schedule, options, stats)
+        self.lanes: list[Any] = []
+        self._free_lanes: list[Channel[Any]] = []
+        self._devices = len(plan.target.indices)
+        self._limited: list[int] = []
+        """Devices that are held to a budget."""
+
+    def _open_lanes(self) -> list[Channel[Any]]:
+        """Free lanes of each device, of one step's own: with common ones, a step could take all of them and wait for
+        the next, which waits for a lane."""
+        found: list[Channel[Any]] = []
+        for index in self.plan.target.indices:
+            lanes = [self.open_lane(self.plan.target, index) for _ in range(self.options.lanes)]
+            free: Channel[Any] = Channel("lanes", len(lanes))
+            for lane in lanes:
+                free.put(lane)
+            self.lanes += lanes
+            found.append(free)
+            if self.device is None or index not in self._limited:
+                self._limit(index)
+        self._free_lanes += found
+        return found
+
+    def _limit(self, index: int) -> None:
+        """Hold the pool of device ``index`` to the budget; all of them are on one account."""
+        gpu = self.plan.target.device == "gpu"
+        budget = self.options.memory.gpu_bytes(free_memory(index) if gpu else NullLane.free_memory)
+        if gpu:
+            limit_pool(index, self, budget)
+        self._limited.append(index)
+        if self.device is None:
+            self.device = Ledger(0)
+        self.device.limit += budget
+
+    @staticmethod
+    def open_lane(target: Target, index: int) -> Any:
+        """A lane of device ``index``. Raises DeviceError for a GPU that is not there."""
+        if target.device == "null":
+            return NullLane(index)
+        if index >= gpu_count():
+            raise DeviceError(f"GPU {index} was asked for, this machine has {gpu_count()}; run `dali-run doctor`, or "
+                              "use device: cpu")  # fmt: skip
+        return Lane(index)
+
+    # -- launching ----------------------------------------------------------------------------------------------
+
+    def _launch(
+        self, name: str, step: Step, lanes: list[Channel[Any]], inbox: Channel[Iteration], out: Channel[Iteration]
+    ) -> None:
+        with ExitStack() as stack:
+            launchers = [
+                stack.enter_context(ThreadPoolExecutor(launcher_count(step), thread_name_prefix=f"{name} {k}"))
+                for k in range(len(lanes))
+            ]
+            while True:
+                for it, ahead in self._parts(self._taken(inbox), step):
+                    self._make_room(it, ahead)
+                    device = it.number % len(lanes)
+                    it.lane = lanes[device].get()
+                    it.launched = launchers[device].submit(self._launch_whole, name, step, it)
+                    out.put(it)
+
+    def _make_room(self, it: Iteration, ahead: Foresight) -> None:
+        """Wait until the device, and the host behind it, have room for the batch."""
+        assert self.device is not None
+        room = self.device.limit // (self.options.lanes * self._devices)
+        it.cuts = list(runs(ahead.peak, max(1, room), max(1, len(ahead.peak))))
+        kept = int(ahead.kept.sum())
+        at_once = max((int(ahead.peak[a:b].sum()) for a, b in it.cuts), default=0)
+        self.device.hold(it.order, at_once if len(it.cuts) <= 1 else at_once + kept)
+        self.host.hold(it.order, bytes_of(b for b in it.env.values() if b.on_host) + kept)
+
+    def _launch_whole(self, name: str, step: Step, it: Iteration) -> Run:
+        began = time.perf_counter()
+        run = self._launch_on(it, step, it.lane, {e: it.env[e] for e in step.needs}, it.samples, 0)
+        self.stats.busy(name, time.perf_counter() - began)
+        return run
+
+    def _launch_on(self, it: Iteration, step: Step, lane: Any, env: Env, samples: Samples, attempt: int) -> Run:
+        timer = DeviceTimer(lane, self.stats) if self.plan.target.device == "gpu" else None
+        run = self._run(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
+                        allocate=None if timer else lane.empty,
+                        observe=None if timer else self._observer("gpu (emulated)", it.number))  # fmt: skip
+        with lane:
+            run.results = self._on(lane, step).run_cut(env, run, it.cuts if attempt == 0 else [])
+        run.timer = timer
+        return run
+
+    def _on(self, lane: Any, step: Step) -> OnDevice:
+        to_host = [e for e in step.gives if self._wanted_on_host(e)]
+        return OnDevice(step.nodes, step.gives, to_host, lane, self.lanes, self._device_error, self._fell_back)
+
+    def _wanted_on_host(self, edge: Edge) -> bool:
+        if self.options.to_host and edge in self.plan.graph.outputs.values():
+            return True
+        return any(edge in s.needs for s in self.plan.steps if s.kind != "device")
+
+    def _device_error(self, problem: Exception, samples: int) -> Exception | None:
+        ours = as_ours(problem)
+        return ours if isinstance(ours, DeviceError) else self._raised(problem, samples)
+
+    # -- settling -----------------------------------------------------------------------------------------------
+
+    def _settle(
+        self, name: str, step: Step, lanes: list[Channel[Any]], inbox: Channel[Iteration], out: Channel[Iteration]
+    ) -> None:
+        while True:
+            it = inbox.get()
+            assert it.launched is not None
+            run, lane = it.launched.result(), it.lane
+            results = self._settled(it, step, lane, run, 0)
+            it.launched = it.lane = None
+            lanes[it.number % len(lanes)].put(lane)
+            it.env |= results
+            it.dropped += run.dropped
+            self._forget(it, step)
+            self._holds(it)
+            out.put(it)
+
+    def _settled(self, it: Iteration, step: Step, lane: Any, run: Run, attempt: int) -> Env:
+        """The results of a launched batch, once the device is done and every check has passed. Samples that fail a
+        check run again alone, on the decoder's next lane; their results take the place of the wrong ones."""
+        lane.synchronize()
+        on = self._on(lane, step)
+        if run.timer is not None:
+            run.timer.read()
+        wrong = sorted({int(s) for check in run.checks for s in check()} - {d.slot for d in run.dropped})
+        results: Env = run.results
+        finish_late(run, results, on.retried)
+        if not wrong:
+            return results
+        self.stats.count(self.stats.fallbacks, f"device check failed: attempt {attempt + 2}", len(wrong))
+        again = run.samples.take(np.isin(run.samples.slot, wrong))
+        env = {e: b.take(np.flatnonzero(np.isin(b.samples.slot, wrong))) for e, b in it.env.items() if e in step.needs}
+        redo = self._launch_on(it, step, lane, env, again, attempt + 1)
+        redone = self._settled(it, step, lane, redo, attempt + 1)
+        run.dropped += redo.dropped
+        drop(results, set(wrong))
+        with lane:
+            joined = {e: on.joined([results[e], redone[e]]) for e in results}
+        lane.synchronize()
+        return joined
+
+
+def launcher_count(step: Step) -> int:
+    """Threads that launch a device step. Where a kernel's launch waits (JPEG engines), another goes on meanwhile (one
+    H200: 24k images/s instead of 16k); else two would only contend for the GIL (100k instead of 115k)."""
+    return 2 if any(n.op.waits for n in step.nodes) else 1
+
+
+def as_ours(problem: BaseException) -> BaseException:
+    """What ends a run, in words for its user: want of memory and failures of a device are not bugs."""
+    kind = type(problem).__name__
+    if kind in ("CUDARuntimeError", "CUDADriverError", "OutOfMemoryError"):  # the context may be lost
+        return DeviceError(f"the GPU failed: {problem}")
+    if isinstance(problem, MemoryError):
+        return JobError(f"out of memory: {str(problem) or 'an allocation failed'}; lower pipeline.batch_size, "
+                        "prefetch_queue_depth or memory.host, so that less is held at a time")  # fmt: skip
+    return problem

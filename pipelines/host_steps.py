@@ -1,0 +1,198 @@
+"""Host steps: readers and other kernels that see whole batches, and chunks of batches for the worker threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from ..ops.batch import Samples
+from ..ops.device import pinned_empty
+from ..readers.base import Reader
+from .admission import _FOR_WORK, Admission, Options
+from .bands import Band, join, whole_outputs
+from .channel import Channel, Closed
+from .chunks import Chunks
+from .compile import Plan
+from .foresight import Foresight, runs
+from .graph import Edge, Node
+from .iteration import Feed, Iteration, Request
+from .memory import Allowance
+from .pool import Pool
+from .recycle import Recycler
+from .run_nodes import Env, Run, bytes_of, cut, drop, guarded
+from .schedule import Step
+from .stats import Stats
+
+_CHUNK = 8
+"""Samples a chunk: few enough for a decoded chunk to stay in the L2 cache, enough to hide the cost of a task."""
+
+_SPARE = 0.125
+"""Part of the host's budget that arrays may take, besides, which wait to be used again."""
+
+
+class HostSteps(Admission):
+    """One thread takes batches through ``whole`` steps and cuts them into chunks; workers compute those."""
+
+    def __init__(
+        self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None
+    ) -> None:
+        super().__init__(plan, feed, options, stats)
+        self._schedule = schedule
+        self._pool = Pool(options.num_threads, "worker")
+        self._recycler = Recycler(options.cpu_queue, largest=int(self.host.limit * _SPARE) // options.cpu_queue)
+        self._stopped = False
+        self._before: dict[str, Chunks[Any]] = {}
+        """The last chunks of every step."""
+        self._groups = {name: list(groups(step)) for name, step in self._named}
+        self._number = 0
+        """Of the first batch that the threads make."""
+        self._read_bytes = 0
+        """Of the largest batch that was read."""
+
+    @staticmethod
+    def page_locked(nbytes: int) -> Any:
+        """Host memory for bytes that are bound for a device."""
+        return pinned_empty(nbytes)
+
+    def _scheduled(self) -> Iterator[Iteration]:
+        for number, request in enumerate(self._schedule, self._number):
+            self.host.hold((number,), self._read_bytes)
+            samples, per_reader = self.feed.samples(request)
+            yield Iteration((number,), request, samples, per_reader, samples)
+
+    def _taken(self, channel: Channel[Iteration]) -> Iteration:
+        """The next batch, when its chunks are done. Raises what one of them raised."""
+        it = channel.get()
+        if it.chunks is not None:
+            began = time.perf_counter()
+            it.chunks.wait()
+            it.chunks = None
+            channel.waited_empty += time.perf_counter() - began
+        return it
+
+    def _arriving(self, channel: Channel[Iteration]) -> Iterator[Iteration]:
+        while True:
+            yield self._taken(channel)
+
+    def _host(self, steps: Sequence[Step], inbox: Channel[Iteration] | None, out: Channel[Iteration]) -> None:
+        named = [(self.name_of(s), s, self.page_locked if self._feeds_device(s) else None) for s in steps]
+        for it in self._scheduled() if inbox is None else self._arriving(inbox):
+            parts = iter([it])
+            for name, step, staging in named:
+                if step.kind == "whole":
+                    self._whole(it, name, step, staging)
+                else:
+                    parts = self._chunked(name, step, it)
+            for part in parts:
+                out.put(part)
+
+    # -- whole batches ------------------------------------------------------------------------------------------
+
+    def _whole(self, it: Iteration, name: str, step: Step, staging: Any) -> None:
+        began = time.perf_counter()
+        run = self._run(it, allocate_staging=staging, pool=self._pool, observe=self._observer(name, it.number))
+        env = {e: it.env[e] for e in step.needs}
+        for nodes, gives, per_batch, reads in self._groups[name]:
+            run.allowance = Allowance(self.host, self.host.limit) if reads else None
+            on_error = self._raised if not per_batch else self._not_read if reads else _end_the_run
+            env |= guarded(nodes, env, run, gives, on_error)
+            if run.dropped:
+                drop(env, {d.slot for d in run.dropped})
+        it.env |= {e: env[e] for e in step.gives}
+        it.dropped += run.dropped
+        self._forget(it, step)
+        if not self.inline:
+            self._read_bytes = max(self._read_bytes, self._holds(it))
+        self.stats.busy(name, time.perf_counter() - began)
+
+    def _not_read(self, problem: Exception, samples: int) -> Exception | None:
+        # Cutting a reader's batch in two would hide nothing else: what it raises ends the run.
+        return self._raised(problem, samples) if isinstance(problem, MemoryError) else problem
+
+    def _feeds_device(self, step: Step) -> bool:
+        """Fetched bytes of this step are uploaded: they belong in page-locked memory."""
+        if self.plan.target.device != "gpu":
+            return False
+        made = {n.id for n in step.nodes}
+        return any(e.node in made for s in self.plan.steps if s.kind == "device" for e in s.needs)
+
+    # -- chunks -------------------------------------------------------------------------------------------------
+
+    def _chunked(self, name: str, step: Step, it: Iteration) -> Iterator[Iteration]:
+        """The batch, or its parts, with their chunks under way."""
+        for part, ahead in self._parts(it, step):
+            held = bytes_of(b for b in part.env.values() if b.on_host)
+            self.host.hold(part.order, held + 2 * int(ahead.kept.sum()))  # twice: chunks are put together
+            self._submit_chunks(name, step, part, ahead)
+            yield part
+
+    def _submit_chunks(self, name: str, step: Step, it: Iteration, ahead: Foresight) -> None:
+        before = self._before.get(name)
+        if before is not None and before.ended:
+            self.stats.idle(name, time.perf_counter() - before.ended)
+        env = {e: it.env[e] for e in step.needs}
+        slots = it.samples.slot
+        room = max(1, int(self.host.limit * _FOR_WORK) // self.options.num_threads)
+        cuts = list(runs(ahead.peak, room, _CHUNK)) or [(0, 0)]
+        it.chunks = self._before[name] = Chunks(len(cuts))
+        whole = whole_outputs(step, len(it.samples), self._recycler.empty) if len(cuts) > 1 else []
+        for k, (a, b) in enumerate(cuts):
+            part, here, band = it.samples, env, Band(whole, a, b)
+            if len(cuts) > 1:
+                part = part.take(slice(a, b))
+                here = cut(env, int(slots[a]), int(slots[b - 1]) + 1)
+            self._pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(ahead.peak[a:b].sum()), band)
+
+    def _chunk(
+        self, name: str, step: Step, it: Iteration, chunks: Chunks[tuple[Env, Run]], k: int, env: Env,
+        samples: Samples, nbytes: int, band: Band,
+    ) -> None:  # fmt: skip
+        try:
+            if self._stopped:
+                raise Closed
+            with self.host.work(nbytes):
+                done = self._computed(step, it, env, samples, nbytes, band)
+            if chunks.add(k, done):
+                self._join_chunks(name, step, it, [part for part in chunks.parts if part is not None])
+                chunks.done()
+        except BaseException as e:  # raised where the batch is taken
+            chunks.fail(e)
+
+    def _computed(
+        self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int, band: Band | None = None
+    ) -> tuple[Env, Run]:
+        allowance = Allowance(self.host, nbytes, band)
+        run = self._run(it, samples=samples, allowance=allowance, alone=self.host.alone,
+                        observe=self._observer(threading.current_thread().name, it.number))  # fmt: skip
+        try:
+            return guarded(step.nodes, env, run, step.gives, self._raised), run
+        finally:
+            allowance.close()
+
+    def _join_chunks(self, name: str, step: Step, it: Iteration, parts: Sequence[tuple[Env, Run]]) -> None:
+        began = time.perf_counter()
+        if len(parts) == 1:
+            it.env |= parts[0][0]
+        else:
+            it.env |= {e: join([env[e] for env, _ in parts], self._recycler.empty) for e in step.gives}
+        for _, run in parts:
+            it.dropped += run.dropped
+        self._forget(it, step)
+        if not self.inline:
+            self._holds(it)
+        self.stats.busy(name, time.perf_counter() - began)
+
+
+def groups(step: Step) -> Iterator[tuple[tuple[Node, ...], list[Edge], bool, bool]]:
+    """The nodes of a whole step that run together, what they give, and whether they see whole batches, and read."""
+    for per_batch, group in groupby(step.nodes, lambda n: n.op.per_batch):
+        nodes = tuple(group)
+        gives = [Edge(n.id, k) for n in nodes for k in range(n.op.num_outputs)]
+        yield nodes, gives, per_batch, all(isinstance(n.op, Reader) for n in nodes)
+
+
+def _end_the_run(problem: Exception, _: int) -> Exception:
+    return problem
