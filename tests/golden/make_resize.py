@@ -3,13 +3,9 @@
 Each case is an operator, its arguments (JSON, filters by name), a layout and the seed and shape of its input.
 """
 
-import json
 from pathlib import Path
 
-import numpy as np
-import nvidia.dali.fn as fn
-import nvidia.dali.types as types
-from nvidia.dali import pipeline_def
+from single_input import make
 
 FILTERS = ["INTERP_NN", "INTERP_LINEAR", "INTERP_CUBIC", "INTERP_LANCZOS3", "INTERP_TRIANGULAR", "INTERP_GAUSSIAN"]
 
@@ -85,29 +81,7 @@ def cases():
     yield ("fast_resize_crop_mirror", {"resize_shorter": 12, "crop": [8, 9], "mirror": 1}, *hwc)
 
 
-def source(seed, dtype, shape):
-    low, high = {"uint8": (0, 256), "int16": (-32768, 32768), "uint16": (0, 65536), "float32": (-1000, 1000)}[dtype]
-    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
-
-
-def run(op, arguments, layout, data):
-    typed = {k: getattr(types, v) if isinstance(v, str) and v.isupper() else v for k, v in arguments.items()}
-
-    @pipeline_def(batch_size=1, num_threads=1, device_id=None, seed=1)
-    def pipe():
-        return getattr(fn, op)(fn.external_source(source=lambda: [data], layout=layout), **typed)
-
-    p = pipe()
-    p.build()
-    return np.array(p.run()[0].at(0))
-
+RANGES = {"uint8": (0, 256), "int16": (-32768, 32768), "uint16": (0, 65536), "float32": (-1000, 1000)}
 
 if __name__ == "__main__":
-    found, described = {}, []
-    for number, (op, arguments, layout, dtype, shape) in enumerate(cases()):
-        out = run(op, arguments, layout, source(number, dtype, shape))
-        found.setdefault(out.dtype.name, []).append(out.reshape(-1))
-        described.append({"op": op, "arguments": arguments, "layout": layout, "dtype": dtype, "shape": shape})
-        described[-1] |= {"out_dtype": out.dtype.name, "out_shape": out.shape}
-    flat = {name: np.concatenate(parts) for name, parts in found.items()}  # in the order of the cases of that type
-    np.savez_compressed(Path(__file__).with_name("resize.npz"), cases=json.dumps(described), **flat)
+    make(Path(__file__).with_name("resize.npz"), cases(), RANGES)
