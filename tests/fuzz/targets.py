@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import os
+import random
 import shutil
 import struct
 import tarfile
@@ -33,6 +34,36 @@ from ..readers.reader_helpers import fetch
 
 MOST_RECORDS = 64
 MOST_BYTES = 1 << 14
+
+
+def small_blocks() -> None:
+    """Containers are walked in blocks of tens of thousands of records; here of few, so that small ones have several."""
+    from dali_run.readers import lmdb, mxnet, tar_cpu, tfrecord, webdataset
+
+    lmdb._BLOCK = mxnet._BLOCK = tfrecord._BLOCK = 3
+    webdataset._BLOCK = tar_cpu.MAX_NAME // 64  # the shortest in which there is room for every name
+
+
+def mutated(data: bytes, draw: random.Random) -> bytes:
+    """A few bytes changed, and often a part cut, repeated or put elsewhere."""
+    raw = bytearray(data)
+    for _ in range(draw.choice((1, 1, 2, 4, 16))):
+        if raw:
+            at = draw.randrange(len(raw))
+            raw[at] = draw.choice((0, 1, 0x7F, 0x80, 0xFE, 0xFF, draw.randrange(256), raw[at] ^ 1 << draw.randrange(8)))
+    a, b = sorted(draw.randrange(len(raw) + 1) for _ in range(2))
+    kind = draw.randrange(6)
+    if kind == 0:
+        del raw[a:b]
+    elif kind == 1:
+        raw[a:a] = raw[a : min(b, a + 64)]
+    elif kind == 2:
+        del raw[a:]
+    elif kind == 3:
+        piece = raw[a : min(b, a + 64)]
+        at = draw.randrange(len(raw) - len(piece) + 1)
+        raw[at : at + len(piece)] = piece
+    return bytes(raw[:MOST_BYTES])
 
 
 @dataclass(frozen=True)
@@ -139,6 +170,16 @@ def archive(**how: Any) -> bytes:
         link.type, link.linkname = tarfile.SYMTYPE, "../../etc/passwd"
         tar.addfile(link)
     return out.getvalue()[:8192]
+
+
+def sealed(data: bytes) -> bytes:
+    """A tar whose headers have the right checksums, which chance never gives them."""
+    raw = bytearray(data)
+    for at in range(0, len(raw) - 511, 512):
+        if raw[at + 257 : at + 262] == b"ustar":
+            raw[at + 148 : at + 156] = b" " * 8
+            raw[at + 148 : at + 156] = b"%06o\0 " % sum(raw[at : at + 512])
+    return bytes(raw)
 
 
 def recordio(parts: Sequence[tuple[int, bytes]]) -> bytes:
@@ -507,6 +548,9 @@ TARGETS: dict[str, Target] = {
     "index_cache": Target(index_cache, lambda: [struct.pack("<6q", 12, 117, 89, 89, 0, 0)], kernels=True),
     "tar": Target(
         webdataset, lambda: [archive(), archive(format=tarfile.PAX_FORMAT), gzip.compress(archive())], kernels=True
+    ),
+    "tar_sealed": Target(
+        lambda d: webdataset(sealed(d)), lambda: [archive(), archive(format=tarfile.PAX_FORMAT)], kernels=True
     ),
     "tar_index": Target(index_of_webdataset, lambda: [b"v1.2 2\njpg 512 7 a.jpg\njpg 2048 7 c.jpg\n"], kernels=True),
     "recordio": Target(mxnet, lambda: [recordio(RECORDS)], kernels=True),

@@ -10,26 +10,9 @@ import pytest
 from dali_run.ops.errors import JobError
 from dali_run.writers.journal import read_journal
 
-from .targets import MOST_BYTES, TARGETS, journal
+from .targets import TARGETS, journal, mutated
 
 MUTATIONS = 100
-
-
-def mutated(data: bytes, draw: random.Random) -> bytes:
-    """A few bytes changed, and often a part cut, repeated or moved."""
-    raw = bytearray(data)
-    for _ in range(draw.choice((1, 1, 2, 4, 16))):
-        if raw:
-            raw[draw.randrange(len(raw))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
-    a, b = sorted(draw.randrange(len(raw) + 1) for _ in range(2))
-    kind = draw.randrange(5)
-    if kind == 0:
-        del raw[a:b]
-    elif kind == 1:
-        raw[a:a] = raw[a : min(b, a + 64)]
-    elif kind == 2:
-        del raw[a:]
-    return bytes(raw[:MOST_BYTES])
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
