@@ -78,7 +78,7 @@ def version_of(package: str) -> str:
 _CORE = ("numpy", "numba", "pillow", "simplejpeg", "pyyaml", "lmdb", "typer", "rich")
 _OPTIONAL = {
     "imagecodecs": ("colour of 16 bits a channel in PNG, TIFF and JPEG 2000", "formats"),
-    "pyarrow": ("the Parquet writer", "parquet"),
+    "pyarrow": ("Parquet files", "parquet"),
     "fsspec": ("data behind URLs, with s3fs, gcsfs or adlfs for the store", "remote"),
 }
 

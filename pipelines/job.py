@@ -224,6 +224,7 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
     names = [node.op.name for node in prepared.built.graph.nodes]  # before nodes are joined
     libraries = ["simplejpeg", "pillow"]
     libraries += ["imagecodecs"] * any(n.startswith("decoders.image") for n in names)
+    libraries += prepared.built.writer.libraries if prepared.built.writer is not None else ()
     return {
         "graph": digest(prepared.built.graph, repr, _locations),
         "seed": settings.seed,

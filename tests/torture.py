@@ -38,8 +38,10 @@ FAMILIES = (
     "numpy",
     "files",
     "recordio",
+    "parquet",
+    "parquet_bytes",
 )
-BEHIND = ("tfrecord_both", "lmdb_keys", "webdataset", "recordio")
+BEHIND = ("tfrecord_both", "lmdb_keys", "webdataset", "recordio", "parquet")
 """Jobs that are also killed with every write left to another thread."""
 COMMAND = (sys.executable, "-m", "dali_run.cli.main")
 
@@ -112,7 +114,7 @@ assert digest(small / "out") == digest(roomy), "the resumed output differs"
 
 
 def full_disk(
-    work: Path, times: int, names: tuple[str, ...] = ("tfrecord", "lmdb", "webdataset", "files")
+    work: Path, times: int, names: tuple[str, ...] = ("tfrecord", "lmdb", "webdataset", "files", "parquet")
 ) -> Iterator[Row]:  # fmt: skip
     """A file system that is really full, in a mount namespace of its own: with room for a part of the output."""
     probe = ["unshare", "--user", "--map-root-user", "--mount", "true"]
@@ -143,7 +145,7 @@ def damage(work: Path, flips: int, cuts: int) -> Iterator[Row]:
     from tests.writers.helpers import JOBS, walk
 
     rng = np.random.default_rng(1)
-    for name in ("tfrecord", "webdataset", "lmdb", "recordio", "numpy", "files"):
+    for name in ("tfrecord", "webdataset", "lmdb", "recordio", "numpy", "files", "parquet"):
         path = work / f"damage-{name}"
         JOBS[name].run(path)
         files = [p for p in walk(path) if p.name != "report.json" and p.stat().st_size]

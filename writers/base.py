@@ -347,6 +347,8 @@ class Writer:
     """Of a shard's main file."""
     default_samples: ClassVar[int | None] = None
     """Samples a shard where the spec does not say; None for everything in one."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Packages that make its bytes: a job that was begun with one version of them does not go on with another."""
 
     def __init_subclass__(cls, name: str = "", suffix: str = "") -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)

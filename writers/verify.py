@@ -366,13 +366,30 @@ def _recordio(shard: _Shard) -> Iterator[Problem]:
 
 
 def _parquet(shard: _Shard) -> Iterator[Problem]:
-    if not shard.sound or importlib.util.find_spec("pyarrow") is None:
+    if importlib.util.find_spec("pyarrow") is None:
         return
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     name = shard.file(".parquet")
-    table = pq.read_table(shard.root / name)
-    yield from shard.count(name, table.num_rows)
+    rows = 0
+    try:
+        file = pq.ParquetFile(shard.root / name, page_checksum_verification=True)
+        for g in range(file.num_row_groups):
+            below = rows + file.metadata.row_group(g).num_rows
+            try:
+                file.read_row_group(g, use_threads=False)
+            except (pa.ArrowException, OSError) as e:
+                yield Problem(name, f"row group {g}, records {rows} to {below - 1}", f"cannot be decoded: {_line(e)}")
+            rows = below
+    except (pa.ArrowException, OSError) as e:
+        yield Problem(name, "", f"its footer cannot be read: {_line(e)}")
+        return
+    yield from shard.count(name, rows)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 _CHECKS: dict[str, Callable[[_Shard], Iterator[Problem]]] = {

@@ -132,6 +132,17 @@ def test_a_changed_job_is_refused(
     assert {p.name: p.read_bytes() for p in (place / "out").iterdir()} == before
 
 
+def test_parquet_depends_on_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    make_sample_data(tmp_path / "data", 8)
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("tfrecord", "parquet"))
+    assert run(tmp_path).exit_code == 0
+    known = job._version
+    monkeypatch.setattr(job, "_version", lambda name: "18.0.0" if name == "pyarrow" else known(name))
+    with pytest.raises(JobError, match=r'versions\.pyarrow: was ".*", now "18\.0\.0"'):
+        run(tmp_path)
+
+
 def test_what_decides_nothing_may_change(interrupted: Path, tmp_path: Path) -> None:
     """Threads, batches, queues, the budget of errors, the place of the data: the job goes on."""
     place = tmp_path / "moved"

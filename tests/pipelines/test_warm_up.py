@@ -20,6 +20,7 @@ from dali_run.pipelines.sample_data import make_sample_data
 from dali_run.pipelines.warm_up import rehearse, warm_up
 from dali_run.writers.base import FieldConfig, find_writer
 from dali_run.writers.config import WriteConfig
+from tests.writers.helpers import HAS_PYARROW
 
 called: list[tuple[str, int]] = []
 
@@ -94,7 +95,7 @@ def test_writers_are_warmed_up_with_the_outputs_and_leave_nothing(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    for writer in ("tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio"):
+    for writer in ("tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio", *["parquet"] * HAS_PYARROW):
         framed: list[int] = []
         with monkeypatch.context() as patch:
             count_frames(patch, writer, framed)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dali_run.ops.batch import Batch, Origin, Samples
 from dali_run.writers.base import FieldConfig
@@ -149,7 +150,10 @@ JOBS: dict[str, Job] = {
 }
 
 
-if importlib.util.find_spec("pyarrow") is not None:
+HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
+PARQUET = pytest.param("parquet", marks=pytest.mark.skipif(not HAS_PYARROW, reason="needs the extra parquet"))
+"""The name of that job, for `pytest.mark.parametrize`."""
+if HAS_PYARROW:
     JOBS["parquet"] = Job("parquet", options={"row_group": 5})
     JOBS["parquet_bytes"] = Job("parquet", samples=None, bytes=20000)
 

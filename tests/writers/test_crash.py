@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.writers.helpers import JOBS, digest
+from tests.writers.helpers import JOBS, PARQUET, digest
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("name", "behind"),
     [*((n, False) for n in ("tfrecord", "lmdb", "webdataset_bytes", "numpy", "files", "recordio")),
-     *((n, True) for n in ("tfrecord_both", "lmdb_keys", "webdataset"))],
+     *((n, True) for n in ("tfrecord_both", "lmdb_keys", "webdataset")),
+     *(pytest.param(*PARQUET.values, behind, marks=PARQUET.marks) for behind in (False, True))],
 )  # fmt: skip
 def test_killed_jobs_resume_to_the_same_bytes(tmp_path: Path, name: str, behind: bool) -> None:
     command = [sys.executable, "-m", "tests.writers.crash", name, str(tmp_path), "--points", "10", "--double", "1",

@@ -12,7 +12,7 @@ import pytest
 from dali_run.ops.errors import JobError
 from dali_run.writers import base, files_io
 from tests.writers.crash import check_final
-from tests.writers.helpers import JOBS, Job, digest
+from tests.writers.helpers import JOBS, PARQUET, Job, digest
 
 
 class Failing:
@@ -88,7 +88,7 @@ def test_errors_of_other_threads(tmp_path: Path, name: str, monkeypatch: pytest.
     assert inject(name, tmp_path, errno.EIO, False, 3) > 10
 
 
-@pytest.mark.parametrize("name", ["lmdb", "webdataset", "numpy", "recordio", "files", "tfrecord_both"])
+@pytest.mark.parametrize("name", ["lmdb", "webdataset", "numpy", "recordio", "files", "tfrecord_both", PARQUET])
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
 def test_errors_for_every_writer(tmp_path: Path, name: str, code: int) -> None:
     assert inject(name, tmp_path, code, code == errno.EROFS, 13 if name != "files" else 53) >= 6

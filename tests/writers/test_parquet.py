@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from dali_run.ops.errors import SpecError
 from dali_run.writers.base import FieldConfig, make_writer
 from dali_run.writers.config import WriteConfig
 from dali_run.writers.shards import Output
-from tests.writers.helpers import JOBS, ORIGINS, label, payload, samples_of, tensor
+from dali_run.writers.verify import verify
+from tests.writers.helpers import JOBS, ORIGINS, digest, label, payload, samples_of, tensor
 from tests.writers.test_faults import inject
 
 pytest.importorskip("pyarrow", reason="needs the extra parquet")
@@ -29,7 +31,7 @@ def test_rows(tmp_path: Path) -> None:
     assert [s.name for s in shards] == [f"train-{k:05d}-of-00004.parquet" for k in range(4)]
     assert pq.ParquetFile(shards[0]).metadata.num_row_groups == 3  # 11 rows by fives, whatever the batches were
     table = pa.concat_tables([pq.read_table(s) for s in shards])
-    types = {"key": "string", "image": "binary", "label": "int64", "tensor": "binary",
+    types = {"key": "string", "image": "binary", "label": "int32", "tensor": "binary",
              "tensor/shape": "list<element: int64>", "tensor/dtype": "string"}  # fmt: skip
     assert {f.name: str(f.type) for f in table.schema} == types
     for position, row in zip(job.survivors(), table.to_pylist(), strict=True):
@@ -63,6 +65,60 @@ def test_numbers_and_lists(tmp_path: Path) -> None:
     rejects = [json.loads(line) for line in (tmp_path / "d/rejects.jsonl").read_text().splitlines()]
     assert [r["position"] for r in rejects] == [2, 3]
     assert "option lists: [v]" in rejects[0]["message"]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "bool"])
+def test_numbers_keep_their_type(tmp_path: Path, dtype: str) -> None:
+    import pyarrow.parquet as pq
+
+    values = [np.array([k, k + 1] if k else [1], dtype) for k in range(3)]
+    assert write(tmp_path, values, lists=["v"]) == [v.tolist() for v in values]
+    (shard, _) = sorted(tmp_path.glob("*.parquet"))
+    assert pq.read_schema(shard).field("v").type.value_type.to_pandas_dtype() == np.dtype(dtype)
+
+
+def test_texts(tmp_path: Path) -> None:
+    values = [np.frombuffer(v, np.uint8).copy() for v in ("é".encode(), b"\xff\xfe", b"", b"plain")]
+    assert write(tmp_path / "a", values, text=["v"]) == ["é", "", "plain"]
+    (row,) = [json.loads(line) for line in (tmp_path / "a/rejects.jsonl").read_text().splitlines()]
+    assert (row["position"], row["code"]) == (1, "encode_failed")
+    assert "leave it out of the writer's option text" in row["message"]
+    assert write(tmp_path / "b", values) == [v.tobytes() for v in values]
+
+
+def test_row_groups_end_by_bytes(tmp_path: Path) -> None:
+    """Whatever the batches: the same row groups, of no more than a few bytes."""
+    import pyarrow.parquet as pq
+
+    job = replace(JOBS["parquet"], samples=None, options={"row_group": 7, "row_group_bytes": 9000})
+    job.run(tmp_path / "a", batch=5)
+    job.run(tmp_path / "b", batch=40)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    meta = pq.read_metadata(tmp_path / "a/train-00000-of-00001.parquet")
+    rows = [meta.row_group(k).num_rows for k in range(meta.num_row_groups)]
+    assert sum(rows) == len(job.survivors())
+    assert max(rows) == 7
+    assert len(set(rows[:-1])) > 1
+
+
+def test_long_columns_are_cut_into_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's arrays of bytes hold 2 GiB at most; here 100 bytes."""
+    JOBS["parquet"].run(tmp_path / "a", batch=40)
+    monkeypatch.setattr("dali_run.writers.parquet._PIECE", 100)
+    JOBS["parquet"].run(tmp_path / "b", batch=40)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+
+
+def test_verify_names_the_row_group(tmp_path: Path) -> None:
+    JOBS["parquet"].run(tmp_path)
+    shard = min(tmp_path.glob("*.parquet"))
+    raw = bytearray(shard.read_bytes())
+    at = raw.index(payload(6).tobytes()[:40])
+    raw[at + 20] ^= 1
+    shard.write_bytes(raw)
+    problems = [str(p) for p in verify(tmp_path).problems]
+    assert any("sha256 differs" in p for p in problems)
+    assert any("row group 1, records 5 to 9: cannot be decoded" in p for p in problems)
 
 
 def test_errors_while_pyarrow_writes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dali_run.writers.rejects import RejectRow
 from dali_run.writers.retries import check_same_job, next_retry
 from dali_run.writers.shards import Output
 from dali_run.writers.verify import verify
-from tests.writers.helpers import JOBS, Job, bytes_batch, digest, label_batch, samples_of, tensor_batch
+from tests.writers.helpers import JOBS, PARQUET, Job, bytes_batch, digest, label_batch, samples_of, tensor_batch
 
 
 def retry(job: Job, path: Path, still_bad: set[int], stop: int | None = None, batch: int = 2) -> None:
@@ -41,7 +41,7 @@ def rejected(path: Path) -> list[int]:
     return [json.loads(line)["position"] for line in (path / "rejects.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", ["tfrecord", "lmdb", "webdataset_bytes", "numpy", "files", "recordio"])
+@pytest.mark.parametrize("name", ["tfrecord", "lmdb", "webdataset_bytes", "numpy", "files", "recordio", PARQUET])
 def test_repaired_samples_are_added(tmp_path: Path, name: str) -> None:
     job = JOBS[name]
     job.run(tmp_path)

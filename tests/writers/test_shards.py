@@ -28,7 +28,7 @@ from dali_run.writers.merge import merge
 from dali_run.writers.rejects import Budget, ErrorBudget, RejectRow
 from dali_run.writers.shards import Output
 from dali_run.writers.verify import verify
-from tests.writers.helpers import JOBS, Job, digest, samples_of
+from tests.writers.helpers import JOBS, PARQUET, Job, digest, samples_of
 from tests.writers.test_crash import ROOT, start_slow
 
 
@@ -83,7 +83,7 @@ def test_unknown_totals_leave_the_count_out(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.glob("*.tfrecord")) == [f"train-{k:05d}.tfrecord" for k in range(4)]
 
 
-@pytest.mark.parametrize("writer", ["tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio"])
+@pytest.mark.parametrize("writer", ["tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio", PARQUET])
 def test_empty_data_sets_and_empty_shards(tmp_path: Path, writer: str) -> None:
     fields = ("label",) if writer == "numpy" else ("image", "label")
     Job(writer, total=0, fields=fields).run(tmp_path / "none")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dali_run.writers.verify import verify
-from tests.writers.helpers import JOBS, Job, walk
+from tests.writers.helpers import JOBS, PARQUET, Job, walk
 from tests.writers.test_shards import half
 
-WRITERS = ["tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio"]
+WRITERS = ["tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio", PARQUET]
 
 
 @pytest.mark.parametrize("name", JOBS)
