@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from .batch import I64, Batch
 from .context import Context
 from .crop import Cropping, known_layout
 from .errors import SpecError
-from .strided import Affine, Border, convert, mirror, pad, permute, run, whole, window
+from .strided import F32, Affine, Border, convert, mirror, pad, permute, run, whole, window
 from .types import DALIDataType, to_numpy
 from .window import refused
 
@@ -80,7 +81,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         order, channel = self._order(layout), layout.index("C")
         anchor, shape = self.windows(ctx, images, layout, self.out_of_bounds_policy)
         affine = self.affine(ctx)
-        shape = self.matching(ctx, shape, channel, affine.mean.shape[1])
+        shape = self.matching(ctx, shape, channel, affine.width)
         padding = self.out_of_bounds_policy in ("pad", "constant")
         if self.pad_output:
             shape[:, channel] = np.where(shape[:, channel] > 0, _powers_of_two(shape[:, channel]), 0)
@@ -89,7 +90,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
             shape = self._fillable(ctx, shape, channel, len(fill))
         plan = window(whole(images.replace(layout=layout)), anchor, shape)
         plan = mirror(plan, layout.index("W"), ctx.arg("mirror", np.int32) != 0)
-        plan = convert(plan, to_numpy(self.dtype), affine, channel if affine.mean.shape[1] > 1 else -1)
+        plan = convert(plan, to_numpy(self.dtype), affine, channel if affine.width > 1 else -1)
         plan = pad(plan, Border.FILL, fill, channel)
         return run(ctx, permute(plan, order, self.output_layout), images)
 
@@ -97,20 +98,15 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
 
     def affine(self, ctx: Context) -> Affine:
         """[1, K] where mean and std are constants, else [N, K]."""
+        if not {"mean", "std"} & ctx.args.keys():
+            return _affine(self.mean, self.std, self.scale, self.shift)
         mean = ctx.arg("mean") if "mean" in ctx.args else np.array([self.mean], np.float32)
         std = ctx.arg("std") if "std" in ctx.args else np.array([self.std], np.float32)
-        if mean.shape[1] != std.shape[1] and 1 not in (mean.shape[1], std.shape[1]):
-            raise SpecError(f"mean has {mean.shape[1]} values, std {std.shape[1]}; give both one, or one a channel")
-        with np.errstate(divide="ignore"):
-            mul = np.float32(self.scale) / std
-        mean, mul = np.broadcast_arrays(mean, mul)
-        return Affine(mean, mul, np.full_like(mul, self.shift))
+        return _normalising(mean, std, self.scale, self.shift)
 
     def width(self, ctx: Context) -> int:
         """Values of mean and std: one, or one a channel."""
-        if {"mean", "std"} & ctx.args.keys():
-            return int(self.affine(ctx).mean.shape[1])
-        return max(len(self.mean), len(self.std))
+        return self.affine(ctx).width
 
     def matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
         """Empty windows, and rejects, for samples whose channels are not those of mean and std."""
@@ -129,6 +125,20 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
             ctx.reject(i, "bad_argument", f"fill_values has {width} values for {shape[i, channel]} channels of the "
                        "output; give one, or one for each")  # fmt: skip
         return refused(shape, wrong)
+
+
+@lru_cache(64)
+def _affine(mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float) -> Affine:
+    """Of constants, the same for every batch."""
+    return _normalising(np.array([mean], np.float32), np.array([std], np.float32), scale, shift)
+
+
+def _normalising(mean: F32, std: F32, scale: float, shift: float) -> Affine:
+    if mean.shape[1] != std.shape[1] and 1 not in (mean.shape[1], std.shape[1]):
+        raise SpecError(f"mean has {mean.shape[1]} values, std {std.shape[1]}; give both one, or one a channel")
+    with np.errstate(divide="ignore"):
+        mul = np.float32(scale) / std
+    return Affine.of(mean, mul, np.full((1, 1), shift, np.float32))
 
 
 def _power_of_two(n: int) -> int:

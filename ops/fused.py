@@ -116,8 +116,7 @@ def sampled(ctx: Context, op: Resampling | ResizeCropMirrorNormalize, images: Ba
     finish = None
     if isinstance(op, ResizeCropMirrorNormalize):
         affine = op.normalize.affine(part(ctx, op.normalize, NORMALIZE))
-        factors = np.stack([affine.mean, affine.mul, affine.add], axis=2)
-        finish = Finish(factors, _strides(wanted.shapes, wanted.layout))
+        finish = Finish(affine.factors, _strides(wanted.shapes, wanted.layout))
     run(ctx, wanted.plan, images, 0, out, finish)
     return out
 

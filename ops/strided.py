@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .batch import I64, Batch
 from .context import Context
 from .convert import saturate
+from .lazily import Kernels
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -36,21 +37,29 @@ class Border(IntEnum):
 class Affine:
     """``(value - mean) * mul + add`` for each entry of the plan's channel dimension, in float32."""
 
-    mean: F32
-    """[N or 1, K]"""
-    mul: F32
-    """[N or 1, K]"""
-    add: F32
-    """[N or 1, K]"""
+    factors: F32
+    """[N or 1, K, 3]: mean, mul and add."""
+
+    @staticmethod
+    def of(mean: F32, mul: F32, add: F32) -> Affine:
+        """From [N or 1, K or 1] of each."""
+        shape = np.broadcast_shapes(mean.shape, mul.shape, add.shape)
+        return Affine(np.stack([np.broadcast_to(a, shape) for a in (mean, mul, add)], axis=2))
+
+    @property
+    def width(self) -> int:
+        """K."""
+        return int(self.factors.shape[1])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """For N samples of D dimensions: which source element every output element is, and what is done to it.
 
     Output element ``i`` of a dimension is source index ``anchor + i``, of ``extent`` indices that lie ``stride``
     elements apart; index 0 of all dimensions is element ``base`` of the batch's data. Indices outside the extent are
-    outside the source: what stands there is up to ``border``.
+    outside the source: what stands there is up to ``border``. A plan is not changed once it is made (it is not frozen
+    because that takes three times as long to make, and a batch of one image is made of such things).
     """
 
     shape: I64
@@ -81,12 +90,15 @@ class Plan:
         return int(self.shape.shape[1])
 
 
+_kernels: Any = Kernels("strided_plan_cpu")
+_copies: Any = Kernels("strided_cpu")
+
+
 def row_major(shape: I64) -> I64:
     """Strides in elements of packed samples of ``shape`` [N, D]."""
-    if shape.shape[1] == 0:
-        return shape
-    inner = np.cumprod(shape[:, :0:-1], axis=1)[:, ::-1]
-    return np.concatenate([inner, np.ones((len(shape), 1), np.int64)], axis=1)
+    stride = np.empty(shape.shape, np.int64)
+    _kernels.row_major(shape, stride)
+    return stride
 
 
 # -- making plans -----------------------------------------------------------------------------------------------------
@@ -94,10 +106,9 @@ def row_major(shape: I64) -> I64:
 
 def whole(batch: Batch) -> Plan:
     """Every sample of ``batch`` as it is."""
-    shape = batch.shapes.astype(np.int64)
-    return Plan(
-        shape, batch.offsets, row_major(shape), np.zeros_like(shape), shape, batch.layout, batch.dtype
-    )  # fmt: skip
+    shape, stride, anchor = (np.empty(batch.shapes.shape, np.int64) for _ in range(3))
+    _kernels.whole(batch.shapes, shape, stride, anchor)
+    return Plan(shape, batch.offsets, stride, anchor, shape, batch.layout, batch.dtype)
 
 
 def window(plan: Plan, anchor: I64, shape: I64) -> Plan:
@@ -107,13 +118,8 @@ def window(plan: Plan, anchor: I64, shape: I64) -> Plan:
 
 def mirror(plan: Plan, axis: int, where: npt.NDArray[np.bool_]) -> Plan:
     """The samples ``where`` [N] reversed along ``axis``."""
-    if not where.any():
-        return plan
     base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
-    extent, shape = plan.extent[where, axis], plan.shape[where, axis]
-    base[where] += (extent - 1) * stride[where, axis]
-    stride[where, axis] *= -1
-    anchor[where, axis] = extent - anchor[where, axis] - shape
+    _kernels.mirror(axis, np.ascontiguousarray(where), plan.shape, plan.extent, base, stride, anchor)
     return replace(plan, base=base, stride=stride, anchor=anchor)
 
 
@@ -157,13 +163,16 @@ def run(ctx: Context, plan: Plan, batch: Batch) -> Batch:
     Samples with more channels than ``fill`` and ``affine`` have values for come out empty; operators reject them.
     Samples of more than LARGEST elements are rejected here.
     """
-    plan = _guarded(plan)
-    plan = replace(plan, shape=affordable(ctx, plan.shape))
+    shape = affordable(ctx, _fitting(plan))
+    if shape is not plan.shape:
+        plan = replace(plan, shape=shape)
     if ctx.stage == "cpu" and plan.affine is not None and plan.dtype not in _FUSED_OUT:
         exact = run(ctx, replace(plan, dtype=np.dtype(np.float32)), batch)
         return exact.replace(data=saturate(exact.data, plan.dtype))
-    out = Batch.allocate(ctx.empty, plan.shape.astype(np.int32), plan.dtype, plan.layout, batch.samples)
-    run_into(ctx, plan, batch, Target(out, out.offsets, row_major(plan.shape)))
+    shapes, offsets = np.empty(shape.shape, np.int32), np.empty(len(shape), np.int64)
+    data = ctx.empty(_kernels.packed(shape, shapes, offsets), plan.dtype)
+    out = Batch(data, offsets, shapes, plan.layout, batch.samples)
+    run_into(ctx, plan, batch, Target(out, offsets, row_major(shape)))
     return out
 
 
@@ -173,25 +182,26 @@ LARGEST = 2**31 - 1
 
 def affordable(ctx: Context, shape: I64) -> I64:
     """``shape`` [N, D] with zeros for samples of more than LARGEST elements, which are rejected."""
-    huge = np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST
-    if not huge.any():
+    if not _kernels.larger(shape, LARGEST):
         return shape
+    huge = np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST
     for i in np.flatnonzero(huge).tolist():
         ctx.reject(i, "too_large", f"the output {shape[i].tolist()} has more than {LARGEST} elements")
     return np.where(huge[:, None], 0, shape)
 
 
-def _guarded(plan: Plan) -> Plan:
+def _fitting(plan: Plan) -> I64:
+    """The shape of ``plan``; zeros for samples of more channels than there are values."""
     c = plan.channel
     if c < 0:
-        return plan
+        return plan.shape
     beyond = np.zeros(len(plan), np.bool_)
     if plan.fill is not None and plan.fill.shape[1] > 1:
         beyond |= plan.shape[:, c] > plan.fill.shape[1]
-    if plan.affine is not None and plan.affine.mean.shape[1] > 1:
+    if plan.affine is not None and plan.affine.width > 1:
         inside = np.minimum(plan.shape[:, c], plan.extent[:, c] - plan.anchor[:, c])
-        beyond |= inside > plan.affine.mean.shape[1]
-    return replace(plan, shape=np.where(beyond[:, None], 0, plan.shape)) if beyond.any() else plan
+        beyond |= inside > plan.affine.width
+    return np.where(beyond[:, None], 0, plan.shape) if beyond.any() else plan.shape
 
 
 def run_into(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
@@ -215,59 +225,24 @@ class Loops:
 
 
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
-_UNIT = (1, 0, 0, 1, 0)  # a dimension of length 1
 
 
 def loops(plan: Plan, target: Target) -> Loops:
     """The loops that copy ``plan`` into ``target``."""
-    dims = np.stack([plan.shape, plan.stride, plan.anchor, plan.extent, target.stride], axis=2)
-    full = np.all((plan.anchor == 0) & (plan.extent == plan.shape), axis=0).tolist()
-    inside = np.all((plan.anchor >= 0) & (plan.anchor + plan.shape <= plan.extent), axis=0).tolist()
-    kept: list[I64] = []  # innermost first
-    channel, open_to = -1, False
-    for d in range(plan.ndim - 1, -1, -1):
-        dim = dims[:, d]
-        is_channel = d == plan.channel
-        if open_to and not is_channel and (plan.border == Border.FILL or inside[d]):
-            inner, n = kept[-1], kept[-1][:, SHAPE]
-            if (dim[:, STRIDE] == inner[:, STRIDE] * n).all() and (
-                dim[:, OUT_STRIDE] == inner[:, OUT_STRIDE] * n
-            ).all():
-                inner[:, [SHAPE, ANCHOR, EXTENT]] = dim[:, [SHAPE, ANCHOR, EXTENT]] * n[:, None]
-                open_to = full[d]
-                continue
-        if is_channel:
-            channel = len(kept)
-        kept.append(dim)
-        open_to = full[d] and not is_channel
-    if not kept:
-        return Loops(np.tile(np.array(_UNIT, np.int64), (len(plan), 1, 1)), -1)
-    return Loops(np.stack(kept[::-1], axis=1), len(kept) - 1 - channel if channel >= 0 else -1)
+    n, ndim = plan.shape.shape
+    table = np.empty(n * (ndim + 1) * 5, np.int64)
+    count, channel = _kernels.loops(*_arrays(plan, target), table)
+    return Loops(table[: n * count * 5].reshape(n, count, 5), channel)
 
 
-def _tile(folded: Loops) -> I64:
-    """``dims`` in the order of the CPU kernel: outer dimensions, rows, and a short one (colours) innermost."""
-    dims, n = folded.dims, folded.dims.shape[1]
-    short = dims[:, :, SHAPE].max(axis=0) <= _SHORT
-    inner = folded.channel
-    if inner < 0 and n > 1 and short[n - 1]:
-        inner = n - 1
-    elif inner < 0 and n > 1:
-        dense = np.flatnonzero(short & (np.abs(dims[:, :, STRIDE]) == 1).all(axis=0))
-        inner = int(dense[0]) if len(dense) else -1
-    order = [d for d in range(n) if d != inner]
-    unit = np.broadcast_to(np.array(_UNIT, np.int64), (len(dims), 1, 5))
-    parts = [dims[:, order]]
-    if not order:
-        parts.append(unit)
-    parts.append(dims[:, inner : inner + 1] if inner >= 0 else unit)
-    return np.ascontiguousarray(np.concatenate(parts, axis=1))
+def _arrays(plan: Plan, target: Target) -> tuple[Any, ...]:
+    fills = plan.border == Border.FILL
+    return plan.shape, plan.stride, plan.anchor, plan.extent, target.stride, plan.channel, fills
 
 
-_SHORT = 4
 _FUSED_IN = (np.dtype(np.uint8), np.dtype(np.float32))
 _FUSED_OUT = tuple(np.dtype(t) for t in (np.float32, np.float16, np.uint8, np.int8))
-_IDENTITY = Affine(np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32))
+_IDENTITY = Affine(np.array([[[0, 1, 0]]], np.float32))
 
 
 def _fill(plan: Plan) -> npt.NDArray[Any]:
@@ -277,8 +252,6 @@ def _fill(plan: Plan) -> npt.NDArray[Any]:
 
 
 def _run_cpu(plan: Plan, batch: Batch, target: Target) -> None:
-    from .strided_cpu import move
-
     source, base, affine = batch.data, plan.base, plan.affine
     fused_in = source.dtype in _FUSED_IN
     if affine is None and source.dtype != plan.dtype and fused_in and plan.dtype in _FUSED_OUT:
@@ -288,9 +261,12 @@ def _run_cpu(plan: Plan, batch: Batch, target: Target) -> None:
         # Types without a kernel of their own are converted first, no more of the data than these samples span.
         lo, hi = int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
         source, base = saturate(source[lo:hi], wanted), base - lo
-    move(
-        source, target.batch.data, _tile(loops(plan, target)), base, target.base, int(plan.border), _fill(plan), affine
-    )
+    n, ndim = plan.shape.shape
+    table = np.empty(n * (ndim + 2) * 5, np.int64)
+    count = _kernels.tiles(*_arrays(plan, target), table)
+    dims = table[: n * count * 5].reshape(n, count, 5)
+    factors = None if affine is None else affine.factors
+    _copies.move(source, target.batch.data, dims, base, target.base, int(plan.border), _fill(plan), factors)
 
 
 def _run_gpu(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
@@ -302,18 +278,15 @@ def _run_gpu(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
         source, out, fill = source.view(bits), out.view(bits), fill.view(bits)
     sizes = folded.dims[:, :, SHAPE].prod(axis=1)
     packed = bool((folded.dims[:, :, OUT_STRIDE] == row_major(folded.dims[:, :, SHAPE])).all())
-    numbers = (affine or _IDENTITY).mean, (affine or _IDENTITY).mul, (affine or _IDENTITY).add
-    rows = [np.broadcast_to(a, (max(len(b) for b in numbers), max(b.shape[1] for b in numbers))) for a in numbers]
-    dims, base, out_base, fills, factors = ctx.device.upload(
-        folded.dims, plan.base, target.base, fill, np.stack(rows, axis=2)
-    )  # fmt: skip
+    rows = (affine or _IDENTITY).factors
+    dims, base, out_base, fills, factors = ctx.device.upload(folded.dims, plan.base, target.base, fill, rows)
     per_thread = 16 // out.dtype.itemsize
     tiles = -(-int(sizes.max()) // (_THREADS * per_thread))
     name = f"strided<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[out.dtype]}, {ndim}, {str(affine is not None).lower()}>"
     ctx.device.launch(
         "strided.cu", name, (tiles, n), _THREADS, source, out, dims, base, out_base, np.int32(packed),
         np.int32(plan.border), np.int32(folded.channel), fills, np.int32(fill.shape[1]), np.int32(len(fill) > 1),
-        factors, np.int32(rows[0].shape[1]), np.int32(len(rows[0]) > 1),
+        factors, np.int32(rows.shape[1]), np.int32(len(rows) > 1),
     )  # fmt: skip
 
 

@@ -22,24 +22,23 @@ jit = numba.njit(nogil=True, cache=True)  # no fused multiply-adds: equal bits i
 
 def move(
     source: npt.NDArray[Any], target: npt.NDArray[Any], dims: I64, base: I64, out_base: I64, border: int,
-    fill: npt.NDArray[Any], affine: Any,
+    fill: npt.NDArray[Any], factors: npt.NDArray[np.float32] | None,
 ) -> None:  # fmt: skip
     """Write all samples of a plan (`strided.Plan`) whose loops are ``dims`` [N, D >= 2, 5] into ``target``.
 
-    Source and target are of one type, or uint8 / float32 to float32, float16, uint8 or int8 with an ``affine``.
+    Source and target are of one type, or uint8 / float32 to float32, float16, uint8 or int8 with ``factors``.
     """
     base, out_base = np.ascontiguousarray(base), np.ascontiguousarray(out_base)
-    if affine is None:
-        bits = np.dtype(f"u{target.dtype.itemsize}")  # bits are moved; one compiled kernel for all types of a size
+    if factors is None:
+        bits = _BITS[target.dtype.itemsize]  # bits are moved; one compiled kernel for all types of a size
         _execute(source.view(bits), target.view(bits), dims, base, out_base, border, fill.view(bits), None)
         return
     if target.dtype == np.float16:  # Numba has no float16 on the CPU; uint16 targets mean it here
         target, fill = target.view(np.uint16), fill.view(np.uint16)
-    shape = np.broadcast_shapes(affine.mean.shape, affine.mul.shape, affine.add.shape)
-    factors = np.stack([np.broadcast_to(a, shape) for a in (affine.mean, affine.mul, affine.add)], axis=2)
     _execute(source, target, dims, base, out_base, border, fill, factors)
 
 
+_BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)  # columns of dims
 
 

@@ -107,7 +107,7 @@ def test_normalised_and_mirrored_windows(data: st.DataObject) -> None:
     mean, mul, add = (RANDOM.uniform(-3, 3, (1, k)).astype(np.float32) for _ in range(3))
     fill = np.arange(channels) + 5.0
     plan = mirror(window(whole(batch), anchor, shape), 1, flip)
-    plan = pad(convert(plan, target, Affine(mean, mul, add), 2 if k > 1 else -1), Border.FILL, fill, 2)
+    plan = pad(convert(plan, target, Affine.of(mean, mul, add), 2 if k > 1 else -1), Border.FILL, fill, 2)
     out = run(Cpu, permute(plan, order, ""), batch)  # type: ignore[arg-type]
     for i, sample in enumerate(samples):
         exact = (sample.astype(np.float64) - mean[0]) * mul[0] + add[0]

@@ -1,0 +1,190 @@
+"""Strided copies planned for a whole batch, in loops without the GIL: which loops copy a plan, and into what memory.
+
+NumPy would take dozens of calls, which cost more than the copy itself where the batch is small.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
+"""Columns of the dimensions of loops."""
+_SHORT = 4
+"""Elements of a dimension that the CPU kernel takes innermost (colours)."""
+
+
+@numba.njit("void(int32[:, :], int64[:, ::1], int64[:, ::1], int64[:, ::1])", nogil=True, cache=True)
+def whole(shapes: Any, shape: Any, stride: Any, anchor: Any) -> None:
+    """Packed samples of ``shapes`` as they are, all [N, D]; see `strided.Plan`."""
+    for i in range(shapes.shape[0]):
+        step = np.int64(1)
+        for d in range(shapes.shape[1] - 1, -1, -1):
+            shape[i, d], stride[i, d], anchor[i, d] = shapes[i, d], step, 0
+            step *= shapes[i, d]
+
+
+@numba.njit("void(int64[:, :], int64[:, ::1])", nogil=True, cache=True)
+def row_major(shape: Any, stride: Any) -> None:
+    """Strides of packed samples, [N, D]."""
+    for i in range(shape.shape[0]):
+        step = np.int64(1)
+        for d in range(shape.shape[1] - 1, -1, -1):
+            stride[i, d] = step
+            step *= shape[i, d]
+
+
+@numba.njit(
+    "void(int64, boolean[::1], int64[:, :], int64[:, :], int64[::1], int64[:, :], int64[:, :])", nogil=True, cache=True
+)
+def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: Any, anchor: Any) -> None:
+    """Reverse the samples ``where`` along ``axis``: ``base``, ``stride`` and ``anchor`` change in place."""
+    for i in range(len(where)):
+        if where[i]:
+            base[i] += (extent[i, axis] - 1) * stride[i, axis]
+            stride[i, axis] *= -1
+            anchor[i, axis] = extent[i, axis] - anchor[i, axis] - shape[i, axis]
+
+
+@numba.njit("int64(int64[:, :], float64)", nogil=True, cache=True)
+def larger(shape: Any, most: Any) -> Any:
+    """How many samples of ``shape`` have more than ``most`` elements."""
+    found = 0
+    for i in range(shape.shape[0]):
+        elements = 1.0
+        for d in range(shape.shape[1]):
+            elements *= np.float64(shape[i, d])
+        found += elements > most
+    return found
+
+
+@numba.njit("int64(int64[:, :], int32[:, ::1], int64[::1])", nogil=True, cache=True)
+def packed(shape: Any, shapes: Any, offsets: Any) -> Any:
+    """Where samples of ``shape`` begin that lie one after the other, and their shapes in 32 bits; returns the elements
+    of all."""
+    total = np.int64(0)
+    for i in range(shape.shape[0]):
+        elements = np.int64(1)
+        for d in range(shape.shape[1]):
+            shapes[i, d] = shape[i, d]
+            elements *= shape[i, d]
+        offsets[i] = total
+        total += elements
+    return total
+
+
+@numba.njit(nogil=True, cache=True)
+def _one(dims: Any, outer: Any, inner: Any, n: Any) -> Any:
+    """Dimension ``outer`` goes on where ``inner`` ends, on both sides, in all samples."""
+    for i in range(n):
+        length = dims[inner, i, SHAPE]
+        if dims[outer, i, STRIDE] != dims[inner, i, STRIDE] * length:
+            return False
+        if dims[outer, i, OUT_STRIDE] != dims[inner, i, OUT_STRIDE] * length:
+            return False
+    return True
+
+
+@numba.njit(nogil=True, cache=True)
+def _fold(
+    shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, dims: Any, kept: Any
+) -> Any:
+    """Join dimensions; ``dims`` [D, N, 5] are all of them then, ``kept`` those that are left, innermost first. Returns
+    how many, and where among them the channel is."""
+    n, ndim = shape.shape
+    count, found, is_open = 0, -1, False
+    for d in range(ndim - 1, -1, -1):
+        full, inside = True, True
+        for i in range(n):
+            dims[d, i, SHAPE], dims[d, i, STRIDE], dims[d, i, ANCHOR] = shape[i, d], stride[i, d], anchor[i, d]
+            dims[d, i, EXTENT], dims[d, i, OUT_STRIDE] = extent[i, d], out_stride[i, d]
+            full = full and anchor[i, d] == 0 and extent[i, d] == shape[i, d]
+            inside = inside and anchor[i, d] >= 0 and anchor[i, d] + shape[i, d] <= extent[i, d]
+        if is_open and d != channel and (fills or inside) and _one(dims, d, kept[count - 1], n):
+            inner = kept[count - 1]
+            for i in range(n):
+                length = dims[inner, i, SHAPE]
+                dims[inner, i, SHAPE] = dims[d, i, SHAPE] * length
+                dims[inner, i, ANCHOR] = dims[d, i, ANCHOR] * length
+                dims[inner, i, EXTENT] = dims[d, i, EXTENT] * length
+            is_open = full
+            continue
+        if d == channel:
+            found = count
+        kept[count] = d
+        count += 1
+        is_open = full and d != channel
+    return count, found
+
+
+@numba.njit(nogil=True, cache=True)
+def _put(out: Any, i: Any, at: Any, dims: Any, d: Any) -> None:
+    """Dimension ``d`` of sample ``i`` as number ``at`` of its loops; one of length 1 where ``d`` is -1."""
+    for k in range(5):
+        out[i, at, k] = dims[d, i, k] if d >= 0 else np.int64(k in (SHAPE, EXTENT))
+
+
+@numba.njit(nogil=True, cache=True)
+def _short(dims: Any, d: Any, n: Any, dense: Any) -> Any:
+    """Dimension ``d`` is short in all samples, and, where ``dense`` is asked for, of neighbouring elements."""
+    short, near = True, True
+    for i in range(n):
+        short = short and dims[d, i, SHAPE] <= _SHORT
+        near = near and abs(dims[d, i, STRIDE]) == 1
+    return short and (near or not dense)
+
+
+_PLAN = "int64[:, :], int64[:, :], int64[:, :], int64[:, :], int64[:, :], int64, boolean, int64[::1]"
+
+
+@numba.njit(f"UniTuple(int64, 2)({_PLAN})", nogil=True, cache=True)
+def loops(
+    shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
+) -> Any:
+    """The loops that copy a plan (`strided.Plan`), dimensions joined where all samples are contiguous on both sides.
+
+    Returns how many there are, and which of them is the ``channel``; ``out`` begins with [N, loops, 5] of them.
+    ``fills``: what stands outside is one value.
+    """
+    n, ndim = shape.shape
+    dims, kept = np.empty((max(ndim, 1), n, 5), np.int64), np.empty(max(ndim, 1), np.int64)
+    count, found = _fold(shape, stride, anchor, extent, out_stride, channel, fills, dims, kept)
+    total = max(count, 1)
+    table = out[: n * total * 5].reshape((n, total, 5))
+    for i in range(n):
+        if count == 0:
+            _put(table, i, 0, dims, -1)
+        for k in range(count):
+            _put(table, i, k, dims, kept[count - 1 - k])
+    return total, count - 1 - found if found >= 0 else -1
+
+
+@numba.njit(f"int64({_PLAN})", nogil=True, cache=True)
+def tiles(
+    shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
+) -> Any:
+    """`loops` in the order of the CPU kernel, two at least: outer dimensions, rows, and a short one (the channel, or
+    colours) innermost. Returns how many; ``out`` begins with [N, loops, 5] of them."""
+    n, ndim = shape.shape
+    dims, kept = np.empty((max(ndim, 1), n, 5), np.int64), np.empty(max(ndim, 1), np.int64)
+    count, inner = _fold(shape, stride, anchor, extent, out_stride, channel, fills, dims, kept)
+    if inner < 0 and count > 1 and _short(dims, kept[0], n, False):
+        inner = 0
+    for k in range(count - 1, 0 if inner < 0 else count, -1):
+        if _short(dims, kept[k], n, True):
+            inner = k
+            break
+    total = max(count - (inner >= 0), 1) + 1
+    table = out[: n * total * 5].reshape((n, total, 5))
+    for i in range(n):
+        at = 0
+        for k in range(count - 1, -1, -1):
+            if k != inner:
+                _put(table, i, at, dims, kept[k])
+                at += 1
+        if at == 0:
+            _put(table, i, 0, dims, -1)
+        _put(table, i, total - 1, dims, kept[inner] if inner >= 0 else -1)
+    return total
