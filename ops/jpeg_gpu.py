@@ -55,7 +55,15 @@ PIXEL_THREADS = 256
 PIXEL_CHUNK = PIXEL_THREADS * 16
 RESIZE_THREADS = 256
 RESIZE_ROWS = 32
-TABLE_BYTES = 2368
+LOOKUP_BITS = 10
+
+
+def table_bytes(lookup_bits: int) -> int:
+    """Size of a HuffmanTable: entries alone and in pairs, 16 - lookup_bits longer lengths, 256 symbols."""
+    return 8 * (1 << lookup_bits) + -(-(8 * (18 - lookup_bits) + 256) // 16) * 16
+
+
+TABLE_BYTES = table_bytes(LOOKUP_BITS)
 
 _MAX_BLOCKS = 1 << 24  # 64-megapixel 4:4:4 pictures go elsewhere
 

@@ -159,6 +159,17 @@ DEVICE u32 pack_saturated(int a, int b, u32 c) {
 #endif
 }
 
+// x >> n for n up to 32.
+DEVICE u32 shift_right(u32 x, u32 n) {
+#ifndef EMULATED
+    u32 shifted;
+    asm("shr.u32 %0, %1, %2;" : "=r"(shifted) : "r"(x), "r"(n));
+    return shifted;
+#else
+    return n < 32 ? x >> n : 0;
+#endif
+}
+
 DEVICE u16 to_half(float x) {
 #ifndef EMULATED
     u16 half;
