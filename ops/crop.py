@@ -10,9 +10,12 @@ from .base import Arg, Operator, Spec
 from .batch import I64, Batch
 from .context import Context
 from .errors import SpecError
+from .lazily import Kernels
 from .strided import convert, pad, run, whole, window
 from .types import DALIDataType, DALIImageType, Library, to_numpy
 from .window import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout
+
+_plans: Any = Kernels("resize_plan_cpu")
 
 _SIZES = {"D": "crop_d", "H": "crop_h", "W": "crop_w"}
 _POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
@@ -77,9 +80,6 @@ class CropWindow(Operator, abstract=True):
 
     def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
         """Anchor and shape [N, D] of the window of each sample, after ``policy``."""
-        from . import resize_plan_cpu
-
-        kernels: Any = resize_plan_cpu
         extent = batch.shapes.astype(np.int64, order="C")
         anchor, shape = np.zeros_like(extent), extent.copy()
         together = ctx.arg("crop") if self.given("crop") else None
@@ -95,7 +95,7 @@ class CropWindow(Operator, abstract=True):
                 for i in np.flatnonzero(wrong).tolist():
                     ctx.reject(i, "bad_argument", f"{_POSITIONS[letter]} must be between 0 and 1, got {position[i]:g}")
                 position = np.where(wrong, np.float32(0), position)
-            kernels.place(extent, at, size, position, kernels.ROUNDINGS.index(self._rounding), anchor, shape)
+            _plans.place(extent, at, size, position, _plans.ROUNDINGS.index(self._rounding), anchor, shape)
         return bounded(ctx, policy, anchor, shape, extent)
 
 

@@ -15,10 +15,13 @@ from .batch import I32, I64, Batch
 from .context import Context
 from .decoders import Image, ImageCrop, ImageDecoder, ImageRandomCrop
 from .fused import ResizeCropMirrorNormalize, Sampling, part, sampled, sampling
+from .lazily import Kernels
 from .random_resized_crop import RandomResizedCrop
 from .resample import Plan
 from .resize import Resampling, Resize, ResizeCropMirror
 from .types import DALIDataType, DALIImageType, to_numpy
+
+_plans: Any = Kernels("resize_plan_cpu")
 
 T = TypeVar("T")
 DECODE, RESIZE = "decode.", "then."
@@ -151,17 +154,12 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 def source_windows(plan: Plan, extents: I64) -> I64:
     """The pixels of images of ``extents`` [N, 2] that the outputs of a plan are made of, and a few more: int64[N, 4],
     y0, x0, y1, x1."""
-    scale = (plan.hi.astype(np.float64) - plan.lo) / np.maximum(plan.size, 1)
-    ends = np.stack([plan.lo + plan.anchor * scale, plan.lo + (plan.anchor + plan.shape) * scale])
-    # A filter is never wider than the image; where it reaches beyond, it reads as many pixels from the edge on.
-    margin = np.ceil(np.maximum(plan.support, 1)) + 2
-    begin = np.minimum(np.floor(ends.min(axis=0) - margin), extents - margin)
-    end = np.maximum(np.ceil(ends.max(axis=0) + margin), margin)
+    windows = np.zeros((len(extents), 4), np.int64)
     if plan.domain is not None:
-        begin, end = np.zeros_like(begin), extents.astype(np.float64)
-    regions = np.concatenate([begin, end], axis=1)
-    seen = (plan.shape > 0).all(axis=1, keepdims=True)
-    return np.where(seen, np.clip(regions, 0, np.tile(extents, 2)), 0).astype(np.int64)
+        windows[:, 2:] = np.where((plan.shape > 0).all(axis=1, keepdims=True), extents, 0)
+        return windows
+    _plans.source_windows(plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.support, extents, windows)
+    return windows
 
 
 def _some(ctx: Context, which: I64) -> Context:

@@ -17,6 +17,7 @@ from .deep_decode import available, is_deep
 from .errors import SampleError
 from .image_formats import Header, check_pixels, probe, recognise
 from .isolation import Isolation
+from .lazily import Kernels
 from .pixels import Pixels, channels_of, orient, recolour
 from .types import DALIImageType
 
@@ -35,6 +36,9 @@ class Rules:
     fancy_upsampling: bool = False
     max_pixels: int = MAX_PIXELS
 
+
+_headers: Any = Kernels("jpeg_header")
+_decoder: Any = Kernels("jpeg_baseline_cpu")
 
 Windows = Callable[[I64, I64], tuple[I64, I64]]
 """Heights and widths, int64[N], to anchors (y, x) and shapes (h, w), int64[N, 2]; rejects what it cannot cut."""
@@ -74,13 +78,11 @@ def encoded_bytes(batch: Batch, i: int) -> memoryview:
 
 def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     """Walk the headers of all images. What is none, or too large, is rejected."""
-    from . import jpeg_header
-
-    jpeg, n = jpeg_header.rows_of(batch), len(batch)
-    turned, odd = np.empty(n, np.int32), np.empty(n, np.bool_)
-    height, width, channels = (np.empty(n, np.int64) for _ in range(3))
-    few = jpeg_header.summarise(jpeg, rules.adjust_orientation, rules.max_pixels, turned, height, width, channels, odd)
-    headers = Headers(jpeg, {}, np.ones(n, np.bool_), turned, height, width, channels)
+    jpeg, n = _headers.rows_of(batch), len(batch)
+    turned, odd, good = np.empty(n, np.int32), np.empty(n, np.bool_), np.ones(n, np.bool_)
+    height, width, channels = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    few = _headers.summarise(jpeg, rules.adjust_orientation, rules.max_pixels, turned, height, width, channels, odd)
+    headers = Headers(jpeg, {}, good, turned, height, width, channels)
     for i in np.flatnonzero(odd).tolist() if few else ():
         try:
             _examine(headers, i, encoded_bytes(batch, i), rules)
@@ -93,10 +95,8 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
 def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I64, I64]:
     """Elements of each decoded image, and bytes held besides while it is decoded, int64[N] each; zeros for what will
     be refused. ``whole``: JPEGs go straight into the output where nothing is to be done to them."""
-    from . import jpeg_header
-
     encoded = batch.shapes[:, 0].astype(np.int64)
-    jpeg = jpeg_header.rows_of(batch)
+    jpeg = _headers.rows_of(batch)
     pixels = jpeg["width"].astype(np.int64) * jpeg["height"]
     channels = np.where(jpeg["components"] == 1, 1, 3).astype(np.int64)
     planes = pixels * np.minimum(jpeg["components"], 4)
@@ -108,7 +108,7 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
         besides += np.where(np.isin(jpeg["sof"], _SEVERAL_SCANS), 2 * planes, 0)
     else:
         besides = _GPU_BYTES_PER_ENCODED * encoded + 2 * planes
-    for i in np.flatnonzero(jpeg["status"] == jpeg_header.NOT_JPEG).tolist():
+    for i in np.flatnonzero(jpeg["status"] == _headers.NOT_JPEG).tolist():
         pixels[i] = 0
         with contextlib.suppress(SampleError):
             header = probe(encoded_bytes(batch, i))
@@ -179,12 +179,9 @@ def decode_others(
 
 def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> I32:
     """[N, 3] of images of these sizes; no pixels for bad ones."""
-    if rules.output_type is DALIImageType.ANY_DATA:
-        channels = headers.channels
-    else:
-        channels = np.full(len(heights), channels_of(rules.output_type, 3), np.int64)
-    shapes = np.stack([heights, widths, channels], axis=1).astype(np.int32)
-    shapes[~headers.good, :2] = 0
+    fixed = 0 if rules.output_type is DALIImageType.ANY_DATA else channels_of(rules.output_type, 3)
+    shapes = np.empty((len(heights), 3), np.int32)
+    _headers.decoded_shapes(heights, widths, headers.channels, fixed, headers.good, shapes)
     return shapes
 
 
@@ -201,8 +198,8 @@ def decode(
         anchors, sizes = cut(ctx, headers, windows)
         heights, widths = sizes[:, 0], sizes[:, 1]
     out = Batch.allocate(ctx.empty, output_shapes(headers, rules, heights, widths), rules.dtype, "HWC", batch.samples)
-    done = _baseline(batch, headers, rules, anchors, out, needed)
-    for i in np.flatnonzero(headers.good & ~done).tolist():
+    left = _baseline(batch, headers, rules, anchors, out, needed)
+    for i in np.flatnonzero(left).tolist() if left.any() else ():
         anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
         if i in others:
             out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])
@@ -216,53 +213,44 @@ def decode(
     return out
 
 
+_NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)
+
+
 def _baseline(
     batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, out: Batch, needed: Needed | None
 ) -> npt.NDArray[np.bool_]:
-    """Decode what our own decoder takes; which images of ``out`` are there now, [N]."""
-    from . import jpeg_header
-
-    done = np.zeros(len(batch), np.bool_)
-    plain = rules.dtype == np.uint8 and rules.output_type is not DALIImageType.YCbCr and not rules.fast_idct
-    which = np.flatnonzero(headers.good & (headers.jpeg["status"] == jpeg_header.OK) & (headers.orientation == 1))
-    if not plain or not len(which):
-        return done
-    from . import jpeg_baseline_cpu
-
-    kernels: Any = jpeg_baseline_cpu
-    shapes = out.shapes.astype(np.int64)
-    corner = np.zeros((len(batch), 2), np.int64) if anchors is None else anchors
-    regions = np.concatenate([np.zeros_like(corner), shapes[:, :2]], axis=1)
-    if needed is not None:
-        regions = np.clip(needed(out.shapes), 0, regions[:, [2, 3, 2, 3]])
-    regions[:, :2] += corner
-    regions[:, 2:] += corner
-    pitches = shapes[:, 1] * shapes[:, 2]
-    origins = out.offsets - corner[:, 0] * pitches - corner[:, 1] * shapes[:, 2]
-    status = np.empty(len(which), np.int32)
+    """Decode what our own decoder takes; which good images are left for others, [N]."""
+    if rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr or rules.fast_idct:
+        return headers.good
+    n = len(batch)
+    corners = _NO_CORNERS if anchors is None else anchors
+    seen = _ALL if needed is None else needed(out.shapes)
+    windows, status = np.empty((n, 4), np.int64), np.empty(n, np.int32)
+    channels, origins, pitches = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    _decoder.regions(out.shapes, out.offsets, headers.good, headers.orientation, corners, seen, windows, channels,
+                     origins, pitches)  # fmt: skip
     encoded = batch.data.view()
     encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    kernels.decode_images(
-        encoded, batch.offsets[which], batch.shapes[which, 0].astype(np.int64), headers.jpeg[which], regions[which],
-        shapes[which, 2], rules.output_type is DALIImageType.BGR, out.data, origins[which], pitches[which], status,
+    _decoder.decode_images(
+        encoded, np.ascontiguousarray(batch.offsets), batch.shapes[:, 0].astype(np.int64), headers.jpeg, windows,
+        channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches, status,
     )  # fmt: skip
-    done[which] = status == kernels.DONE
-    return done
+    left: npt.NDArray[np.bool_] = headers.good & (status != _decoder.DONE)
+    return left
 
 
 def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
     """Anchors and shapes of the windows in good images; images whose window was refused become bad."""
-    bad = set(ctx.samples.slot[~headers.good].tolist())
-    before = len(ctx.rejects)
+    before, good = len(ctx.rejects), headers.good.copy()
     anchors, sizes = windows(headers.height, headers.width)
-    # Each image is reported once, for the first thing that is wrong with it.
-    fresh = {r.slot: r for r in reversed(ctx.rejects[before:]) if r.slot not in bad}
-    ctx.rejects[before:] = fresh.values()
-    gone = set(fresh)
-    if gone:
-        for i in np.flatnonzero(np.isin(ctx.samples.slot, list(gone))).tolist():
+    if len(ctx.rejects) > before:
+        bad = set(ctx.samples.slot[~good].tolist())
+        # Each image is reported once, for the first thing that is wrong with it.
+        fresh = {r.slot: r for r in reversed(ctx.rejects[before:]) if r.slot not in bad}
+        ctx.rejects[before:] = fresh.values()
+        for i in np.flatnonzero(np.isin(ctx.samples.slot, list(fresh))).tolist():
             headers.drop(i)
-    return anchors, np.where(headers.good[:, None], sizes, 0)
+    return anchors, sizes if headers.good.all() else np.where(headers.good[:, None], sizes, 0)
 
 
 def _window(image: Pixels, anchor: tuple[int, int] | None, shape: npt.NDArray[np.int32]) -> Pixels:

@@ -70,6 +70,36 @@ _ORDER_AT = U(256)
 """Where that table lies behind the block's coefficients."""
 
 
+@njit(
+    "void(int32[:, ::1], int64[::1], boolean[::1], int32[::1], int64[:, :], int64[:, :], int64[:, ::1], int64[::1], "
+    "int64[::1], int64[::1])",
+    nogil=True, cache=True,
+)  # fmt: skip
+def regions(
+    shapes: Any, offsets: Any, good: Any, orientation: Any, corners: Any, needed: Any, windows: Any, channels: Any,
+    origins: Any, pitches: Any,
+) -> None:  # fmt: skip
+    """Where `decode_images` writes the windows that begin at ``corners`` [N, 2] of its pictures (or [0, 2]: at 0), as
+    images of ``shapes`` [N, 3] at ``offsets`` of the output, and which of their pixels are wanted: all, or those of
+    ``needed`` [N, 4] (or [0, 4]) in the window. Bad and turned images get windows that no picture has."""
+    for i in range(len(offsets)):
+        channels[i], pitches[i] = shapes[i, 2], shapes[i, 1] * shapes[i, 2]
+        origins[i] = offsets[i]
+        windows[i] = -1
+        if not good[i] or orientation[i] != 1:
+            continue
+        for d in range(2):
+            extent = np.int64(shapes[i, d])
+            windows[i, d], windows[i, 2 + d] = 0, extent
+            if len(needed):
+                windows[i, d] = min(max(needed[i, d], 0), extent)
+                windows[i, 2 + d] = min(max(needed[i, 2 + d], 0), extent)
+            if len(corners):
+                windows[i, d] += corners[i, d]
+                windows[i, 2 + d] += corners[i, d]
+                origins[i] -= corners[i, d] * (pitches[i] if d == 0 else channels[i])
+
+
 @njit(nogil=True, cache=True)
 def decode_images(
     raw: Any, offsets: Any, sizes: Any, headers: Any, windows: Any, channels: Any, bgr: Any, dst: Any, origins: Any,

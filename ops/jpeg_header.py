@@ -86,7 +86,7 @@ _walked: dict[int, tuple[weakref.ref[Any], int, NDArray[Any]]] = {}
 def rows_of(batch: Batch) -> NDArray[Any]:
     """The headers of a batch of encoded images, not to be changed. A batch is walked once: who plans memory and who
     decodes ask for the same rows, on different threads."""
-    key, address = id(batch.offsets), batch.data.ctypes.data
+    key, address = id(batch.offsets), batch.data.__array_interface__["data"][0]
     known = _walked.get(key)
     if known is not None and known[0]() is batch.offsets and known[1] == address and len(known[2]) == len(batch):
         return known[2]
@@ -133,6 +133,16 @@ def summarise(
         odd[i] = row.status != OK or height[i] * width[i] > max_pixels
         found += odd[i]
     return found
+
+
+@numba.njit(nogil=True, cache=True)
+def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any, shapes: Any) -> None:
+    """Shapes [N, 3] of decoded images of these sizes, without pixels where an image is not ``good``. ``fixed``: the
+    channels of all of them, or 0."""
+    for i in range(len(good)):
+        shapes[i, 0] = height[i] if good[i] else 0
+        shapes[i, 1] = width[i] if good[i] else 0
+        shapes[i, 2] = fixed if fixed > 0 else channels[i]
 
 
 @numba.njit(nogil=True, cache=True)

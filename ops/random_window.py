@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .batch import I64
 from .errors import SpecError
+from .lazily import Kernels
 from .rng import Streams
+
+_kernels: Any = Kernels("random_window_cpu")
 
 WINDOW_SALT = 0x12345678ABCDEFE
 """What DALI 2.4 XORs into the key of the generators of its random windows: ``ctx.streams(WINDOW_SALT)``."""
@@ -33,10 +38,8 @@ def random_windows(
     float32 arithmetic are DALI 2.4's, so that equal streams give equal windows. Images without pixels get windows
     without pixels.
     """
-    from .random_window_cpu import windows
-
     out = np.zeros((len(heights), 4), np.int64)
-    windows(
+    _kernels.windows(
         np.uint64(streams.key), streams.sequence, np.asarray(heights, np.int64), np.asarray(widths, np.int64),
         np.array(aspect, np.float32), np.array(area, np.float32), attempts, out,
     )  # fmt: skip

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Spec
-from .batch import I64, Batch
+from .batch import I64, Batch, elements
 from .context import Context
 from .convert import saturate
 from .errors import SpecError
+from .lazily import Kernels
 from .types import DALIDataType, DALIInterpType, from_numpy, to_numpy
 
 F32 = npt.NDArray[np.float32]
@@ -54,7 +55,12 @@ TABLE_SIZE: I64 = np.array([len(t) for t in _tables()], np.int64)
 TABLE_START: I64 = np.cumsum(TABLE_SIZE) - TABLE_SIZE
 
 
-@dataclass(frozen=True, slots=True)
+_plans: Any = Kernels("resize_plan_cpu")
+_copies: Any = Kernels("resample_cpu")
+_presets: Any = Kernels("presets_cpu")
+
+
+@dataclass(slots=True)
 class Plan:
     """How N samples are resampled along A spatial axes (in the order of the layout): arrays [N, A].
 
@@ -83,8 +89,9 @@ class Plan:
 
     def window(self, anchor: I64, shape: I64) -> Plan:
         """Only the outputs [anchor, anchor + shape) of the present window."""
-        from_end = self.shape - anchor - shape
-        return replace(self, anchor=self.anchor + np.where(self.flip, from_end, anchor), shape=np.asarray(shape))
+        at = np.empty(self.anchor.shape, np.int64)
+        _plans.window(self.flip, self.anchor, self.shape, anchor, shape, at)
+        return replace(self, anchor=at, shape=shape)
 
     def mirrored(self, where: Mask) -> Plan:
         """The window reversed where ``where`` [N, A]."""
@@ -97,11 +104,8 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
     ``shrink`` and ``enlarge`` [N] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
     widens the filter with the scale where pixels are lost, as DALI does; NEAREST never is widened.
     """
-    from . import resize_plan_cpu
-
-    kernels: Any = resize_plan_cpu
     kind, support = np.empty(size.shape, np.int8), np.empty(size.shape, np.float32)
-    kernels.filters(
+    _plans.filters(
         *map(np.ascontiguousarray, (lo, hi, size, shrink, enlarge)), antialias, _KINDS, _WIDTH, GAUSSIAN, kind, support
     )
     return Plan(lo, hi, size, kind, support, np.zeros_like(size), size, np.zeros(size.shape, np.bool_))
@@ -183,17 +187,14 @@ def resample(ctx: Context, plan: Plan, batch: Batch, dtype: DALIDataType | None 
 def bounded(ctx: Context, plan: Plan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
     """``shapes`` of the output; zeros where it, or the values between the passes, would be too large. Such samples are
     rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
-    from . import resize_plan_cpu
-
-    kernels: Any = resize_plan_cpu
-    elements = np.empty(len(shapes))
+    needed = np.empty(len(shapes))
     made, wanted, given = (np.ascontiguousarray(a, np.int64) for a in (plan.shape, shapes, before))
-    if not kernels.elements(_columns_first(plan), made, wanted, given, first, MOST_ELEMENTS, elements):
+    if not _plans.elements(_columns_first(plan), made, wanted, given, first, MOST_ELEMENTS, needed):
         return shapes
-    refused = elements > MOST_ELEMENTS
+    refused = needed > MOST_ELEMENTS
     for i in np.flatnonzero(refused).tolist():
         result = "x".join(map(str, shapes[i].tolist()))
-        ctx.reject(i, "too_large", f"needs {elements[i]:.0f} values to become {result}, more than {MOST_ELEMENTS}; "
+        ctx.reject(i, "too_large", f"needs {needed[i]:.0f} values to become {result}, more than {MOST_ELEMENTS}; "
                    "limit it with max_size")  # fmt: skip
     return np.where(refused[:, None], 0, shapes)
 
@@ -210,8 +211,7 @@ def run(ctx: Context, plan: Plan, batch: Batch, first: int, out: Batch, finish: 
 
 def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]:
     """Elements before and after the spatial dimensions (frames and channels), [N] each."""
-    before, after = shapes[:, :first], shapes[:, first + count :]
-    return np.prod(before, axis=1, dtype=np.int64), np.prod(after, axis=1, dtype=np.int64)
+    return elements(shapes[:, :first]), elements(shapes[:, first + count :])
 
 
 def _columns_first(plan: Plan) -> Mask:
@@ -221,11 +221,8 @@ def _columns_first(plan: Plan) -> Mask:
     """
     if plan.domain is not None:
         return np.ones(len(plan.size), np.bool_)
-    from . import resize_plan_cpu
-
-    kernels: Any = resize_plan_cpu
     mask: Mask = np.empty(len(plan.size), np.bool_)
-    kernels.columns_first(*map(np.ascontiguousarray, (plan.lo, plan.hi, plan.size, plan.support)), mask)
+    _plans.columns_first(*map(np.ascontiguousarray, (plan.lo, plan.hi, plan.size, plan.support)), mask)
     return mask
 
 
@@ -240,9 +237,7 @@ def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | 
     if plan.domain is not None:
         _run_preset(plan, batch, first, out, finish)
         return
-    from . import resample_cpu
-
-    kernels: Any = resample_cpu
+    kernels = _copies
     count = plan.size.shape[1]
     frames, channels = _around(batch.shapes, first, count)
     extents = batch.shapes[:, first : first + count].astype(np.int64)
@@ -283,9 +278,7 @@ def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | 
 
 def _run_preset(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
     """`_run_cpu` as another library than DALI does it."""
-    from . import presets_cpu, resample_cpu
-
-    kernels: Any = presets_cpu
+    kernels = _presets
     assert plan.arithmetic is not None
     assert plan.domain is not None
     frames, channels = _around(batch.shapes, first, 2)
@@ -317,8 +310,9 @@ def _run_preset(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish
         run(kernels.float_images, everything, batch.data.astype(np.float32, copy=False), target, offsets)
     if finish is not None:
         data = out.data.view(np.uint16) if out.dtype == np.float16 else out.data
-        finishes: Any = resample_cpu.finished
-        finishes(target, offsets, plan.shape.prod(axis=1), channels, data, out.offsets, finish.factors, finish.strides)
+        _copies.finished(
+            target, offsets, plan.shape.prod(axis=1), channels, data, out.offsets, finish.factors, finish.strides
+        )
 
 
 def _axes(plan: Plan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:

@@ -12,9 +12,12 @@ from .batch import I64, Batch, Samples
 from .context import Context
 from .crop import CropWindow
 from .errors import SpecError
+from .lazily import Kernels
 from .resample import F32, LAYOUTS, Plan, output_spec, plan, resample, spatial_axes
 from .types import DALIDataType, DALIImageType, DALIInterpType, Library
 from .window import round_half_away
+
+_plans: Any = Kernels("resize_plan_cpu")
 
 Mode = Literal["default", "stretch", "not_larger", "not_smaller"]
 
@@ -225,7 +228,7 @@ class Sized(Resampling, abstract=True):
         extents = shapes[:, first : first + count]
         lo, hi = self._region(ctx, extents)
         wanted = self._requested(ctx, count)
-        if not all(np.isfinite(a).all() for a in (wanted, lo, hi)):
+        if _plans.endless(wanted, lo, hi):
             bad = ~(np.isfinite(wanted) & np.isfinite(lo) & np.isfinite(hi)).all(axis=1)
             for i in np.flatnonzero(bad).tolist():
                 ctx.reject(i, "bad_argument", f"size {wanted[i].tolist()} or region is not finite")
@@ -301,14 +304,11 @@ def fit(
     reversed regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the
     region around its centre where rounding changed the scale.
     """
-    from . import resize_plan_cpu
-
-    kernels: Any = resize_plan_cpu
     lo, hi = np.array(lo, np.float32, order="C"), np.array(hi, np.float32, order="C")
     size = np.empty(extents.shape, np.int64)
     most = np.empty(0, np.float32) if limit is None else np.array(limit, np.float32)
-    kernels.fit(
-        np.array(wanted, np.float32, order="C"), lo, hi, np.ascontiguousarray(extents), kernels.MODES.index(mode), most,
+    _plans.fit(
+        np.array(wanted, np.float32, order="C"), lo, hi, np.ascontiguousarray(extents), _plans.MODES.index(mode), most,
         subpixel, _FARTHEST, size,
     )  # fmt: skip
     return lo, hi, size

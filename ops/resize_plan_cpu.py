@@ -212,3 +212,50 @@ def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
                 out[i] = True
         found += out[i]
     return found
+
+
+@numba.njit(
+    "void(float32[:, :], float32[:, :], int64[:, :], int64[:, :], int64[:, :], float32[:, :], int64[:, :], "
+    "int64[:, ::1])",
+    nogil=True, cache=True,
+)  # fmt: skip
+def source_windows(
+    lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, support: Any, extents: Any, windows: Any
+) -> None:
+    """The pixels of images of ``extents`` [N, 2] that a plan's outputs are made of, and a few more: ``windows`` [N, 4],
+    y0, x0, y1, x1; none where there are no outputs."""
+    for i in range(len(size)):
+        windows[i] = 0
+        if shape[i, 0] <= 0 or shape[i, 1] <= 0:
+            continue
+        for a in range(2):
+            begin, extent = np.float64(lo[i, a]), np.float64(extents[i, a])
+            scale = (np.float64(hi[i, a]) - begin) / np.float64(max(size[i, a], 1))
+            first = begin + np.float64(anchor[i, a]) * scale
+            last = begin + np.float64(anchor[i, a] + shape[i, a]) * scale
+            # A filter is never wider than the image; where it reaches beyond, it reads as many pixels from the edge on.
+            margin = np.ceil(np.float64(max(support[i, a], _ONE))) + 2
+            low = min(np.floor(min(first, last) - margin), extent - margin)
+            high = max(np.ceil(max(first, last) + margin), margin)
+            windows[i, a] = np.int64(min(max(low, 0.0), extent))
+            windows[i, 2 + a] = np.int64(min(max(high, 0.0), extent))
+
+
+@numba.njit("int64(float32[:, :], float32[:, :], float32[:, :])", nogil=True, cache=True)
+def endless(wanted: Any, lo: Any, hi: Any) -> Any:
+    """How many numbers of these [N, A] are not finite."""
+    found = 0
+    for i in range(len(wanted)):
+        for a in range(wanted.shape[1]):
+            found += not (np.isfinite(wanted[i, a]) and np.isfinite(lo[i, a]) and np.isfinite(hi[i, a]))
+    return found
+
+
+@numba.njit(
+    "void(boolean[:, :], int64[:, :], int64[:, :], int64[:, :], int64[:, :], int64[:, ::1])", nogil=True, cache=True
+)
+def window(flip: Any, anchor: Any, shape: Any, first: Any, count: Any, out: Any) -> None:
+    """Where ``count`` outputs from ``first`` on of a plan's window begin, counted as its ``anchor`` is, all [N, A]."""
+    for i in range(len(out)):
+        for a in range(out.shape[1]):
+            out[i, a] = anchor[i, a] + (shape[i, a] - first[i, a] - count[i, a] if flip[i, a] else first[i, a])

@@ -9,7 +9,10 @@ import numpy.typing as npt
 
 from .batch import I64
 from .context import Context
+from .lazily import Kernels
 from .strided import Border
+
+_plans: Any = Kernels("resize_plan_cpu")
 
 OutOfBounds = Literal[
     "error", "pad", "constant", "edge", "clamp", "reflect", "reflect_1001", "reflect_101", "wrap", "trim_to_shape"
@@ -60,11 +63,8 @@ def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: 
         start = np.clip(anchor, 0, extent)
         return start, np.clip(anchor + shape, 0, extent) - start
     if policy == "error":
-        from . import resize_plan_cpu
-
-        kernels: Any = resize_plan_cpu
         outside = np.empty(len(extent), np.bool_)
-        if not kernels.outside(*map(np.ascontiguousarray, (anchor, shape, extent)), outside):
+        if not _plans.outside(*map(np.ascontiguousarray, (anchor, shape, extent)), outside):
             return anchor, shape
         for i in np.flatnonzero(outside).tolist():
             end = (anchor[i] + shape[i]).tolist()
