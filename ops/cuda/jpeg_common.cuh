@@ -131,6 +131,17 @@ DEVICE int locate(const i32 *first, int count, int x) {
     return low;
 }
 
+// The same, by all lanes of a warp together: 32 places at a time.
+DEVICE int locate_by_warp(const i32 *first, int count, int x) {
+    int lane = threadIdx.x & 31, low = 0;
+    for (int high = count; high - low > 1;) {
+        int step = (high - low + 31) >> 5, place = low + (lane + 1) * step;
+        low += step * __popc(__ballot_sync(~0u, place < high && first[place] <= x));
+        high = min(high, low + step);
+    }
+    return low;
+}
+
 // Blocks of chained kernels take their work in the order in which they start, so that a chunk only ever waits for
 // chunks that are already running.
 DEVICE int take_ticket(u32 *counter) {

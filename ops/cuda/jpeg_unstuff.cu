@@ -1,138 +1,225 @@
 // The entropy-coded segment without its stuffing (T.81, B.1.1.5): FF 00 becomes FF, fill bytes vanish, RSTn ends an
-// interval, any other marker ends the scan. A block of threads takes one chunk; a chunk learns from the one before it
-// where its bytes go. The stream is kept as big-endian words, so that a bit reader needs no byte swaps.
+// interval, any other marker ends the scan. A block of threads takes one chunk; chunks say how much they keep, and sum
+// up what the chunks before them have said ("decoupled look-back", Merrill and Garland 2016), so that none waits for
+// another's turn. The stream is kept as big-endian words, so that a bit reader needs no byte swaps.
 #include "jpeg_common.cuh"
 
-#define UNSTUFF_THREADS 512
-#define UNSTUFF_CHUNK (UNSTUFF_THREADS * 16)
+#define UNSTUFF_THREADS 256
+#define UNSTUFF_WORDS 8  // of a thread
+#define UNSTUFF_BYTES (4 * UNSTUFF_WORDS)
+#define UNSTUFF_CHUNK (UNSTUFF_THREADS * UNSTUFF_BYTES)
 
-// What chunks hand on: bytes kept (0..31), restart markers seen (32..60), end of scan seen (61).
+// What chunks say: bytes kept (0..31), restart markers seen (32..60), end of scan seen (61), of this chunk alone (62) or
+// of all up to it (READY).
 #define SCAN_ENDED (1ull << 61)
+#define ALONE (1ull << 62)
 
 #define EOI 0xd9
+#define OUTSIDE 0x100
 
-struct Bytes16 {
-    u32 word[4];
-    DEVICE u32 operator[](int i) const { return word[i >> 2] >> (8 * (i & 3)) & 255; }
+// Eight words of 36 share no bank with those of the other lanes of a warp.
+#define STAGED(i) ((i) + ((i) >> 5))
+
+struct Chunk {               // what the threads of a block share
+    u32 stage[STAGED(UNSTUFF_CHUNK / 4 + 8)];
+    u32 sums[UNSTUFF_THREADS / 32];
+    i32 work, image;
+    u32 scan_end;            // place of the first marker that ends the scan, in the chunk, and (0..7) which it is
+    u32 stray;               // FF FF 00 was seen
+    u64 before;
 };
 
-// 16 bytes at `at`; those outside [begin, end) read as 0.
-DEVICE Bytes16 load16(const u8 *at, const u8 *begin, const u8 *end) {
-    Bytes16 bytes;
-    if (at >= begin && at + 16 <= end) {
-        uint4 v = *(const uint4 *)at;
-        bytes.word[0] = v.x, bytes.word[1] = v.y, bytes.word[2] = v.z, bytes.word[3] = v.w;
-        return bytes;
+// The low n bits.
+DEVICE u32 low_bits(int n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; }
+
+// Words at `from`, 16 bytes of them from the given place on; behind `count` bytes, zeros.
+DEVICE void load_words(const u8 *from, int count, u32 *word) {
+    if (count >= 16) {
+        uint4 v = *(const uint4 *)from;
+        word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+        return;
     }
+    word[0] = word[1] = word[2] = word[3] = 0;
+#pragma unroll 1
+    for (int i = count - 1; i >= 0; i--) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 word = 0;
-        for (int j = 0; j < 4; j++) {
-            const u8 *p = at + 4 * i + j;
-            if (p >= begin && p < end) word |= (u32)*p << (8 * j);
-        }
-        bytes.word[i] = word;
+        for (int j = 3; j > 0; j--) word[j] = __funnelshift_l(word[j - 1], word[j], 8);
+        word[0] = word[0] << 8 | from[i];
     }
-    return bytes;
 }
 
-KERNEL __launch_bounds__(UNSTUFF_THREADS) jpeg_unstuff(const Batch *batch) {
-    __shared__ u32 stage[UNSTUFF_CHUNK / 4 + 8];
-    __shared__ int scan_end;
-    __shared__ u64 before_chunk;
-    int work = take_ticket(batch->tickets + 0);
-    int at = locate(batch->unstuff_first, batch->count, work);
-    int chunk = work - batch->unstuff_first[at], chunks = batch->unstuff_first[at + 1] - batch->unstuff_first[at];
-    const Image &image = batch->images[at];
-    const u8 *begin = batch->raw + image.raw + image.scan, *end = batch->raw + image.raw + image.raw_size;
-    const u8 *mine = (const u8 *)((u64)begin & ~15ull) + (i64)chunk * UNSTUFF_CHUNK + threadIdx.x * 16;
-    int last = UNSTUFF_CHUNK;
-    if (threadIdx.x == 0) scan_end = last;
-
-    Bytes16 bytes = load16(mine, begin, end);
-    u32 two_before = mine > begin && mine <= end ? *(const u16 *)(mine - 2) : 0;  // a header is before the first byte
-    u32 before = two_before >> 8;
-    u32 after = mine + 16 < end ? mine[16] : 1;
-    u32 keep = 0, restarts = 0, others = 0, first_other = 0, strays = 0;
+// What chunks [first, work) keep together. The lanes of a warp look at 32 of them at a time, the nearest first.
+DEVICE u64 look_back(const u64 *chain, int first, int work) {
+    int lane = threadIdx.x & 31;
+    u32 kept = 0, restarts = 0;
+    u64 ended = 0;
+    for (int nearest = work - 1;; nearest -= 32) {
+        u64 link = READY;
+        if (nearest - lane >= first)
+            while (!((link = *(const volatile u64 *)(chain + nearest - lane)) & (READY | ALONE))) PAUSE();
+        u32 whole = __ballot_sync(~0u, (link & READY) != 0), used = whole ^ (whole - 1);  // up to one that knows all before it
+        u32 ends = used & __ballot_sync(~0u, (link & SCAN_ENDED) != 0);
+        if (ends) {  // behind the end nothing counts
+            int last = 31 - __clz(ends);
+            used &= ~0u << last;
+            kept = restarts = 0;
+            ended = SCAN_ENDED;
+        }
+        bool counts = used >> lane & 1;
+        u32 mine = counts ? (u32)link : 0, markers = counts ? (u32)(link >> 32) & 0x1fffffff : 0;
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        u32 byte = bytes[i], previous = i ? bytes[i - 1] : before, next = i < 15 ? bytes[i + 1] : after;
-        u32 one_more = i > 1 ? bytes[i - 2] : i ? before : two_before & 255;
-        const u8 *p = mine + i;
-        bool inside = p >= begin && p < end;
-        bool marker = previous == 255 && byte != 255 && byte != 0;
-        if (inside && (byte == 255 ? next == 0 : previous != 255)) keep |= 1u << i;
-        if (inside && byte == 0 && previous == 255 && one_more == 255) strays |= 1u << i;
-        if (inside && marker) {
-            if ((byte & 0xf8) == 0xd0) {
-                restarts |= 1u << i;
-            } else {
-                if (others == 0) first_other = byte;
-                others |= 1u << i;
+        for (int step = 16; step > 0; step >>= 1) {
+            mine += __shfl_xor_sync(~0u, mine, step);
+            markers += __shfl_xor_sync(~0u, markers, step);
+        }
+        kept += mine, restarts += markers;
+        if (whole) return kept | (u64)restarts << 32 | ended;
+    }
+}
+
+KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
+    __shared__ __align__(16) Chunk shared;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    if (warp == 0) {
+        u32 work = 0;
+        if (lane == 0) work = atomicAdd(batch->tickets + 0, 1u);
+        work = __shfl_sync(~0u, work, 0);
+        int at = locate_by_warp(batch->unstuff_first, batch->count, work);
+        if (lane == 0) shared.work = work, shared.image = at, shared.scan_end = UNSTUFF_CHUNK << 8, shared.stray = 0;
+    }
+    for (u32 i = threadIdx.x; i < sizeof(shared.stage) / 4; i += UNSTUFF_THREADS) shared.stage[i] = 0;
+    __syncthreads();
+    int work = shared.work, at = shared.image;
+    int first_work = batch->unstuff_first[at], chunk = work - first_work;
+    const Image &image = batch->images[at];
+    // Places in the scan count from an address that is a multiple of 16: bytes [low, high) are the scan's. A header
+    // precedes it, which is longer than what is read before `low`.
+    const u8 *scan = batch->raw + image.raw + image.scan;
+    int low = (int)((u64)scan & 15), high = low + image.raw_size - image.scan;
+    scan -= low;
+    int place = chunk * UNSTUFF_CHUNK + threadIdx.x * UNSTUFF_BYTES, count = high - place;
+
+    u32 word[UNSTUFF_WORDS];
+    int before = place > low && place <= high ? scan[place - 1] : OUTSIDE;
+#pragma unroll
+    for (int i = 0; i < UNSTUFF_BYTES; i += 16) load_words(scan + place + i, count - i, word + i / 4);
+    u32 keep = low_bits(count);
+    if (place < low) {
+        keep &= ~low_bits(low - place);
+#pragma unroll
+        for (int j = 0; j < 4; j++) word[j] &= ~low_bits(8 * (low - place) - 32 * j);
+    }
+    // Bit 8 * k + j: byte k of word j is FF.
+    u32 found = 0;
+#pragma unroll
+    for (int j = 0; j < UNSTUFF_WORDS; j++) {
+        u32 full = word[j] & ((word[j] & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+        found |= full >> (7 - j);
+    }
+    u32 restarts = 0, strays = 0;
+    bool first = before == 255;
+    while (first || found) {  // each FF, the one before my bytes too, and the byte behind it
+        int bit = __ffs(found) - 1, i = first ? -1 : (bit & 7) * 4 + (bit >> 3);
+        if (!first) found &= found - 1;
+        first = false;
+        int next = i + 1 < count ? scan[place + i + 1] : OUTSIDE;
+        u32 mark = i < 31 ? 1u << (i + 1) : 0;  // the next byte, where it is mine
+        if (next != 0 && i >= 0) keep &= ~(1u << i);
+        if (next == 255 || next == OUTSIDE) continue;
+        keep &= ~mark;
+        if (next == 0) {
+            if (place + i > low && scan[place + i - 1] == 255) strays |= mark;
+        } else if ((next & 0xf8) == 0xd0) {
+            restarts |= mark;
+        } else if (mark) {
+            atomicMin(&shared.scan_end, (u32)(threadIdx.x * UNSTUFF_BYTES + i + 1) << 8 | next);
+        }
+    }
+    __syncthreads();
+    int last = shared.scan_end >> 8;
+    u32 visible = low_bits(last - (int)threadIdx.x * UNSTUFF_BYTES);  // of my bytes
+    keep &= visible;
+    restarts &= visible;
+    if (strays & visible) shared.stray = 1;
+
+    u32 kept = __popc(keep), marked = __popc(restarts);
+    u32 sum = warp_sum(kept | marked << 16), total = 0, others = 0;
+    if (lane == 31) shared.sums[warp] = sum;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < UNSTUFF_THREADS / 32; i++) {
+        if (i == warp) others = total;
+        total += shared.sums[i];
+    }
+    sum += others;
+    u64 own = (total & 0xffff) | (u64)(total >> 16) << 32 | (last < UNSTUFF_CHUNK ? SCAN_ENDED : 0);
+    if (threadIdx.x == 0 && chunk) *(volatile u64 *)(batch->unstuff_chain + work) = own | ALONE;
+    u32 mine_at = (sum & 0xffff) - kept;
+    if (kept) {
+        for (u32 gone = ~keep; gone;) {  // from the last on: what is behind moves up, and zeros follow
+            int i = 31 - __clz(gone), in = i >> 2;
+            gone ^= 1u << i;
+            u32 order = 0x4321 - (0x1111 & low_bits(4 * (i & 3)));
+#pragma unroll
+            for (int j = 0; j < UNSTUFF_WORDS; j++) {
+                u32 next = j + 1 < UNSTUFF_WORDS ? word[j + 1] : 0;
+                if (j >= in) word[j] = __byte_perm(word[j], next, j == in ? order : 0x4321);
+            }
+        }
+        // Words that are all mine are stored, those that other threads have a part in are added to.
+        u32 shift = 8 * (mine_at & 3), bytes = (mine_at & 3) + kept, to = mine_at >> 2;
+#pragma unroll
+        for (int j = 0; j <= UNSTUFF_WORDS; j++) {
+            u32 *at_word = shared.stage + STAGED(to + j);
+            u32 moved = __funnelshift_l(j ? word[j - 1] : 0, j < UNSTUFF_WORDS ? word[j] : 0, shift);
+            if (4 * j + 4 <= bytes && (j || shift == 0)) *at_word = moved;
+            else if (4 * j < bytes) atomicOr(at_word, moved);
+        }
+    }
+    if (warp == 0) {
+        u64 previous = chunk ? look_back(batch->unstuff_chain, first_work, work) : 0;
+        if (lane == 0) {
+            u64 sofar = previous & SCAN_ENDED ? previous : previous + own;
+            hand_on(batch->unstuff_chain + work, sofar);
+            shared.before = previous;
+            // libjpeg reads on to EOI: what other markers lead to, it has to say. FF FF 00, a fill byte without a marker:
+            // libjpeg-turbo decodes the MCU twice and adds what it got the first time.
+            bool odd_end = last < UNSTUFF_CHUNK && (shared.scan_end & 255) != EOI;
+            if (!(previous & SCAN_ENDED) && (odd_end || shared.stray)) atomicOr(&batch->status[at], EXTRANEOUS);
+            if (work + 1 == batch->unstuff_first[at + 1]) {
+                u32 markers = (u32)(sofar >> 32) & 0x1fffffff;
+                batch->stream[2 * at] = (u32)sofar;
+                batch->stream[2 * at + 1] = min(markers, (u32)image.segment_count);
+                if (markers != (u32)image.segment_count) atomicOr(&batch->status[at], BAD_RESTART);
             }
         }
     }
     __syncthreads();
-    if (others) atomicMin(&scan_end, (int)(threadIdx.x * 16 + __ffs(others) - 1));
-    __syncthreads();
-    last = scan_end;
-    int visible = last - (int)threadIdx.x * 16;  // of my 16 bytes
-    u32 mask = visible >= 16 ? 0xffffu : visible <= 0 ? 0 : (1u << visible) - 1;
-    keep &= mask;
-    restarts &= mask;
-
-    u32 total, kept = __popc(keep), found = __popc(restarts);
-    u32 sum = block_sum(kept | found << 16, &total);
-    if (threadIdx.x == 0) {
-        u64 previous = chunk ? wait_for(batch->unstuff_chain + work - 1) & ~READY : 0;
-        u64 sofar = previous;
-        if (!(previous & SCAN_ENDED)) {
-            sofar += (total & 0xffff) | (u64)(total >> 16) << 32;
-            if (last < UNSTUFF_CHUNK) sofar |= SCAN_ENDED;
-        }
-        hand_on(batch->unstuff_chain + work, sofar);
-        before_chunk = previous;
-        if (chunk == chunks - 1) {
-            u32 markers = (u32)(sofar >> 32) & 0x1fffffff;
-            batch->stream[2 * at] = (u32)sofar;
-            batch->stream[2 * at + 1] = min(markers, (u32)image.segment_count);
-            if (markers != (u32)image.segment_count) atomicOr(&batch->status[at], BAD_RESTART);
-        }
-    }
-    __syncthreads();
+    u64 before_chunk = shared.before;
     if (before_chunk & SCAN_ENDED) return;
-    // libjpeg reads on to EOI: what other markers lead to, it has to say.
-    if (others && last == (int)threadIdx.x * 16 + __ffs(others) - 1 && first_other != EOI) atomicOr(&batch->status[at], EXTRANEOUS);
-    // FF FF 00, a fill byte without a marker: libjpeg-turbo decodes the MCU twice and adds what it got the first time.
-    if (strays & mask) atomicOr(&batch->status[at], EXTRANEOUS);
     u32 start = (u32)before_chunk;  // where the chunk's bytes go
-    u32 from = start & 15, mine_at = from + (sum & 0xffff) - kept;
-    u8 *staged = (u8 *)stage;
-    u32 position = mine_at;
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        if (keep >> i & 1) staged[position++] = (u8)bytes[i];
     if (restarts) {
-        u32 marker = ((u32)(before_chunk >> 32) & 0x1fffffff) + (sum >> 16) - found;
-        for (int i = 0; i < 16; i++) {
-            if (!(restarts >> i & 1)) continue;
-            u32 kept_before = __popc(keep & ((1u << i) - 1));
-            if (marker < (u32)image.segment_count) batch->segments[image.segments + marker] = start - from + mine_at + kept_before;
-            if ((bytes[i] & 7) != (marker & 7)) atomicOr(&batch->status[at], BAD_RESTART);
-            marker++;
+        u32 marker = ((u32)(before_chunk >> 32) & 0x1fffffff) + (sum >> 16) - __popc(restarts);
+        for (; restarts; restarts &= restarts - 1, marker++) {
+            int i = __ffs(restarts) - 1;
+            if (marker < (u32)image.segment_count)
+                batch->segments[image.segments + marker] = start + mine_at + __popc(keep & low_bits(i));
+            if ((scan[place + i] & 7) != (marker & 7)) atomicOr(&batch->status[at], BAD_RESTART);
         }
     }
-    __syncthreads();
     // Whole groups of 16 bytes go out as four words; what shares a group with a neighbour chunk goes byte by byte.
-    u32 until = from + (total & 0xffff);
-    u8 *out = (u8 *)(batch->words + image.words) + (start - from);
-    for (u32 group = threadIdx.x; group * 16 < until; group += blockDim.x) {
-        u32 low = group * 16, high = low + 16;
-        if (low >= from && high <= until) {
-            const u32 *four = stage + group * 4;
-            *(uint4 *)(out + low) = make_uint4(swap_bytes(four[0]), swap_bytes(four[1]), swap_bytes(four[2]), swap_bytes(four[3]));
-        } else {
-            for (u32 i = max(low, from); i < min(high, until); i++) out[i ^ 3] = staged[i];
-        }
+    u32 behind = start + (total & 0xffff), begin = (start + 15) & ~15u, end = behind & ~15u;
+    u8 *out = (u8 *)(batch->words + image.words);
+    for (u32 to = begin + 16 * threadIdx.x; to < end; to += 16 * UNSTUFF_THREADS) {
+        u32 from = (to - start) >> 2, order = 0x0123 + 0x1111 * ((to - start) & 3), five[5];
+#pragma unroll
+        for (int j = 0; j < 5; j++) five[j] = shared.stage[STAGED(from + j)];
+        *(uint4 *)(out + to) = make_uint4(__byte_perm(five[0], five[1], order), __byte_perm(five[1], five[2], order),
+                                          __byte_perm(five[2], five[3], order), __byte_perm(five[3], five[4], order));
+    }
+    if (warp == 0) {
+        u32 to = lane < 16 ? start + lane : max(begin, end) + lane - 16;
+        u32 from = to - start;
+        if (to < behind && (lane >= 16 || to < begin)) out[to ^ 3] = (u8)(shared.stage[STAGED(from >> 2)] >> (8 * (from & 3)));
     }
 }
