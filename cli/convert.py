@@ -15,7 +15,9 @@ NAME = "convert"
 def command(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder of files, shards or a database; or its URL.")],
     target: Annotated[str, typer.Argument(metavar="DST", help="Folder to write to, or a URL.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="tfrecord, lmdb, webdataset, recordio, files.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORMAT", help="tfrecord, lmdb, webdataset, recordio, parquet, files.")
+    ],
     name: Annotated[str, typer.Option(metavar="NAME", help="First part of the shards' names.")] = "data",
     samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Samples a shard.")] = None,
     size: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of a shard: 1GB, 256MiB.")] = None,
@@ -26,6 +28,7 @@ def command(
     ] = None,
     format_: Annotated[str | None, typer.Option("--format", help="Encode pictures anew: jpeg, png or webp.")] = None,
     quality: Annotated[int | None, typer.Option(min=1, max=100, help="Of jpeg and webp.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Of Parquet files: these columns only.")] = None,
     option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the writer.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
     append: Annotated[bool, typer.Option("--append", help="Add what SRC got since the last run.")] = False,
@@ -35,10 +38,10 @@ def command(
 ) -> None:
     """Change the container of a data set; what it holds stays as it is.
 
-    TFRecord, LMDB, tar (webdataset), RecordIO and folders of files, to any of these. Nothing is decoded unless pictures
-    are asked for in another size or format (jpeg, if no other is named). Those that have both already, by their header,
-    keep their bytes, metadata included; with --quality all are encoded anew. Rerun the same command after an
-    interruption: it continues.
+    TFRecord, LMDB, tar (webdataset), RecordIO, Parquet and folders of files, to any of these. Nothing is decoded unless
+    pictures are asked for in another size or format (jpeg, if no other is named). Those that have both already, by
+    their header, keep their bytes, metadata included; with --quality all are encoded anew. Rerun the same command after
+    an interruption: it continues.
 
     \b
     Examples:
@@ -55,7 +58,8 @@ def command(
         if not key or not equals:
             raise typer.BadParameter(f"needs KEY=VALUE, got {change!r}", param_hint="--option")
         options[key] = {"true": True, "false": False}.get(value, value)
-    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options)
+    names = tuple(filter(None, (columns or "").split(",")))
+    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options, names)
     if show:
         print_json(conversion(source, target, wanted))
         return

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 from ..ops.errors import SampleError, SpecError
 from ..ops.image_formats import recognise
 from ..ops.urls import is_url, plain_path
+from ..readers.parquet import columns_of
 from ..writers.base import find_writer
 from ..writers.columns import is_extension
 from .inspect_data import DataSet, Record, datum_fields, example_fields, read_through, tar_records
@@ -58,6 +59,8 @@ class Wanted:
     quality: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the writer."""
+    columns: tuple[str, ...] = ()
+    """Of Parquet files; all of them where there are none."""
 
     @property
     def target(self) -> str:
@@ -80,6 +83,12 @@ class Found:
     """Of members of an archive, where they were one."""
     named: bool = False
     """Records have keys of their own, which are worth keeping."""
+    key: str = ""
+    """Of the fields, the one whose place the keys take."""
+    lists: tuple[str, ...] = ()
+    """Fields that are lists of numbers, whatever the first sample has."""
+    text: tuple[str, ...] = ()
+    """Fields of bytes that are texts."""
 
 
 def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[str, Any]:
@@ -89,7 +98,8 @@ def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[s
     """
     load_operators()
     find_writer(wanted.to)
-    found = look_behind(str(source)) if is_url(source) else look(Path(plain_path(str(source))))
+    columns = wanted.columns
+    found = look_behind(str(source), columns) if is_url(source) else look(Path(plain_path(str(source))), columns)
     names = {f: _plain(f) if wanted.to in ("webdataset", "files", "numpy") else f for f in found.fields}
     variables = {f: f"field{k}" for k, f in enumerate(found.fields)}
     reader = {**found.step, "name": "Reader", "out": list(variables.values())}
@@ -112,6 +122,12 @@ def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[s
     options = dict(wanted.options)
     if wanted.to == "lmdb" and found.named:
         options.setdefault("key", "sample")
+    if wanted.to == "tfrecord" and found.key:
+        options.setdefault("key", found.key)
+    if wanted.to == "parquet":
+        options.setdefault("lists", [names[f] for f in found.lists])
+        options.setdefault("text", [names[f] for f in found.text])
+        options.setdefault("key", found.key or next(k for k in ("key", "__key__", "") if k not in fields))
     shard = {k: v for k, v in (("samples", wanted.samples), ("bytes", wanted.bytes)) if v is not None}
     return {
         "version": 1,
@@ -182,8 +198,15 @@ def _plain(name: str) -> str:
 # -- what the source is -----------------------------------------------------------------------------------------------
 
 
-def look(source: Path) -> Found:
+def look(source: Path, columns: Sequence[str] = ()) -> Found:
     """How to read ``source``: files, a folder of them, shards, databases, or an output of ours. Raises SpecError."""
+    found = _look(source, columns)
+    if columns and found.step["op"] != "readers.parquet":
+        raise SpecError(f"{source}: columns can be chosen of Parquet files only")
+    return found
+
+
+def _look(source: Path, columns: Sequence[str]) -> Found:
     if not source.exists():
         raise SpecError(f"{source}: there is no such file or folder")
     if (source / "data.mdb").is_file():
@@ -192,21 +215,23 @@ def look(source: Path) -> Found:
     for suffixes, reader in zip(CONTAINERS, _READERS, strict=True):
         paths = [p for p in inside if p.name.endswith(suffixes)]
         if paths:
-            return reader(paths)
+            return reader(paths, columns)
     if any(p.suffix == ".npy" for p in inside):
         raise SpecError(
             f"{source}: .npy files hold arrays without keys or bytes; read them with readers.numpy in a spec"
         )
     if not source.is_dir():
-        raise SpecError(f"{source}: is no container that is known here (.tfrecord, .tar, .rec, .lmdb, or a folder)")
+        raise SpecError(
+            f"{source}: is no container that is known here (.tfrecord, .tar, .rec, .lmdb, .parquet, or a folder)"
+        )
     return _files(source, inside)
 
 
-def look_behind(url: str) -> Found:
+def look_behind(url: str, columns: Sequence[str] = ()) -> Found:
     """`look` for what lies behind a URL; only its first container is copied here. Raises SpecError, JobError."""
     with skeleton(url, 0) as seen:
         try:
-            found = look(seen.place)
+            found = look(seen.place, columns)
         except SpecError as e:
             raise SpecError(str(e).replace(str(seen.place), url)) from None
         for name in ("path", "paths"):
@@ -221,12 +246,12 @@ def _absolute(paths: list[Path]) -> list[str]:
     return [str(p.absolute()) for p in paths]
 
 
-def _tfrecord(paths: list[Path]) -> Found:
+def _tfrecord(paths: list[Path], _: Sequence[str] = ()) -> Found:
     step = {"op": "readers.tfrecord", "path": _absolute(paths)}
     return _with_features(step, _first(read_through("", "readers.tfrecord", {"path": step["path"]}, _value)))
 
 
-def _lmdb(paths: list[Path]) -> Found:
+def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> Found:
     step = {"op": "readers.lmdb", "path": _absolute(paths)}
     values = _first(read_through("", "readers.lmdb", {"path": step["path"]}, _value))
     if all(_is_picture(v) for v in values):
@@ -241,7 +266,7 @@ def _lmdb(paths: list[Path]) -> Found:
     return found
 
 
-def _tar(paths: list[Path]) -> Found:
+def _tar(paths: list[Path], _: Sequence[str] = ()) -> Found:
     records = list(itertools.islice(tar_records(paths), PEEK))
     extensions = list(dict.fromkeys(e for r in records for e in r.fields))
     if not extensions:
@@ -250,9 +275,29 @@ def _tar(paths: list[Path]) -> Found:
     return Found(step, dict.fromkeys(extensions, "bytes"), {e: e for e in extensions}, named=True)
 
 
-def _recordio(paths: list[Path]) -> Found:
+def _recordio(paths: list[Path], _: Sequence[str] = ()) -> Found:
     step = {"op": "readers.mxnet", "path": _absolute(paths)}
     return Found(step, {"image": "bytes", "label": "numbers"})
+
+
+def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
+    seen, refused = columns_of(str(paths[0]), columns)
+    if refused:
+        raise SpecError(f"{paths[0]}: {'; '.join(refused)}. Name the columns to be converted (--columns)")
+    key = next((w.name for w in seen if w.name in ("key", "__key__") and w.kind == "text" and not columns), "")
+    kept = [w for w in seen if w.name != key]
+    if not kept:
+        raise SpecError(f"{paths[0]}: has no columns")
+    step: dict[str, Any] = {"op": "readers.parquet", "path": _absolute(paths), "columns": [w.name for w in kept]}
+    return Found(
+        {**step, "key": key} if key else step,
+        {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in kept},
+        extensions={w.name: "txt" for w in kept if w.kind == "text" and w.name not in _EXTENSIONS},
+        named=bool(key),
+        key=key,
+        lists=tuple(w.name for w in kept if w.kind == "list"),
+        text=tuple(w.name for w in kept if w.kind == "text"),
+    )
 
 
 def _files(source: Path, inside: list[Path]) -> Found:
@@ -266,7 +311,7 @@ def _files(source: Path, inside: list[Path]) -> Found:
     return Found({**step, "files": files}, {"image": "bytes", "number": "numbers"}, named=True)
 
 
-_READERS: tuple[Callable[[list[Path]], Found], ...] = (_tfrecord, _lmdb, _tar, _recordio)
+_READERS: tuple[Callable[[list[Path], Sequence[str]], Found], ...] = (_tfrecord, _lmdb, _tar, _recordio, _parquet)
 
 
 def _value(outputs: list[Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.image_formats import recognise
 from ..ops.urls import is_url, plain_path
 from ..readers.base import Reader
+from ..readers.parquet import columns_of
 from .inspect import as_picture, save_pictures
 from .registry import load_operators
 from .skeleton import skeleton
@@ -181,7 +182,9 @@ def _folder(target: Path) -> DataSet:
     return _files(sorted(p for p in target.iterdir() if p.is_file() and not p.name.startswith(".")), target)
 
 
-_SHARD_SUFFIXES = {"tfrecord": (".tfrecord", ".tfrecords"), "tar": (".tar",), "npy": (".npy",)}
+_SHARD_SUFFIXES = {
+    "tfrecord": (".tfrecord", ".tfrecords"), "tar": (".tar",), "parquet": (".parquet",), "npy": (".npy",),
+}  # fmt: skip
 
 
 def _shards(paths: list[Path]) -> DataSet:
@@ -192,6 +195,8 @@ def _shards(paths: list[Path]) -> DataSet:
         return read_through("TFRecord", "readers.tfrecord", {"path": [str(p) for p in paths]}, _value_fields)
     if suffix in _SHARD_SUFFIXES["tar"] or ".tar" in paths[0].name:
         return DataSet("tar (webdataset)", None, tar_records(paths))
+    if suffix in _SHARD_SUFFIXES["parquet"]:
+        return _parquet(paths)
     if suffix in _SHARD_SUFFIXES["npy"]:
         return _npy(paths)
     return _files(paths, paths[0].parent)
@@ -205,6 +210,28 @@ def _files(paths: list[Path], root: Path) -> DataSet:
 
 def _lmdb(paths: list[Path]) -> DataSet:
     return read_through("LMDB", "readers.lmdb", {"path": [str(p) for p in paths]}, _value_fields)
+
+
+def _parquet(paths: list[Path]) -> DataSet:
+    """All columns that can be read; of the others what stands in their place is why not."""
+    columns, refused = columns_of(str(paths[0]))
+    key = next((c.name for c in columns if c.name == "key" and c.kind == "text" and len(columns) > 1), None)
+    names = [c.name for c in columns if c.name != key]
+    if not names:
+        raise SpecError(f"{paths[0]}: {'; '.join(refused) or 'has no columns'}")
+    kinds = {c.name: c.kind for c in columns}
+
+    def fields(outputs: list[Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in zip(names, outputs, strict=True):
+            if kinds[name] in ("bytes", "text"):
+                found[name] = value.tobytes()
+            else:
+                found[name] = value if kinds[name] == "list" or len(value) != 1 else value[0].item()
+        return with_arrays({**found, **{f"(column {k})": why for k, why in enumerate(refused)}})
+
+    arguments = {"path": [str(p) for p in paths], "columns": names, "key": key, "nulls": "empty"}
+    return read_through("Parquet", "readers.parquet", arguments, fields)
 
 
 # -- records through the readers --------------------------------------------------------------------------------------

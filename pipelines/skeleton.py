@@ -16,6 +16,7 @@ CONTAINERS: tuple[tuple[str, ...], ...] = (
     (".lmdb", ".mdb"),
     (".tar", ".tar.gz", ".tgz"),
     (".rec",),
+    (".parquet",),
 )
 """Suffixes of containers, one kind after the other, in the order in which they are looked for."""
 

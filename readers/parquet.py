@@ -18,8 +18,8 @@ from ..ops.inputs import Pieces
 from .base import Reader
 from .extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 from .parallel import spread
-from .parquet_blocks import Bad, Blocks, File, Files
-from .parquet_columns import Values, Where
+from .parquet_blocks import Bad, Blocks, File, Files, errors, said
+from .parquet_columns import Values, Where, resolve
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -226,6 +226,24 @@ def _batch(ctx: Context, n: int, where: Where, parts: Sequence[tuple[I64, Values
     for at, values in parts:
         _copy(Values(values.data, values.starts, counts[at], values.missing), out, places[at])
     return Batch(out, places, counts.astype(np.int32).reshape(-1, 1), "", ctx.samples)
+
+
+def columns_of(path: str, names: Sequence[str] = ()) -> tuple[list[Where], list[str]]:
+    """The columns of a file that can be read, all or ``names``, and of the others why not. Raises JobError for what is
+    no Parquet file, SpecError without pyarrow."""
+    Parquet(path=path, columns=("?",)).check()
+    files = Files(Mapped([path]))
+    try:
+        schema = files.footer(0).schema.to_arrow_schema()
+    except errors() as e:
+        raise JobError(f"{path}: its footer cannot be read: {said(e)}; is it a Parquet file?") from None
+    found, refused = [], []
+    for name in dict.fromkeys(names or schema.names):
+        try:
+            found.append(resolve(schema, name))
+        except SpecError as e:
+            refused.append(str(e))
+    return found, refused
 
 
 class Parquet(Reader, name="readers.parquet"):

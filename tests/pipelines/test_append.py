@@ -21,6 +21,7 @@ from dali_run.pipelines.retry import retry_failed
 from dali_run.pipelines.sample_data import make_sample_data
 from dali_run.writers import files_io
 from dali_run.writers.verify import verify
+from tests.writers.helpers import PARQUET
 
 SPEC = """\
 version: 1
@@ -310,7 +311,7 @@ def test_parts_can_be_retried(place: Path) -> None:
     assert len(members(place / "out")) == 2 * 18
 
 
-@pytest.mark.parametrize("to", ["tfrecord", "webdataset", "lmdb", "recordio"])
+@pytest.mark.parametrize("to", ["tfrecord", "webdataset", "lmdb", "recordio", PARQUET])
 def test_containers_grow_by_whole_files(place: Path, pictures: Path, to: str) -> None:
     source = place / "shards"
     convert(pictures, source, Wanted(to, samples=5))

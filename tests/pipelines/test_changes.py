@@ -134,7 +134,8 @@ def test_a_changed_job_is_refused(
 
 def test_parquet_depends_on_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
-    make_sample_data(tmp_path / "data", 8)
+    make_sample_data(tmp_path / "made", 8)
+    (tmp_path / "made" / "train").rename(tmp_path / "data")
     (tmp_path / "spec.yaml").write_text(SPEC.replace("tfrecord", "parquet"))
     assert run(tmp_path).exit_code == 0
     known = job._version

@@ -19,7 +19,7 @@ from dali_run.pipelines.convert import Wanted, conversion, convert
 from dali_run.pipelines.inspect_data import open_data
 from dali_run.writers.verify import verify
 
-FORMATS = ("tfrecord", "lmdb", "webdataset", "recordio", "files")
+FORMATS = ("tfrecord", "lmdb", "webdataset", "recordio", "files", "parquet")
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,64 @@ def test_there_and_back_is_the_same_archive(converted: dict[str, Path], tmp_path
         return found
 
     assert names(again) == sorted(names(first), key=lambda n: (n.partition(".")[0], n.endswith("cls")))
+
+
+def huggingface(path: Path, pictures: Path) -> Any:
+    """A table as Hugging Face's datasets write it, with other columns beside."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    files = sorted(pictures.rglob("*.jpg"))
+    rows = pa.table({
+        "image": [{"bytes": p.read_bytes(), "path": p.name} for p in files],
+        "caption": [f"Bild {k} größer" for k in range(len(files))],
+        "score": pa.array([k / 7 for k in range(len(files))], pa.float64()),
+        "boxes": pa.array([[k] * (k % 3 + 1) for k in range(len(files))], pa.list_(pa.int16())),
+        "__key__": [f"some/picture{k}" for k in range(len(files))],
+    })  # fmt: skip
+    path.mkdir()
+    pq.write_table(rows, path / "train-00000-of-00001.parquet", row_group_size=3)
+    return rows
+
+
+def test_columns_keep_their_values_types_and_keys(pictures: Path, tmp_path: Path) -> None:
+    rows = huggingface(tmp_path / "in", pictures)
+    import pyarrow.parquet as pq
+
+    assert convert(tmp_path / "in", tmp_path / "out", Wanted("parquet", samples=4)).exit_code == 0
+    again = pq.read_table(sorted((tmp_path / "out").glob("*.parquet")))
+    told = {f.name: str(f.type).replace("element: ", "").replace("item: ", "") for f in again.schema}
+    wanted = {"image": "binary", "caption": "string", "score": "double", "boxes": "list<int16>"}
+    assert told == {"__key__": "string", **wanted}
+    for name in ("__key__", "caption", "score", "boxes"):
+        assert again[name].to_pylist() == rows[name].to_pylist()
+    assert again["image"].to_pylist() == [v["bytes"] for v in rows["image"].to_pylist()]
+    assert convert(tmp_path / "in", tmp_path / "tar", Wanted("webdataset")).exit_code == 0
+    first = next(open_data(tmp_path / "tar").records)
+    assert (first.key, first.fields["txt"].decode()) == ("some/picture0", "Bild 0 größer")
+    assert sorted(first.fields) == ["boxes.npy", "jpg", "score.npy", "txt"]
+    assert convert(tmp_path / "in", tmp_path / "records", Wanted("tfrecord")).exit_code == 0
+    first = next(open_data(tmp_path / "records").records)
+    assert (first.fields["__key__"], first.fields["caption"]) == (b"some/picture0", "Bild 0 größer".encode())
+
+
+def test_chosen_columns(pictures: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = huggingface(tmp_path / "in", pictures)
+    (file,) = (tmp_path / "in").glob("*.parquet")
+    pq.write_table(rows.append_column("price", rows["score"].cast(pa.decimal128(12, 6), safe=False)), file)
+    with pytest.raises(SpecError, match=r"column 'price' is of type decimal128.*--columns"):
+        conversion(tmp_path / "in", tmp_path / "out", Wanted("recordio"))
+    wanted = Wanted("recordio", columns=("image", "score"))
+    assert convert(tmp_path / "in", tmp_path / "out", wanted).exit_code == 0
+    assert payloads(tmp_path / "out") == originals(pictures)
+    with pytest.raises(SpecError, match="did you mean image"):
+        conversion(tmp_path / "in", tmp_path / "out", Wanted("recordio", columns=("images",)))
+    with pytest.raises(SpecError, match="of Parquet files only"):
+        conversion(pictures, tmp_path / "out", Wanted("recordio", columns=("image",)))
+    row = next(open_data(tmp_path / "in").records).fields
+    assert row["score"] == 0
+    assert "decimal128" in row["(column 0)"]
 
 
 def test_shuffled_over_the_whole_set(pictures: Path, tmp_path: Path) -> None:

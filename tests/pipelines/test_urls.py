@@ -28,6 +28,7 @@ from dali_run.readers import remote
 from dali_run.writers import files_io
 from dali_run.writers.mirror import Mirror, staging_folder
 from dali_run.writers.verify import verify
+from tests.writers.helpers import PARQUET
 
 ROOT = Path(__file__).parents[2]
 SPEC = """\
@@ -114,7 +115,7 @@ def test_what_is_a_url() -> None:
 # -- outputs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("writer", ["tfrecord", "webdataset", "lmdb", "numpy", "files", "recordio"])
+@pytest.mark.parametrize("writer", ["tfrecord", "webdataset", "lmdb", "numpy", "files", "recordio", PARQUET])
 def test_a_store_gets_what_a_folder_gets(place: Path, pictures: Path, writer: str) -> None:
     changes: dict[str, Any] = {"writer": writer}
     if writer == "numpy":
@@ -341,7 +342,7 @@ def test_what_is_lost_while_the_job_runs_costs_a_line(place: Path, pictures: Pat
         run(place, "memory://bucket/nowhere", place / "other")
 
 
-@pytest.mark.parametrize("kind", ["tfrecord", "webdataset", "lmdb", "recordio"])
+@pytest.mark.parametrize("kind", ["tfrecord", "webdataset", "lmdb", "recordio", PARQUET])
 def test_containers_behind_a_url_are_the_same_samples(place: Path, pictures: Path, kind: str) -> None:
     convert(pictures, place / "shards", Wanted(kind, samples=6))
     url = upload(place / "shards", "memory://bucket/shards")
