@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -194,7 +194,9 @@ class Batch:
 
     def replace(self, **changes: Any) -> Batch:
         """A copy with some fields replaced; the data is shared."""
-        return replace(self, **changes)
+        fields = {"data": self.data, "offsets": self.offsets, "shapes": self.shapes, "layout": self.layout,
+                  "samples": self.samples}  # fmt: skip
+        return Batch(**{**fields, **changes})
 
     # -- making one ---------------------------------------------------------------------------------------------
 
@@ -229,10 +231,14 @@ class Batch:
     @staticmethod
     def allocate(empty: Any, shapes: I32, dtype: Any, layout: str, samples: Samples) -> Batch:
         """An uninitialised packed batch; ``empty(n, dtype)`` makes the flat array (np.empty, ctx.empty)."""
+        shapes = np.ascontiguousarray(shapes, np.int32)
+        if len(shapes) == 1:  # a batch of one costs as much as its overhead
+            total = math.prod(shapes[0].tolist())
+            return Batch(empty(total, np.dtype(dtype)), np.zeros(1, np.int64), shapes, layout, samples)
         sizes = elements(shapes)
         ends = sizes.cumsum()
         data = empty(int(ends[-1]) if len(ends) else 0, np.dtype(dtype))
-        return Batch(data, ends - sizes, np.ascontiguousarray(shapes, np.int32), layout, samples)
+        return Batch(data, ends - sizes, shapes, layout, samples)
 
 
 _ALIGNMENT, _LARGE = 64, 4096

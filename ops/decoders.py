@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -84,7 +85,7 @@ class ImageDecoder(Operator, abstract=True):
         channels = None if self.output_type is DALIImageType.ANY_DATA else channels_of(self.output_type, 3)
         return Spec((None, None, channels), self.dtype, "HWC")
 
-    @property
+    @cached_property
     def rules(self) -> Rules:
         """The arguments, as the decoders take them."""
         return Rules(

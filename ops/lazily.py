@@ -7,13 +7,16 @@ from typing import Any
 
 
 class Kernels:
-    """The module ``name`` of this package. Its members are looked up once; an import statement in a function takes a
-    microsecond at every call, and a batch of one image makes dozens."""
+    """The module ``name`` of ``package``, by default this one.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Its members are looked up once; an import statement in a function takes a microsecond at every call, and a batch of
+    one image makes dozens.
+    """
+
+    def __init__(self, name: str, package: str | None = __package__) -> None:
+        self._name, self._package = name, package
 
     def __getattr__(self, member: str) -> Any:
-        found = getattr(import_module(f".{self._name}", __package__), member)
+        found = getattr(import_module(f".{self._name}", self._package), member)
         setattr(self, member, found)
         return found

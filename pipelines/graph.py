@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from ..ops.base import Arg, Operator, Spec, Stage, coerce, find, nearest, parameters, type_name
 from ..ops.errors import SpecError
@@ -32,9 +32,8 @@ class Mark:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """Output ``output`` of node ``node``."""
+class Edge(NamedTuple):
+    """Output ``output`` of node ``node``. (A tuple, because engines look batches up by edges all the time.)"""
 
     node: int
     output: int = 0

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.inputs import Pieces
+from ..ops.lazily import Kernels
 from ..ops.types import DALIDataType
 from ..ops.urls import Store, is_url, join, plain_path
 from .base import Reader
@@ -26,6 +27,8 @@ from .parallel import spread
 from .remote import RemoteFiles, local_copy
 
 I64 = npt.NDArray[np.int64]
+
+_kernels: Any = Kernels("file_cpu", __package__)
 
 MEDIA_FILTERS = ("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm", "*.jp2",
                  "*.webp", "*.flac", "*.ogg", "*.wav")  # fmt: skip
@@ -145,34 +148,26 @@ class FileSet:
 
     def read(self, ctx: Context, which: I64) -> Batch:
         """The bytes of files ``which``, one for each sample of ``ctx``; what cannot be read is rejected."""
-        from .file_cpu import OK, read_files
-
         if self._remote is not None:
             return self._fetched(ctx, self._remote, which)
-        which = np.ascontiguousarray(which)
-        sizes = self.sizes[which]
-        large = sizes > MAX_FILE
-        for k in np.flatnonzero(large).tolist():
-            ctx.reject(k, "too_large", f"the file has {int(sizes[k])} bytes; at most {MAX_FILE} can be one sample")
-        sizes = np.where(large, 0, sizes)
-        # places start at multiples of 16 bytes and end with room for one byte more, see read_files
-        room = np.where(sizes < 0, 0, (sizes // 16 + 1) * 16)
-        ends = np.cumsum(room)
-        at = ends - room
-        out = ctx.staging(int(ends[-1]) if len(ends) else 0)
-        status = np.empty(len(which), np.int32)
+        which, n = np.ascontiguousarray(which), len(which)
+        sizes, at, status = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
+        out = ctx.staging(_kernels.places(self.sizes, which, MAX_FILE, sizes, at))
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a pipe must not block
         root, names, starts = self._directory, self._names, self._starts
 
         def read(a: int, b: int) -> None:
-            read_files(root, flags, names, starts, which[a:b], out, at[a:b], sizes[a:b], status[a:b])
+            _kernels.read_files(root, flags, names, starts, which[a:b], out, at[a:b], sizes[a:b], status[a:b])
 
-        spread(ctx, len(which), len(out) + len(which) * _OPENING, read)
-        failed = (status != OK) & ~large
-        for k in np.flatnonzero(failed).tolist():
-            ctx.reject(k, "read_failed", self._why(int(which[k]), int(sizes[k])))
-        shapes = np.where(failed, 0, sizes).astype(np.int32).reshape(-1, 1)
-        return Batch(out, at, shapes, "", ctx.samples)
+        spread(ctx, n, len(out) + n * _OPENING, read)
+        for k in np.flatnonzero(status).tolist() if status.any() else ():
+            size = int(self.sizes[which[k]])
+            if size > MAX_FILE:
+                ctx.reject(k, "too_large", f"the file has {size} bytes; at most {MAX_FILE} can be one sample")
+            else:
+                ctx.reject(k, "read_failed", self._why(int(which[k]), size))
+            sizes[k] = 0
+        return Batch(out, at, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
 
     def _fetched(self, ctx: Context, remote: RemoteFiles, which: I64) -> Batch:
         """The bytes of files of a store."""

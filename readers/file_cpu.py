@@ -47,6 +47,18 @@ def stat_files(root: Any, names: Any, starts: Any, sizes: Any, mtimes: Any, low:
             mtimes[i] = info[_MTIME_S] * 1_000_000_000 + (info[_MTIME_NS] & 0xFFFFFFFF)
 
 
+@numba.njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1])", nogil=True, cache=True)
+def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any) -> Any:
+    """Sizes of the files ``which``, below zero for those of more than ``most`` bytes, and where they begin in one
+    buffer: multiples of 16, with room for one byte more at least behind each, see `read_files`. Returns its size."""
+    end = np.int64(0)
+    for k in range(len(which)):
+        size = all_sizes[which[k]]
+        sizes[k], at[k] = MISSING if size > most else size, end
+        end += (sizes[k] // 16 + 1) * 16 if sizes[k] >= 0 else 0
+    return end
+
+
 @numba.njit(
     "void(int32, int32, uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64[::1], int32[::1])",
     nogil=True,
