@@ -5,7 +5,8 @@
     tests       everything marked gpu, which must pass
     host        what the launching thread could launch (benchmarks/host_planning.py), on this machine's idle cores
     rates       images a second at small and large batches, from single files
-    containers  the same from TFRecord, tar, LMDB and RecordIO, against single files
+    containers  the same from TFRecord, tar, LMDB and RecordIO: copied by the host, and gathered by the GPU out of
+                registered files
     several     the same on all GPUs of the machine, against one
 
 FOLDER holds JPEGs. Each step takes one to three minutes. Ends with a table of what was found and what was expected;
@@ -44,7 +45,8 @@ EXPECTED = {("val", 256): 110_000, ("val", 512): 150_000, ("val", 1024): 166_000
 """Small batches were bound by the launching thread, which now takes less than half the time; large ones by kernels."""
 CEILING = 250_000
 """Images a second that one launching thread could launch at batch 256."""
-SOURCES = ("tfrecord", "tar", "lmdb", "recordio")
+SOURCES = ("tfrecord", host_planning.UNCHECKED, "tar", "lmdb", "recordio")
+UPLOADS = ("copy", "registered")
 
 
 @dataclass
@@ -62,17 +64,24 @@ class Finding:
         return "ok" if self.found >= 0.9 * self.expected else "BELOW"
 
 
-def rate(plan: Any, batch: int, seconds: float, lanes: int = 8, threads: int = 8) -> float:
-    """Images a second of ``plan``, results staying on the GPUs."""
-    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False)
+def rate(
+    plan: Any, batch: int, seconds: float, lanes: int = 8, threads: int = 8, upload: Any = "auto",
+    ways: dict[str, int] | None = None,
+) -> float:  # fmt: skip
+    """Images a second of ``plan``, results staying on the GPUs; ``ways`` is told how the bytes came there."""
+    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, upload=upload)
     requests = (Request(k * batch, batch) for k in itertools.count())
     with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
         for _ in range(3 * lanes * len(plan.target.indices)):
             next(engine)
+        engine.stats.uploads.clear()
         began, images = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
             images += len(next(engine).samples)
-        return images / (time.perf_counter() - began)
+        taken = time.perf_counter() - began
+        if ways is not None:
+            ways |= engine.stats.uploads
+        return images / taken
 
 
 def tests() -> Iterator[Finding]:
@@ -97,14 +106,25 @@ def rates(root: str, seconds: float) -> Iterator[Finding]:
 
 
 def containers(folder: Path, scratch: Path, root: str, seconds: float) -> Iterator[Finding]:
-    batch = 512
-    files = rate(host_planning.build("val", "files", root), batch, seconds)
+    """Registered, a container is to be no slower than copied, and that no slower than single files."""
+    seconds = min(seconds, 1.5)  # twenty-two measurements
+    batches = (512, 1024)
+    files = {batch: rate(host_planning.build("val", "files", root), batch, seconds) for batch in batches}
     for source in SOURCES:
-        place = scratch / source
-        place.mkdir()
-        host_planning.data_set(source, sorted(folder.iterdir()), 8, place)
-        found = rate(host_planning.build("val", source, str(place)), batch, seconds)
-        yield Finding(f"val from {source}, batch {batch}", found, files, before=files)
+        place = scratch / source.split()[0]
+        if not place.exists():
+            place.mkdir()
+            host_planning.data_set(place.name, sorted(folder.iterdir()), 8, place)
+        plan = host_planning.build("val", source, str(place))
+        for batch in batches:
+            expected = files[batch]
+            for upload in UPLOADS:
+                ways: dict[str, int] = {}
+                found = rate(plan, batch, seconds, upload=upload, ways=ways)
+                for why in ways.keys() - {"registered"}:
+                    print(f"    {ways[why] / sum(ways.values()):.0%} of the bytes were {why}")
+                yield Finding(f"{source}, batch {batch}, {upload}", found, expected, before=files[batch])
+                expected = found
 
 
 def several(root: str, seconds: float) -> Iterator[Finding]:

@@ -38,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.ops.fake_cupy import faked
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
+UNCHECKED = "tfrecord without checksums"
 PHASES = ("headers", "planning", "uploads", "launches", "engine")
 
 
@@ -86,10 +87,11 @@ def build(job: str, source: str, root: str, gpus: tuple[int, ...] = (0,)) -> Any
     shuffle = {"random_shuffle": True, "initial_fill": 4096}
     if source == "files":
         x, label = b.add("readers.file", (), {"file_root": root, **shuffle})
-    elif source == "tfrecord":
+    elif source in ("tfrecord", UNCHECKED):
         features = {"image": "string", "label": "int64"}
         path = sorted(map(str, Path(root).glob("*.tfrecord")))
-        x, label = b.add("readers.tfrecord", (), {"path": path, "features": features, **shuffle})
+        arguments = {"path": path, "features": features, "check_crc": source != UNCHECKED, **shuffle}
+        x, label = b.add("readers.tfrecord", (), arguments)
     elif source == "tar":
         paths = sorted(map(str, Path(root).glob("*.tar")))
         x, label = b.add("readers.webdataset", (), {"paths": paths, "ext": ["jpg", "cls"], **shuffle})

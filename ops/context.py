@@ -36,6 +36,9 @@ class Context:
     """The open data set, for readers; else the operator's own state between iterations, for per_batch operators."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     """Where fetched bytes go: page-locked memory when they are bound for a GPU."""
+    lender: Any = None
+    """Lends views of mapped files that a device can fetch from by itself (`readers.lenders`); None: bytes are copied to
+    staging memory."""
     pool: Executor | None = None
     """Worker threads, for the few kernels that cut up their own work (readers); None inside a worker."""
     isolation: Isolation | None = None

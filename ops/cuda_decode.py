@@ -14,7 +14,7 @@ import numpy.typing as npt
 from . import jpeg_gpu, jpeg_header
 from .batch import I32, I64, Batch
 from .context import Context
-from .device import Lane
+from .device import Lane, uploaded_offsets
 from .host_decode import Headers, Rules
 from .types import DALIImageType
 
@@ -43,11 +43,10 @@ class CudaDecoder:
     def plan(self, headers: Headers, encoded: Batch, which: Mask, *, limited: bool = True) -> jpeg_gpu.Plan:
         """Plan the images ``which``; the others are left out. ``limited``: all blocks of an image are wanted, or, where
         false, those that the caller will name by `jpeg_gpu.limit`."""
-        low = int(encoded.offsets.min()) if len(encoded) else 0  # as uploaded
-        offsets, sizes = encoded.offsets - low, encoded.sizes
         return jpeg_gpu.plan_decode(
-            headers.jpeg, offsets, sizes, which=which, orientation=headers.orientation, limited=limited
-        )
+            headers.jpeg, uploaded_offsets(encoded), encoded.sizes, which=which, orientation=headers.orientation,
+            limited=limited,
+        )  # fmt: skip
 
     def run(self, ctx: Context, encoded: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:
         """Upload the files and enqueue all kernels; what fails a check is run again by the engine."""

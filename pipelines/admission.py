@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ops.errors import JobError
 from ..ops.isolation import TIMEOUT, Mode, isolated
+from ..readers.lenders import Upload
 from .compile import Plan
 from .foresight import Foresight, foresee, runs
 from .graph import Edge, Node
@@ -48,6 +49,8 @@ class Options:
     """Seconds of CPU time that one of those may take for an image."""
     memory: Memory = field(default_factory=Memory)
     """What the run may hold."""
+    upload: Upload = "auto"
+    """How records of containers come to a GPU: ``auto`` registered where that is possible, else copied."""
     whole_batches: bool = True
     """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts."""
     inline: bool = False

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..ops.device import limit_pool
 from ..ops.errors import JobError
+from ..readers.lenders import RegisteredFiles
 from ..readers.lost_pages import lost_files
 from .admission import FEWER, IN_PARTS, Options
 from .channel import Channel, Closed
@@ -37,6 +38,12 @@ from .stats import Stats
 __all__ = [
     "FEWER", "IN_PARTS", "Engine", "Feed", "Iteration", "NullLane", "Options", "Request", "launcher_count", "segments",
 ]  # fmt: skip
+
+_REGISTERED = 0.5
+"""Part of the host's budget that files may take which are registered for GPUs to read."""
+
+_REGISTERED_FILES = (1 << 62,)
+"""Who holds those on the account: never the oldest batch."""
 
 _SWITCH_INTERVAL = 2e-4
 """Seconds after which a thread that wants the GIL gets it, while a GPU is fed."""
@@ -88,6 +95,13 @@ class Engine(DeviceSteps):
             return
         self._started = True
         lanes = {i: self._open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
+        if lanes and self.plan.target.device == "gpu" and self.options.upload != "copy":
+            self._lender = RegisteredFiles(
+                self.plan.target.indices,
+                int(self.host.limit * _REGISTERED),
+                lambda nbytes: self.host.hold(_REGISTERED_FILES, nbytes, wait=False),
+                lambda way, nbytes: self.stats.count(self.stats.uploads, way, nbytes),
+            )
         if lanes:
             # The launching thread lets go of the GIL hundreds of times a batch; with Python's 5 ms, readers' threads
             # keep it waiting longer than it works (one H200, batch 1024: 135k images/s with 5 ms, 173k with 0.2 ms).
@@ -161,6 +175,8 @@ class Engine(DeviceSteps):
                     thread.join()
         for lane in self.lanes:
             lane.synchronize()
+        if self._lender is not None:
+            self._lender.close()
         if self.plan.target.device == "gpu":
             for index in self._limited:
                 limit_pool(index, self, None)

@@ -11,6 +11,7 @@ from typing import Any
 from ..ops.batch import Samples
 from ..ops.device import pinned_empty
 from ..readers.base import Reader
+from ..readers.lenders import RegisteredFiles
 from .admission import _FOR_WORK, Admission, Options
 from .bands import Band, join, whole_outputs
 from .channel import Channel, Closed
@@ -51,6 +52,8 @@ class HostSteps(Admission):
         """Of the first batch that the threads make."""
         self._read_bytes = 0
         """Of the largest batch that was read."""
+        self._lender: RegisteredFiles | None = None
+        """Lends views of containers that GPUs read by themselves."""
 
     @staticmethod
     def page_locked(nbytes: int) -> Any:
@@ -93,7 +96,9 @@ class HostSteps(Admission):
 
     def _whole(self, it: Iteration, name: str, step: Step, staging: Any) -> None:
         began = time.perf_counter()
-        run = self._run(it, allocate_staging=staging, pool=self._pool, observe=self._observer(name, it.number))
+        lender = self._lender if staging is not None else None
+        run = self._run(it, allocate_staging=staging, lender=lender, pool=self._pool,
+                        observe=self._observer(name, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
         for nodes, gives, per_batch, reads in self._groups[name]:
             run.allowance = Allowance(self.host, self.host.limit) if reads else None

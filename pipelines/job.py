@@ -377,6 +377,7 @@ def options_of(spec: Spec, target: Target) -> Options:
         isolation=settings.isolation,
         decode_timeout=settings.decode_timeout,
         memory=settings.memory,
+        upload=settings.upload,
     )
 
 

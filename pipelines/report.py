@@ -106,6 +106,7 @@ def build_report(
         ],
         "rejected": dict(sorted(stats.rejected.items())),
         "fallbacks": dict(sorted(stats.fallbacks.items())),
+        "uploads": dict(sorted(stats.uploads.items())),
         "fused": list(plan.fused),
         "loads": {x.name: round(x.share, 4) for x in loads},
         "bottleneck": {"what": top.name, "share": round(top.share, 4), "sentence": top.sentence, "advice": top.advice},

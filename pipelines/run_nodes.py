@@ -56,6 +56,8 @@ class Run:
     """Open data sets and other state of per_batch nodes, by id."""
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
+    lender: Any = None
+    """Lends views of containers to readers that feed a device."""
     pool: Executor | None = None
     allowance: Allowance | None = None
     """What the kernels may allocate on the host; None for any amount."""
@@ -139,6 +141,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
         device=run.device,
         source=run.states.get(node.id),
         allocate_staging=run.allocate_staging,
+        lender=run.lender,
         pool=run.pool,
         isolation=run.isolation,
         count=run.count,

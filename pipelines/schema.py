@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from ..ops.base import Operator, Parameter, find, operators, parameters
 from ..ops.isolation import Mode
 from ..ops.types import DALIDataType, Library, to_numpy
+from ..readers.lenders import Upload
 from ..writers.base import ENCODINGS, Writer, options_of, writers
 from .registry import load_operators
 from .spec import Policy, Rng
@@ -109,6 +110,7 @@ def _top() -> dict[str, Schema]:
                 "rng": _or_variable({"enum": list(get_args(Rng))}),
                 "parity": _or_variable({"enum": list(get_args(Library))}),
                 "memory": _section({"host": _budget("of the machine"), "gpu": _budget("of what is free on the GPU")}),
+                "upload": _or_variable({"enum": list(get_args(Upload))}),
                 "isolation": _or_variable({"enum": list(get_args(Mode))}),
                 "decode_timeout": _or_variable({"type": "number", "minimum": 0.01, "maximum": 86400}),
             }

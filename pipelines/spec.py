@@ -17,6 +17,7 @@ from typing import Any, Literal, cast, get_args
 from ..ops.base import nearest
 from ..ops.isolation import TIMEOUT, Mode
 from ..ops.types import Library
+from ..readers.lenders import Upload
 from ..writers.base import ENCODINGS, FieldConfig
 from .graph import DeviceRequest, Mark
 from .memory import Limit, Memory, parse_limit
@@ -97,6 +98,7 @@ class Settings:
     isolation: Mode = "auto"
     decode_timeout: float = TIMEOUT
     memory: Memory = field(default_factory=Memory)
+    upload: Upload = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
         "isolation",
         "decode_timeout",
         "memory",
+        "upload",
     ),
     "graph": (),
     "outputs": (),
@@ -363,6 +366,7 @@ def _settings(section: _Section | None) -> Settings:
         isolation=cast(Mode, section.choice("isolation", get_args(Mode), default.isolation)),
         decode_timeout=section.seconds("decode_timeout", default.decode_timeout),
         memory=_memory(section.section("memory")),
+        upload=cast(Upload, section.choice("upload", get_args(Upload), default.upload)),
     )
     section.finish()
     return settings

@@ -17,6 +17,7 @@ import weakref
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cache
 from typing import IO, Any
 
 import numpy as np
@@ -71,6 +72,7 @@ class Mapped:
         self.unpacked: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
         self.damage: dict[int, str] = {}
         """What is wrong with the packing of gzip'ed files; what could be unpacked is there."""
+        self._identities: list[tuple[int, int]] = []
         handles = []
         try:
             for i, path in enumerate(self.paths):
@@ -81,6 +83,7 @@ class Mapped:
         finally:
             for handle in handles:
                 os.close(handle)
+        _known[id(self.data)] = self
 
     def _open(self, i: int, path: str, max_unpacked: int) -> int:
         try:
@@ -92,6 +95,7 @@ class Mapped:
             if not stat.S_ISREG(info.st_mode):
                 raise JobError(f"{path} is not a file")
             self.stored[i], self.mtimes[i], self.sizes[i] = info.st_size, info.st_mtime_ns, info.st_size
+            self._identities.append((info.st_dev, info.st_ino))
             if os.pread(handle, 2, 0) == b"\x1f\x8b":
                 unpacked = self._unpack(i, handle, max_unpacked)
                 os.close(handle)
@@ -136,11 +140,32 @@ class Mapped:
         """The file that holds each offset."""
         return np.searchsorted(self.starts, offsets, side="right") - 1
 
-    def will_need(self, offsets: I64, sizes: I64) -> None:
+    def will_need(self, ctx: Context, offsets: I64, sizes: I64) -> None:
         """Let the system read these extents; a disk is fastest when it knows everything that is wanted."""
         from .extents_cpu import will_need
 
+        if ctx.lender is not None and ctx.lender.holds(self, offsets, sizes):
+            return
         will_need(self.data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), mmap.PAGESIZE)
+
+    def share(self) -> Shared:
+        """The files once more, as the page cache has them: what is written to a file is seen there at once."""
+        return Shared(self)
+
+    def reopened(self, i: int) -> int | None:
+        """File ``i``, if it is still the one that was mapped; the caller closes it. Not where it was unpacked."""
+        if self.unpacked[i]:
+            return None
+        try:
+            handle = os.open(self.local[i], os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return None
+        info = os.fstat(handle)
+        now = (info.st_dev, info.st_ino), info.st_size, info.st_mtime_ns
+        if now == (self._identities[i], int(self.stored[i]), int(self.mtimes[i])):
+            return handle
+        os.close(handle)
+        return None
 
     def truncated(self, offsets: I64) -> npt.NDArray[np.bool_]:
         """Which of ``offsets`` lie in a file that has been cut short since it was mapped, or could not be read.
@@ -160,6 +185,56 @@ class Mapped:
             return os.stat(self.local[i]).st_size >= int(self.stored[i])
         except OSError:
             return True  # removed or replaced: the mapping keeps the old bytes
+
+
+_known: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
+
+
+def mapped_of(data: U8) -> Mapped | None:
+    """What ``data`` is all of."""
+    found = _known.get(id(data))
+    return found if found is not None and found.data is data else None
+
+
+class Shared:
+    """The files of a `Mapped` at the same places of a second address range, read-only and shared with all who use them.
+    A registered part of it is the page cache itself, while a page of a private mapping is copied when it is pinned."""
+
+    def __init__(self, mapped: Mapped) -> None:
+        """Raises OSError where there is no room for it."""
+        libc = _libc()
+        self.length = int((-(-mapped.sizes // mmap.PAGESIZE)).sum()) * mmap.PAGESIZE
+        if 2 * len(mapped) > _MAX_FILES:
+            raise OSError(f"{len(mapped)} files are too many to map twice")
+        anonymous = mmap.MAP_PRIVATE | _MAP_NORESERVE | mmap.MAP_ANONYMOUS
+        base = libc.mmap(None, max(self.length, 1), _PROT_NONE, anonymous, -1, 0)
+        if base in (None, _FAILED):
+            raise OSError(f"{self.length} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
+        self.base: int = base
+        self.missing: list[tuple[int, int]] = []
+        """Places [a, b) of files that are not here: unpacked ones, and what was replaced since."""
+        for i, (start, size) in enumerate(zip(mapped.starts.tolist(), mapped.sizes.tolist(), strict=True)):
+            handle = mapped.reopened(i) if size else None
+            placed = handle is not None and libc.mmap(
+                base + start, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, handle, 0
+            )
+            if handle is not None:
+                os.close(handle)
+            if size and placed in (False, None, _FAILED):
+                self.missing.append((start, start + size))
+        watch(base, self.length, mapped.starts.tolist(), mapped.named, again=True)  # should the host look at it
+
+    def resident(self, start: int, size: int) -> float:
+        """The part of the pages of ``size`` bytes from ``start`` (a page's) that are in the page cache."""
+        pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+        if _libc().mincore(self.base + start, size, pages.ctypes.data):
+            return 0.0
+        return float((pages & 1).mean())
+
+    def close(self) -> None:
+        """Take the mapping away."""
+        forget(self.base)
+        _libc().munmap(self.base, max(self.length, 1))
 
 
 def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
@@ -182,13 +257,18 @@ def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
         raise EOFError("it ends early")
 
 
-def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int, paths: Sequence[str]) -> U8:
+@cache
+def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
-    map_ = libc.mmap
-    map_.restype = ctypes.c_void_p
-    map_.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    unmap = libc.munmap
-    unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    return libc
+
+
+def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int, paths: Sequence[str]) -> U8:
+    map_, unmap = _libc().mmap, _libc().munmap
     length = total + _GUARD
     writable = mmap.PROT_READ | mmap.PROT_WRITE
     private = mmap.MAP_PRIVATE | _MAP_NORESERVE
@@ -240,13 +320,18 @@ class Groups:
 
 
 def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
-    """Extents of ``data`` as a batch of bytes: a view, or copied where the engine wants them in its own memory.
+    """Extents of ``data`` as a batch of bytes: a view, or copied where the engine wants them in its own memory and
+    nobody lends a view that a device can fetch from.
 
     Extents must lie in ``data``; what was rejected has size 0.
     """
     shapes = sizes.astype(np.int32).reshape(-1, 1)
     if ctx.allocate_staging is None:
         return Batch(data, offsets, shapes, "", ctx.samples)
+    mapped = None if ctx.lender is None else mapped_of(data)
+    lent = None if mapped is None else ctx.lender.lend(mapped, offsets, sizes)
+    if lent is not None:
+        return Batch(lent, offsets, shapes, "", ctx.samples)
     from .extents_cpu import copy_extents
 
     room = (sizes + 15) // 16 * 16

@@ -214,7 +214,7 @@ class _Records:
         files = self._files.files(which)
         starts = self._mapped.starts[files]
         offsets, sizes, kinds = (np.ascontiguousarray(rows[:, k]) for k in (2, 3, 4))
-        self._mapped.will_need(starts + offsets, sizes)
+        self._mapped.will_need(ctx, starts + offsets, sizes)
         gone = self._mapped.truncated(starts + offsets)
         large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
         kinds[gone | large] = cpu.BAD_NODE

@@ -49,13 +49,15 @@ def lost_files() -> frozenset[str]:
 _NOTHING: frozenset[str] = frozenset()
 
 
-def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str]) -> None:
-    """Let faults in [base, base + length) cost zeros. File i of ``names`` begins at ``base + starts[i]``."""
+def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *, again: bool = False) -> None:
+    """Let faults in [base, base + length) cost zeros. File i of ``names`` begins at ``base + starts[i]``. ``again``: of
+    files that are mapped already; what was lost of them is lost."""
     with _lock:
         if not _mappings:
             _install()
         _mappings[base] = length, starts, names
-        _lost.difference_update(names)  # they were opened again, and are what they are now
+        if not again:
+            _lost.difference_update(names)  # they were opened again, and are what they are now
 
 
 def forget(base: int) -> None:

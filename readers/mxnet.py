@@ -87,7 +87,7 @@ class _Records:
         which = ctx.samples.index
         rows = self._rows[which]
         sizes, kinds = rows[:, _SIZE].copy(), rows[:, _KIND].copy()
-        self._mapped.will_need(rows[:, _START], sizes)
+        self._mapped.will_need(ctx, rows[:, _START], sizes)
         gone = self._mapped.truncated(rows[:, _START])
         large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
         kinds[gone | large] = cpu.LOST

@@ -107,7 +107,7 @@ class _Records:
 
         which = ctx.samples.index
         offsets, sizes, kinds = self._offsets[which], self._sizes[which], self._kinds[which]
-        self._mapped.will_need(offsets, sizes)
+        self._mapped.will_need(ctx, offsets, sizes)
         gone = self._mapped.truncated(offsets)
         large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
         kinds[gone | large] = cpu.LOST

@@ -150,7 +150,7 @@ class _Samples:
         missing = kinds < 0
         good = (missing | (kinds == _GOOD)).all(axis=1)
         first = offsets.min(axis=1)
-        self._mapped.will_need(first, (offsets + sizes).max(axis=1) - first)
+        self._mapped.will_need(ctx, first, (offsets + sizes).max(axis=1) - first)
         gone = self._mapped.truncated(offsets.max(axis=1))
         large = (sizes > MAX_RECORD).any(axis=1)
         for i in np.flatnonzero(~good | gone | large).tolist():

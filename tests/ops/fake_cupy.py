@@ -158,6 +158,9 @@ class Fake:
         self.memory = memory
         self.launched: list[tuple[str, int]] = []
         self.registered: dict[int, int] = {}
+        self.registrations = 0
+        self.attributes: dict[int, int] = {}
+        """Of all devices; 1 where nothing is said."""
         self.uploads = 0
         self._devices = devices
         self._pinned: dict[int, list[PinnedMemoryPointer]] = {}
@@ -238,6 +241,7 @@ class Fake:
 
     def register(self, address: int, size: int, flags: int) -> None:
         self.registered[address] = size
+        self.registrations += 1
 
     def unregister(self, address: int) -> None:
         del self.registered[address]
@@ -250,6 +254,7 @@ class Fake:
         runtime.getDeviceCount = lambda: self._devices  # type: ignore[attr-defined]
         runtime.memGetInfo = lambda: (64 << 30, 80 << 30)  # type: ignore[attr-defined]
         runtime.runtimeGetVersion = lambda: 12000  # type: ignore[attr-defined]
+        runtime.deviceGetAttribute = lambda attribute, index: self.attributes.get(attribute, 1)  # type: ignore[attr-defined]
         runtime.hostRegister, runtime.hostUnregister = self.register, self.unregister  # type: ignore[attr-defined]
         driver.launchKernel = self.launch_kernel  # type: ignore[attr-defined]
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]

@@ -1,0 +1,81 @@
+"""Leases: arrays of the host whose bytes a GPU fetches by itself - out of registered memory, or from the file.
+
+To kernels of the host such an array is what it shows, a mapped file. What is uploaded of it is gathered by the device
+instead; nothing is copied on the host.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .batch import I64, Batch
+
+GATHERED = 16
+"""Bytes; samples begin at multiples of it where they were gathered."""
+_THREADS, _BLOCKS = 256, 64
+_BYTES_OF_WARP = 2048
+"""What a warp of the gather kernel asks for at a time."""
+
+
+class Lease(ABC):
+    """Who is given an array holds this; what is behind it stays where it is until nobody does."""
+
+    def __init__(self, data: npt.NDArray[Any]) -> None:
+        self._shown = data
+        self.__array_interface__ = data.__array_interface__
+
+    def array(self) -> npt.NDArray[Any]:
+        """The array; all views of it hold the lease."""
+        return np.asarray(self)
+
+    def places(self, batch: Batch) -> I64:
+        """Elements at which the samples of ``batch`` (of the array) begin in what `bring` gives."""
+        return gathered(batch)[0]
+
+    @abstractmethod
+    def bring(self, lane: Any, batch: Batch) -> Any:
+        """The samples of ``batch`` on the lane's device, at `places`: a flat array. Nothing is waited for that runs on
+        the device."""
+
+
+class RegisteredLease(Lease):
+    """Of memory that is registered with CUDA, ``shift`` bytes behind the array."""
+
+    def __init__(self, data: npt.NDArray[Any], shift: int) -> None:
+        super().__init__(data)
+        self._shift = shift
+
+    def bring(self, lane: Any, batch: Batch) -> Any:
+        at, nbytes = gathered(batch)
+        item = batch.dtype.itemsize
+        out = lane.empty(nbytes // item, batch.dtype)
+        if nbytes:
+            records = np.empty((len(batch), 3), np.int64)
+            records[:, 0] = batch.offsets * item + (batch.data.ctypes.data + self._shift)
+            records[:, 1] = at * item
+            records[:, 2] = batch.sizes * item
+            (table,) = lane.upload(records)
+            blocks = min(_BLOCKS, -(-nbytes // (_BYTES_OF_WARP * _THREADS // 32)))
+            lane.launch("gather.cu", "gather", blocks, _THREADS, table, np.int32(len(batch)), np.int64(nbytes), out)
+            lane.keep(batch.data)
+        return out
+
+
+def gathered(batch: Batch) -> tuple[I64, int]:
+    """Elements at which the samples begin once they are gathered, in their order, and the bytes of all. Sizes are
+    rounded up as those of records that are copied into one buffer."""
+    item = batch.dtype.itemsize
+    room = -(-batch.sizes * item // GATHERED) * GATHERED
+    ends = np.cumsum(room)
+    return (ends - room) // item, int(ends[-1]) if len(ends) else 0
+
+
+def lease_of(array: Any) -> Lease | None:
+    """The lease that a host array, or an array that it is a view of, was given with."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if isinstance(array, Lease) else None
