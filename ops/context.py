@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,21 @@ from .batch import Batch, Samples, host_empty
 from .errors import Reject, RejectCode
 from .isolation import Isolation
 from .rng import Streams
+
+
+class Helpers(Protocol):
+    """Threads that may lend a hand."""
+
+    @property
+    def count(self) -> int:
+        """How many may be asked."""
+        ...
+
+    @property
+    def do(self) -> Callable[..., None]:
+        """``do(work, *args)`` has ``work(*args)`` done, some time; it must not raise. Raises RuntimeError at the end of
+        a run."""
+        ...
 
 
 @dataclass(slots=True)
@@ -39,8 +53,8 @@ class Context:
     lender: Any = None
     """Lends views of mapped files that a device can fetch from by itself (`readers.lenders`); None: bytes are copied to
     staging memory."""
-    pool: Executor | None = None
-    """Worker threads, for the few kernels that cut up their own work (readers); None inside a worker."""
+    pool: Helpers | None = None
+    """Worker threads, for the few kernels that cut up their own work (readers); None where it is to be done alone."""
     isolation: Isolation | None = None
     """Where decoders run that are not to run in this process; None: all of them do."""
     attempt: int = 0

@@ -42,9 +42,13 @@ class Chunks(Generic[T]):
             self._error = error
         self.done()
 
-    def wait(self) -> None:
-        """Wait until it is done. Raises what the first part that failed raised."""
+    def settle(self) -> None:
+        """Wait until it is done, or has failed."""
         self._busy.acquire()
         self._busy.release()
+
+    def wait(self) -> None:
+        """As `settle`. Raises what the first part that failed raised."""
+        self.settle()
         if self._error is not None:
             raise self._error

@@ -89,8 +89,8 @@ class DeviceSteps(HostSteps):
                 stack.enter_context(ThreadPoolExecutor(launcher_count(step), thread_name_prefix=f"{name} {k}"))
                 for k in range(len(lanes))
             ]
-            while True:
-                for it, ahead in self._parts(self._taken(inbox), step):
+            for whole in self._arriving(inbox, out):
+                for it, ahead in self._parts(whole, step):
                     self._make_room(it, ahead)
                     device = it.number % len(lanes)
                     it.lane = lanes[device].get()
@@ -141,8 +141,7 @@ class DeviceSteps(HostSteps):
     def _settle(
         self, name: str, step: Step, lanes: list[Channel[Any]], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
-        while True:
-            it = inbox.get()
+        for it in self._arriving(inbox, out):
             assert it.launched is not None
             run, lane = it.launched.result(), it.lane
             results = self._settled(it, step, lane, run, 0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -32,7 +32,7 @@ from .host_steps import _CHUNK
 from .iteration import Feed, Iteration, Request, replace_dropped
 from .lanes import NullLane
 from .run_nodes import Dropped, drop
-from .schedule import Step
+from .schedule import segments
 from .stats import Stats
 
 __all__ = [
@@ -168,7 +168,7 @@ class Engine(DeviceSteps):
         if self.isolation is not None:
             self.isolation.close()
         self._stopped = True  # chunks that nobody has begun end at once, instead of never: batches wait for them
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 with suppress(RuntimeError):  # it could not be started
@@ -203,6 +203,8 @@ class Engine(DeviceSteps):
             self._release(self._handed_out)
         try:
             iteration = self._taken(self.delivery)
+            if iteration.problem is not None:
+                raise iteration.problem
         except Closed:
             if self._error is not None:
                 raise self._error from None
@@ -257,7 +259,7 @@ class Engine(DeviceSteps):
         self._number += 1
         for name, step in self._named:
             if step.kind == "whole":
-                self._whole(it, name, step, None)
+                self._whole(it, name, step, None, self._pool)
             else:
                 env = {e: it.env[e] for e in step.needs}
                 with self.host.work(0):
@@ -266,16 +268,3 @@ class Engine(DeviceSteps):
         slow = time.thread_time() - worked > _QUICK or time.perf_counter() - began > _PROMPT
         self._slow += 1 if slow else -(self._slow > 0)
         return it
-
-
-def segments(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """The steps that one thread takes a batch through: host steps up to one whose chunks must be waited for, or a
-    device step. The first segment, which also asks for batches, is of the host, even if there is nothing to do."""
-    found: list[tuple[Step, ...]] = [()]
-    for step in steps:
-        last = found[-1]
-        if step.kind == "device" or (last and last[-1].kind != "whole"):
-            found.append((step,))
-        else:
-            found[-1] = (*last, step)
-    return found

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from ..ops.batch import Samples
+from ..ops.context import Helpers
 from ..ops.device import pinned_empty
 from ..readers.base import Reader
 from ..readers.lenders import RegisteredFiles
@@ -24,7 +25,7 @@ from .memory import Allowance
 from .pool import Pool
 from .recycle import Recycler
 from .run_nodes import Env, Run, bytes_of, cut, drop, guarded
-from .schedule import Step
+from .schedule import Step, segments
 from .stats import Stats
 
 _CHUNK = 8
@@ -60,6 +61,16 @@ class HostSteps(Admission):
         """Host memory for bytes that are bound for a device."""
         return pinned_empty(nbytes)
 
+    @property
+    def reads_at_once(self) -> int:
+        """Batches that may be read at the same time: those that the queue behind has room for, the one that waits for
+        room and the one that was just taken. 1 where a kernel keeps state between batches, or where the thread that
+        reads also cuts batches into chunks: it is ahead of the workers anyhow."""
+        for step in segments(self.plan.steps)[0]:
+            if step.kind != "whole" or any(n.op.per_batch and not isinstance(n.op, Reader) for n in step.nodes):
+                return 1
+        return min(self.options.num_threads, self.options.cpu_queue * len(self.plan.target.indices) + 2)
+
     def _scheduled(self) -> Iterator[Iteration]:
         for number, request in enumerate(self._schedule, self._number):
             self.host.hold((number,), self._read_bytes)
@@ -67,26 +78,39 @@ class HostSteps(Admission):
             yield Iteration((number,), request, samples, per_reader, samples)
 
     def _taken(self, channel: Channel[Iteration]) -> Iteration:
-        """The next batch, when its chunks are done. Raises what one of them raised."""
+        """The next batch, when its chunks are done, or one of them has failed. Raises Closed."""
         it = channel.get()
         if it.chunks is not None:
             began = time.perf_counter()
-            it.chunks.wait()
+            try:
+                it.chunks.wait()
+            except Closed:
+                raise
+            except BaseException as e:
+                it.problem = e
             it.chunks = None
             channel.waited_empty += time.perf_counter() - began
         return it
 
-    def _arriving(self, channel: Channel[Iteration]) -> Iterator[Iteration]:
+    def _arriving(self, inbox: Channel[Iteration], out: Channel[Iteration]) -> Iterator[Iteration]:
+        """Batches as they come. One that has failed is handed on, behind those before it, and is the last."""
         while True:
-            yield self._taken(channel)
+            it = self._taken(inbox)
+            if it.problem is not None:
+                out.put(it)
+                raise Closed
+            yield it
 
     def _host(self, steps: Sequence[Step], inbox: Channel[Iteration] | None, out: Channel[Iteration]) -> None:
         named = [(self.name_of(s), s, self.page_locked if self._feeds_device(s) else None) for s in steps]
-        for it in self._scheduled() if inbox is None else self._arriving(inbox):
+        if inbox is None and steps and self.reads_at_once > 1:
+            self._read_ahead(named, out)
+            return
+        for it in self._scheduled() if inbox is None else self._arriving(inbox, out):
             parts = iter([it])
             for name, step, staging in named:
                 if step.kind == "whole":
-                    self._whole(it, name, step, staging)
+                    self._whole(it, name, step, staging, self._pool)
                 else:
                     parts = self._chunked(name, step, it)
             for part in parts:
@@ -94,11 +118,37 @@ class HostSteps(Admission):
 
     # -- whole batches ------------------------------------------------------------------------------------------
 
-    def _whole(self, it: Iteration, name: str, step: Step, staging: Any) -> None:
+    def _read_ahead(self, named: Sequence[tuple[str, Step, Any]], out: Channel[Iteration]) -> None:
+        """Have several batches read at once, each by a few threads, and hand them on in order before they are there.
+        One batch alone, read by all threads, would make them wait for each other, and for the GIL, at its end."""
+        threads = self._pool.count
+        everyone, few = self._pool.some(threads - 1), self._pool.some(threads // self.reads_at_once - 1)
+        for it in self._scheduled():
+            first = it.number == self._number
+            reading = it.chunks = Chunks(1)
+            self._pool.do(self._read, named, it, reading, everyone if first else few)
+            out.put(it)
+            if first:
+                reading.settle()  # its size says how many others there is room for
+
+    def _read(
+        self, named: Sequence[tuple[str, Step, Any]], it: Iteration, reading: Chunks[Any], helpers: Helpers | None
+    ) -> None:
+        try:
+            if self._stopped:
+                raise Closed
+            for name, step, staging in named:
+                self._whole(it, name, step, staging, helpers)
+            reading.done()
+        except BaseException as e:  # raised where the batch is taken
+            reading.fail(e)
+
+    def _whole(self, it: Iteration, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
         began = time.perf_counter()
         lender = self._lender if staging is not None else None
-        run = self._run(it, allocate_staging=staging, lender=lender, pool=self._pool,
-                        observe=self._observer(name, it.number))  # fmt: skip
+        track = name if it.chunks is None else threading.current_thread().name
+        run = self._run(it, allocate_staging=staging, lender=lender, pool=helpers,
+                        observe=self._observer(track, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
         for nodes, gives, per_batch, reads in self._groups[name]:
             run.allowance = Allowance(self.host, self.host.limit) if reads else None

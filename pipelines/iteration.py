@@ -42,6 +42,8 @@ class Iteration:
     """Copies of other samples stand in the places of the dropped ones."""
     chunks: Chunks[tuple[Env, Run]] | None = None
     """Work on it that is under way in the pool."""
+    problem: BaseException | None = None
+    """What ends the run with this batch, once those before it are handed out."""
     lane: Any = None
     launched: Future[Run] | None = None
     """The launch on a device that is under way."""

@@ -5,24 +5,20 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
 
-T = TypeVar("T")
 _Work = tuple[Callable[..., None], tuple[Any, ...]]
 _Tasks = SimpleQueue[_Work | None]
 
 
-class Pool(Executor):
-    """``count`` threads, started with the first work.
-
-    `do` is for work that says by itself when it is done, and never raises; `submit` gives a Future, at the price of
-    making one.
-    """
+class Pool:
+    """``count`` threads, started with the first work. Work says by itself when it is done, and never raises."""
 
     def __init__(self, count: int, name: str) -> None:
+        self.count = count
         self._tasks: _Tasks = SimpleQueue()
         self._threads = [
             threading.Thread(target=_work, args=(self._tasks,), name=f"{name}_{k}", daemon=True) for k in range(count)
@@ -36,19 +32,16 @@ class Pool(Executor):
             self._start()
         self._tasks.put((work, args))
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """As `do`; the result will be in the Future. Raises RuntimeError after `shutdown`."""
-        future: Future[T] = Future()
-        self.do(_fulfil, future, fn, args, kwargs)
-        return future
+    def some(self, count: int) -> Some | None:
+        """The pool, for work that is to take ``count`` of its threads at most; None for none of them."""
+        return Some(count, self.do) if count > 0 else None
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work. The threads end when what was given is done, or with ``cancel_futures`` what was begun;
-        ``wait`` for them."""
+    def shutdown(self) -> None:
+        """Take no more work, and wait until what was given is done."""
         with self._lock:
             self._closed = True
         if self._started:
-            _end(self._tasks, self._threads, forget=cancel_futures, wait=wait)
+            _end(self._tasks, self._threads)
 
     def _start(self) -> None:
         with self._lock:
@@ -59,7 +52,15 @@ class Pool(Executor):
                 for thread in self._threads:
                     thread.start()
                 # no thread may be in the middle of something when the interpreter goes
-                weakref.finalize(self, _end, self._tasks, self._threads, forget=True, wait=True)
+                weakref.finalize(self, _abandon, self._tasks, self._threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """A pool, and how many of its threads may be asked for help (`ops.context.Helpers`)."""
+
+    count: int
+    do: Callable[..., None]
 
 
 def _work(tasks: _Tasks) -> None:
@@ -69,24 +70,18 @@ def _work(tasks: _Tasks) -> None:
         del task, work, args  # nothing is kept while the thread waits
 
 
-def _end(tasks: _Tasks, threads: Sequence[threading.Thread], *, forget: bool, wait: bool) -> None:
-    with suppress(Empty):
-        while forget:
-            task = tasks.get_nowait()
-            if task is not None and task[0] is _fulfil:
-                task[1][0].cancel()
+def _abandon(tasks: _Tasks, threads: Sequence[threading.Thread]) -> None:
+    """End the threads after what they are at; what nobody has begun is forgotten."""
+    while not tasks.empty():
+        with suppress(Exception):
+            tasks.get_nowait()
+    _end(tasks, threads)
+
+
+def _end(tasks: _Tasks, threads: Sequence[threading.Thread]) -> None:
     for _ in threads:
         tasks.put(None)
     for thread in threads:
-        if wait and thread is not threading.current_thread():
+        if thread is not threading.current_thread():
             with suppress(RuntimeError):  # it could not be started
                 thread.join()
-
-
-def _fulfil(future: Future[Any], fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(fn(*args, **kwargs))
-    except BaseException as e:  # raised where the result is asked for
-        future.set_exception(e)

@@ -156,11 +156,12 @@ def _loads(
         mine = [o for o in operators if o["stage"] == _stage_id(engine, i)]
         busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
         if step.kind == "whole":
+            reading = busy / seconds / (engine.reads_at_once if i == 0 else 1)
             loads.append(
                 Load(
                     "reading",
-                    busy / seconds,
-                    f"Reading holds the job back: it was busy {_percent(busy / seconds)} of the time.",
+                    reading,
+                    f"Reading holds the job back: it was busy {_percent(reading)} of the time.",
                     "Faster storage, a container (TFRecord, LMDB) instead of single files, or more shards.",
                 )
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from ..ops.base import Spec, Stage, outputs_of
 from ..ops.batch import Batch, Samples, concat
-from ..ops.context import Context
+from ..ops.context import Context, Helpers
 from ..ops.errors import DaliRunError, RejectCode, SpecError
 from ..ops.isolation import Isolation
 from ..ops.types import to_numpy
@@ -58,7 +57,7 @@ class Run:
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     lender: Any = None
     """Lends views of containers to readers that feed a device."""
-    pool: Executor | None = None
+    pool: Helpers | None = None
     allowance: Allowance | None = None
     """What the kernels may allocate on the host; None for any amount."""
     allocate: Callable[[int, Any], Any] | None = None

@@ -8,7 +8,7 @@ device  mixed and gpu nodes: one lane (stream), whole batches, launches only
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,6 +61,19 @@ def schedule(graph: Graph) -> tuple[Step, ...]:
         gives = _unique(e for e in (*later, *graph.outputs.values()) if place[e.node] == at)
         steps.append(Step(kinds[nodes[0].id], nodes, needs, gives))
     return tuple(steps)
+
+
+def segments(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
+    """The steps that one thread takes a batch through: host steps up to one whose chunks must be waited for, or a
+    device step. The first segment, which also asks for batches, is of the host, even if there is nothing to do."""
+    found: list[tuple[Step, ...]] = [()]
+    for step in steps:
+        last = found[-1]
+        if step.kind == "device" or (last and last[-1].kind != "whole"):
+            found.append((step,))
+        else:
+            found[-1] = (*last, step)
+    return found
 
 
 def _unique(edges: Iterable[Edge]) -> tuple[Edge, ...]:

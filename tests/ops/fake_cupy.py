@@ -164,6 +164,7 @@ class Fake:
         self.uploads = 0
         self._devices = devices
         self._pinned: dict[int, list[PinnedMemoryPointer]] = {}
+        self._pinning = threading.Lock()
         self._names: list[str] = []
         self._libraries: list[Callable[[int, int, int], None] | None] = []
         self._next = _FIRST_ADDRESS
@@ -176,12 +177,19 @@ class Fake:
 
     def alloc_pinned_memory(self, size: int) -> PinnedMemoryPointer:
         """Given out again once nobody holds it, as CuPy's pool does."""
-        blocks = self._pinned.setdefault(size, [])
-        for k in range(len(blocks)):
-            if sys.getrefcount(blocks[k]) == 2:  # the list and the call
-                return blocks[k]
-        blocks.append(PinnedMemoryPointer(-1, size))
-        return blocks[-1]
+        with self._pinning:
+            blocks = self._pinned.setdefault(size, [])
+            for k in range(len(blocks)):
+                if sys.getrefcount(blocks[k]) == 2:  # the list and the call
+                    return blocks[k]
+            blocks.append(PinnedMemoryPointer(-1, size))
+            return blocks[-1]
+
+    def pinned_in_use(self) -> int:
+        """Bytes of page-locked memory that somebody holds."""
+        with self._pinning:
+            return sum(size * sum(sys.getrefcount(blocks[k]) > 2 for k in range(len(blocks)))
+                       for size, blocks in self._pinned.items())  # fmt: skip
 
     def memcpy(self, to: int, source: int, size: int, kind: int, stream: int = 0) -> None:
         self.uploads += kind == 1

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import weakref
-from concurrent.futures import CancelledError
 
 import pytest
 
@@ -88,39 +87,6 @@ def test_pool_does_what_it_was_given_in_order() -> None:
     assert done == list(range(50))
     with pytest.raises(RuntimeError, match="no more work"):
         pool.do(done.append, 0)
-
-
-def test_futures_of_the_pool() -> None:
-    gate = threading.Event()
-    with Pool(1, "one") as pool:
-        first = pool.submit(gate.wait, timeout=60)
-        second = pool.submit(int, "no number")
-        third = pool.submit(sorted, [2, 1], reverse=True)
-        fourth = pool.submit(sorted, [])
-        assert fourth.cancel()
-        gate.set()
-        assert first.result() is True
-        with pytest.raises(ValueError, match="no number"):
-            second.result()
-        assert third.result() == [2, 1]
-    with pytest.raises(CancelledError):
-        fourth.result()
-
-
-def test_shutdown_can_leave_out_what_was_not_begun() -> None:
-    entered, gate = threading.Event(), threading.Event()
-    pool = Pool(1, "one")
-    pool.do(entered.set)
-    running = pool.submit(gate.wait, timeout=60)
-    entered.wait(60)
-    waiting = [pool.submit(sorted, []) for _ in range(3)]
-    while not running.running():
-        entered.wait(0.001)
-    pool.shutdown(wait=False, cancel_futures=True)
-    gate.set()
-    pool.shutdown()
-    assert running.result() is True
-    assert all(w.cancelled() for w in waiting)
 
 
 def test_a_pool_without_work_has_no_threads() -> None:

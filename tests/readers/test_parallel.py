@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from dali_run.ops.batch import Samples
 from dali_run.ops.context import Context
+from dali_run.pipelines.pool import Pool
 from dali_run.readers.file import File
 from dali_run.readers.parallel import spread
 
@@ -19,12 +21,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 from reader_helpers import content, open_reader
 
 
-def context(pool: ThreadPoolExecutor | None) -> Context:
+@contextmanager
+def threads(count: int) -> Iterator[Pool]:
+    pool = Pool(count, "helper")
+    yield pool
+    pool.shutdown()
+
+
+def context(pool: Pool | None) -> Context:
     return Context(op=File(files=("x",)), stage="cpu", samples=Samples.numbered(1), pool=pool)
 
 
 def test_every_part_once() -> None:
-    with ThreadPoolExecutor(3) as pool:
+    with threads(3) as pool:
         for n in (0, 1, 2, 7, 1000):
             for nbytes in (0, 5 << 20, 1 << 30):
                 done = np.zeros(n, np.int32)
@@ -38,8 +47,8 @@ def test_every_part_once() -> None:
 
 def test_a_busy_or_closed_pool_is_not_waited_for() -> None:
     release = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(release.wait)
+    with threads(1) as pool:
+        pool.do(release.wait)
         seen: list[int] = []
         spread(context(pool), 100, 1 << 30, lambda low, high: seen.extend(range(low, high)))
         assert sorted(seen) == list(range(100))
@@ -51,7 +60,7 @@ def test_a_busy_or_closed_pool_is_not_waited_for() -> None:
 
 def test_threads_work_together_and_errors_come_back() -> None:
     meeting = threading.Barrier(3, timeout=30)  # passes only where three threads work at once
-    with ThreadPoolExecutor(2) as pool:
+    with threads(2) as pool:
         spread(context(pool), 3, 1 << 30, lambda low, high: meeting.wait())
 
         def fails(low: int, high: int) -> None:
@@ -69,7 +78,7 @@ def test_files_are_read_by_several_threads(tmp_path: Path) -> None:
     reader = File(file_root=str(tmp_path), files=tuple(files))
     source = open_reader(reader)
     samples = reader.order(64).samples(0, 64, source)
-    with ThreadPoolExecutor(4) as pool:
+    with threads(4) as pool:
         ctx = Context(op=reader, stage="cpu", samples=samples, source=source, pool=pool)
         data, _ = reader.cpu(ctx)
     assert content(data) == list(files.values())
