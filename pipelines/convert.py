@@ -113,6 +113,8 @@ def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[s
         if kind == "bytes" and wanted.to in ("webdataset", "files"):
             extension = found.extensions.get(f, f if f in _EXTENSIONS else "")
             config.update({"extension": extension} if is_extension(extension) else {})
+        if f in found.lists and wanted.to in ("webdataset", "files"):
+            config = {"encode": "npy"}  # also where a list has one number
         if f == picture and wanted.touches_pictures:
             graph += _pictures(variables[f], wanted)
             config = {"extension": _SUFFIXES[wanted.target]} if wanted.to in ("webdataset", "files") else {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ..ops.batch import I64, Batch
 from .base import FieldConfig, Records
@@ -64,15 +65,20 @@ def sniff(column: Column) -> Extensions:
     return Extensions((*(e for _, _, e in _SIGNATURES), "bin"), found)
 
 
-def is_one_number(records: Records, name: str) -> bool:
-    """Every sample of the field is one number (a scalar, or a list of one as DALI's labels are)."""
-    batch = records.fields[name]
-    return batch.ndim == 0 or (batch.ndim == 1 and bool((batch.shapes == 1).all()))
+def single(batch: Batch) -> npt.NDArray[np.bool_]:
+    """Which samples are one number (a scalar, or a list of one as DALI's labels are)."""
+    if batch.ndim > 1:
+        return np.zeros(len(batch), np.bool_)
+    flags: npt.NDArray[np.bool_] = batch.sizes == 1
+    return flags
 
 
-def file_columns(records: Records, configs: Mapping[str, FieldConfig]) -> list[tuple[Extensions, Column]]:
+def file_columns(
+    records: Records, configs: Mapping[str, FieldConfig], apart: Collection[str] = ()
+) -> list[tuple[Extensions, Column]]:
     """Each field as a file's content with each record's extension: encoded bytes as they are, one integer as text
-    (``cls``), all else as ``npy``. The field's name stands before the extension where two fields could share one."""
+    (``cls``), several as ``<field>.npy``, all else as ``npy``. The field's name stands before the extension where two
+    fields could share one, and of the fields ``apart`` always. A record's files depend on nothing but the record."""
     out: list[tuple[str, Extensions, Column]] = []
     for name, batch in records.fields.items():
         config = configs.get(name, FieldConfig())
@@ -83,19 +89,35 @@ def file_columns(records: Records, configs: Mapping[str, FieldConfig]) -> list[t
             column = as_bytes(batch)
             fixed = config.extension or _BY_ENCODING.get(config.encode, "")
             out.append((name, _all(fixed, n) if fixed else sniff(column), column))
-        elif kind == "int" and is_one_number(records, name) and config.encode == "auto":
-            out.append((name, _all(config.extension or "cls", n), as_decimal(elements(batch)[0].astype(np.int64))))
+        elif kind == "int" and config.encode == "auto":
+            out.append((name, *_integers(name, batch, config)))
         else:
             out.append((name, _all(config.extension or "npy", n), as_npy(batch)))
-    groups = [_group(records.fields[name], configs.get(name, FieldConfig())) for name, _, _ in out]
+    groups = [
+        name if name in apart else _group(records.fields[name], configs.get(name, FieldConfig())) for name, _, _ in out
+    ]
     return [
-        (_below(name, extensions) if groups.count(group) > 1 else extensions, column)
+        (_below(name, extensions) if groups.count(group) > 1 or name in apart else extensions, column)
         for (name, extensions, column), group in zip(out, groups, strict=True)
     ]
 
 
+def _integers(name: str, batch: Batch, config: FieldConfig) -> tuple[Extensions, Column]:
+    """One number as text, several as an array."""
+    one = single(batch)
+    extensions = Extensions((config.extension or "cls", config.extension or f"{name}.npy"), (~one).astype(np.int64))
+    if one.all():
+        return extensions, as_decimal(elements(batch)[0].astype(np.int64))
+    parts = [as_decimal(elements(batch.take(one))[0].astype(np.int64)), as_npy(batch.take(~one))]
+    starts, sizes = np.empty(len(batch), np.int64), np.empty(len(batch), np.int64)
+    for where, part, base in zip((one, ~one), parts, (0, len(parts[0].data)), strict=True):
+        starts[where], sizes[where] = part.starts + base, part.sizes
+    return extensions, Column(np.concatenate([p.data for p in parts]), starts, sizes)
+
+
 def _below(name: str, extensions: Extensions) -> Extensions:
-    return Extensions(tuple(f"{name}.{e}" for e in extensions.table), extensions.which)
+    own = f"{name}."
+    return Extensions(tuple(e if e.startswith(own) else own + e for e in extensions.table), extensions.which)
 
 
 def _group(batch: Batch, config: FieldConfig) -> str:

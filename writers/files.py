@@ -14,7 +14,7 @@ from ..ops.base import Spec
 from ..ops.errors import JobError, SpecError
 from .base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
 from .columns import Column, check_field, elements, kind_of, total_of
-from .extensions import file_columns, is_one_number
+from .extensions import file_columns, single
 from .names import make_unique, safe_path, split_extension
 
 _RESERVED = ("manifest", "journal", "rejects", "report")
@@ -83,20 +83,27 @@ class FilesShard(Shard):
             names = [f"{p:010d}" for p in positions]
         else:
             names = make_unique([_name(k) for k in keys], positions, self._taken)
-        numbers = {
-            name: elements(batch)[0].tolist()
-            for name, batch in records.fields.items()
-            if is_one_number(records, name)
-            and kind_of(self._fields.get(name, FieldConfig()), batch.dtype, batch.ndim) in ("int", "float")
-        }
-        rest = Records(records.samples, {k: b for k, b in records.fields.items() if k not in numbers})
-        columns = [(extensions.texts(), column) for extensions, column in file_columns(rest, self._fields)]
-        lines = [
+        kinds = {k: kind_of(self._fields.get(k, FieldConfig()), b.dtype, b.ndim) for k, b in records.fields.items()}
+        listed = {k: single(records.fields[k]) for k, kind in kinds.items() if kind in ("int", "float")}
+        rest = {k: b for k, b in records.fields.items() if k not in listed or not listed[k].all()}
+        columns = []
+        for name, (extensions, column) in zip(
+            rest, file_columns(Records(records.samples, rest), self._fields, listed), strict=True
+        ):
+            texts = extensions.texts()
+            if name in listed:  # one number stands in the listing
+                texts = ["" if one else text for one, text in zip(listed[name].tolist(), texts, strict=True)]
+                column = Column(column.data, column.starts, np.where(listed[name], 0, column.sizes))
+            columns.append((texts, column))
+        lines: list[dict[str, Any]] = [
             {"name": names[i], "key": keys[i], "position": positions[i],
-             "files": [f"{names[i]}.{extensions[i]}" for extensions, _ in columns],
-             **{f"field:{k}": v[i] for k, v in numbers.items()}}
+             "files": [f"{names[i]}.{texts[i]}" for texts, _ in columns if texts[i]]}
             for i in range(len(records))
         ]  # fmt: skip
+        for name, ones in listed.items():
+            values = elements(records.fields[name].take(ones))[0].tolist()
+            for i, value in zip(np.flatnonzero(ones).tolist(), values, strict=True):
+                lines[i][f"field:{name}"] = value
         sizes = total_of([np.zeros(len(records), np.int64), *(c.sizes for _, c in columns)])
         return FilesFrames(sizes, names, columns, lines)
 
@@ -104,6 +111,8 @@ class FilesShard(Shard):
         assert isinstance(frames, FilesFrames)
         for i in range(n):
             for extensions, column in frames.columns:
+                if not extensions[i]:
+                    continue
                 file = self._files.create_at(self._count, f"{frames.names[i]}.{extensions[i]}")
                 self._count += 1
                 start = int(column.starts[i])

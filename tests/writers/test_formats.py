@@ -25,7 +25,7 @@ from dali_run.writers.base import FieldConfig, find_writer, make_writer, writers
 from dali_run.writers.config import WriteConfig
 from dali_run.writers.names import make_unique, safe_path, webdataset_key
 from dali_run.writers.shards import Output
-from tests.writers.helpers import JOBS, Job, label, payload, samples_of, tensor, walk
+from tests.writers.helpers import JOBS, PARQUET, Job, digest, label, payload, samples_of, tensor, walk
 
 
 def written(name: str, path: Path) -> Job:
@@ -35,6 +35,37 @@ def written(name: str, path: Path) -> Job:
 
 def shards(path: Path, suffix: str) -> list[Path]:
     return sorted(path.glob(f"*{suffix}"))
+
+
+@pytest.mark.parametrize("writer", ["tfrecord", "lmdb", "webdataset", "files", PARQUET])
+def test_lists_of_any_length_do_not_depend_on_batches(tmp_path: Path, writer: str) -> None:
+    """Some samples have one number, some several: what is written for each is its own matter."""
+    counts = [1, 1, 2, 1, 0, 3, 1, 1, 1, 1, 5]
+    values = {
+        "boxes": [np.arange(k, k + n, dtype=np.int32) for k, n in enumerate(counts)],
+        "scores": [np.arange(n, dtype=np.float32) for n in reversed(counts)],
+        "tensor": [np.full((2, 1 + k), k, np.float32) for k in range(len(counts))],
+    }
+    options = {"lists": ["boxes", "scores"]} if writer == "parquet" else {}
+    found = []
+    for size in (1, 2, 11):
+        config = WriteConfig(tmp_path / str(size), "x", writer, options, fields=dict.fromkeys(values, FieldConfig()))
+        with Output.open(config, {}, total=len(counts)) as out:
+            for at in range(0, len(counts), size):
+                samples = samples_of(np.arange(at, min(at + size, len(counts))))
+                fields = {k: Batch.from_list(v[at : at + size], "", samples) for k, v in values.items()}
+                out.add(at, at + len(samples), samples, fields)
+            out.finish()
+        found.append(digest(tmp_path / str(size)))
+    assert found[0] == found[1] == found[2]
+    if writer == "files":
+        rows = [json.loads(line) for line in (tmp_path / "1/x-00000-of-00001.jsonl").read_text().splitlines()]
+        for k, row in enumerate(rows):
+            arrays = {f.removeprefix(row["name"] + "."): np.load(tmp_path / "1" / f) for f in row["files"]}
+            for name in ("boxes", "scores"):
+                array = arrays.get(f"{name}.npy", np.atleast_1d(row.get(f"field:{name}", [])))
+                assert array.tolist() == values[name][k].tolist()
+            np.testing.assert_array_equal(arrays["npy"], values["tensor"][k])
 
 
 def test_tfrecord_by_the_tfrecord_package(tmp_path: Path) -> None:
