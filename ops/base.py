@@ -20,6 +20,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args, get_origin
 
 from .batch import I64, Batch
@@ -179,7 +180,12 @@ class Parameter:
     @property
     def is_vector(self) -> bool:
         """A list of values, one row a sample when it arrives as an input."""
-        return get_origin(strip_optional(self.type)) is tuple
+        return _is_tuple(self.type)
+
+
+@cache
+def _is_tuple(tp: Any) -> bool:
+    return get_origin(strip_optional(tp)) is tuple
 
 
 _PARAMETERS: dict[type[Any], dict[str, Parameter]] = {}

@@ -80,7 +80,10 @@ class CropWindow(Operator, abstract=True):
 
     def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
         """Anchor and shape [N, D] of the window of each sample, after ``policy``."""
-        extent = batch.shapes.astype(np.int64, order="C")
+        return self.windows_in(ctx, batch.shapes.astype(np.int64, order="C"), layout, policy)
+
+    def windows_in(self, ctx: Context, extent: I64, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
+        """`windows` of samples of ``extent`` [N, D]."""
         anchor, shape = np.zeros_like(extent), extent.copy()
         together = ctx.arg("crop") if self.given("crop") else None
         for letter, name in _SIZES.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -12,9 +12,12 @@ from .batch import I64, Batch
 from .context import Context
 from .crop import Cropping, known_layout
 from .errors import SpecError
+from .lazily import Kernels
 from .strided import F32, Affine, Border, convert, mirror, pad, permute, run, whole, window
 from .types import DALIDataType, to_numpy
 from .window import refused
+
+_plans: Any = Kernels("resize_plan_cpu")
 
 
 class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
@@ -110,7 +113,9 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
 
     def matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
         """Empty windows, and rejects, for samples whose channels are not those of mean and std."""
-        wrong = (shape[:, channel] != width) & (shape[:, channel] > 0) & (width > 1)
+        if width <= 1 or not _plans.of_other_width(shape, channel, width):
+            return shape
+        wrong = (shape[:, channel] != width) & (shape[:, channel] > 0)
         for i in np.flatnonzero(wrong).tolist():
             ctx.reject(
                 i, "bad_shape",

@@ -74,7 +74,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     def cpu(self, ctx: Context, encoded: Batch) -> Batch:
         decode: ImageDecoder = self.decode
-        first, second = part(ctx, decode, DECODE), replace(part(ctx, self.resize, RESIZE), rejects=[])
+        first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
+        second.rejects = []
         planned: list[Sampling] = []
 
         def needed(shapes: I32) -> I64:

@@ -17,10 +17,13 @@ from .batch import elements as sizes_of
 from .context import Context
 from .convert import saturate
 from .errors import SpecError
+from .lazily import Kernels
 from .rng import F32, U32, uniform
 from .types import DALIDataType, to_numpy
 
 F64 = npt.NDArray[np.float64]
+
+_kernels: Any = Kernels("philox_cpu")
 
 _SKIP = 257
 """How many draws apart the elements of a sample begin, as in DALI."""
@@ -63,7 +66,7 @@ class Random(Operator, abstract=True):
 
     def cpu(self, ctx: Context, *like: Batch) -> Batch:
         shapes = _shapes(ctx, *like)
-        elements = Elements(ctx, sizes_of(shapes))
+        elements = Elements(ctx, shapes)
         values = saturate(self.draw(ctx, elements), to_numpy(self.result))
         batch = _packed(ctx, shapes, values, like[0].layout if like else "")
         return batch if ctx.stage == "cpu" else ctx.device.to_device(batch)
@@ -78,19 +81,18 @@ class Random(Operator, abstract=True):
 class Elements:
     """The elements of a batch's samples, one after the other, each with its own random draws."""
 
-    def __init__(self, ctx: Context, counts: I64) -> None:
-        self.counts = counts
-        self.total = int(counts.sum())
-        self.single = self.total == len(counts) and bool((counts == 1).all())
+    def __init__(self, ctx: Context, shapes: I32) -> None:
+        n, ndim = shapes.shape
+        self.counts = np.ones(n, np.int64) if ndim == 0 else sizes_of(shapes)
+        self.total = n if ndim == 0 else int(self.counts.sum())
+        self.single = ndim == 0 or (self.total == n and bool((self.counts == 1).all()))
         """Every sample has one element."""
         self.streams = ctx.streams()
 
     def draws(self, count: int, skip: int = _SKIP) -> U32:
         """The first draws of each element, uint32[T, count]; elements begin ``skip`` draws apart."""
-        from .philox_cpu import element_draws
-
         out = np.empty((self.total, count), np.uint32)
-        element_draws(np.uint64(self.streams.key), self.streams.sequence, self.counts, skip, out)
+        _kernels.element_draws(np.uint64(self.streams.key), self.streams.sequence, self.counts, skip, out)
         return out
 
     def wide_draws(self, count: int, skip: int = _SKIP) -> npt.NDArray[np.uint64]:
@@ -117,6 +119,8 @@ def _shapes(ctx: Context, *like: Batch) -> I32:
 
 
 def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str) -> Batch:
+    if shapes.shape[1] == 0:
+        return Batch(values, np.arange(len(shapes)), shapes, layout, ctx.samples)
     sizes = sizes_of(shapes)
     return Batch(values, sizes.cumsum() - sizes, shapes, layout, ctx.samples)
 
@@ -149,9 +153,9 @@ class CoinFlip(Random, name="random.coin_flip"):
 
     @staticmethod
     def _heads(elements: Elements, probability: Any) -> npt.NDArray[Any]:
-        limit = np.minimum(probability * 2.0**32, 0xFFFFFFFF).astype(np.int64)
         # DALI compares with <=, which makes a probability of 0 not quite 0
-        heads: npt.NDArray[Any] = (elements.draws(1)[:, 0] <= limit) & (probability > 0)
+        limit = np.where(probability > 0, np.minimum(probability * 2.0**32, 0xFFFFFFFF), -1).astype(np.int64)
+        heads: npt.NDArray[Any] = elements.draws(1)[:, 0] <= limit
         return heads
 
 
@@ -303,7 +307,7 @@ class Choice(Operator, name="random.choice"):
 
     def cpu(self, ctx: Context, candidates: Batch, *like: Batch) -> Batch:
         drawn = _shapes(ctx, *like)
-        elements = Elements(ctx, np.prod(drawn, axis=1, dtype=np.int64))
+        elements = Elements(ctx, drawn)
         if candidates.ndim == 0:
             if candidates.dtype.kind not in "iu":
                 raise SpecError(f"a scalar to choose below must be an integer, got {candidates.dtype}")

@@ -91,11 +91,13 @@ class Plan:
         """Only the outputs [anchor, anchor + shape) of the present window."""
         at = np.empty(self.anchor.shape, np.int64)
         _plans.window(self.flip, self.anchor, self.shape, anchor, shape, at)
-        return replace(self, anchor=at, shape=shape)
+        return Plan(self.lo, self.hi, self.size, self.kind, self.support, at, shape, self.flip, self.domain,
+                    self.arithmetic)  # fmt: skip
 
     def mirrored(self, where: Mask) -> Plan:
         """The window reversed where ``where`` [N, A]."""
-        return replace(self, flip=self.flip ^ where)
+        return Plan(self.lo, self.hi, self.size, self.kind, self.support, self.anchor, self.shape, self.flip ^ where,
+                    self.domain, self.arithmetic)  # fmt: skip
 
 
 def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> Plan:

@@ -280,11 +280,6 @@ class Sized(Resampling, abstract=True):
         return (lo - half).astype(np.float32), (hi + half).astype(np.float32)
 
 
-def shaped(ctx: Context, shapes: I64) -> Batch:
-    """A batch that has ``shapes`` and no data: an image before it exists, for operators that place windows in it."""
-    return Batch(np.empty(0, np.uint8), np.zeros(len(shapes), np.int64), shapes.astype(np.int32), "", ctx.samples)
-
-
 def _for_axes(ctx: Context, name: str, count: int) -> F32:
     """A vector argument as [N, A]; one number stands for all axes."""
     values = ctx.arg(name)
@@ -292,7 +287,7 @@ def _for_axes(ctx: Context, name: str, count: int) -> F32:
         for i in range(len(values)):
             ctx.reject(i, "bad_argument", f"{name} needs 1 or {count} numbers, got {values.shape[1]}")
         return np.ones((len(values), count), np.float32)
-    return np.array(np.broadcast_to(values, (len(values), count)), np.float32)
+    return values if values.shape[1] == count else np.repeat(values, count, axis=1)
 
 
 def fit(
@@ -381,7 +376,7 @@ class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
         resized = shapes.copy()
         resized[:, first : first + count] = whole.size
         layout = "".join("DHW"[d - first - count] if 0 <= d - first < count else "-" for d in range(shapes.shape[1]))
-        anchor, shape = self.windows(ctx, shaped(ctx, resized), layout, "pad")
+        anchor, shape = self.windows_in(ctx, resized, layout, "pad")
         anchor, shape = anchor[:, first : first + count], shape[:, first : first + count]
         mirror = (ctx.arg("mirror", np.int64)[:, None] & np.array([4, 2, 1])[3 - count :]) != 0
         if self.parity != "dali":

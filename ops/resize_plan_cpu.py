@@ -259,3 +259,22 @@ def window(flip: Any, anchor: Any, shape: Any, first: Any, count: Any, out: Any)
     for i in range(len(out)):
         for a in range(out.shape[1]):
             out[i, a] = anchor[i, a] + (shape[i, a] - first[i, a] - count[i, a] if flip[i, a] else first[i, a])
+
+
+@numba.njit("void(int32[:, :], int64, int64, int64[:, ::1])", nogil=True, cache=True)
+def pixel_strides(shapes: Any, channels: Any, columns: Any, out: Any) -> None:
+    """Elements between pixels of a row and between channels of packed images of ``shapes`` [N, 3], [N, 2]."""
+    for i in range(len(out)):
+        for k in range(2):
+            out[i, k] = 1
+            for d in range((columns if k == 0 else channels) + 1, 3):
+                out[i, k] *= shapes[i, d]
+
+
+@numba.njit("int64(int64[:, :], int64, int64)", nogil=True, cache=True)
+def of_other_width(shape: Any, channel: Any, width: Any) -> Any:
+    """How many samples of ``shape`` [N, D] have other than ``width`` channels, those without any left out."""
+    found = 0
+    for i in range(len(shape)):
+        found += shape[i, channel] != width and shape[i, channel] > 0
+    return found
