@@ -1,9 +1,11 @@
 """What a machine with a GPU is asked after changes that were made without one: tests, rates, and what was expected.
 
-    python benchmarks/confirm_gpu.py FOLDER [--steps tests,host,rates,containers,several] [--json out.json]
+    python benchmarks/confirm_gpu.py FOLDER [--steps tests,host,reading,rates,containers,several] [--json out.json]
 
     tests       everything marked gpu, which must pass
     host        what the launching thread could launch (benchmarks/host_planning.py), on this machine's idle cores
+    reading     files into page-locked memory by 1 to 14 threads, and the same with everything done for a batch but what
+                the GPU does (both on a stand-in for it)
     rates       images a second at small and large batches, from single files
     containers  the same from TFRecord, tar, LMDB and RecordIO: copied by the host, and gathered by the GPU out of
                 registered files
@@ -45,6 +47,10 @@ EXPECTED = {("val", 256): 110_000, ("val", 512): 150_000, ("val", 1024): 166_000
 """Small batches were bound by the launching thread, which now takes less than half the time; large ones by kernels."""
 CEILING = 250_000
 """Images a second that one launching thread could launch at batch 256."""
+READING = {1: 55_000, 2: 105_000, 4: 190_000, 8: 250_000, 14: 280_000}
+"""Files a second that so many threads read, of 104 KB each, which one reads at 7 GB/s."""
+PLANNED = {256: 160_000, 512: 240_000, 1024: 280_000}
+"""Images a second for which all is read and planned, whose kernels take no time: bound by the GIL."""
 SOURCES = ("tfrecord", host_planning.UNCHECKED, "tar", "lmdb", "recordio")
 UPLOADS = ("copy", "registered")
 
@@ -99,6 +105,21 @@ def host(folder: Path, scratch: Path, seconds: float) -> Iterator[Finding]:
         yield Finding(f"ceiling of the launching thread, {name}", found["ceiling"], CEILING)
 
 
+def reading(folder: Path, scratch: Path, seconds: float) -> Iterator[Finding]:
+    """In a process of its own, which never meets a real GPU."""
+    out = scratch / "reading.json"
+    command = [sys.executable, str(ROOT / "benchmarks/host_planning.py"), str(folder), "--jobs", "read,val",
+               "--lanes", "8", "--batches", "256,512,1024", "--threads", ",".join(map(str, READING)),
+               "--json", str(out)]  # fmt: skip
+    subprocess.run([*command, "--seconds", str(min(seconds, 1))], cwd=ROOT, check=True)
+    found = json.loads(out.read_text())
+    for (threads, alone), batch in itertools.product(READING.items(), PLANNED):
+        for job, expected in (("read", alone), ("val", min(alone, PLANNED[batch]))):
+            rate = found[f"{job} files, {threads} threads {batch}"]["images_per_second"]
+            what = "read" if job == "read" else "read and planned"
+            yield Finding(f"{what} by {threads} threads, batch {batch}", rate, expected)
+
+
 def rates(root: str, seconds: float) -> Iterator[Finding]:
     for (job, batch), expected in EXPECTED.items():
         found = max(rate(host_planning.build(job, "files", root), batch, seconds) for _ in range(2))
@@ -139,7 +160,7 @@ def several(root: str, seconds: float) -> Iterator[Finding]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", default="tests,host,rates,containers,several")
+    parser.add_argument("--steps", default="tests,host,reading,rates,containers,several")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -155,6 +176,7 @@ def main() -> None:
         todo = {
             "tests": tests,
             "host": lambda: host(args.folder, scratch, args.seconds),
+            "reading": lambda: reading(args.folder, scratch, args.seconds),
             "rates": lambda: rates(str(root), args.seconds),
             "containers": lambda: containers(args.folder, scratch, str(root), args.seconds),
             "several": lambda: several(str(root), args.seconds) if gpu_count() > 1 else iter(()),

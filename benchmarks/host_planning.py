@@ -1,10 +1,11 @@
 """What the host does for each batch of a GPU job, and how many images a second that allows, without a GPU.
 
-    python benchmarks/host_planning.py FOLDER [--jobs val,train,decode] [--batches 64,256,512,1024]
+    python benchmarks/host_planning.py FOLDER [--jobs val,train,decode,read] [--batches 64,256,512,1024] [--threads 2,8]
         [--sources files,tfrecord] [--seconds 2] [--json out.json]
 
-The graphs of configs/imagenet_val.yaml and imagenet_train.yaml (and decoding alone) run through the engine on a
-stand-in for CuPy whose copies and launches do nothing. CPU time of the launching thread, median over batches, in ms:
+The graphs of configs/imagenet_val.yaml and imagenet_train.yaml (and decoding, or reading alone) run through the engine
+on a stand-in for CuPy whose copies and launches do nothing. CPU time of the launching thread, median over batches, in
+ms:
 
     headers   walking the JPEG headers
     planning  windows, sizes, filters, tables: what the kernels are told
@@ -106,6 +107,8 @@ def build(job: str, source: str, root: str, gpus: tuple[int, ...] = (0,)) -> Any
         (mirror,) = b.add("random.coin_flip")
         arguments = {"mean": MEAN, "std": STD, "mirror": mirror, "dtype": "FLOAT16"}
         (x,) = b.add("crop_mirror_normalize", [x], arguments)
+    elif job == "read":
+        (x,) = b.add("cast", [x], {"dtype": "INT8"}, device="gpu")
     else:
         (x,) = b.add("decoders.image", [x])
         if job == "val":
@@ -238,30 +241,33 @@ PACKERS: dict[str, Callable[[list[bytes], Path], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--jobs", default="val,train", help="of val, train, decode")
+    parser.add_argument("--jobs", default="val,train", help="of val, train, decode, read")
     parser.add_argument("--batches", default="64,256,512,1024")
     parser.add_argument("--sources", default="files", help=f"of files, {', '.join(PACKERS)}")
     parser.add_argument("--copies", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", default="2")
     parser.add_argument("--lanes", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
     columns = (*PHASES, "launching", "reading")
-    print(f"{'':24}" + "".join(f"{c:>10}" for c in columns) + f"{'ceiling':>12}{'quiet':>12}{'images/s':>12}")
+    print(f"{'':30}" + "".join(f"{c:>10}" for c in columns) + f"{'ceiling':>12}{'quiet':>12}{'images/s':>12}")
     with tempfile.TemporaryDirectory() as scratch, faked():
         for source in args.sources.split(","):
             root = Path(scratch, source)
             root.mkdir()
             data_set(source, sorted(args.folder.iterdir()), args.copies, root)
-            for job in args.jobs.split(","):
-                for batch in map(int, args.batches.split(",")):
-                    found = measure(build(job, source, str(root)), batch, args.threads, args.lanes, args.seconds)
-                    results[f"{job} {source} {batch}"] = found
-                    row = "".join(f"{found[c]:10.3f}" for c in columns)
-                    rates = "".join(f"{found[c]:12,.0f}" for c in ("ceiling", "quiet", "images_per_second"))
-                    print(f"{job + ' ' + source:18}{batch:6}{row}{rates}", flush=True)
+            for job, batch, threads in itertools.product(
+                args.jobs.split(","), map(int, args.batches.split(",")), map(int, args.threads.split(","))
+            ):
+                plan = build(job, source, str(root))
+                found = measure(plan, batch, threads, args.lanes, args.seconds)
+                what = f"{job} {source}" + (f", {threads} threads" if "," in args.threads else "")
+                results[f"{what} {batch}"] = found
+                row = "".join(f"{found[c]:10.3f}" for c in columns)
+                rates = "".join(f"{found[c]:12,.0f}" for c in ("ceiling", "quiet", "images_per_second"))
+                print(f"{what:24}{batch:6}{row}{rates}", flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
 
