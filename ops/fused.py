@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -128,21 +129,13 @@ def sampled(ctx: Context, op: Resampling | ResizeCropMirrorNormalize, images: Ba
 
 def part(ctx: Context, op: Operator, prefix: str) -> Context:
     """``ctx`` as operator ``op`` of a joined one sees it; what it rejects is rejected here."""
-    seen = copied(ctx)
+    seen = Context(*_FIELDS(ctx))  # what `dataclasses.replace` does, in a tenth of the time
     seen.op, seen.part = op, ctx.part + prefix
-    seen.args = {k.removeprefix(prefix): v for k, v in ctx.args.items() if k.startswith(prefix)}
+    seen.args = {k.removeprefix(prefix): v for k, v in ctx.args.items() if k.startswith(prefix)} if ctx.args else {}
     return seen
 
 
-def copied(ctx: Context) -> Context:
-    """``ctx`` again; its lists are the same. (What `dataclasses.replace` does, in a third of the time.)"""
-    other = object.__new__(Context)
-    for name in _FIELDS:
-        setattr(other, name, getattr(ctx, name))
-    return other
-
-
-_FIELDS = tuple(f.name for f in fields(Context))
+_FIELDS = attrgetter(*(f.name for f in fields(Context)))
 
 
 def _strides(shapes: I32, layout: str) -> I64:
