@@ -67,9 +67,14 @@ def command(
         result = convert(source, target, wanted, fresh=fresh, append=append, progress=heeded(progress))
     with done(result.exit_code):
         if json:
-            kept = {"kept": result.report["kept"]} if "kept" in result.report else {}
-            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path), **kept})
+            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),
+                        "report": result.report})  # fmt: skip
         elif result.exit_code in (JOB_FAILED, INTERRUPTED):
             say(result.message)
         elif not quiet:
+            if result.report:
+                from ..pipelines.render import report_view
+                from .output import console
+
+                console().print(report_view(result.report))
             typer.echo(result.message)

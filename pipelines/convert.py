@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from .skeleton import CONTAINERS, skeleton
 
 RECODED = "decode"
 """The name of the step that only pictures pass which are encoded anew."""
+TEST = "as_wanted"
+"""The name of the step that looks at pictures, whether they are to be."""
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 PEEK = 64
 """Records that are looked at to find the fields; readers find out about the others."""
@@ -157,21 +159,20 @@ def convert(
     Raises SpecError, JobError.
     """
     spec = conversion(source, target, wanted)
+    amend = _with_kept if wanted.touches_pictures else dict
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         path = Path(folder) / "convert.json"
         path.write_text(json.dumps(spec, indent=2))
-        result = run_job(path, fresh=fresh, append=append, progress=progress)
-    return _with_kept(result) if wanted.touches_pictures else result
+        return run_job(path, fresh=fresh, append=append, progress=progress, made_of=spec, amend=amend)
 
 
-def _with_kept(result: JobResult) -> JobResult:
-    """``kept`` in the report: pictures whose bytes were as they should be."""
-    if not result.report:
-        return result
-    recoded = sum(o["samples"] for o in result.report["operators"] if o["name"] == RECODED)
-    kept = result.report["samples"]["read"] - recoded
-    return replace(result, message=f"{result.message}; {kept} of {kept + recoded} pictures were as asked for and kept "
-                   "their bytes", report={**result.report, "kept": kept})  # fmt: skip
+def _with_kept(report: Mapping[str, Any]) -> dict[str, Any]:
+    """``kept`` in the samples of the report: pictures whose bytes were as they should be."""
+    looked_at, recoded = (
+        sum(o["samples"] for o in report["operators"] if o["name"] == name) for name in (TEST, RECODED)
+    )
+    samples = {**report["samples"], "kept": max(0, looked_at - recoded)}
+    return {**report, "samples": samples}
 
 
 def _place(target: Path | str) -> str:
@@ -188,7 +189,7 @@ def _pictures(name: str, wanted: Wanted) -> list[dict[str, Any]]:
     if wanted.quality is not None:
         return steps
     size = {} if wanted.resize is None else {"shorter": wanted.resize}
-    test = {"op": "encoded_as", "in": name, "format": wanted.target, **size, "out": "kept"}
+    test = {"op": "encoded_as", "name": TEST, "in": name, "format": wanted.target, **size, "out": "kept"}
     return [test, {"if": "$kept", "then": [], "else": steps}]
 
 

@@ -29,7 +29,8 @@ def html_report(report: Mapping[str, Any]) -> str:
     title = str(report.get("name") or "job")
     facts = [f"{count(samples.get('read', 0), 'sample')} read in {duration(report['seconds'])}",
              rate(report["samples_per_second"]), f"on {report['device']}", count(report["threads"], "thread"),
-             f"{samples.get('written', 0):,} written", f"{samples.get('rejected', 0):,} rejected"]  # fmt: skip
+             f"{samples.get('written', 0):,} written", f"{samples.get('rejected', 0):,} rejected",
+             *([f"{samples['kept']:,} kept their bytes"] if "kept" in samples else [])]  # fmt: skip
     found = report["bottleneck"]
     parts = [
         f"<h1>{escape(title)}</h1><p>{escape(', '.join(facts))}</p>",

@@ -124,11 +124,13 @@ def run_job(
     trace: str | Path | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
+    made_of: Mapping[str, Any] | None = None,
+    amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report,
 ) -> JobResult:
     """Run the job of a spec, or continue it. Raises SpecError for a wrong spec, DeviceError and JobError for what stops
     a job before its output is open; what ends it later is in the result, with a report of what was done till then.
     ``append`` adds inputs that came since to what is there. ``note`` is told, line by line, what in the spec has no
-    effect."""
+    effect. ``made_of`` is the spec itself, where its file will be gone; ``amend`` completes the report."""
     if append and (fresh or limit is not None):
         raise SpecError(f"--append adds to what is there: leave out {'--fresh' if fresh else '--limit'}")
     prepared = prepare(path, overrides, device=device, part=part)
@@ -136,7 +138,8 @@ def run_job(
         note(str(remark))
     config = write_config(prepared, part)
     settings = prepared.spec.pipeline
-    command = {"spec": str(Path(path).absolute()), "overrides": dict(overrides or {}), "device": device}
+    command = {"spec": str(Path(path).absolute()) if made_of is None else dict(made_of),
+               "overrides": dict(overrides or {}), "device": device}  # fmt: skip
     budget = Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate)
     with Sources(prepared.plan, settings.batch_size) as sources:
         who = identity(prepared, sources)
@@ -148,7 +151,7 @@ def run_job(
                     manifest = json.loads((root / "manifest.json").read_bytes())
                     return _already_done(manifest["samples"], manifest["rejects"], root, config)
             if grown is not None:
-                return _run_grown(prepared, grown, config, who, budget, trace, progress, command)
+                return _run_grown(prepared, grown, config, who, budget, trace, progress, command, amend)
         feed = JobFeed(sources, limit)
         whole = len(feed.positions)
         if part is not None:
@@ -167,12 +170,13 @@ def run_job(
         with output:
             if output.finished:
                 return _already_done(output.written, output.rejected, config.path, config)
-            return JobRun(prepared, feed, output, config, trace, progress, command).run()
+            return JobRun(prepared, feed, output, config, trace, progress, command, amend).run()
 
 
 def _run_grown(
     prepared: Prepared, grown: Growth, config: WriteConfig, who: Mapping[str, Any], budget: Budget,
     trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
+    amend: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> JobResult:  # fmt: skip
     """Run what is left, addition by addition."""
     for todo in grown.todo:
@@ -186,7 +190,7 @@ def _run_grown(
             inputs=todo.listing,
         )
         with output:
-            result = JobRun(prepared, feed, output, config, trace, progress, command).run()
+            result = JobRun(prepared, feed, output, config, trace, progress, command, amend).run()
         if result.exit_code in (FAILED, INTERRUPTED):
             break
     return result
@@ -269,8 +273,10 @@ class JobRun:
     def __init__(
         self, prepared: Prepared, feed: JobFeed, output: Output, config: WriteConfig,
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
+        amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report,
     ) -> None:  # fmt: skip
-        """``command`` says how the job was started, for its report."""
+        """``command`` says how the job was started, for its report, which ``amend`` completes."""
+        self.amend = amend
         self.plan = prepared.plan
         self.command = command
         self.output = output
@@ -351,7 +357,7 @@ class JobRun:
         report["warm_up_seconds"] = round(self.warm_up, 6)
         if self.first:
             report["resumed_from"] = self.first
-        return report
+        return self.amend(report)
 
     def _ended(self, code: int, message: str) -> JobResult:
         report = self._report()

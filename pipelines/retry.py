@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,12 @@ def retry_failed(
 
     Raises SpecError, DeviceError and JobError for what stops it before it begins.
     """
-    with state_of(out) as root:
+    with state_of(out) as root, tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         outstanding = next_retry(root)
         if not outstanding.rows:
             return JobResult(CLEAN, f"{out} has no rejects; nothing to do", {}, out)
         command = _command(root)
-        path = spec or Path(command["spec"])
+        path = spec or _spec_of(command, Path(folder))
         if not path.exists():
             raise JobError(f"the spec of {out} is not at {path} any more; name it with --spec")
         prepared = prepare(path, command["overrides"], device=command["device"])
@@ -60,6 +61,15 @@ def retry_failed(
             output = Output.open(config, who, total=len(feed.positions), budget=Budget(), stage=outstanding.retry)
             with output:
                 return JobRun(prepared, feed, output, config, None, progress, command).run()
+
+
+def _spec_of(command: Mapping[str, Any], folder: Path) -> Path:
+    """The spec's file; the report of a conversion holds the spec itself, which becomes a file in ``folder``."""
+    if isinstance(command["spec"], str):
+        return Path(command["spec"])
+    path = folder / "convert.json"
+    path.write_text(json.dumps(command["spec"]))
+    return path
 
 
 def _same_place(config: WriteConfig, out: Path | str) -> bool:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import shutil
 import tarfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.convert import Wanted, conversion, convert
 from dali_run.pipelines.inspect_data import open_data
+from dali_run.pipelines.render import report_view
+from dali_run.pipelines.retry import retry_failed
 from dali_run.writers.verify import verify
 
 FORMATS = ("tfrecord", "lmdb", "webdataset", "recordio", "files", "parquet")
@@ -175,6 +180,12 @@ def test_shuffled_over_the_whole_set(pictures: Path, tmp_path: Path) -> None:
     assert Counter(orders[2]) == originals(pictures)
 
 
+def shown(report: Mapping[str, Any]) -> str:
+    console = Console(width=300, file=io.StringIO())
+    console.print(report_view(report))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
 def test_resized_and_encoded_anew(pictures: Path, tmp_path: Path) -> None:
     result = convert(pictures, tmp_path / "out", Wanted("webdataset", resize=20, format="webp", quality=80))
     assert result.exit_code == 0, result.message
@@ -197,8 +208,9 @@ def test_what_is_as_asked_for_keeps_its_bytes(pictures: Path, tmp_path: Path) ->
     count = sum(p.is_file() for p in source.rglob("*"))
     result = convert(source, tmp_path / "resized", Wanted("webdataset", resize=20))
     assert result.exit_code == 3
-    assert result.report["kept"] == 1
-    assert f"1 of {count} pictures were as asked for and kept their bytes" in result.message
+    assert result.report["samples"] == {"read": count, "written": count - 1, "rejected": 1, "kept": 1}
+    assert json.loads((tmp_path / "resized/report.json").read_bytes())["samples"]["kept"] == 1
+    assert "1 pictures were as asked for and kept their bytes" in shown(result.report)
     rows = {r.key: r.fields["jpg"] for r in open_data(tmp_path / "resized").records}
     assert len(rows) == count - 1
     assert rows["class0/small"] == small.read_bytes()
@@ -206,13 +218,39 @@ def test_what_is_as_asked_for_keeps_its_bytes(pictures: Path, tmp_path: Path) ->
         with Image.open(io.BytesIO(data)) as image:
             assert (image.format, min(image.size)) == ("JPEG", 20)
     again = convert(tmp_path / "resized", tmp_path / "again", Wanted("webdataset", resize=20, format="jpeg"))
-    assert again.report["kept"] == count - 1
+    assert again.report["samples"]["kept"] == count - 1
     assert {r.key: r.fields["jpg"] for r in open_data(tmp_path / "again").records} == rows
     pngs = convert(source, tmp_path / "pngs", Wanted("tfrecord", format="png"))
-    assert pngs.report["kept"] == 1
-    assert "kept" not in convert(source, tmp_path / "kept", Wanted("tfrecord")).report
+    assert pngs.report["samples"]["kept"] == 1
+    assert "kept" not in convert(source, tmp_path / "kept", Wanted("tfrecord")).report["samples"]
     anew = convert(source, tmp_path / "anew", Wanted("tfrecord", resize=20, quality=30))
-    assert anew.report["kept"] == 0  # a quality was asked for
+    assert anew.report["samples"]["kept"] == 0  # a quality was asked for
+
+
+def test_files_that_cannot_be_read_are_not_kept(pictures: Path, tmp_path: Path) -> None:
+    assert convert(pictures, tmp_path / "tar", Wanted("tfrecord")).exit_code == 0
+    (shard,) = (tmp_path / "tar").glob("*.tfrecord")
+    raw = bytearray(shard.read_bytes())
+    raw[200] ^= 1
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.tfrecord").write_bytes(raw)
+    samples = convert(tmp_path / "in", tmp_path / "out", Wanted("tfrecord", format="jpeg")).report["samples"]
+    assert samples == {"read": 10, "written": 9, "rejected": 1, "kept": 9}
+
+
+def test_rejects_are_tried_again(pictures: Path, tmp_path: Path) -> None:
+    """The spec of a conversion is in its report: there is no file of it."""
+    source = tmp_path / "in"
+    shutil.copytree(pictures, source)
+    victim = source / "class0" / "picture.0.jpg"
+    good = victim.read_bytes()
+    victim.write_bytes(good[:300])
+    assert convert(source, tmp_path / "out", Wanted("webdataset", resize=20)).exit_code == 3
+    victim.write_bytes(good)
+    assert retry_failed(tmp_path / "out").exit_code == 0
+    assert verify(tmp_path / "out").sound
+    assert verify(tmp_path / "out").samples == 10
+    assert "no rejects" in retry_failed(tmp_path / "out").message
 
 
 def test_a_bad_picture_costs_a_line_only_when_it_is_decoded(pictures: Path, tmp_path: Path) -> None:
