@@ -118,7 +118,9 @@ def build(job: str, source: str, root: str, gpus: tuple[int, ...] = (0,)) -> Any
     return compile_graph(b.build(outputs), Target("gpu", gpus), 1)
 
 
-def measure(plan: Any, batch: int, threads: int, lanes: int, seconds: float) -> dict[str, float]:
+def measure(
+    plan: Any, batch: int, threads: int, lanes: int, seconds: float, upload: Any = "auto"
+) -> dict[str, float]:  # fmt: skip
     """Milliseconds a batch of ``plan``, by phase."""
     from dali_run.ops import decoders, device, fused_decode, host_decode
     from dali_run.pipelines.execute import Engine, Options, Request
@@ -145,7 +147,7 @@ def measure(plan: Any, batch: int, threads: int, lanes: int, seconds: float) -> 
     wrap(device.Lane, "uploads", "to_device", "upload", "copy_in", "copy_out", "zero")
     wrap(device.Lane, "launches", "start", "launch", "launch_text")
     clock.wrap(Timed, "_launch_whole", "engine")
-    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False)
+    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, upload=upload)
     requests = (Request(k * batch, batch) for k in itertools.count())
     try:
         with Sources(plan, batch) as sources, Timed(plan, EndlessFeed(sources), requests, options) as engine:
@@ -244,6 +246,7 @@ def main() -> None:
     parser.add_argument("--jobs", default="val,train", help="of val, train, decode, read")
     parser.add_argument("--batches", default="64,256,512,1024")
     parser.add_argument("--sources", default="files", help=f"of files, {', '.join(PACKERS)}")
+    parser.add_argument("--upload", choices=("copy", "registered"), default="registered", help="of containers")
     parser.add_argument("--copies", type=int, default=8)
     parser.add_argument("--threads", default="2")
     parser.add_argument("--lanes", type=int, default=6)
@@ -262,7 +265,7 @@ def main() -> None:
                 args.jobs.split(","), map(int, args.batches.split(",")), map(int, args.threads.split(","))
             ):
                 plan = build(job, source, str(root))
-                found = measure(plan, batch, threads, args.lanes, args.seconds)
+                found = measure(plan, batch, threads, args.lanes, args.seconds, args.upload)
                 what = f"{job} {source}" + (f", {threads} threads" if "," in args.threads else "")
                 results[f"{what} {batch}"] = found
                 row = "".join(f"{found[c]:10.3f}" for c in columns)

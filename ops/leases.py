@@ -28,34 +28,31 @@ class Lease(ABC):
         self._shown = data
         self.__array_interface__ = data.__array_interface__
 
+    on_device = False
+    """The bytes are in the device's memory already."""
+
     def array(self) -> npt.NDArray[Any]:
         """The array; all views of it hold the lease."""
         return np.asarray(self)
+
+    @abstractmethod
+    def sources(self, starts: I64) -> I64:
+        """Addresses at which a device finds what lies ``starts`` bytes behind the beginning of the array."""
 
     def places(self, batch: Batch) -> I64:
         """Elements at which the samples of ``batch`` (of the array) begin in what `bring` gives."""
         return gathered(batch)[0]
 
-    @abstractmethod
     def bring(self, lane: Any, batch: Batch) -> Any:
         """The samples of ``batch`` on the lane's device, at `places`: a flat array. Nothing is waited for that runs on
         the device."""
-
-
-class RegisteredLease(Lease):
-    """Of memory that is registered with CUDA, ``shift`` bytes behind the array."""
-
-    def __init__(self, data: npt.NDArray[Any], shift: int) -> None:
-        super().__init__(data)
-        self._shift = shift
-
-    def bring(self, lane: Any, batch: Batch) -> Any:
         at, nbytes = gathered(batch)
         item = batch.dtype.itemsize
         out = lane.empty(nbytes // item, batch.dtype)
         if nbytes:
+            first = batch.data.ctypes.data - self.__array_interface__["data"][0]
             records = np.empty((len(batch), 3), np.int64)
-            records[:, 0] = batch.offsets * item + (batch.data.ctypes.data + self._shift)
+            records[:, 0] = self.sources(batch.offsets * item + first)
             records[:, 1] = at * item
             records[:, 2] = batch.sizes * item
             (table,) = lane.upload(records)
@@ -63,6 +60,34 @@ class RegisteredLease(Lease):
             lane.launch("gather.cu", "gather", blocks, _THREADS, table, np.int32(len(batch)), np.int64(nbytes), out)
             lane.keep(batch.data)
         return out
+
+
+class RegisteredLease(Lease):
+    """Of memory that is registered with CUDA, ``shift`` bytes behind the array."""
+
+    def __init__(self, data: npt.NDArray[Any], shift: int) -> None:
+        super().__init__(data)
+        self._first = data.ctypes.data + shift
+
+    def sources(self, starts: I64) -> I64:
+        return starts + self._first
+
+
+class FetchedLease(Lease):
+    """Of runs of the array's bytes: what begins at ``lows[i]`` (they grow) lies at ``places[i]`` of ``block``, in a
+    device's memory."""
+
+    on_device = True
+
+    def __init__(self, data: npt.NDArray[Any], block: Any, lows: I64, places: I64) -> None:
+        super().__init__(data)
+        self._block = block
+        self._lows = lows
+        self._shifts = places - lows + int(block.data.ptr)
+
+    def sources(self, starts: I64) -> I64:
+        run = np.searchsorted(self._lows, starts, side="right") - 1
+        return starts + self._shifts[np.maximum(run, 0)]
 
 
 def gathered(batch: Batch) -> tuple[I64, int]:
@@ -79,3 +104,9 @@ def lease_of(array: Any) -> Lease | None:
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, Lease) else None
+
+
+def in_device_memory(array: Any) -> bool:
+    """The bytes of ``array`` take a device's memory, whatever the host sees of them."""
+    lease = lease_of(array)
+    return not isinstance(array, np.ndarray) if lease is None else lease.on_device

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ops.errors import JobError
 from ..ops.isolation import TIMEOUT, Mode, isolated
+from ..ops.leases import in_device_memory
 from ..readers.lenders import Upload
 from .compile import Plan
 from .foresight import Foresight, foresee, runs
@@ -166,7 +167,7 @@ class Admission:
 
     def _holds(self, it: Iteration) -> int:
         """Put what the batch holds on the account; bytes on the host."""
-        held = {"host": bytes_of(b for b in it.env.values() if b.on_host)}
+        held = {"host": bytes_of(b for b in it.env.values() if not in_device_memory(b.data))}
         held["gpu"] = bytes_of(it.env.values()) - held["host"]
         for name, ledger in self.ledgers.items():
             ledger.hold(it.order, held[name], wait=False)

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..ops.device import limit_pool
 from ..ops.errors import JobError
-from ..readers.lenders import RegisteredFiles
+from ..readers.lenders import lender_for
 from ..readers.lost_pages import lost_files
 from .admission import FEWER, IN_PARTS, Options
 from .channel import Channel, Closed
@@ -95,8 +95,9 @@ class Engine(DeviceSteps):
             return
         self._started = True
         lanes = {i: self._open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
-        if lanes and self.plan.target.device == "gpu" and self.options.upload != "copy":
-            self._lender = RegisteredFiles(
+        if lanes and self.plan.target.device == "gpu":
+            self._lender = lender_for(
+                self.options.upload,
                 self.plan.target.indices,
                 int(self.host.limit * _REGISTERED),
                 lambda nbytes: self.host.hold(_REGISTERED_FILES, nbytes, wait=False),

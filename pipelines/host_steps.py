@@ -12,6 +12,7 @@ from ..ops.batch import Samples
 from ..ops.context import Helpers
 from ..ops.device import pinned_empty
 from ..readers.base import Reader
+from ..readers.direct_storage import KvikioFiles
 from ..readers.lenders import RegisteredFiles
 from .admission import _FOR_WORK, Admission, Options
 from .bands import Band, join, whole_outputs
@@ -53,7 +54,7 @@ class HostSteps(Admission):
         """Of the first batch that the threads make."""
         self._read_bytes = 0
         """Of the largest batch that was read."""
-        self._lender: RegisteredFiles | None = None
+        self._lender: RegisteredFiles | KvikioFiles | None = None
         """Lends views of containers that GPUs read by themselves."""
 
     @staticmethod
@@ -145,7 +146,7 @@ class HostSteps(Admission):
 
     def _whole(self, it: Iteration, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
         began = time.perf_counter()
-        lender = self._lender if staging is not None else None
+        lender = self._lender.of(it.number) if self._lender is not None and staging is not None else None
         track = name if it.chunks is None else threading.current_thread().name
         run = self._run(it, allocate_staging=staging, lender=lender, pool=helpers,
                         observe=self._observer(track, it.number))  # fmt: skip

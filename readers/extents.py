@@ -40,6 +40,7 @@ MAX_RECORD = 2**31 - 1
 _MAX_FILES = 60_000  # Linux allows 65530 mappings
 _GUARD = mmap.PAGESIZE  # readable zeros behind the last byte
 _PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
+_MADV_RANDOM = 1
 _FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 MAX_RATIO = 200
 """Unpacked bytes for each packed one, from `FREE_UNPACKED` on; records that people pack shrink 2 to 50 times, bombs a
@@ -167,6 +168,17 @@ class Mapped:
         os.close(handle)
         return None
 
+    def is_same(self, i: int) -> bool:
+        """File ``i`` is there under its name, as it was mapped."""
+        handle = self.reopened(i)
+        if handle is not None:
+            os.close(handle)
+        return handle is not None
+
+    def expect_jumps(self) -> None:
+        """Only a few bytes here and there will be looked at: nothing is to be read ahead."""
+        _libc().madvise(self.data.ctypes.data, len(self.data), _MADV_RANDOM)
+
     def truncated(self, offsets: I64) -> npt.NDArray[np.bool_]:
         """Which of ``offsets`` lie in a file that has been cut short since it was mapped, or could not be read.
 
@@ -263,6 +275,7 @@ def _libc() -> Any:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     return libc
 

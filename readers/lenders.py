@@ -16,10 +16,12 @@ import numpy.typing as npt
 
 from ..ops.leases import RegisteredLease
 from ..ops.registration import register, unregister, why_not
+from .direct_storage import KvikioFiles
 from .extents import I64, U8, Mapped, Shared
 
-Upload = Literal["auto", "copy", "registered"]
-"""How bytes of containers come to a GPU: copied into page-locked memory, or gathered by it out of registered files."""
+Upload = Literal["auto", "copy", "registered", "kvikio"]
+"""How bytes of containers come to a GPU: copied by the host into page-locked memory, gathered by the GPU out of files
+that are registered, or read by kvikio from a disk; ``auto``: registered where that is possible."""
 
 WINDOW = 256 << 20
 """Bytes that are registered at a time: some 10 ms where they are in the page cache."""
@@ -106,6 +108,10 @@ class RegisteredFiles:
         self._scattered = False
         """Nothing is given back before the end."""
         self._lock = threading.Lock()
+
+    def of(self, number: int) -> RegisteredFiles:
+        """Lends for batch ``number``: all GPUs read the same memory."""
+        return self
 
     def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
         """The extents are registered, and therefore in memory."""
@@ -203,3 +209,13 @@ class RegisteredFiles:
                 if area.shared is not None:
                     area.shared.close()
             self._areas.clear()
+
+
+def lender_for(
+    upload: Upload, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None]
+) -> RegisteredFiles | KvikioFiles | None:
+    """Who lends the GPUs ``indices`` views of containers; None where all is to be copied. The rest is as in
+    `RegisteredFiles`."""
+    if upload == "copy":
+        return None
+    return KvikioFiles(indices, told) if upload == "kvikio" else RegisteredFiles(indices, limit, account, told)

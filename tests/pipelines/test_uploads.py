@@ -25,6 +25,7 @@ from dali_run.pipelines.place import Target
 from dali_run.pipelines.registry import load_operators
 from dali_run.readers import lenders
 from tests.ops.fake_cupy import Fake, faked
+from tests.readers.test_direct_storage import CuFile, kvikio  # noqa: F401 - a fixture
 
 READERS = {
     "tfrecord": "{op: readers.tfrecord, path: IN/images.tfrecord, features: {image: string}, out: x}",
@@ -115,6 +116,20 @@ def test_two_gpus_write_what_one_writes(packed: Path, tmp_path: Path) -> None:
         two, _ = job(packed, "tar", "auto", tmp_path / "two")
     assert {device for name, device in fake.launched if name == "gather"} == {0, 1}
     assert one == two
+
+
+@pytest.mark.usefixtures("kvikio")
+@pytest.mark.parametrize("source", ["tar", "recordio"])
+def test_a_job_through_kvikio_writes_the_same_bytes(packed: Path, tmp_path: Path, source: str) -> None:
+    with faked(memory=True):
+        copied, _ = job(packed, source, "copy", tmp_path / "copy")
+    with faked(2, memory=True) as fake:
+        direct, report = job(packed, source, "kvikio", tmp_path / "direct")
+    assert direct == copied
+    assert set(report["uploads"]) == {"kvikio"}
+    assert not fake.registrations
+    assert CuFile.reads
+    assert {device for name, device in fake.launched if name == "gather"} == {0, 1}
 
 
 @pytest.mark.gpu
