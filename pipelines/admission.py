@@ -136,7 +136,7 @@ class Admission:
     def _parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, Foresight]]:
         """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts
         where it is too large and may come so."""
-        ahead = self._foresee(it, step)
+        ahead, it.ahead = it.ahead or self._foresee(it, step), None
         ledger = self.host if step.kind == "chunk" or self.device is None else self.device
         over = np.flatnonzero(ahead.sure > ledger.limit) if ledger is self.host else np.empty(0, np.int64)
         if len(over):

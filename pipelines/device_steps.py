@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from ..ops.device import Lane, free_memory, gpu_count, limit_pool
 from ..ops.errors import DeviceError, JobError
 from .admission import Options
 from .channel import Channel
+from .chunks import Chunks
 from .compile import Plan
 from .foresight import Foresight, runs
 from .graph import Edge
@@ -24,6 +23,7 @@ from .lanes import DeviceTimer, NullLane
 from .memory import Ledger
 from .on_device import OnDevice
 from .place import Target
+from .pool import Pool
 from .run_nodes import Env, Run, bytes_of, drop, finish_late
 from .schedule import Step
 from .stats import Stats
@@ -84,18 +84,23 @@ class DeviceSteps(HostSteps):
     def _launch(
         self, name: str, step: Step, lanes: list[Channel[Any]], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
-        with ExitStack() as stack:
-            launchers = [
-                stack.enter_context(ThreadPoolExecutor(launcher_count(step), thread_name_prefix=f"{name} {k}"))
-                for k in range(len(lanes))
-            ]
+        count = launcher_count(step)
+        # one launcher alone is this thread: handing a batch to another takes as long as a few launches
+        launchers = [Pool(count, f"{name} {k}") for k in range(len(lanes))] if len(lanes) * count > 1 else []
+        try:
             for whole in self._arriving(inbox, out):
                 for it, ahead in self._parts(whole, step):
                     self._make_room(it, ahead)
                     device = it.number % len(lanes)
-                    it.lane = lanes[device].get()
-                    it.launched = launchers[device].submit(self._launch_whole, name, step, it)
+                    it.lane, it.launched = lanes[device].get(), Chunks(1)
+                    if launchers:
+                        launchers[device].do(self._launch_one, name, step, it, it.launched)
+                    else:
+                        self._launch_one(name, step, it, it.launched)
                     out.put(it)
+        finally:
+            for launcher in launchers:
+                launcher.shutdown()
 
     def _make_room(self, it: Iteration, ahead: Foresight) -> None:
         """Wait until the device, and the host behind it, have room for the batch."""
@@ -106,6 +111,13 @@ class DeviceSteps(HostSteps):
         at_once = max((int(ahead.peak[a:b].sum()) for a, b in it.cuts), default=0)
         self.device.hold(it.order, at_once if len(it.cuts) <= 1 else at_once + kept)
         self.host.hold(it.order, bytes_of(b for b in it.env.values() if b.on_host) + kept)
+
+    def _launch_one(self, name: str, step: Step, it: Iteration, launched: Chunks[Run]) -> None:
+        try:
+            launched.add(0, self._launch_whole(name, step, it))
+            launched.done()
+        except BaseException as e:  # raised where the batch is settled
+            launched.fail(e)
 
     def _launch_whole(self, name: str, step: Step, it: Iteration) -> Run:
         began = time.perf_counter()
@@ -143,7 +155,9 @@ class DeviceSteps(HostSteps):
     ) -> None:
         for it in self._arriving(inbox, out):
             assert it.launched is not None
-            run, lane = it.launched.result(), it.lane
+            it.launched.wait()
+            run, lane = it.launched.parts[0], it.lane
+            assert run is not None
             results = self._settled(it, step, lane, run, 0)
             it.launched = it.lane = None
             lanes[it.number % len(lanes)].put(lane)

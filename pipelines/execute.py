@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,7 @@ class Engine(DeviceSteps):
         self._slow = 0
         """Batches that took too long to be computed in the caller's thread, less those that did not."""
         self._handed_out: tuple[int, ...] | None = None
+        self._abandoned: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -94,6 +96,7 @@ class Engine(DeviceSteps):
         if self._started or self.inline:
             return
         self._started = True
+        self._thread("abandoned", self._stop_when_abandoned)
         lanes = {i: self._open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if lanes and self.plan.target.device == "gpu":
             self._lender = lender_for(
@@ -163,14 +166,30 @@ class Engine(DeviceSteps):
         for ledger in self.ledgers.values():
             ledger.stop()
 
-    def stop(self) -> None:
+    def abandon(self, then: Callable[[], object]) -> None:
+        """`stop`, and then ``then()``, for destructors: nobody is waited for. The garbage of a program may be collected
+        by any thread at any moment - by a worker that others wait for, or in the midst of `threading`, under its locks."""
+        if self._started:
+            self._abandoned.put(then)
+        else:
+            self.stop(wait=False)
+            then()
+
+    def _stop_when_abandoned(self) -> None:
+        then = self._abandoned.get()
+        if then is not None:
+            self.stop()
+            then()
+
+    def stop(self, *, wait: bool = True) -> None:
         """End the run promptly: nothing new is started, threads are waited for."""
+        self._abandoned.put(None)
         self._stop_channels()
         if self.isolation is not None:
             self.isolation.close()
         self._stopped = True  # chunks that nobody has begun end at once, instead of never: batches wait for them
-        self._pool.shutdown()
-        for thread in self._threads:
+        self._pool.shutdown(wait=wait)
+        for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
                 with suppress(RuntimeError):  # it could not be started
                     thread.join()

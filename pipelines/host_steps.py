@@ -122,24 +122,27 @@ class HostSteps(Admission):
     def _read_ahead(self, named: Sequence[tuple[str, Step, Any]], out: Channel[Iteration]) -> None:
         """Have several batches read at once, each by a few threads, and hand them on in order before they are there.
         One batch alone, read by all threads, would make them wait for each other, and for the GIL, at its end."""
-        threads = self._pool.count
+        threads, follows = self._pool.count, self.plan.steps[len(named) : len(named) + 1]
         everyone, few = self._pool.some(threads - 1), self._pool.some(threads // self.reads_at_once - 1)
         for it in self._scheduled():
             first = it.number == self._number
             reading = it.chunks = Chunks(1)
-            self._pool.do(self._read, named, it, reading, everyone if first else few)
+            self._pool.do(self._read, named, follows, it, reading, everyone if first else few)
             out.put(it)
             if first:
                 reading.settle()  # its size says how many others there is room for
 
     def _read(
-        self, named: Sequence[tuple[str, Step, Any]], it: Iteration, reading: Chunks[Any], helpers: Helpers | None
-    ) -> None:
+        self, named: Sequence[tuple[str, Step, Any]], follows: Sequence[Step], it: Iteration, reading: Chunks[Any],
+        helpers: Helpers | None,
+    ) -> None:  # fmt: skip
         try:
             if self._stopped:
                 raise Closed
             for name, step, staging in named:
                 self._whole(it, name, step, staging, helpers)
+            for step in follows:  # here, many batches at once, and while the bytes are in the cache
+                it.ahead = self._foresee(it, step)
             reading.done()
         except BaseException as e:  # raised where the batch is taken
             reading.fail(e)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +11,7 @@ import numpy as np
 from ..ops.batch import Batch, Origin, Samples
 from .chunks import Chunks
 from .compile import Plan
+from .foresight import Foresight
 from .graph import Edge
 from .run_nodes import Dropped, Env, Run, cut
 
@@ -44,8 +44,10 @@ class Iteration:
     """Work on it that is under way in the pool."""
     problem: BaseException | None = None
     """What ends the run with this batch, once those before it are handed out."""
+    ahead: Foresight | None = None
+    """What the next step will hold, where that is known."""
     lane: Any = None
-    launched: Future[Run] | None = None
+    launched: Chunks[Run] | None = None
     """The launch on a device that is under way."""
     cuts: list[tuple[int, int]] = field(default_factory=list)
     """Places [a, b) of the samples that go onto the device at a time."""

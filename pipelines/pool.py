@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 _Work = tuple[Callable[..., None], tuple[Any, ...]]
@@ -28,31 +29,33 @@ class Pool:
 
     def do(self, work: Callable[..., None], *args: Any) -> None:
         """Have ``work(*args)`` done. Raises RuntimeError after `shutdown`."""
-        if not self._started or self._closed:
-            self._start()
-        self._tasks.put((work, args))
+        with self._lock:  # or it might come behind what ends the threads, and never be done
+            if not self._started or self._closed:
+                self._start()
+            self._tasks.put((work, args))
 
     def some(self, count: int) -> Some | None:
         """The pool, for work that is to take ``count`` of its threads at most; None for none of them."""
         return Some(count, self.do) if count > 0 else None
 
-    def shutdown(self) -> None:
+    def shutdown(self, *, wait: bool = True) -> None:
         """Take no more work, and wait until what was given is done."""
         with self._lock:
             self._closed = True
         if self._started:
-            _end(self._tasks, self._threads)
+            _end(self._tasks, self.count)
+            if wait:
+                _wait(self._threads)
 
     def _start(self) -> None:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("a pool that was shut down takes no more work")
-            if not self._started:
-                self._started = True
-                for thread in self._threads:
-                    thread.start()
-                # no thread may be in the middle of something when the interpreter goes
-                weakref.finalize(self, _abandon, self._tasks, self._threads)
+        if self._closed:
+            raise RuntimeError("a pool that was shut down takes no more work")
+        self._started = True
+        for thread in self._threads:
+            thread.start()
+        _pools.add(self)
+        # Whoever collects garbage may be anyone, in the midst of anything: nobody is waited for there.
+        weakref.finalize(self, _end, self._tasks, self.count).atexit = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +73,27 @@ def _work(tasks: _Tasks) -> None:
         del task, work, args  # nothing is kept while the thread waits
 
 
-def _abandon(tasks: _Tasks, threads: Sequence[threading.Thread]) -> None:
-    """End the threads after what they are at; what nobody has begun is forgotten."""
-    while not tasks.empty():
-        with suppress(Exception):
-            tasks.get_nowait()
-    _end(tasks, threads)
-
-
-def _end(tasks: _Tasks, threads: Sequence[threading.Thread]) -> None:
-    for _ in threads:
+def _end(tasks: _Tasks, threads: int) -> None:
+    for _ in range(threads):
         tasks.put(None)
+
+
+def _wait(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         if thread is not threading.current_thread():
             with suppress(RuntimeError):  # it could not be started
                 thread.join()
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+"""Those that have threads."""
+
+
+@atexit.register
+def _end_all() -> None:
+    """No thread may be in the middle of something when the interpreter goes; what nobody has begun is forgotten."""
+    for pool in list(_pools):
+        while not pool._tasks.empty():
+            with suppress(Empty):
+                pool._tasks.get_nowait()
+        pool.shutdown()
