@@ -1,9 +1,9 @@
 """JPEG decoding by our own CUDA kernels: what the host plans for a batch, and the launches.
 
 Everything here works on arrays with one row an image; nothing costs Python time per image, and nothing waits for the
-device. A batch is one upload of metadata, one memset and at most eight launches on a stream of the caller's:
+device. A batch is one upload of metadata, one memset and at most nine launches on a stream of the caller's:
 
-    tables -> unstuff -> entropy -> dc -> idct -> pixels | weights, resize
+    tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize
 
 The sources are in ops/cuda/jpeg_*.cu. The kernels find bad data themselves: ``status`` holds one word an image, 0 where
 the picture is right and BAD_... bits where another decoder must look at the file.
@@ -28,7 +28,8 @@ _HELPERS = ("jpeg_layout",)
 KERNELS = (
     "jpeg_tables",
     "jpeg_unstuff",
-    "jpeg_entropy",
+    "jpeg_states",
+    "jpeg_coefficients",
     "jpeg_dc",
     "jpeg_idct",
     "jpeg_pixels",
@@ -94,7 +95,7 @@ AXIS = np.dtype(
 RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
 PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))
 _POINTERS = (
-    _fields(np.uint64, "raw words segments stream tables blocks entries planes weights filters out status tickets")
+    _fields(np.uint64, "raw words segments stream tables starts blocks entries planes weights filters out status tickets")
     + _fields(np.uint64, "unstuff_chain entropy_chain images unstuff_first entropy_first idct_first")
     + _fields(np.uint64, "pixel_first resize_first resize pixels")
 )
@@ -457,6 +458,7 @@ class Decoder:
             "segments": 4 * plan.segments,
             "stream": 8 * len(plan),
             "tables": 4 * TABLE_BYTES * len(plan),
+            "starts": 8 * (plan.entries // ENTRIES_EACH),
             "blocks": 8 * plan.blocks,
             "entries": 4 * plan.entries,
             "planes": plan.planes,
@@ -469,7 +471,8 @@ class Decoder:
         launches = [
             ("jpeg_tables", 4 * n, 128),
             ("jpeg_unstuff", int(plan.unstuff_first[-1]), UNSTUFF_THREADS),
-            ("jpeg_entropy", int(plan.entropy_first[-1]), ENTROPY_THREADS),
+            ("jpeg_states", int(plan.entropy_first[-1]), ENTROPY_THREADS),
+            ("jpeg_coefficients", int(plan.entropy_first[-1]), ENTROPY_THREADS),
             ("jpeg_dc", n, 256),
             ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
         ]

@@ -94,6 +94,7 @@ struct Batch {
     u32 *segments;                // end of every restart interval, in bytes of the unstuffed stream
     u32 *stream;                  // per image: bytes of the unstuffed stream, restart markers found
     u32 *tables;                  // four HuffmanTable records an image
+    u64 *starts;                  // per subsequence of a scan: the decoder's state there, and the blocks before it
     u64 *blocks;                  // per block: where its AC coefficients are, how many, and its DC
     u32 *entries;                 // AC coefficients: zig-zag position and value
     u8 *planes;
@@ -167,6 +168,42 @@ DEVICE u32 pack_saturated(int a, int b, u32 c) {
     return packed;
 #else
     return c << 16 | (u32)min(max(a, 0), 255) << 8 | (u32)min(max(b, 0), 255);
+#endif
+}
+
+// A pointer that stays in a register: where these run short, the compiler would rather work it out again at every use.
+template <class T> DEVICE T *kept(T *pointer) {
+#ifndef EMULATED
+    asm volatile("" : "+l"(pointer));
+#endif
+    return pointer;
+}
+
+// Words in shared memory, whose address stays in a register likewise.
+struct SharedWords {
+#ifndef EMULATED
+    u32 address;
+    DEVICE explicit SharedWords(const u32 *words) : address((u32)__cvta_generic_to_shared(words)) {
+        asm volatile("" : "+r"(address));
+    }
+    DEVICE u32 operator[](u32 i) const {
+        u32 word;
+        asm("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address + 4 * i));
+        return word;
+    }
+#else
+    const u32 *words;
+    explicit SharedWords(const u32 *words) : words(words) {}
+    u32 operator[](u32 i) const { return words[i]; }
+#endif
+};
+
+// Four words to an address that is a multiple of 16, at once.
+DEVICE void store_four(u32 *to, u32 a, u32 b, u32 c, u32 d) {
+#ifndef EMULATED
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+#else
+    *(uint4 *)to = make_uint4(a, b, c, d);
 #endif
 }
 

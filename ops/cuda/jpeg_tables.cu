@@ -7,12 +7,12 @@
 #define LOOKUPS (1 << LOOKUP_BITS)
 #define LONG_LENGTHS (16 - LOOKUP_BITS)
 
-// What a code does, in one word: bits it takes with its extra bits (0..7), how far the zig-zag index moves (16..23),
-// how many extra bits (24..27). Bit 8 marks a pattern that is no code; it takes more bits than padding has, so that
-// padding (ones) runs over the end of its interval. 0 in the lookup table: a longer code.
+// What a code does, in one word: bits it takes with its extra bits (0..7), without them (8..12), how far the zig-zag index
+// moves (16..23), 32 less the number of extra bits (24..29). Bit 15 marks a pattern that is no code; it takes more bits
+// than padding has, so that padding (ones) runs over the end of its interval. 0 in the lookup table: a longer code.
 #define ENTRY_MOVE 0x00ff00ffu
-#define ENTRY_INVALID 0x0001011fu
-#define ENTRY_IS_INVALID 0x100u
+#define ENTRY_INVALID 0x2001801fu
+#define ENTRY_IS_INVALID 0x8000u
 
 // Codes longer than LOOKUP_BITS.
 struct __align__(16) LongCodes {
@@ -35,14 +35,14 @@ struct __align__(16) HuffmanTable {
 DEVICE u32 code_entry(u32 symbol, u32 length, bool is_dc) {
     u32 size = symbol & 15, run = symbol >> 4;
     u32 move = is_dc ? 1 : size ? run + 1 : run == 15 ? 16 : 64;
-    return size << 24 | move << 16 | (length + size);
+    return (32 - size) << 24 | move << 16 | length << 8 | (length + size);
 }
 
 // The entry of `pairs` at `bits`, from the single entries.
 DEVICE u32 pair_entry(const u32 *lookup, u32 bits, bool is_dc) {
     u32 entry = lookup[bits], taken = entry & 255, move = entry & ENTRY_MOVE;
     if (entry == 0 || is_dc || move >= 64 << 16 || taken >= LOOKUP_BITS) return move;
-    u32 behind = lookup[bits << taken & (LOOKUPS - 1)], length = (behind & 255) - (behind >> 24);
+    u32 behind = lookup[bits << taken & (LOOKUPS - 1)], length = behind >> 8 & 31;
     if (behind == 0 || length > LOOKUP_BITS - taken) return move;
     return move << 8 | (move + (behind & ENTRY_MOVE));
 }

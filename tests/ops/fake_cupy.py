@@ -206,7 +206,7 @@ class Fake:
         def get_function(name: str) -> Any:
             number = len(self._names)
             self._names.append(name)
-            self._libraries.append(self._compiled(name) if "jpeg_entropy" in code else None)
+            self._libraries.append(self._compiled(name) if "jpeg_states" in code else None)
             kernel = types.SimpleNamespace(ptr=number)
 
             def call(grid: Any, block: Any, args: Any, stream: Any = None) -> None:

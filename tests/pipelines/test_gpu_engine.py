@@ -54,7 +54,7 @@ def test_the_emulated_gpu_equals_the_cpu(pictures: Path, case: str) -> None:  # 
         on_gpu, same = outputs(plan)
     assert rejects == same
     assert on_cpu.keys() == on_gpu.keys()
-    assert {"jpeg_entropy", "jpeg_resize", "scatter"} <= {name for name, _ in fake.launched}
+    assert {"jpeg_coefficients", "jpeg_resize", "scatter"} <= {name for name, _ in fake.launched}
     normalize = CASES[case][2] or {}
     level = normalize.get("scale", 1.0) / min(normalize.get("std", [1.0]))
     for key, value in on_cpu.items():
@@ -70,7 +70,7 @@ def test_several_gpus_give_the_bytes_of_one(pictures: Path) -> None:  # noqa: F8
         with faked(devices, memory=True) as fake:
             plan = compile_graph(built, Target("gpu", tuple(range(devices))), 7)
             found.append(outputs(plan, batch, lanes))
-        assert {device for name, device in fake.launched if name == "jpeg_entropy"} == set(range(devices))
+        assert {device for name, device in fake.launched if name == "jpeg_coefficients"} == set(range(devices))
     first, rejected = found[0]
     for other, same in found[1:]:
         assert same == rejected
@@ -157,7 +157,7 @@ def test_all_gpus_of_this_machine_give_the_bytes_of_one(pictures: Path, case: st
             np.testing.assert_array_equal(value, several[key])
 
 
-def test_a_batch_is_two_uploads_and_seven_launches(pictures: Path) -> None:  # noqa: F811
+def test_a_batch_is_two_uploads_and_eight_launches(pictures: Path) -> None:  # noqa: F811
     """The files' bytes, and one block of all that is planned; whatever the batch's size."""
     plan = compile_graph(graph(pictures, *CASES["train"]), Target("gpu"), 7)
     node = next(n for n in plan.graph.nodes if n.op.name == "_fused.decode_resize")
@@ -178,7 +178,7 @@ def test_a_batch_is_two_uploads_and_seven_launches(pictures: Path) -> None:  # n
                     node.op.kernel("mixed")(ctx, encoded)
                     lane.synchronize()
             counted.append((fake.uploads - uploads, [name for name, _ in fake.launched[launches:]]))
-    assert counted == [(2, list(jpeg_gpu.KERNELS[:5] + jpeg_gpu.KERNELS[6:]))] * 3
+    assert counted == [(2, [name for name in jpeg_gpu.KERNELS if name != "jpeg_pixels"])] * 3
 
 
 SPEC = """
@@ -205,7 +205,7 @@ def test_a_job_on_all_gpus_writes_what_one_writes(pictures: Path, tmp_path: Path
         with faked(devices, memory=True) as fake:
             result = run_job(spec, {})
         assert result.exit_code == REJECTS
-        assert {device for name, device in fake.launched if name == "jpeg_entropy"} == set(range(devices))
+        assert {device for name, device in fake.launched if name == "jpeg_coefficients"} == set(range(devices))
         kept = [p for p in sorted(out.iterdir()) if p.suffix in (".tfrecord", ".idx") or p.name == "rejects.jsonl"]
         assert len(kept) > 3
         written.append({p.name: p.read_bytes() for p in kept})

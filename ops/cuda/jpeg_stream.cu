@@ -1,0 +1,126 @@
+// Entropy-coded streams: their bits, their intervals and their codes. A state of the decoder is (bit position, block
+// within the MCU, zig-zag index); a subsequence is what one thread takes of a stream.
+#include "jpeg_tables.cu"
+#include "jpeg_unstuff.cu"
+
+#ifndef ENTROPY_THREADS
+#define ENTROPY_THREADS 128
+#endif
+#ifndef SUBSEQUENCE_BITS
+#define SUBSEQUENCE_BITS 4096
+#endif
+#define ENTRIES_EACH (SUBSEQUENCE_BITS / 2 + 64)  // a coefficient takes two bits at least, and a last block may run over
+
+// A packed state: bits past the start of the step (0..7), block within the MCU (8..11), zig-zag index (16..22).
+#define STATE_DEAD 0xffffffffu  // behind the end of the scan
+#define STATE_GUESS 0u
+
+// Local position and zig-zag index share a register, so that one addition moves both.
+#define INDEX_ONE 0x10000u
+#define INDEX_END (64 * INDEX_ONE)
+
+struct Stream {
+    const u32 *words;
+    const u32 *ends;       // of the restart intervals, in bytes
+    int end_count;
+    i64 bits;
+};
+
+// A window of a stream: 96 bits to read, and the 64 behind them, fetched long before they are needed.
+struct Reader {
+    const u32 *next;
+    u32 w0, w1, w2, w3, w4;
+    int at;                // local position of w0's first bit
+
+    // origin: a bit of the stream, the first of a word; position: from there.
+    DEVICE void seek(const Stream &stream, i64 origin, int position) {
+        next = stream.words + (origin >> 5) + (position >> 5);
+        w0 = next[0], w1 = next[1], w2 = next[2], w3 = next[3], w4 = next[4];
+        next += 5;
+        at = position & ~31;
+    }
+    DEVICE int end() const { return at + 64; }
+    // 32 bits; at <= position < end().
+    DEVICE u32 peek(u32 position) const {
+        bool second = (int)(position & 0xffff) >= at + 32;
+        return __funnelshift_l(second ? w2 : w1, second ? w1 : w0, position);
+    }
+    // Moves on to `position`, which is no more than 95 bits away. Words are loaded into where they are needed a turn or
+    // two later, so that nothing waits for them here.
+    DEVICE void advance(int position) {
+        int words = (position - at) >> 5;
+        bool one = words == 1, two = words == 2;
+        w0 = two ? w2 : one ? w1 : w0;
+        w1 = two ? w3 : one ? w2 : w1;
+        w2 = two ? w4 : one ? w3 : w2;
+        if (one) w3 = w4;
+        if (two) w3 = next[0];
+        next += words;
+        if (words) w4 = next[-1];
+        at += 32 * words;
+    }
+};
+
+// The interval that holds a bit of the stream; its end.
+struct Interval {
+    int nth;
+
+    DEVICE void find(const Stream &stream, i64 bit) {
+        int low = 0, high = stream.end_count;
+        while (low < high) {
+            int middle = (low + high) >> 1;
+            if ((i64)stream.ends[middle] * 8 < bit) low = middle + 1; else high = middle;
+        }
+        nth = low;
+    }
+    DEVICE bool last(const Stream &stream) const { return nth >= stream.end_count; }
+    // Bits from `origin` to the end, or more than any subsequence has.
+    DEVICE int end(const Stream &stream, i64 origin) const {
+        i64 bit = last(stream) ? stream.bits : (i64)stream.ends[nth] * 8;
+        return (int)min(bit - origin, (i64)INDEX_ONE);
+    }
+};
+
+// The four tables (DC 0, DC 1, AC 0, AC 1), and which of them the blocks of an MCU use.
+struct Codes {
+    SharedWords entries;      // LOOKUPS of each table
+    const LongCodes *longer;
+    u32 slots;                // bit b: DC table of block b, bit 16 + b: its AC table
+    int blocks;
+
+    DEVICE int table(bool is_dc, int block) const {
+        return (is_dc ? 0 : 2) + (slots >> (is_dc ? block : block + 16) & 1);
+    }
+    DEVICE u32 entry(int table, u32 bits) const { return entries[table * LOOKUPS + (bits >> (32 - LOOKUP_BITS))]; }
+    DEVICE int after(int block) const { return block + 1 == blocks ? 0 : block + 1; }
+};
+
+struct __align__(16) Tables {
+    u32 entries[4 * LOOKUPS];
+    LongCodes longer[4];
+
+    // An image's four tables, entries by pairs or alone; by a whole block of threads, which has to meet afterwards.
+    DEVICE void load(const Batch *batch, int image, bool pairs) {
+        const HuffmanTable *from = (const HuffmanTable *)batch->tables + (i64)image * 4;
+        for (int i = threadIdx.x; i < LOOKUPS; i += blockDim.x) {
+            const HuffmanTable &table = from[i / (LOOKUPS / 4)];
+            ((uint4 *)entries)[i] = ((const uint4 *)(pairs ? table.pairs : table.lookup))[i % (LOOKUPS / 4)];
+        }
+        const int each = sizeof(LongCodes) / 16;
+        for (int i = threadIdx.x; i < 4 * each; i += blockDim.x)
+            ((uint4 *)longer)[i] = ((const uint4 *)&from[i / each].longer)[i % each];
+    }
+};
+
+DEVICE Stream stream_of(const Batch *batch, int at) {
+    const Image &image = batch->images[at];
+    return {batch->words + image.words, batch->segments + image.segments, (int)batch->stream[2 * at + 1],
+            (i64)batch->stream[2 * at] * 8};
+}
+// To be called when the tables are loaded.
+DEVICE Codes codes_of(const Tables &tables, const Image &image) {
+    return {SharedWords(tables.entries), tables.longer, (u32)(image.dc_slots | image.ac_slots << 16), image.blocks_in_mcu};
+}
+
+// A subsequence's entry in Batch::starts: its state and how many blocks end before it.
+DEVICE u64 pack_start(u32 state, u64 blocks) { return state | min(blocks, (u64)1 << 31) << 32; }
