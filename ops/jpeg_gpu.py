@@ -95,8 +95,8 @@ AXIS = np.dtype(
 RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
 PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))
 _POINTERS = (
-    _fields(np.uint64, "raw words segments stream tables starts blocks entries planes weights filters out status tickets")
-    + _fields(np.uint64, "unstuff_chain entropy_chain images unstuff_first entropy_first idct_first")
+    _fields(np.uint64, "raw words segments stream tables starts blocks entries planes weights filters out status")
+    + _fields(np.uint64, "tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first")
     + _fields(np.uint64, "pixel_first resize_first resize pixels")
 )
 _POINTER_NAMES = tuple(name for name, _ in _POINTERS)
