@@ -163,6 +163,7 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("gpu", f"GPU {i}", "ok", f"{gpu.name}, {size(gpu.memory_bytes)}, compute capability {capability}")
     yield from _cupy(found)
     yield from _nvjpeg(found)
+    yield from _uploads()
 
 
 def _cupy(found: Driver) -> Iterator[Finding]:
@@ -210,6 +211,23 @@ def _nvjpeg(found: Driver) -> Iterator[Finding]:
         decoder.close()
     except nvjpeg.NvJpegError as e:
         yield Finding("gpu", "JPEG engines", "note", f"none ({e}): JPEGs are decoded on the GPU's cores")
+
+
+def _uploads() -> Iterator[Finding]:
+    """How records of containers come to the GPU."""
+    from ..ops.registration import probe
+    from ..readers.direct_storage import why_not_kvikio
+
+    if importlib.util.find_spec("cupy") is None:
+        return
+    reason = probe(0)
+    if reason:
+        yield Finding("gpu", "files in the page cache", "note", f"{reason}: records of containers are copied")
+    else:
+        yield Finding("gpu", "files in the page cache", "ok", "are read by the GPU itself (pipeline.upload)")
+    why = why_not_kvikio()
+    value = f"{why}: only upload: kvikio needs it" if why else f"{version_of('kvikio') or 'installed'}: upload: kvikio"
+    yield Finding("gpu", "kvikio", "note" if why else "ok", value)
 
 
 # -- folders ----------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def html_report(report: Mapping[str, Any]) -> str:
         _operators(report["operators"]),
         *_counts("Rejected samples", "reason", report.get("rejected", {})),
         *_counts("Fallbacks", "what happened", report.get("fallbacks", {})),
+        *_counts("Bytes of containers to the GPU", "how", report.get("uploads", {})),
     ]
     return page(title, parts)
 

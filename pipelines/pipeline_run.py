@@ -57,6 +57,7 @@ class Running(Building):
                 policy=self._on_error,
                 rng=self._rng,
                 memory=memory_of(self._memory),
+                upload=self._upload,
                 isolation=self._isolation,
                 decode_timeout=self._decode_timeout,
                 inline=True,

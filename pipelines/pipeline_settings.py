@@ -11,6 +11,7 @@ from typing import Any, cast, get_args
 
 from ..ops.isolation import TIMEOUT, Mode
 from ..ops.types import Library
+from ..readers.lenders import Upload
 from .memory import memory_of
 
 _said: set[str] = set()
@@ -75,6 +76,7 @@ class Settings:
         decode_timeout: float = TIMEOUT,
         parity: str = "dali",
         memory: Mapping[str, Any] | None = None,
+        upload: str = "auto",
     ) -> None:
         """``device_id`` may name several GPUs, which is not DALI's either: batches are dealt to them in turns, and
         come in order, the same as from one; those that stay on a GPU are on the GPU of their turn.
@@ -84,7 +86,8 @@ class Settings:
         ``isolation``, which image decoders run in processes of their own (auto: all but JPEG's | all | none), so that
         a file that crashes one, or takes more than ``decode_timeout`` seconds of CPU time, fails as a sample.
         ``parity`` says whose filters, sizes and colours operators have where they are not told (dali | torchvision |
-        opencv | pillow). ``memory`` is what a run may hold: ``{"host": "4GiB", "gpu": "50%"}``.
+        opencv | pillow). ``memory`` is what a run may hold: ``{"host": "4GiB", "gpu": "50%"}``. ``upload`` is how
+        records of containers come to a GPU (auto | copy | registered | kvikio).
 
         Raises ValueError for impossible sizes.
         """
@@ -100,6 +103,8 @@ class Settings:
             raise ValueError(f"isolation must be one of {', '.join(get_args(Mode))}, got {isolation!r}")
         if parity not in get_args(Library):
             raise ValueError(f"parity must be one of {', '.join(get_args(Library))}, got {parity!r}")
+        if upload not in get_args(Upload):
+            raise ValueError(f"upload must be one of {', '.join(get_args(Upload))}, got {upload!r}")
         if not 0 < decode_timeout <= 86400:
             raise ValueError(f"decode_timeout must be seconds, above 0, got {decode_timeout}")
         self._batch_size = batch_size
@@ -125,6 +130,7 @@ class Settings:
         self._rng = rng
         self._memory = dict(memory or {})
         memory_of(self._memory)
+        self._upload: Upload = cast(Upload, upload)
         self._isolation: Mode = cast(Mode, isolation)
         self._decode_timeout = decode_timeout
         self._parity: Library = cast(Library, parity)
@@ -248,7 +254,7 @@ class Settings:
             "py_num_workers": self._py_num_workers, "py_start_method": self._py_start_method,
             "output_dtype": self._output_dtype, "output_ndim": self._output_ndim,
             "output_layout": self._output_layout, "on_error": self._on_error, "rng": self._rng,
-            "memory": self._memory,
+            "memory": self._memory, "upload": self._upload,
             "isolation": self._isolation, "decode_timeout": self._decode_timeout,
             "parity": self._parity,
         }  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ops.errors import SpecError
+from ..readers.lenders import describe
 from .build import BuiltSpec, load_spec
 from .compile import compile_graph
 from .place import Target, resolve_target
@@ -72,6 +73,10 @@ def describe_job(path: Path, overrides: Overrides | None = None, device: str | N
     plan: dict[str, Any] = {"name": built.spec.name, **compile_graph(built.graph, target, settings.seed).describe()}
     plan |= {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "write": None}
     plan["memory"] = settings.memory.describe(target.device)
+    containers = any(getattr(n.op, "maps_files", False) for n in built.graph.nodes)
+    plan["upload"] = None
+    if containers and target.device != "cpu":
+        plan["upload"] = describe(settings.upload, target.indices if target.device == "gpu" else ())
     decodes = any(n.op.name.startswith("decoders.image") for n in built.graph.nodes)
     plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
     if write is not None:

@@ -103,6 +103,8 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
     if report.get("rejected"):
         by_code = ", ".join(f"{n:,} {code}" for code, n in report["rejected"].items())
         parts.append(Text(f"Rejected: {by_code}; each is a line in rejects.jsonl", "yellow"))
+    for way, nbytes in report.get("uploads", {}).items():
+        parts.append(Text(f"Containers to the GPU: {size(nbytes)} {way}"))
     for reason, n in report.get("fallbacks", {}).items():
         parts.append(Text(f"Fallback: {reason} ({n:,})", "yellow"))
     return parts
@@ -137,6 +139,8 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
     if plan.get("memory"):
         limits = [f"{k}: {size(v) if isinstance(v, int) else v}" for k, v in plan["memory"].items()]
         parts.append(Text(f"Memory at most: {', '.join(limits)}"))
+    if plan.get("upload"):
+        parts.append(Text(f"Records of containers are {plan['upload']}"))
     if plan.get("isolation"):
         parts.append(Text(_isolation_line(**plan["isolation"])))
     if plan.get("write"):

@@ -82,6 +82,8 @@ class Reader(Operator, abstract=True):
         "path", "paths", "files", "labels", "file_root", "file_list", "index_path", "index_paths", "annotations_file",
     )  # fmt: skip
     """Arguments that only say where the data is: its `Source.fingerprint` tells what it is."""
+    maps_files: ClassVar[bool] = False
+    """Records are views of mapped files, which a GPU may read by itself (`lenders`)."""
     shuffles_list: ClassVar[bool] = False
     """random_shuffle first shuffles the whole list of records, once (DALI's readers of files)."""
 

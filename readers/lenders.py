@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..ops.leases import RegisteredLease
 from ..ops.registration import register, unregister, why_not
-from .direct_storage import KvikioFiles
+from .direct_storage import KvikioFiles, why_not_kvikio
 from .extents import I64, U8, Mapped, Shared
 
 Upload = Literal["auto", "copy", "registered", "kvikio"]
@@ -219,3 +219,14 @@ def lender_for(
     if upload == "copy":
         return None
     return KvikioFiles(indices, told) if upload == "kvikio" else RegisteredFiles(indices, limit, account, told)
+
+
+def describe(upload: Upload, indices: Sequence[int]) -> str:
+    """How records will come to the GPUs ``indices``, in words, as far as it is known before a run."""
+    if upload == "copy":
+        return "copied by the host (upload: copy)"
+    reason = why_not_kvikio() if upload == "kvikio" else why_not(indices)
+    if reason:
+        return f"copied by the host: {reason}"
+    by_gpu = "gathered by the GPU out of registered files"
+    return "read by kvikio into the GPU's memory" if upload == "kvikio" else by_gpu

@@ -428,6 +428,7 @@ class LMDB(Reader, name="readers.lmdb"):
     Features of msgpack are the entries of a map by name, or of an array by number ("0", "1").
     """
 
+    maps_files = True
     example = "{op: readers.lmdb, path: ./train_lmdb, schema: datum, out: [jpegs, labels]}"
 
     path: Annotated[str | tuple[str, ...], Arg("database folders or files, or patterns of them")]
@@ -472,6 +473,7 @@ class Caffe(Reader, name="readers.caffe"):
     them, CHW; DALI calls the same bytes HWC.
     """
 
+    maps_files = True
     aliases = ("caffe_reader", "readers._caffe")
     example = "{op: readers.caffe, path: ./train_lmdb, random_shuffle: true, out: [jpegs, labels]}"
 
@@ -508,6 +510,7 @@ class Caffe2(Reader, name="readers.caffe2"):
     4 none.
     """
 
+    maps_files = True
     aliases = ("caffe2_reader", "readers._caffe2")
     example = "{op: readers.caffe2, path: ./train_lmdb, out: [jpegs, labels]}"
 

@@ -186,6 +186,7 @@ class MXNet(Reader, name="readers.mxnet"):
     Outputs: the image's bytes (uint8, 1-D) and its labels (float32, 1-D: one, or as many as the record has).
     """
 
+    maps_files = True
     aliases = ("mxnet_reader", "readers._mxnet")
     example = "{op: readers.mxnet, path: train.rec, index_path: train.idx, random_shuffle: true, out: [jpegs, labels]}"
 

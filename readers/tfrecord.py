@@ -210,6 +210,7 @@ class TFRecord(Reader, name="readers.tfrecord"):
     as float32 or int64 of the feature's shape. Without, the record's bytes.
     """
 
+    maps_files = True
     aliases = ("tfrecord_reader", "readers._tfrecord")
     example = (
         "{op: readers.tfrecord, path: train-*.tfrecord, features: {image/encoded: string, image/class/label: int64}, "
@@ -222,7 +223,7 @@ class TFRecord(Reader, name="readers.tfrecord"):
         dict[str, Any] | None,
         Arg("name: type, or name: {dtype: string|float|int64, shape: [..], default: .., var_len: true}"),
     ] = None
-    check_crc: Annotated[bool, Arg("check the checksums of every record")] = True
+    check_crc: Annotated[bool, Arg("check every record's checksums; false leaves its bytes to a GPU")] = True
     use_o_direct: Annotated[bool, Arg("read past the page cache", ignored="files are mapped")] = False
 
     @property

@@ -319,6 +319,7 @@ class WebDataset(Reader, name="readers.webdataset"):
     Outputs: one for each entry of ``ext``, the member's bytes (uint8, 1-D) or numbers of ``dtypes``.
     """
 
+    maps_files = True
     example = "{op: readers.webdataset, paths: train-*.tar, ext: [jpg;jpeg, cls], out: [jpegs, labels]}"
 
     paths: Annotated[str | tuple[str, ...], Arg("archives, or patterns of them")]

@@ -11,6 +11,7 @@ from dali_run.ops import nvjpeg
 from dali_run.ops.driver import Driver, Gpu
 from dali_run.ops.errors import DeviceError
 from dali_run.pipelines import doctor
+from tests.ops.fake_cupy import faked
 
 H200 = Gpu("NVIDIA H200", 141 << 30, (9, 0))
 
@@ -127,3 +128,27 @@ def test_a_real_gpu_is_found_and_compiles() -> None:
     gpu = findings("gpu")
     assert gpu["GPU 0"]["status"] == gpu["CuPy"]["status"] == gpu["NVRTC"]["status"] == "ok"
     assert gpu["nvJPEG"]["status"] in ("ok", "warning")
+
+
+def test_how_containers_come_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise DeviceError("nvJPEG was not found; install it")
+
+    pretend(monkeypatch, Driver((13, 0), (H200,)))
+    monkeypatch.setattr(nvjpeg, "library", missing)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "kvikio", None)
+    with faked() as fake:
+        sys.modules["cupy"].__version__ = "14"  # type: ignore[attr-defined]
+        gpu = findings("gpu")
+        assert gpu["files in the page cache"]["status"] == "ok"
+        assert fake.registrations == 1
+        assert fake.registered == {}
+        assert "only upload: kvikio needs it" in gpu["kvikio"]["value"]
+        fake.attributes[113] = 0
+        found = findings("gpu")["files in the page cache"]
+        assert found["status"] == "note"
+        assert found["value"] == "GPU 0 cannot register read-only memory: records of containers are copied"
+        fake.attributes.clear()
+        sys.modules["cupy.cuda.runtime"].hostRegister = fake.unregister  # of another number of arguments
+        assert "cudaHostRegister: " in findings("gpu")["files in the page cache"]["value"]

@@ -13,16 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from benchmarks.host_planning import PACKERS
+from dali_run.ops.errors import SpecError
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, Options
 from dali_run.pipelines.feed import JobFeed, Sources
 from dali_run.pipelines.graph import GraphBuilder
 from dali_run.pipelines.job import run_job
 from dali_run.pipelines.memory import Memory
+from dali_run.pipelines.pipeline import Pipeline
 from dali_run.pipelines.place import Target
+from dali_run.pipelines.preview import describe_job
 from dali_run.pipelines.registry import load_operators
+from dali_run.pipelines.render import plan_view
 from dali_run.readers import lenders
 from tests.ops.fake_cupy import Fake, faked
 from tests.readers.test_direct_storage import CuFile, kvikio  # noqa: F401 - a fixture
@@ -309,3 +314,35 @@ def test_a_file_that_is_cut_short_costs_its_samples(packed: Path, tmp_path: Path
         rejected = run.engine.stats.rejected
     assert run.found
     assert rejected["read_failed"] >= 5
+
+
+# -- what is said before a run ----------------------------------------------------------------------------------------
+
+
+def test_the_plan_says_how(packed: Path, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    text = (
+        SPEC.replace("READER", READERS["tar"]).replace("IN", str(packed / "tar")).replace("OUT", str(tmp_path / "out"))
+    )
+    spec.write_text(text.replace("UPLOAD", "auto"))
+    gathered = "gathered by the GPU out of registered files"
+    assert describe_job(spec, device="cpu")["upload"] is None
+    assert describe_job(spec, device="null")["upload"] == gathered
+    with faked() as fake:
+        assert describe_job(spec)["upload"] == gathered
+        assert describe_job(spec, {"pipeline.upload": "copy"})["upload"] == "copied by the host (upload: copy)"
+        assert "kvikio" in describe_job(spec, {"pipeline.upload": "kvikio"})["upload"]
+        fake.attributes[113] = 0
+        plan = describe_job(spec)
+    assert plan["upload"] == "copied by the host: GPU 0 cannot register read-only memory"
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(plan_view(plan))
+    assert f"Records of containers are {plan['upload']}" in shown.getvalue()
+    with pytest.raises(SpecError, match="upload must be auto, copy, registered or kvikio, got 'dma'"):
+        describe_job(spec, {"pipeline.upload": "dma"})
+
+
+def test_the_python_api_takes_it() -> None:
+    assert Pipeline(2, 1, upload="copy")._upload == "copy"
+    with pytest.raises(ValueError, match="upload must be one of auto, copy, registered, kvikio, got 'dma'"):
+        Pipeline(2, 1, upload="dma")
