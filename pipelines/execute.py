@@ -167,8 +167,8 @@ class Engine(DeviceSteps):
             ledger.stop()
 
     def abandon(self, then: Callable[[], object]) -> None:
-        """`stop`, and then ``then()``, for destructors: nobody is waited for. The garbage of a program may be collected
-        by any thread at any moment - by a worker that others wait for, or in the midst of `threading`, under its locks."""
+        """`stop`, and then ``then()``, for destructors: nobody is waited for. Garbage may be collected by any thread
+        at any moment: by a worker that others wait for, or in the midst of `threading`, under its locks."""
         if self._started:
             self._abandoned.put(then)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..ops.errors import JobError
@@ -242,20 +242,34 @@ class Running(Building):
 
     def close(self) -> None:
         """Stop the threads and processes and close the data sets."""
-        if self._engine is not None:
-            self._requests.put(None)
-            self._engine.stop()
-            self._engine = None
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
-        if self._sources is not None:
-            self._sources.close()
-            self._sources = None
+        engine, close_inputs = self._let_go()
+        if engine is not None:
+            engine.stop()
+        close_inputs()
 
     def __del__(self) -> None:
-        if getattr(self, "_sources", None) is not None:
-            self.close()
+        if getattr(self, "_sources", None) is None:
+            return
+        engine, close_inputs = self._let_go()
+        if engine is not None:
+            engine.abandon(close_inputs)
+        else:
+            close_inputs()
+
+    def _let_go(self) -> tuple[Engine | None, Callable[[], None]]:
+        """The engine, which is to be stopped, and what closes its inputs then."""
+        engine, workers, sources = self._engine, self._workers, self._sources
+        self._engine = self._workers = self._sources = None
+        if engine is not None:
+            self._requests.put(None)
+
+        def close_inputs() -> None:
+            if workers is not None:
+                workers.close()
+            if sources is not None:
+                sources.close()
+
+        return engine, close_inputs
 
 
 # Generators that the engine's threads hold must not hold the pipeline: it stops the threads when nobody refers to it.
