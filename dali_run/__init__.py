@@ -9,7 +9,7 @@ from . import ops
 from .version import __version__
 
 if TYPE_CHECKING:
-    from . import fn, math, pickling, pipeline, plugin, tensors, tfrecord, types
+    from . import backend, data_node, fn, math, pickling, pipeline, plugin, tensors, tfrecord, types
     from .pipelines.build import load_spec
     from .pipelines.data_node import DataNode, newaxis
     from .pipelines.factory import pipeline_def
@@ -21,6 +21,8 @@ __all__ = [
     "Pipeline",
     "StreamPolicy",
     "__version__",
+    "backend",
+    "data_node",
     "fn",
     "load_spec",
     "math",
@@ -35,7 +37,7 @@ __all__ = [
     "types",
 ]
 
-_MODULES = ("fn", "math", "pickling", "pipeline", "plugin", "tensors", "tfrecord", "types")
+_MODULES = ("backend", "data_node", "fn", "math", "pickling", "pipeline", "plugin", "tensors", "tfrecord", "types")
 _MEMBERS = {
     "DataNode": ".pipelines.data_node",
     "OperatorConcurrency": ".pipelines.pipeline",

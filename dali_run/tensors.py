@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .pipelines.tensors import Tensor, TensorList, TensorListCPU, TensorListGPU
+from .pipelines.tensors import Tensor, TensorCPU, TensorGPU, TensorList, TensorListCPU, TensorListGPU
 
-__all__ = ["Tensor", "TensorList", "TensorListCPU", "TensorListGPU"]
+__all__ = ["Tensor", "TensorCPU", "TensorGPU", "TensorList", "TensorListCPU", "TensorListGPU"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .ops.types import DALIDataType, DALIImageType, DALIInterpType
 from .ops.types import from_numpy as _from_numpy
 from .ops.types import to_numpy as to_numpy_type
 from .readers.external_source import BatchInfo, SampleInfo
+
+if TYPE_CHECKING:
+    from .pipelines.data_node import ScalarConstant
 
 NO_TYPE = DALIDataType.NO_TYPE
 UINT8 = DALIDataType.UINT8
@@ -48,6 +51,31 @@ NFHWC = "FHWC"
 NFCHW = "FCHW"
 
 
+SAME = ""
+"""DALI's name for the layout of the input."""
+
+
+class TensorLayout(str):
+    """What the dimensions of a tensor are, a letter each: a string, taken wherever one is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"TensorLayout({str(self)!r})"
+
+
+class CUDAStream:
+    """A CUDA stream by its address, for `Tensor.copy_to_external` and the like."""
+
+    def __init__(self, ptr: int = 0) -> None:
+        self._ptr = ptr
+
+    @property
+    def ptr(self) -> int:
+        """The address; 0 is the default stream."""
+        return self._ptr
+
+
 class PipelineAPIType(enum.Enum):
     """How a pipeline is run; the ways may be mixed here."""
 
@@ -61,11 +89,20 @@ def Constant(  # noqa: N802  # DALI's name
     device: str | None = None,
 ) -> Any:  # fmt: skip
     """``value`` as a constant: a number for arithmetic, or with a shape, layout or device a batch of tensors."""
-    from .pipelines.data_node import ScalarConstant, constant
+    from .pipelines.data_node import ScalarConstant as Scalar
+    from .pipelines.data_node import constant
 
     if isinstance(value, (bool, int, float)) and shape is None and layout is None and device is None:
-        return ScalarConstant(value, dtype)
+        return Scalar(value, dtype)
     return constant(value, dtype, shape, layout, device or "cpu")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ScalarConstant":  # with the engine, which the command line must start without
+        from .pipelines.data_node import ScalarConstant
+
+        return ScalarConstant
+    raise AttributeError(f"module 'dali_run.types' has no attribute {name!r}")
 
 
 def to_dali_type(dtype: Any) -> DALIDataType:
@@ -98,18 +135,22 @@ __all__ = [
     "NHWC",
     "NO_TYPE",
     "RGB",
+    "SAME",
     "STRING",
     "UINT8",
     "UINT16",
     "UINT32",
     "UINT64",
     "BatchInfo",
+    "CUDAStream",
     "Constant",
     "DALIDataType",
     "DALIImageType",
     "DALIInterpType",
     "PipelineAPIType",
     "SampleInfo",
+    "ScalarConstant",
+    "TensorLayout",
     "YCbCr",
     "to_dali_type",
     "to_numpy_type",

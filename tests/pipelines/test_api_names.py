@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -236,7 +237,71 @@ def test_members_of_results() -> None:
     assert out.as_reshaped_tensor([4, 3]).data_ptr() == out.data_ptr() == out.as_array().ctypes.data
     assert (out[0].ndim(), out.as_tensor().ndim()) == (2, 3)
     assert out[1].get_property("layout") == "HW"
-    with pytest.raises(KeyError):
-        out[1].get_property("other")
+    assert out[1].get_property("other") is None
     with pytest.raises(ValueError):
         out.as_reshaped_tensor([5, 3])
+
+
+def test_modules_of_dali() -> None:
+    for statement in (
+        "from dali_run.data_node import DataNode, newaxis",
+        "from dali_run.backend import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU",
+        "from dali_run.pipeline.experimental import pipeline_def",
+        "import dali_run.pipeline.experimental as experimental; experimental.pipeline_def(debug=True)",
+        "from dali_run.pipeline import experimental; experimental.pipeline_def(debug=True)",
+        "import dali_run; dali_run.pipeline.experimental.pipeline_def; dali_run.data_node.DataNode",
+    ):  # fmt: skip
+        subprocess.run([sys.executable, "-c", statement], check=True)
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+def test_functions_of_jax() -> None:
+    import jax
+
+    from dali_run.plugin.jax import fn as jax_fn
+
+    @jax_fn.jax_function
+    @jax.jit
+    def flip(x):
+        return x[:, ::-1]
+
+    @jax_fn.jax_function(num_outputs=2, output_layouts=["W", "X"])
+    def two(x, y):
+        assert isinstance(x, jax.Array)
+        return x + y, x[:, :2]
+
+    seen = []
+
+    @pipeline_def(batch_size=3, num_threads=1)
+    def pipe():
+        x = fn.external_source(lambda: np.arange(12, dtype=np.float32).reshape(3, 4))
+        jax_fn.jax_function(lambda a: seen.append(a.shape), num_outputs=0)(x)
+        flipped = flip(x)
+        return x, flipped, *two(x, flipped)
+
+    x, flipped, total, part = pipe().run()
+    assert np.array_equal(flipped.as_array(), x.as_array()[:, ::-1])
+    assert np.array_equal(total.as_array(), x.as_array() + flipped.as_array())
+    assert np.array_equal(part.as_array(), x.as_array()[:, :2])
+    assert (total.layout(), part.layout(), seen[0]) == ("W", "X", (3, 4))
+    with pytest.raises(SpecError, match="sharding is not supported"):
+        jax_fn.jax_function(flip, sharding=object())
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+def test_peeking_at_batches() -> None:
+    from dali_run.plugin.jax.clu import peekable_data_iterator
+
+    @peekable_data_iterator(output_map=["x"], size=6, auto_reset=True)
+    def batches():
+        return fn.external_source(lambda i: np.full((2, 3), i, np.float32))
+
+    it = batches(batch_size=2, enable_checkpointing=True)
+    assert it.peek()["x"][0, 0] == 0
+    assert it.element_spec["x"].shape == (2, 3)
+    with pytest.raises(RuntimeError, match="peeked at"):
+        it.checkpoints()
+    assert [float(b["x"][0, 0]) for b in it] == [0, 1, 2]
+    assert it.peek_async().result()["x"].shape == (2, 3)
+    next(it)
+    assert len(it.checkpoints()) == 1

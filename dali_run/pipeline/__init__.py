@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from .pipelines.autograph import do_not_convert
-from .pipelines.data_node import DataNode
-from .pipelines.debug import DataNodeDebug
-from .pipelines.factory import experimental, pipeline_def
-from .pipelines.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
+from ..pipelines.autograph import do_not_convert
+from ..pipelines.data_node import DataNode
+from ..pipelines.debug import DataNodeDebug
+from ..pipelines.factory import pipeline_def
+from ..pipelines.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
+from . import experimental
 
 __all__ = [
     "DataNode",

@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..pipelines.arrays import lent
-from ..pipelines.factory import pipeline_def
-from ..pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
-from ..pipelines.pipeline import Pipeline
-from ..pipelines.tensors import TensorList
+from ...pipelines.arrays import lent
+from ...pipelines.factory import pipeline_def
+from ...pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
+from ...pipelines.pipeline import Pipeline
+from ...pipelines.tensors import TensorList
 
 __all__ = [
     "DALIGenericIterator",
@@ -143,6 +143,15 @@ class DALIPeekableIterator(DALIGenericIterator):
             batch, self._ahead = self._ahead, None
             return batch
         return super().__next__()
+
+    def __iter__(self) -> Any:
+        return self if self._ahead is not None else super().__iter__()
+
+    def checkpoints(self) -> list[bytes]:
+        """As of DALIGenericIterator. Raises RuntimeError while a batch is peeked at that was not taken."""
+        if self._ahead is not None:
+            raise RuntimeError("a batch was peeked at: take it with next() before saving a checkpoint")
+        return super().checkpoints()
 
     def peek(self) -> Any:
         """The next batch, which stays the next."""

@@ -1,0 +1,7 @@
+"""DataNode and newaxis, under the name of DALI's module."""
+
+from __future__ import annotations
+
+from .pipelines.data_node import DataNode, newaxis
+
+__all__ = ["DataNode", "newaxis"]

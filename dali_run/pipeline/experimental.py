@@ -1,0 +1,9 @@
+"""What DALI calls experimental: `pipeline_def` with debug mode."""
+
+from __future__ import annotations
+
+from ..pipelines.factory import experimental as _experimental
+
+pipeline_def = _experimental.pipeline_def
+
+__all__ = ["pipeline_def"]

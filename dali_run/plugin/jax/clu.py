@@ -1,0 +1,10 @@
+"""Iterators that can be peeked at, under the names of DALI's module for CLU."""
+
+from __future__ import annotations
+
+from ...pipelines.iterators import LastBatchPolicy
+from . import DALIPeekableIterator, peekable_data_iterator
+
+DALIGenericPeekableIterator = DALIPeekableIterator
+
+__all__ = ["DALIGenericPeekableIterator", "LastBatchPolicy", "peekable_data_iterator"]
