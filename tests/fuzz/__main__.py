@@ -3,8 +3,8 @@
 Every target runs in a process of its own, Numba's loops as plain Python, so that their branches count as coverage and
 an index outside of an array is an error. What is found is kept as a file and named; the table says how much was tried.
 
-With ``--compiled`` the loops run as they run in jobs, but with their bounds checked, on mutations that no coverage
-guides: a hundred times as many. It needs no Atheris.
+With ``--compiled`` the loops behind the readers (loops.py) run by themselves, compiled as in jobs but with their bounds
+checked, on mutations that no coverage guides: a hundred times as many. It needs no Atheris.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def main() -> None:
         return
     from concurrent.futures import ThreadPoolExecutor
 
+    from .loops import LOOPS
     from .targets import TARGETS
 
-    names = asked.names or [name for name, target in TARGETS.items() if target.kernels or not asked.compiled]
+    names = asked.names or (LOOPS if asked.compiled else TARGETS)
     asked.found.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as compiled, ThreadPoolExecutor(asked.jobs) as pool:
         where = compiled if asked.compiled else ""
@@ -107,13 +108,10 @@ def fuzz(name: str, seconds: int, found: Path) -> None:
 
 def repeat(name: str, seconds: int, found: Path) -> None:
     """Run mutations until the time is over or something is found."""
-    import dali_run.pipelines.registry
+    from .loops import LOOPS
+    from .targets import mutated
 
-    dali_run.pipelines.registry.load_operators()
-    from .targets import TARGETS, mutated, small_blocks
-
-    small_blocks()
-    target, draw, tried = TARGETS[name], random.Random(0), 0
+    target, draw, tried = LOOPS[name], random.Random(0), 0
     seeds = target.seeds()
     for seed in seeds:  # compiles the loops
         target.run(seed)

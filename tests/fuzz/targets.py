@@ -19,6 +19,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,8 @@ from ..readers.reader_helpers import fetch
 
 MOST_RECORDS = 64
 MOST_BYTES = 1 << 14
+MOST_UNPACKED = 1 << 18
+"""Bytes; more of them take plain Python half a minute, and jobs nothing."""
 
 
 def small_blocks() -> None:
@@ -345,9 +348,20 @@ def index_of_tfrecord(data: bytes) -> None:
     read_all(lambda: TFRecord(path=path, index_path=index, features=FEATURES))
 
 
+def unpacked(data: bytes) -> int:
+    """Bytes that come out of ``data``, if it is gzip'ed; what is far beyond the bound is not counted."""
+    size = 0
+    with suppress(OSError, EOFError, zlib.error), gzip.open(io.BytesIO(data)) as whole:
+        while size <= MOST_UNPACKED and (part := whole.read1(MOST_BYTES)):
+            size += len(part)
+    return size
+
+
 def webdataset(data: bytes) -> None:
     from dali_run.readers.webdataset import WebDataset
 
+    if unpacked(data) > MOST_UNPACKED:
+        return
     path = file("a.tar", data)
     read_all(lambda: WebDataset(paths=path, ext=("jpg;jpeg", "cls", "seg.png"), missing_component_behavior="empty"))
 

@@ -10,6 +10,7 @@ import pytest
 from dali_run.ops.errors import JobError
 from dali_run.writers.journal import read_journal
 
+from .loops import LOOPS
 from .targets import TARGETS, journal, mutated
 
 MUTATIONS = 100
@@ -24,6 +25,15 @@ def test_nothing_escapes(name: str, tmp_path_factory: pytest.TempPathFactory, mo
         target.run(seed)
         for _ in range(MUTATIONS):
             target.run(mutated(seed, draw))
+
+
+@pytest.mark.parametrize("name", list(LOOPS))
+def test_loops_stay_inside(name: str) -> None:
+    draw = random.Random(1)
+    for seed in LOOPS[name].seeds():
+        LOOPS[name].run(seed)
+        for _ in range(10 * MUTATIONS):
+            LOOPS[name].run(mutated(seed, draw))
 
 
 FOUND = [
