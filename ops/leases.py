@@ -7,6 +7,7 @@ instead; nothing is copied on the host.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,28 @@ _BYTES_OF_WARP = 2048
 """What a warp of the gather kernel asks for at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What it takes to gather one batch, whose offsets these are."""
+
+    offsets: I64
+    dtype: np.dtype[Any]
+    places: I64
+    nbytes: int
+    records: I64
+    """[N, 3] address, place and size in bytes, as the kernel takes them."""
+
+
 class Lease(ABC):
     """Who is given an array holds this; what is behind it stays where it is until nobody does."""
 
-    def __init__(self, data: npt.NDArray[Any]) -> None:
-        self._shown = data
-        self.__array_interface__ = data.__array_interface__
-
     on_device = False
     """The bytes are in the device's memory already."""
+
+    def __init__(self, data: npt.NDArray[Any]) -> None:
+        self._shown = data
+        self._planned: Gathering | None = None
+        self.__array_interface__ = data.__array_interface__
 
     def array(self) -> npt.NDArray[Any]:
         """The array; all views of it hold the lease."""
@@ -39,25 +53,37 @@ class Lease(ABC):
     def sources(self, starts: I64) -> I64:
         """Addresses at which a device finds what lies ``starts`` bytes behind the beginning of the array."""
 
+    def plan(self, batch: Batch) -> Gathering:
+        """What it takes to gather ``batch`` (of the array), worked out once: by who reads it, so that who launches
+        need not."""
+        known = self._planned
+        if known is not None and known.offsets is batch.offsets and known.dtype == batch.dtype:
+            return known
+        item = batch.dtype.itemsize
+        sizes = batch.sizes * item
+        at, nbytes = gathered(batch)
+        first = batch.data.ctypes.data - self.__array_interface__["data"][0]
+        records = np.empty((len(batch), 3), np.int64)
+        records[:, 0] = self.sources(batch.offsets * item + first)
+        np.multiply(at, item, out=records[:, 1])
+        records[:, 2] = sizes
+        self._planned = Gathering(batch.offsets, batch.dtype, at, nbytes, records)
+        return self._planned
+
     def places(self, batch: Batch) -> I64:
-        """Elements at which the samples of ``batch`` (of the array) begin in what `bring` gives."""
-        return gathered(batch)[0]
+        """Elements at which the samples of ``batch`` begin in what `bring` gives."""
+        return self.plan(batch).places
 
     def bring(self, lane: Any, batch: Batch) -> Any:
         """The samples of ``batch`` on the lane's device, at `places`: a flat array. Nothing is waited for that runs on
         the device."""
-        at, nbytes = gathered(batch)
-        item = batch.dtype.itemsize
-        out = lane.empty(nbytes // item, batch.dtype)
-        if nbytes:
-            first = batch.data.ctypes.data - self.__array_interface__["data"][0]
-            records = np.empty((len(batch), 3), np.int64)
-            records[:, 0] = self.sources(batch.offsets * item + first)
-            records[:, 1] = at * item
-            records[:, 2] = batch.sizes * item
-            (table,) = lane.upload(records)
-            blocks = min(_BLOCKS, -(-nbytes // (_BYTES_OF_WARP * _THREADS // 32)))
-            lane.launch("gather.cu", "gather", blocks, _THREADS, table, np.int32(len(batch)), np.int64(nbytes), out)
+        plan = self.plan(batch)
+        out = lane.empty(plan.nbytes // batch.dtype.itemsize, batch.dtype)
+        if plan.nbytes:
+            (table,) = lane.upload(plan.records)
+            blocks = min(_BLOCKS, -(-plan.nbytes // (_BYTES_OF_WARP * _THREADS // 32)))
+            n, total = np.int32(len(batch)), np.int64(plan.nbytes)
+            lane.launch("gather.cu", "gather", blocks, _THREADS, table, n, total, out)
             lane.keep(batch.data)
         return out
 

@@ -27,6 +27,7 @@ from ..ops.batch import Batch
 from ..ops.context import Context
 from ..ops.errors import JobError
 from ..ops.inputs import Pieces
+from ..ops.leases import lease_of
 from ..ops.urls import Store, is_url, plain_path
 from .lost_pages import forget, lost_files, watch
 from .parallel import spread
@@ -343,8 +344,11 @@ def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
         return Batch(data, offsets, shapes, "", ctx.samples)
     mapped = None if ctx.lender is None else mapped_of(data)
     lent = None if mapped is None else ctx.lender.lend(mapped, offsets, sizes)
-    if lent is not None:
-        return Batch(lent, offsets, shapes, "", ctx.samples)
+    lease = lease_of(lent)
+    if lease is not None:
+        batch = Batch(lent, offsets, shapes, "", ctx.samples)
+        lease.plan(batch)
+        return batch
     from .extents_cpu import copy_extents
 
     room = (sizes + 15) // 16 * 16
