@@ -198,14 +198,29 @@ struct SharedWords {
 #endif
 };
 
-// Four words to an address that is a multiple of 16, at once.
-DEVICE void store_four(u32 *to, u32 a, u32 b, u32 c, u32 d) {
+// What a thread keeps in shared memory for itself: RING words, those of a warp's lanes side by side.
+#define RING 8
+struct SharedRing {
 #ifndef EMULATED
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+    u32 address;
+    DEVICE explicit SharedRing(u32 *first) : address((u32)__cvta_generic_to_shared(first)) {
+        asm volatile("" : "+r"(address));
+    }
+    DEVICE void put(u32 i, u32 word) const {
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(address + 128 * (i % RING)), "r"(word));
+    }
+    DEVICE u32 get(u32 i) const {
+        u32 word;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address + 128 * (i % RING)));
+        return word;
+    }
 #else
-    *(uint4 *)to = make_uint4(a, b, c, d);
+    u32 *first;
+    explicit SharedRing(u32 *first) : first(first) {}
+    void put(u32 i, u32 word) const { first[32 * (i % RING)] = word; }
+    u32 get(u32 i) const { return first[32 * (i % RING)]; }
 #endif
-}
+};
 
 // x >> n for n up to 32.
 DEVICE u32 shift_right(u32 x, u32 n) {

@@ -6,8 +6,10 @@
 #define COEFFICIENT_BLOCKS 8  // on a multiprocessor, at least
 #endif
 #ifndef CODES_AT_ONCE
-#define CODES_AT_ONCE 6       // between two looks at what a lane has still to read; five and a half bits each
+#define CODES_AT_ONCE 5       // between two looks at what a lane has still to read; five and a half bits each
 #endif
+
+static_assert(CODES_AT_ONCE + 3 <= RING, "the ring takes what a turn leaves and what the next one finds");
 
 // Bounds that no position is below.
 #define ALL_STORED (-1)
@@ -26,15 +28,16 @@ DEVICE int coefficient_value(u32 bits, u32 entry) {
 
 // Stores the blocks that begin in the nth subsequence of image `at`, entered in `state` after `index` finished blocks.
 // What is seldom needed is read again then, so that it takes no registers.
-DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, int nth, u32 state, u32 index) {
+DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const SharedRing &ring, int nth, u32 state,
+                        u32 index) {
     const u32 block_count = batch->images[at].block_count;
     if (state == STATE_DEAD || index >= block_count) return 0;
     u64 *blocks = kept(batch->blocks + batch->images[at].blocks);
     const i64 entries_at = batch->images[at].entries + (i64)nth * ENTRIES_EACH;
-    u32 *fourth_before = kept(batch->entries + entries_at - 3);  // the first of the four that end at used
+    u32 *entries = kept(batch->entries + entries_at);
     u32 s = state & 0xff00ffu, flags = s < INDEX_ONE ? 0 : NOT_MINE;
     int block = state >> 8 & 15, table = codes.table(s < INDEX_ONE, block);
-    u32 used = 0, block_at = 0, held0 = 0, held1 = 0, held2 = 0;
+    u32 used = 0, stored = 0, block_at = 0;  // entries; those behind `stored` are in the ring
     int difference = 0, bound, end;
     Reader reader;
     Interval interval;
@@ -59,8 +62,7 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, int nth,
         s += entry & ENTRY_MOVE;
         if (is_coefficient && !is_dc) {
             u32 coefficient = __byte_perm(value, s - INDEX_ONE, 0x7610);  // its index above its value
-            if ((used & 3) == 3) store_four(fourth_before + used, held0, held1, held2, coefficient);
-            held0 = held1, held1 = held2, held2 = coefficient;
+            ring.put(used, coefficient);
             used++;
         }
         bool ends = s >= INDEX_END;
@@ -87,10 +89,17 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, int nth,
             }
         } else {
 #pragma unroll 1
-            while ((int)(s & 0xffff) < bound) {
+            for (int k = 0; k < CODES_AT_ONCE; k++) {
+                if ((int)(s & 0xffff) >= bound) break;
                 u32 bits = reader.peek(s), entry = look_up(bits);
                 if ((int)((s + (entry & ENTRY_MOVE)) & 0xffff) > end) bound = INTERVAL_OVER; else take(bits, entry);
             }
+        }
+#pragma unroll
+        for (int k = 0; k < (CODES_AT_ONCE + 3) / 4; k++) {
+            if (used - stored < 4) continue;
+            *(uint4 *)(entries + stored) = make_uint4(ring.get(stored), ring.get(stored + 1), ring.get(stored + 2), ring.get(stored + 3));
+            stored += 4;
         }
         if (bound >= 0) {
             reader.advance(s & 0xffff);
@@ -114,25 +123,25 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, int nth,
         end = interval.end(stream, origin);
         if ((int)s >= SUBSEQUENCE_BITS) break;
     }
-    u32 *rest = fourth_before + 3 + (used & ~3u);
-    if ((used & 3) == 1) rest[0] = held2;
-    if ((used & 3) == 2) rest[0] = held1, rest[1] = held2;
-    if ((used & 3) == 3) rest[0] = held0, rest[1] = held1, rest[2] = held2;
+    for (; stored < used; stored++) entries[stored] = ring.get(stored);
     if (flags & ENTRY_IS_INVALID) flags |= BAD_CODE;
     return flags & STATUS_BITS;
 }
 
 KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_coefficients(const Batch *batch) {
     __shared__ Tables tables;
+    __shared__ u32 rings[ENTROPY_THREADS * RING];
     int at = locate(batch->entropy_first, batch->count, blockIdx.x);
     if (batch->status[at] & BAD_TABLE) return;
     tables.load(batch, at, false);
     __syncthreads();
     if (threadIdx.x == 0) return;  // the chunk's first subsequence belongs to the chunk before
     int nth = (blockIdx.x - batch->entropy_first[at]) * (ENTROPY_THREADS - 1) + threadIdx.x - 1;
+    if ((i64)nth * SUBSEQUENCE_BITS > (i64)batch->stream[2 * at] * 8) return;
     const Image &image = batch->images[at];
+    SharedRing ring(rings + (threadIdx.x / 32) * 32 * RING + threadIdx.x % 32);
     u64 start = batch->starts[image.entries / ENTRIES_EACH + nth];
-    u32 flags = store_blocks(batch, at, codes_of(tables, image), nth, (u32)start, (u32)(start >> 32));
+    u32 flags = store_blocks(batch, at, codes_of(tables, image), ring, nth, (u32)start, (u32)(start >> 32));
     if (flags) atomicOr(&batch->status[at], (int)flags);
 }
 
