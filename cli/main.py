@@ -28,7 +28,8 @@ from . import (
     validate,
     verify,
 )
-from .output import JOB_FAILED, USAGE, say
+from .interrupts import interruptible
+from .output import INTERRUPTED, JOB_FAILED, USAGE, say
 
 app = typer.Typer(
     name="dali-run",
@@ -72,10 +73,17 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException; 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; its exit code. Errors end as lines on stderr, never as a traceback."""
+    with interruptible(process=arguments is None):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         return app(args=arguments, prog_name="dali-run", standalone_mode=False) or 0  # 130 for Ctrl-C
     except _ClickError as e:
         return _report_usage(e)
+    except KeyboardInterrupt:  # outside of typer's own care
+        return INTERRUPTED
     except BrokenPipeError:  # `dali-run ops | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

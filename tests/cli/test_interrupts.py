@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from dali_run.cli.interrupts import heeded
+from dali_run.cli.interrupts import heeded, interruptible
+from dali_run.pipelines.sample_data import make_sample_data
+
+ROOT = Path(__file__).parents[2]
+SPEC = """\
+version: 1
+name: small
+graph:
+  - {op: readers.file, file_root: data, out: [jpegs, labels]}
+  - {op: decoders.image, in: jpegs, out: images}
+outputs: {image: images}
+write: {writer: tfrecord, path: out, fields: {image: {encode: raw}}}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +58,28 @@ def test_ctrl_c_stays_ignored_where_it_is() -> None:
     report = heeded(print)
     signal.raise_signal(signal.SIGINT)
     report("on it goes")
+
+
+@pytest.mark.parametrize("kind", ["SIGTERM", "SIGINT"])
+def test_at_any_moment_of_the_start_the_exit_code_is_130(tmp_path: Path, kind: str) -> None:
+    """Interrupts that meet code made of text have ended the process by SIGINT, in one of thirty starts."""
+    make_sample_data(tmp_path / "made", 4)
+    (tmp_path / "made/train").rename(tmp_path / "data")
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cli.early_signals", kind, "run", "spec.yaml", "--quiet"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    ended = json.loads(done.stdout.splitlines()[-1])
+    assert set(ended.values()) == {130}, ended
+    assert "Traceback" not in done.stderr
+
+
+def test_signals_mean_afterwards_what_they_meant_before() -> None:
+    before = [signal.getsignal(k) for k in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(KeyboardInterrupt), interruptible(process=False):
+        signal.raise_signal(signal.SIGTERM)
+    assert [signal.getsignal(k) for k in (signal.SIGTERM, signal.SIGINT)] == before
+    with interruptible(process=True):
+        pass
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
