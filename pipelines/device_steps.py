@@ -21,7 +21,7 @@ from .host_steps import HostSteps
 from .iteration import Feed, Iteration, Request
 from .lanes import DeviceTimer, NullLane
 from .memory import Ledger
-from .on_device import OnDevice
+from .on_device import REMEDY, OnDevice, out_of_memory
 from .place import Target
 from .pool import Pool
 from .run_nodes import Env, Run, bytes_of, drop, finish_late
@@ -201,8 +201,11 @@ def launcher_count(step: Step) -> int:
 def as_ours(problem: BaseException) -> BaseException:
     """What ends a run, in words for its user: want of memory and failures of a device are not bugs."""
     kind = type(problem).__name__
-    if kind in ("CUDARuntimeError", "CUDADriverError", "OutOfMemoryError"):  # the context may be lost
-        return DeviceError(f"the GPU failed: {problem}")
+    if kind == "OutOfMemoryError" or out_of_memory(problem):
+        return DeviceError(f"the GPU's memory does not suffice: {problem}; {REMEDY}")
+    if kind in ("CUDARuntimeError", "CUDADriverError"):
+        return DeviceError(f"the GPU failed: {problem}; this process cannot use it any more. CUDA_LAUNCH_BLOCKING=1 "
+                           "shows which kernel went astray, `dali-run doctor` and dmesg how the GPU is")  # fmt: skip
     if isinstance(problem, MemoryError):
         return JobError(f"out of memory: {str(problem) or 'an allocation failed'}; lower pipeline.batch_size, "
                         "prefetch_queue_depth or memory.host, so that less is held at a time")  # fmt: skip

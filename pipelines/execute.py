@@ -64,6 +64,15 @@ def is_light(plan: Plan) -> bool:
     return light and all(not n.op.per_batch or n.op.name == "external_source" for n in plan.graph.nodes)
 
 
+def _if_it_works(end: Callable[[], object]) -> None:
+    """A device that failed fails again, whatever is asked of it: who waited for a batch was told."""
+    try:
+        end()
+    except Exception as e:
+        if as_ours(e) is e:
+            raise
+
+
 class Engine(DeviceSteps):
     """Runs a plan over the requests of ``schedule``; iterate over it for the finished batches, in order.
 
@@ -194,9 +203,9 @@ class Engine(DeviceSteps):
                 with suppress(RuntimeError):  # it could not be started
                     thread.join()
         for lane in self.lanes:
-            lane.synchronize()
+            _if_it_works(lane.synchronize)
         if self._lender is not None:
-            self._lender.close()
+            _if_it_works(self._lender.close)
         if self.plan.target.device == "gpu":
             for index in self._limited:
                 limit_pool(index, self, None)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.base import Operator
-from ..ops.errors import JobError, SpecError
+from ..ops.errors import DeviceError, JobError, SpecError
 from ..ops.urls import is_url, plain_path
 from ..readers.base import Reader
 from ..writers.config import WriteConfig
@@ -25,6 +25,7 @@ from ..writers.shards import Output
 from .build import BuiltSpec, load_spec
 from .compile import Plan, compile_graph
 from .cores import usable_cores
+from .device_steps import as_ours
 from .execute import Engine, Iteration, Options
 from .feed import JobFeed, Sources
 from .graph import Graph
@@ -300,9 +301,12 @@ class JobRun:
         try:
             self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, options.rng,
                                    lambda given: rehearse(config, given), self.engine.isolation)  # fmt: skip
-        except BaseException:  # Ctrl-C: decoders' processes may run already
+        except BaseException as e:  # Ctrl-C: decoders' processes may run already
             self.engine.stop()
-            raise
+            ours = as_ours(e)
+            if ours is e:
+                raise
+            raise ours from e
         self.began = time.perf_counter()
 
     def run(self) -> JobResult:
@@ -318,6 +322,8 @@ class JobRun:
                                "command again: it continues")  # fmt: skip
         except JobError as e:
             return self._ended(FAILED, str(e))
+        except DeviceError as e:
+            return self._ended(FAILED, f"{e}. Run the same command again: it continues after the last finished shard")
         except MemoryError as e:
             remedy = "lower pipeline.batch_size or memory.host, and run the same command again: it continues"
             return self._ended(FAILED, f"out of memory while writing: {str(e) or 'an allocation failed'}; {remedy}")

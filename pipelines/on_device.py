@@ -75,7 +75,7 @@ class OnDevice:
             return allocate()
         except Exception as e:
             if out_of_memory(e):
-                raise DeviceError(f"the results of one batch do not fit into GPU memory: {e}; {_REMEDY}") from None
+                raise DeviceError(f"the results of one batch do not fit into GPU memory: {e}; {REMEDY}") from None
             raise
 
     def joined(self, batches: Sequence[Batch]) -> Batch:
@@ -147,7 +147,7 @@ class OnDevice:
         for node in self.nodes:
             if "cpu" not in node.op.stages:
                 raise DeviceError(
-                    f"one sample does not fit into GPU memory, and {node.name} runs nowhere else; {_REMEDY}"
+                    f"one sample does not fit into GPU memory, and {node.name} runs nowhere else; {REMEDY}"
                 )
         here = {e: self.retried(lambda b=b: self.lane.to_host(b)) for e, b in env.items()}  # type: ignore[misc]
         self.lane.wait()
@@ -170,4 +170,4 @@ class OnDevice:
         return node.stage != "cpu" and not is_late(node)
 
 
-_REMEDY = "lower pipeline.batch_size or prefetch_queue_depth, or run with --device cpu"
+REMEDY = "lower pipeline.batch_size or prefetch_queue_depth, or run with --device cpu"
