@@ -55,7 +55,8 @@ IDCT_GROUPS = 32
 PIXEL_THREADS = 256
 PIXEL_CHUNK = PIXEL_THREADS * 16
 RESIZE_THREADS = 256
-RESIZE_ROWS = 32
+RESIZE_WORK = 1_500_000  # of a block of threads, about, in instructions of one
+RESIZE_BLOCKS = 132 * 4  # about as many as a GPU holds at once
 LOOKUP_BITS = 10
 
 
@@ -90,7 +91,7 @@ IMAGE = np.dtype(
 AXIS = np.dtype(
     _fields(np.int64, "weights stride")
     + _fields(np.float32, "lo scale support")
-    + _fields(np.int32, "table table_last first count taps begin end flip unused")
+    + _fields(np.int32, "table table_last first count taps begin end flip tile")
 )
 RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
 PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))
@@ -101,9 +102,7 @@ _POINTERS = (
 )
 _POINTER_NAMES = tuple(name for name, _ in _POINTERS)
 BATCH = np.dtype(
-    _POINTERS
-    + _fields(np.int32, "count output_type out_dtype round_to_uint8 tile_rows unused")
-    + _fields((np.float32, 4), "mul add")
+    _POINTERS + _fields(np.int32, "count output_type out_dtype round_to_uint8") + _fields((np.float32, 4), "mul add")
 )
 
 I64 = NDArray[np.int64]
@@ -342,7 +341,7 @@ def resize_output(
         plan.images, plan.status, plan.orientation if orient else np.ones(n, np.int32), *region, *places,
         np.ascontiguousarray(sampling.kind), np.ascontiguousarray(sampling.flip), limited,
         np.empty(0, np.bool_) if mirror is None else mirror.astype(np.bool_), channels, layout == "CHW", _FILTER_TABLES,
-        (RESIZE_THREADS, RESIZE_ROWS), rows, rows["axis"], shapes, offsets, windows, first, totals,
+        (RESIZE_THREADS, RESIZE_WORK, RESIZE_BLOCKS), rows, rows["axis"], shapes, offsets, windows, first, totals,
     )  # fmt: skip
     mul = tuple(scale / std[c % len(std)] for c in range(4))
     return Output(
@@ -422,7 +421,7 @@ class Decoder:
             for name, size in sizes.items():
                 addresses[name] = workspace.address + position
                 position += aligned(size)
-        numbers = len(plan), output.output_type, output.dtype, output.round_to_uint8, RESIZE_ROWS, 0
+        numbers = len(plan), output.output_type, output.dtype, output.round_to_uint8
         record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add)
         staged[: BATCH.itemsize].view(BATCH)[0] = record
         runtime.upload(workspace.address, staged)

@@ -125,6 +125,38 @@ def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_
     return total
 
 
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, first: Any) -> None:
+    """How many output rows a block of threads takes (``tile`` of the axes y), and the exclusive sums of blocks.
+
+    A block's work is counted in instructions of a thread: about 20 a source pixel, 20 and 4 a tap for what a column
+    makes of a source row, 50 a pixel of the output. Source rows that two tiles read are worked on twice: that costs a
+    fifth at most, or as much again where few large pictures would leave most of the device idle."""
+    total = 0.0
+    works = np.empty(len(axis), np.float64)  # of a row of the output
+    for i in range(len(axis)):
+        across, down = axis[i, 0], axis[i, 1]
+        row = 20.0 * (across.count * np.float64(across.scale) + across.taps) + (20.0 + 4.0 * across.taps) * across.count
+        works[i] = down.scale * row + 50.0 * across.count
+        if 0 < works[i] < 1e15:
+            total += works[i] * down.count
+    goal = min(np.float64(block_work), total / (2 * blocks_at_once))
+    for share in (5, 1):
+        blocks = np.int64(0)
+        for i in range(len(axis)):
+            across, down = axis[i, 0], axis[i, 1]
+            first[i] = blocks
+            if across.count > 0 and down.count > 0:
+                rows = max(goal / works[i], share * (down.taps + 3) / np.float64(down.scale))
+                tile = np.int64(down.count if rows >= down.count else rows if rows >= 1 else 1)
+                tiles = _ceil(np.int64(down.count), tile)
+                down.tile = _ceil(np.int64(down.count), tiles)
+                blocks += _ceil(np.int64(across.count), threads) * _ceil(np.int64(down.count), np.int64(down.tile))
+        first[len(axis)] = blocks
+        if blocks >= blocks_at_once:
+            break
+
+
 ELEMENTS, WEIGHTS, THREADS = range(3)
 """Places in the totals that `plan_resizes` gives."""
 
@@ -140,11 +172,11 @@ def plan_resizes(
     ``lo`` to ``flip`` [N, 2] (H, W): a `resample.Plan` of the pictures as they are shown. ``domain`` [N, 2, 2]: begin
     and end of the pixels that may be read, or empty for all. ``mirror`` [N], or empty. ``planar``: channels first.
     ``tables`` [filters, 2]: first entry (-1: no table) and last index of each filter's table. ``limits``: threads of a
-    block and rows of a tile, at most. Out come the records ``rows`` and ``axis`` (x, y), the outputs' ``shapes`` and
-    ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the exclusive sums of thread blocks and
-    the totals.
+    block at most, and what `tile_resizes` takes. Out come the records ``rows`` and ``axis`` (x, y), the outputs'
+    ``shapes`` and ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the exclusive sums of
+    thread blocks and the totals.
     """
-    most_threads, tile_rows = limits
+    most_threads, block_work, blocks_at_once = limits
     elements = weights = np.int64(0)
     widest = 1
     stored, strides = np.empty(2, np.int64), np.empty(2, np.int64)
@@ -194,10 +226,5 @@ def plan_resizes(
         elements += out_w * out_h * channels
         widest = max(widest, axis[i, 0].count)
     threads = _ceil(_ceil(widest, _ceil(widest, most_threads)), 32) * 32
-    blocks = np.int64(0)
-    for i in range(len(images)):
-        first[i] = blocks
-        if axis[i, 0].count > 0:
-            blocks += _ceil(axis[i, 0].count, threads) * _ceil(axis[i, 1].count, tile_rows)
-    first[len(images)] = blocks
+    tile_resizes(axis, threads, block_work, blocks_at_once, first)
     totals[ELEMENTS], totals[WEIGHTS], totals[THREADS] = elements, weights, threads

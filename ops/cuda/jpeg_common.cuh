@@ -70,7 +70,7 @@ struct Axis {                    // one direction of a resize; names as in ops/r
     i32 first, count, taps;       // outputs kept, of the resized picture; taps of each
     i32 begin, end;               // source samples; outside, the border sample stands in
     i32 flip;                     // the output runs backwards
-    i32 unused;
+    i32 tile;                     // of axis y: rows of the output that a block of threads takes
 };
 
 struct Resize {                   // one picture's way through the resize kernel, as it lies in the decoded planes
@@ -117,8 +117,6 @@ struct Batch {
     i32 output_type;              // 0 RGB, 1 BGR, 2 GRAY, 3 YCbCr
     i32 out_dtype;                // 0 uint8, 1 float16, 2 float32
     i32 round_to_uint8;           // between resize and normalisation, as in the unfused graph
-    i32 tile_rows;                // of the resize kernel, in outputs
-    i32 unused;
     float mul[4], add[4];         // value * mul + add per channel
 };
 

@@ -43,7 +43,7 @@ DEVICE int sample(const Plane &plane, int x, int y) {
 
 // Bytes a, b, c, d of one word.
 DEVICE u32 pack4(u32 a, u32 b, u32 c, u32 d) { return a | b << 8 | c << 16 | d << 24; }
-DEVICE u32 byte_of(u32 word, int i) { return word >> (8 * i) & 255; }
+DEVICE u32 byte_of(u32 word, int i) { return __byte_perm(word, 0, 0x4440 + i); }
 
 // The component at pixels x ... x + 3 of row y, packed; x is a multiple of 4, all four are inside the picture.
 DEVICE u32 sample4(const Plane &plane, int x, int y) {
@@ -127,26 +127,71 @@ DEVICE u32 pixel(const Source &source, int x, int y) {
     return convert(source.colour, source.output_type, first, second, third);
 }
 
-// Pixels x ... x + 3 of row y; x is a multiple of 4, all four are inside the picture.
-DEVICE void pixels4(const Source &source, int x, int y, u32 *four) {
-    u32 first = 0, second = 0, third = 0;
-    if (source.full) {
-        int at = y * source.plane[0].pitch + x;
-        first = *(const u32 *)(source.plane[0].samples + at);
-        if (source.chroma) {
-            second = *(const u32 *)(source.plane[1].samples + at);
-            third = *(const u32 *)(source.plane[2].samples + at);
+// Rarely called: kept apart, so that their registers are not everyone's.
+__device__ __noinline__ u32 sample4_apart(const Plane &plane, int x, int y) { return sample4(plane, x, y); }
+__device__ __noinline__ u32 convert_apart(const Source &source, u32 first, u32 second, u32 third) {
+    return convert(source.colour, source.output_type, first, second, third);
+}
+
+// The component at pixels x ... x + 3 of rows y ... y + 3, a word a row; rows are clamped to [low, high), which lies in
+// the picture. x is a multiple of 4, y of 2; behind the right border anything may come.
+DEVICE void sample4x4(const Plane &plane, int x, int y, int low, int high, u32 *rows) {
+    if (plane.upsampling == FULL_SIZE) {
+#pragma unroll
+        for (int r = 0; r < 4; r++) rows[r] = *(const u32 *)(plane.samples + min(max(y + r, low), high - 1) * plane.pitch + x);
+    } else if ((plane.upsampling == FANCY_H2V2 && y >= low && y + 4 <= high) || plane.upsampling == FANCY_H2V1) {
+        // Two columns and a neighbour on either side, out of two words; pairs of samples share a register.
+        bool two_rows = plane.expand_y == 2;
+        int half = x >> 1, last = plane.width - 1, left = max(half - 1, 0) & ~3, right = min(half + 2, last) & ~3;
+        u32 order = max(half - 1, 0) - left | (half - left) << 4 | (min(half + 1, last) - left) << 8 | (min(half + 2, last) - left) << 12;
+        u32 inner[4], outer[4];
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            int row = two_rows ? min(max((y >> 1) - 1 + r, 0), plane.height - 1) : min(max(y + r, low), high - 1);
+            const u8 *samples = plane.samples + row * plane.pitch;
+            u32 four = __byte_perm(*(const u32 *)(samples + left), *(const u32 *)(samples + right), order);
+            inner[r] = __byte_perm(four, 0, 0x4241), outer[r] = __byte_perm(four, 0, 0x4340);
+        }
+        u32 even_bias = two_rows ? 0x80008 : 0x10001, odd_bias = two_rows ? 0x70007 : 0x20002;
+        int shift = two_rows ? 4 : 2;
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            u32 in = inner[r], out = outer[r];
+            if (two_rows) {
+                in = 3 * inner[1 + r / 2] + inner[r == 1 ? 2 : r == 3 ? 3 : r / 2];
+                out = 3 * outer[1 + r / 2] + outer[r == 1 ? 2 : r == 3 ? 3 : r / 2];
+            }
+            u32 even = 3 * in + __byte_perm(in, out, 0x1054) + even_bias, odd = 3 * in + __byte_perm(in, out, 0x7632) + odd_bias;
+            rows[r] = __byte_perm(even >> shift, odd >> shift, 0x6240);
         }
     } else {
 #pragma unroll 1
-        for (int c = 2; c >= 0; c--) {  // rolled up to save registers
-            third = second, second = first;
-            if (c == 0 || source.chroma) first = sample4(source.plane[c], x, y);
+        for (int k = 0; k < 4; k++) {
+            u32 one = sample4_apart(plane, x, min(max(y + k, low), high - 1));
+#pragma unroll
+            for (int r = 0; r < 4; r++) rows[r] = r == k ? one : rows[r];
         }
     }
+}
+
+// All components of a square of pixels, as sample4x4 gives them.
+DEVICE void samples4x4(const Source &source, int x, int y, int low, int high, u32 (*rows)[4]) {
+    if (source.full) {
+        if (!source.chroma) return sample4x4(source.plane[0], x, y, low, high, rows[0]);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        four[i] = convert(source.colour, source.output_type, byte_of(first, i), byte_of(second, i), byte_of(third, i));
+        for (int r = 0; r < 4; r++) {
+            int at = min(max(y + r, low), high - 1) * source.plane[0].pitch + x;
+#pragma unroll
+            for (int c = 0; c < 3; c++) rows[c][r] = *(const u32 *)(source.plane[c].samples + at);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int c = 2; c >= 0; c--) {  // rolled up: the code is long
+#pragma unroll
+        for (int r = 0; r < 4; r++) rows[2][r] = rows[1][r], rows[1][r] = rows[0][r];
+        if (c == 0 || source.chroma) sample4x4(source.plane[c], x, y, low, high, rows[0]);
+    }
 }
 
 #define PIXEL_THREADS 256

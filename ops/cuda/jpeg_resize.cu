@@ -1,16 +1,15 @@
 // Planes -> pixels -> resize -> crop -> mirror -> normalise in one pass. DALI's resize: tabulated filters (linear between
 // the entries), normalised taps, float32 between the passes, and outside the picture its border pixel stands in.
 //
-// A block of threads takes some rows of the output; a thread owns a column. Source rows go by once, two at a time: they
+// A block of threads takes some rows of the output; a thread owns a column. Source rows go by once, four at a time: they
 // are converted to pixels in shared memory (each exactly as libjpeg-turbo would), filtered horizontally, and added to the
 // outputs that they belong to.
 #include "jpeg_pixels.cu"
 
 #define RESIZE_THREADS 256   // at most
-#define SEGMENT 512          // source pixels of a row in shared memory
-#define ROWS_AT_ONCE 2
-#define RING 8               // filtered rows remembered, or outputs under way
-#define TAPS_IN_REGISTERS 8
+#define SLOTS 3              // outputs under way in registers
+#define TABLE_ROWS 64        // source rows whose weights are in shared memory
+#define RING 8               // filtered rows remembered, or outputs under way, where registers do not do
 
 // The filter at x of its table; DALI's order of operations.
 DEVICE float filter_at(const float *table, int last, float x) {
@@ -25,12 +24,13 @@ KERNEL __launch_bounds__(128) jpeg_weights(const Batch *batch) {
     const Axis &axis = batch->resize[blockIdx.x >> 1].axis[blockIdx.x & 1];
     float *weights = batch->weights + axis.weights;
     int *starts = (int *)(weights + (i64)axis.taps * axis.count);
+    float unit = blockIdx.x & 1 ? 1.0f : 256.0f;  // pixels are kept divided by 256
     for (int i = threadIdx.x; i < axis.count; i += blockDim.x) {
         int output = axis.first + i;
         if (axis.table < 0) {
             float at = __fadd_rn(axis.lo, __fmul_rn(__fadd_rn((float)output, 0.5f), axis.scale));
             starts[i] = axis.flip ? (int)ceilf(at) - 1 : (int)floorf(at);
-            weights[i] = 1.0f;
+            weights[i] = unit;
             continue;
         }
         const float *table = batch->filters + axis.table;
@@ -43,162 +43,271 @@ KERNEL __launch_bounds__(128) jpeg_weights(const Batch *batch) {
         for (int k = 0; k < axis.taps; k++, x = __fadd_rn(x, density)) total = __fadd_rn(total, filter_at(table, axis.table_last, x));
         x = first;
         for (int k = 0; k < axis.taps; k++, x = __fadd_rn(x, density))
-            weights[(i64)k * axis.count + i] = __fdiv_rn(filter_at(table, axis.table_last, x), total);
+            weights[(i64)k * axis.count + i] = unit * __fdiv_rn(filter_at(table, axis.table_last, x), total);
         starts[i] = start;
     }
 }
 
-DEVICE float byte_to_float(u32 word, int i) {  // 2^23 + byte has the byte in its last bits
-    return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 + i)) - 8388608.0f;
-}
+// Pixels in shared memory, as the horizontal filter reads them: all taps of four rows, a channel at a time. Pixel x of a
+// segment is at place_of(x): four areas for the remainders of x by 4, each two pixels longer than a multiple of 8, so
+// that neither lanes that store every fourth pixel nor lanes that read neighbours meet in a bank.
+#define WIDE 194        // pixels of an area
+#define NARROW 66       // the same where the ring needs room
+#define SEGMENT(area) (4 * (area) - 8)
+DEVICE int place_of(int x, int area) { return (x & 3) * area + (x >> 2); }
 
-struct ResizeShared {
-    float row[ROWS_AT_ONCE][3][SEGMENT];
-    float ring[RING][3][RESIZE_THREADS];
-    Resize resize;               // what all threads share stays out of their registers
-    Source source;
+struct __align__(16) RowWeights {  // what a filtered row adds to the outputs under way, the oldest first
+    float weight[SLOTS];
+    int finished;                  // outputs that end with this row
 };
 
-// Rarely called: kept apart, so that its registers are not everyone's.
-__device__ __noinline__ u32 border_pixel(const Source &source, int x, int y) { return pixel(source, x, y); }
+struct __align__(16) ResizeShared {
+    float4 pixels[4 * WIDE][3];    // four rows; channels; or, with NARROW areas, the ring behind them:
+    RowWeights rows[TABLE_ROWS];
+    Resize resize;                 // what all threads share stays out of their registers
+    Source source;
+    float mul[3], add[3];
+    i32 channels, out_dtype, round_to_uint8;
+    u32 magic;                     // MAGIC, unknown to the compiler: it would take two instructions a byte
+    void *out;
+    DEVICE float *ring(int nth, int channel) {
+        return (float *)(pixels + 4 * NARROW) + ((nth & (RING - 1)) * 3 + channel) * RESIZE_THREADS + threadIdx.x;
+    }
+};
+static_assert(4 * (WIDE - NARROW) * 3 * 16 >= RING * 3 * RESIZE_THREADS * 4, "the ring fits");
 
-// Source pixels [x, x + width) of rows y, y + 1, ... into shared memory; coordinates outside the picture are clamped.
-DEVICE void load_rows(ResizeShared &shared, int x, int y, int width) {
+// 2^23 + a byte has the byte in its last bits. Pixels are kept divided by 256, weights multiplied by it, which changes no
+// digit: values are then saturated to 0 ... 1 as they are converted.
+#define MAGIC 0x4b000000u
+DEVICE u32 magic_byte(u32 word, u32 magic, int i) { return __byte_perm(word, magic, 0x7440 + i); }
+DEVICE float from_magic(int bits) {
+    return __saturatef(fmaf(__uint_as_float((u32)min(bits, (int)(MAGIC + 255))), 1.0f / 256, -32768.0f));
+}
+
+// Y, Cb, Cr to R, G, B like ycc_to_rgb; the 128 taken from Cb and Cr are part of the constants.
+DEVICE void ycc_to_floats(u32 y, u32 cb, u32 cr, u32 magic, int i, float *rgb) {
+    int luma = (int)magic_byte(y, magic, i), blue = byte_of(cb, i), red = byte_of(cr, i);
+    rgb[0] = from_magic(luma + ((91881 * red + (32768 - 91881 * 128)) >> 16));
+    rgb[1] = from_magic(luma + ((-22554 * blue - 46802 * red + (32768 + (22554 + 46802) * 128)) >> 16));
+    rgb[2] = from_magic(luma + ((116130 * blue + (32768 - 116130 * 128)) >> 16));
+}
+
+// Source pixels [x, x + width) of rows y ... y + 3 into shared memory; coordinates outside the picture are clamped.
+DEVICE void load_rows(ResizeShared &shared, int area, int x, int y, int width) {
     const Source &source = shared.source;
     const Axis *axis = shared.resize.axis;
-    int groups = (width + 3) >> 2;
+    bool plain = source.chroma && source.colour == COLOUR_YCBCR && source.output_type <= OUTPUT_BGR;
+    int first = source.output_type == OUTPUT_BGR ? 2 : 0;
+    u32 magic = shared.magic;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < groups * ROWS_AT_ONCE; i += blockDim.x) {
-        int nth = i >= groups, to = 4 * (i - nth * groups);
-        int at_x = x + to, at_y = min(max(y + nth, axis[1].begin), axis[1].end - 1);
-        u32 four[4];
-        if (at_x >= axis[0].begin && at_x + 4 <= axis[0].end) {
-            pixels4(source, at_x, at_y, four);
-        } else {
-#pragma unroll 1
-            for (int k = 0; k < 4; k++) {  // rare: keeps the code small
-                u32 one = border_pixel(source, min(max(at_x + k, axis[0].begin), axis[0].end - 1), at_y);
+    for (int to = 4 * threadIdx.x; to < width; to += 4 * blockDim.x) {
+        int begin = axis[0].begin, last = axis[0].end - 1;
+        int at_x = x + to, inside = min(max(at_x, begin & ~3), last & ~3);
+        u32 rows[3][4];
+        samples4x4(source, inside, y, axis[1].begin, axis[1].end, rows);
+        if (at_x < begin || at_x + 3 > last) {  // the border pixel instead
+            u32 order = 0;
 #pragma unroll
-                for (int j = 0; j < 4; j++) four[j] = j == k ? one : four[j];
-            }
+            for (int j = 0; j < 4; j++) order |= (min(max(at_x + j, begin), last) - inside) << (4 * j);
+#pragma unroll
+            for (int i = 0; i < 12; i++) rows[i >> 2][i & 3] = __byte_perm(rows[i >> 2][i & 3], 0, order);
         }
+        float4(*at)[3] = shared.pixels + (to >> 2);
+        if (plain) {
 #pragma unroll
-        for (int c = 0; c < 3; c++)
-            *(float4 *)&shared.row[nth][c][to] = make_float4(byte_to_float(four[0], c), byte_to_float(four[1], c),
-                                                             byte_to_float(four[2], c), byte_to_float(four[3], c));
+            for (int j = 0; j < 4; j++, at += area) {
+                float value[4][3];
+#pragma unroll
+                for (int r = 0; r < 4; r++) ycc_to_floats(rows[0][r], rows[1][r], rows[2][r], magic, j, value[r]);
+                (*at)[first] = make_float4(value[0][0], value[1][0], value[2][0], value[3][0]);
+                (*at)[1] = make_float4(value[0][1], value[1][1], value[2][1], value[3][1]);
+                (*at)[2 - first] = make_float4(value[0][2], value[1][2], value[2][2], value[3][2]);
+            }
+            continue;
+        }
+#pragma unroll 1
+        for (int j = 0; j < 4; j++, at += area) {
+            u32 pixel[4];
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                pixel[r] = convert_apart(source, rows[0][r] & 255, rows[1][r] & 255, rows[2][r] & 255);
+                rows[0][r] >>= 8, rows[1][r] >>= 8, rows[2][r] >>= 8;
+            }
+#pragma unroll
+            for (int c = 0; c < 3; c++)
+                (*at)[c] = make_float4(from_magic(magic_byte(pixel[0], magic, c)), from_magic(magic_byte(pixel[1], magic, c)),
+                                       from_magic(magic_byte(pixel[2], magic, c)), from_magic(magic_byte(pixel[3], magic, c)));
+        }
     }
 }
 
-DEVICE void store_pixel(const Batch *batch, const ResizeShared &shared, int column, int row, const float *value) {
-    const Resize &resize = shared.resize;
-    i64 at = resize.out + column * resize.axis[0].stride + row * resize.axis[1].stride;
-    int channels = shared.source.output_type == OUTPUT_GRAY ? 1 : 3;
+DEVICE void store_pixel(const ResizeShared &shared, i64 at_column, int row, const float *value) {
+    i64 at = at_column + row * shared.resize.axis[1].stride;
 #pragma unroll
     for (int c = 0; c < 3; c++) {
-        if (c >= channels) break;
+        if (c >= shared.channels) break;
         float v = value[c];
-        if (batch->round_to_uint8) v = fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f);
-        v = v * batch->mul[c] + batch->add[c];
-        if (batch->out_dtype == 2) ((float *)batch->out)[at] = v;
-        else if (batch->out_dtype == 1) ((u16 *)batch->out)[at] = to_half(v);
-        else batch->out[at] = (u8)fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f);
-        at += resize.stride_c;
+        if (shared.round_to_uint8) v = fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f);
+        v = v * shared.mul[c] + shared.add[c];
+        if (shared.out_dtype == 2) ((float *)shared.out)[at] = v;
+        else if (shared.out_dtype == 1) ((u16 *)shared.out)[at] = to_half(v);
+        else ((u8 *)shared.out)[at] = (u8)fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f);
+        at += shared.resize.stride_c;
+    }
+}
+
+// The table of rows y, y + 1, ...: outputs [first, behind) begin at `starts`.
+DEVICE void weigh_rows(ResizeShared &shared, const float *weights, const int *starts, int y, int first, int behind) {
+    int taps = shared.resize.axis[1].taps, count = shared.resize.axis[1].count;
+    for (int i = threadIdx.x; i < TABLE_ROWS; i += blockDim.x) {
+        int low = first, high = behind;  // the oldest output that reaches this row
+        while (low < high) {
+            int middle = (low + high) >> 1;
+            if (starts[middle] + taps <= y + i) low = middle + 1; else high = middle;
+        }
+        RowWeights row;
+#pragma unroll
+        for (int k = 0; k < SLOTS; k++) {
+            int output = low + k;
+            bool part = output < behind && starts[output] <= y + i;
+            row.weight[k] = part ? weights[(y + i - starts[output]) * count + output] : 0.0f;
+        }
+        row.finished = 0;
+        while (low + row.finished < behind && starts[low + row.finished] + taps == y + i + 1) row.finished++;
+        shared.rows[i] = row;
     }
 }
 
 KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
-    __shared__ __align__(16) ResizeShared shared;
+    __shared__ ResizeShared shared;
     int at = locate(batch->resize_first, batch->count, blockIdx.x);
     if (batch->status[batch->resize[at].image]) return;
     for (int i = threadIdx.x; i < (int)(sizeof(Resize) / 4); i += blockDim.x)
         ((u32 *)&shared.resize)[i] = ((const u32 *)(batch->resize + at))[i];
-    if (threadIdx.x == 0) shared.source = open_source(batch, batch->images[batch->resize[at].image]);
+    if (threadIdx.x == 0) {
+        shared.source = open_source(batch, batch->images[batch->resize[at].image]);
+        shared.channels = batch->output_type == OUTPUT_GRAY ? 1 : 3;
+        shared.magic = MAGIC;
+        shared.out_dtype = batch->out_dtype, shared.round_to_uint8 = batch->round_to_uint8, shared.out = batch->out;
+        for (int c = 0; c < 3; c++) shared.mul[c] = batch->mul[c], shared.add[c] = batch->add[c];
+    }
     __syncthreads();
     const Axis &across = shared.resize.axis[0], &down = shared.resize.axis[1];
 
     int tile = blockIdx.x - batch->resize_first[at];
     int tiles = (across.count + blockDim.x - 1) / blockDim.x;
-    int first_column = tile % tiles * blockDim.x, done = tile / tiles * batch->tile_rows;  // rows finished
+    int first_column = tile % tiles * blockDim.x, done = tile / tiles * down.tile;  // rows finished
     int last_column = min(first_column + (int)blockDim.x, across.count) - 1;
-    int behind_row = min(done + batch->tile_rows, down.count);
+    int behind_row = min(done + down.tile, down.count);
     int column = first_column + (int)threadIdx.x;
     bool mine = column <= last_column;
     column = min(column, last_column);
+    i64 at_column = shared.resize.out + column * across.stride;
 
     const float *weights_x = batch->weights + across.weights, *weights_y = batch->weights + down.weights;
     const int *starts_x = (const int *)(weights_x + across.taps * across.count);
     const int *starts_y = (const int *)(weights_y + down.taps * down.count);
     int taps_x = across.taps, taps_y = down.taps;
     int begin_x = starts_x[first_column] & ~3, end_x = starts_x[last_column] + taps_x;
-    int begin_y = starts_y[done], end_y = starts_y[behind_row - 1] + taps_y;
-    int my_start = starts_x[column], lane = threadIdx.x;
-    bool one_segment = taps_x <= TAPS_IN_REGISTERS && end_x - begin_x <= SEGMENT;
-    bool gather = taps_y + ROWS_AT_ONCE - 1 <= RING;  // else few outputs are under way, and each row is added to them
-    float my_weights[TAPS_IN_REGISTERS];
-#pragma unroll
-    for (int k = 0; k < TAPS_IN_REGISTERS; k++) my_weights[k] = k < taps_x ? weights_x[k * across.count + column] : 0.0f;
+    int begin_y = starts_y[done] & ~1, end_y = starts_y[behind_row - 1] + taps_y;
+    int my_start = starts_x[column], opened = done;  // outputs begun
+    // Sums of the outputs under way are in registers where they are few at a time, as in downscaling.
+    int crowd = 0;
+    for (int i = done + (int)threadIdx.x; i + SLOTS < behind_row; i += blockDim.x) crowd |= starts_y[i + SLOTS] < starts_y[i] + taps_y;
+    bool few = !__syncthreads_or(crowd);
+    int area = few ? WIDE : NARROW, segment = SEGMENT(area);
+    float under_way[SLOTS][3] = {};
+    volatile float kept[12];  // sums while the next segment is loaded, out of the registers
 
-    int opened = done;  // outputs begun
-    for (int y = begin_y; y < end_y; y += ROWS_AT_ONCE) {
-        float sum[ROWS_AT_ONCE][3];
-#pragma unroll
-        for (int r = 0; r < ROWS_AT_ONCE; r++) sum[r][0] = sum[r][1] = sum[r][2] = 0.0f;
-        for (int x = begin_x; x < end_x; x += SEGMENT) {
+    for (int y = begin_y; y < end_y; y += 4) {
+        float sum[4][3];
+        for (int x = begin_x; x < end_x; x += segment) {
             __syncthreads();
-            load_rows(shared, x, y, min(SEGMENT, end_x - x));
+            load_rows(shared, area, x, y, min(segment, end_x - x));
+            int nth = (y - begin_y) & (TABLE_ROWS - 1);
+            if (few && nth == 0) weigh_rows(shared, weights_y, starts_y, y, done, behind_row);
             __syncthreads();
-            const float *from = &shared.row[0][0][0] + (my_start - x);
-            if (one_segment) {
+            if (x == begin_x) {
 #pragma unroll
-                for (int k = 0; k < TAPS_IN_REGISTERS; k++) {
-                    if (k >= taps_x) break;
-#pragma unroll
-                    for (int rc = 0; rc < ROWS_AT_ONCE * 3; rc++) sum[rc / 3][rc % 3] += my_weights[k] * from[rc * SEGMENT + k];
-                }
+                for (int i = 0; i < 12; i++) sum[i / 3][i % 3] = 0.0f;
             } else {
-                int low = max(0, x - my_start), high = min(taps_x, x + SEGMENT - my_start);
-#pragma unroll 1
-                for (int k = low; k < high; k++) {
-                    float weight = weights_x[k * across.count + column];
 #pragma unroll
-                    for (int rc = 0; rc < ROWS_AT_ONCE * 3; rc++) sum[rc / 3][rc % 3] += weight * from[rc * SEGMENT + k];
+                for (int i = 0; i < 12; i++) sum[i / 3][i % 3] = kept[i];
+            }
+            int low = max(0, x - my_start), high = min(taps_x, x + segment - my_start), place[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) place[j] = place_of(my_start - x + low + j, area);
+#pragma unroll 1
+            for (int k = low; k < high; k += 4) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    if (k + j >= high) break;
+                    float weight = weights_x[(k + j) * across.count + column];
+#pragma unroll
+                    for (int c = 0; c < 3; c++) {
+                        float4 v = shared.pixels[place[j]][c];
+                        sum[0][c] = fmaf(weight, v.x, sum[0][c]), sum[1][c] = fmaf(weight, v.y, sum[1][c]);
+                        sum[2][c] = fmaf(weight, v.z, sum[2][c]), sum[3][c] = fmaf(weight, v.w, sum[3][c]);
+                    }
+                    place[j]++;
                 }
             }
+            if (x + segment < end_x)
+#pragma unroll
+                for (int i = 0; i < 12; i++) kept[i] = sum[i / 3][i % 3];
         }
-        if (gather) {
+        if (few) {
+            const RowWeights *rows = shared.rows + ((y - begin_y) & (TABLE_ROWS - 1));
 #pragma unroll
-            for (int rc = 0; rc < ROWS_AT_ONCE * 3; rc++) shared.ring[(y + rc / 3) & (RING - 1)][rc % 3][lane] = sum[rc / 3][rc % 3];
-#pragma unroll 1
-            for (; done < behind_row && starts_y[done] + taps_y <= y + ROWS_AT_ONCE; done++) {
-                float value[3] = {0.0f, 0.0f, 0.0f};
-                int start = starts_y[done];
-#pragma unroll 2
-                for (int k = 0; k < taps_y; k++) {
-                    float weight = weights_y[k * down.count + done];
+            for (int r = 0; r < 4; r++) {
+                RowWeights row = rows[r];
 #pragma unroll
-                    for (int c = 0; c < 3; c++) value[c] += weight * shared.ring[(start + k) & (RING - 1)][c][lane];
+                for (int i = 0; i < SLOTS * 3; i++) under_way[i / 3][i % 3] = fmaf(row.weight[i / 3], sum[r][i % 3], under_way[i / 3][i % 3]);
+                for (; row.finished > 0; row.finished--, done++) {
+                    if (mine) store_pixel(shared, at_column, done, under_way[0]);
+#pragma unroll
+                    for (int i = 0; i < SLOTS * 3; i++) under_way[i / 3][i % 3] = i / 3 + 1 < SLOTS ? under_way[(i / 3 + 1) % SLOTS][i % 3] : 0.0f;
                 }
-                if (mine) store_pixel(batch, shared, column, done, value);
             }
             continue;
         }
+#pragma unroll 1
+        for (int r = 0; r < 4; r++) {
+            float value[3] = {sum[0][0], sum[0][1], sum[0][2]};
 #pragma unroll
-        for (int r = 0; r < ROWS_AT_ONCE; r++) {
+            for (int i = 0; i < 9; i++) sum[i / 3][i % 3] = sum[i / 3 + 1][i % 3];
+            if (taps_y <= RING) {  // the ring holds rows
+                for (int c = 0; c < 3; c++) *shared.ring(y + r, c) = value[c];
+#pragma unroll 1
+                for (; done < behind_row && starts_y[done] + taps_y <= y + r + 1; done++) {
+                    float total[3] = {0.0f, 0.0f, 0.0f};
+                    int start = starts_y[done];
+#pragma unroll 2
+                    for (int k = 0; k < taps_y; k++) {
+                        float weight = weights_y[k * down.count + done];
+#pragma unroll
+                        for (int c = 0; c < 3; c++) total[c] = fmaf(weight, *shared.ring(start + k, c), total[c]);
+                    }
+                    if (mine) store_pixel(shared, at_column, done, total);
+                }
+                continue;
+            }
+            // A wide filter: the ring holds outputs, of which few are under way.
 #pragma unroll 1
             for (; opened < behind_row && starts_y[opened] <= y + r; opened++)
-                for (int c = 0; c < 3; c++) shared.ring[opened & (RING - 1)][c][lane] = 0.0f;
+                for (int c = 0; c < 3; c++) *shared.ring(opened, c) = 0.0f;
 #pragma unroll 1
             for (int output = done; output < opened; output++) {
                 float weight = weights_y[(y + r - starts_y[output]) * down.count + output];
 #pragma unroll
-                for (int c = 0; c < 3; c++) shared.ring[output & (RING - 1)][c][lane] += weight * sum[r][c];
+                for (int c = 0; c < 3; c++) *shared.ring(output, c) = fmaf(weight, value[c], *shared.ring(output, c));
             }
 #pragma unroll 1
-            for (; done < opened && starts_y[done] + taps_y - 1 == y + r; done++) {
-                float value[3];
+            for (; done < opened && starts_y[done] + taps_y <= y + r + 1; done++) {
+                float total[3];
 #pragma unroll
-                for (int c = 0; c < 3; c++) value[c] = shared.ring[done & (RING - 1)][c][lane];
-                if (mine) store_pixel(batch, shared, column, done, value);
+                for (int c = 0; c < 3; c++) total[c] = *shared.ring(done, c);
+                if (mine) store_pixel(shared, at_column, done, total);
             }
         }
     }

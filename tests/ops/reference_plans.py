@@ -14,7 +14,6 @@ from dali_run.ops.jpeg_gpu import (
     FLOAT32,
     GRAY,
     RESIZE,
-    RESIZE_ROWS,
     RESIZE_THREADS,
     RGB,
     Output,
@@ -216,7 +215,7 @@ def source_windows(output: Output) -> I32:
 def resize_tiles(output: Output) -> I32:
     assert output.resize is not None
     axis = output.resize["axis"]
-    tiles = _ceil(axis[:, 0]["count"], output.threads) * _ceil(axis[:, 1]["count"], RESIZE_ROWS)
+    tiles = _ceil(axis[:, 0]["count"], output.threads) * _ceil(axis[:, 1]["count"], np.maximum(axis[:, 1]["tile"], 1))
     return _firsts(np.where(axis[:, 0]["count"] > 0, tiles, 0))
 
 

@@ -343,6 +343,21 @@ def test_large_scale(harness: Harness) -> None:
     np.testing.assert_allclose(result, expected, atol=0.03)
 
 
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_few_outputs_of_a_large_picture(harness: Harness, subsampling: str) -> None:
+    """Rows of several segments, many taps, tiles of few rows, windows that begin anywhere."""
+    file = encode(1903, 1111, subsampling=subsampling, quality=60)
+
+    def output(plan: jpeg_gpu.Plan) -> jpeg_gpu.Output:
+        whole = sampling(1, (3.3, 5.7), (1109.0, 1901.5), (70, 33), resample.TRIANGULAR)
+        return jpeg_gpu.resize_output(plan, whole, round_to_uint8=False, layout="HWC")
+
+    (result,), status = harness.decode([file], output, window=True)
+    assert not status.any()
+    expected = expected_resize(reference(file), (5.7, 1901.5, 33), (3.3, 1109.0, 70), resample.TRIANGULAR)
+    np.testing.assert_allclose(result, expected, atol=0.03)
+
+
 def test_workspace_is_reused(harness: Harness) -> None:
     """Stale data of a larger batch must not leak into a smaller one."""
     big, small = [encode(300, 200, seed=i) for i in range(4)], [encode(30, 20, seed=9)]
