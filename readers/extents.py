@@ -41,7 +41,7 @@ MAX_RECORD = 2**31 - 1
 _MAX_FILES = 60_000  # Linux allows 65530 mappings
 _GUARD = mmap.PAGESIZE  # readable zeros behind the last byte
 _PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
-_MADV_RANDOM = 1
+_MADV_RANDOM, _AT_FDCWD = 1, -100
 _FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 MAX_RATIO = 200
 """Unpacked bytes for each packed one, from `FREE_UNPACKED` on; records that people pack shrink 2 to 50 times, bombs a
@@ -75,6 +75,9 @@ class Mapped:
         self.damage: dict[int, str] = {}
         """What is wrong with the packing of gzip'ed files; what could be unpacked is there."""
         self._identities: list[tuple[int, int]] = []
+        names = [os.fsencode(path) + b"\0" for path in self.local]
+        self._names = np.frombuffer(bytearray(b"".join(names) + b"\0"), np.uint8)
+        self._name_starts: I64 = np.cumsum([0, *map(len, names)], dtype=np.int64)
         handles = []
         try:
             for i, path in enumerate(self.paths):
@@ -185,19 +188,18 @@ class Mapped:
 
         It is asked before every batch. What is lost later reads as zeros, see `lost_pages`.
         """
-        files = self.file_of(offsets)
-        bad = [f for f in np.unique(files).tolist() if not self._intact(f)]
-        return np.isin(files, bad)
+        from .file_cpu import stat_files
 
-    def _intact(self, i: int) -> bool:
-        if self.unpacked[i]:
-            return True  # the mapped file is ours
-        if self.named[i] in lost_files():
-            return False
-        try:
-            return os.stat(self.local[i]).st_size >= int(self.stored[i])
-        except OSError:
-            return True  # removed or replaced: the mapping keeps the old bytes
+        files = self.file_of(offsets)
+        which = np.unique(files)
+        now, mtimes = np.empty(len(which), np.int64), np.empty(len(which), np.int64)
+        # without the GIL: a shuffled batch may come from hundreds of files
+        stat_files(np.int32(_AT_FDCWD), self._names, self._name_starts[which], now, mtimes, 0, len(which))
+        bad = (now >= 0) & (now < self.stored[which])  # below 0: removed, and the mapping keeps the old bytes
+        if lost := lost_files():
+            bad |= np.array([self.named[i] in lost for i in which.tolist()], np.bool_)
+        bad &= ~self.unpacked[which]  # whose mapped files are ours
+        return np.isin(files, which[bad]) if bad.any() else np.zeros(len(files), np.bool_)
 
 
 _known: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
