@@ -23,7 +23,7 @@ from .schedule import Step
 from .stats import Stats
 from .units import size
 
-_FOR_WORK = 0.25
+FOR_WORK = 0.25
 """Part of the host's budget that is kept free for chunks while workers are busy with them."""
 
 FEWER = "out of memory: fewer samples at a time"
@@ -53,7 +53,8 @@ class Options:
     upload: Upload = "auto"
     """How records of containers come to a GPU: ``auto`` registered where that is possible, else copied."""
     whole_batches: bool = True
-    """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts."""
+    """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts, and
+    small ones for a device come together."""
     inline: bool = False
     """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""
 
@@ -66,7 +67,7 @@ class Admission:
         self.feed = feed
         self.options = options
         self.stats = stats or Stats()
-        self.host = Ledger(options.memory.host_bytes(), for_work=_FOR_WORK)
+        self.host = Ledger(options.memory.host_bytes(), for_work=FOR_WORK)
         """The account of host memory."""
         self.device: Ledger | None = None
         """The account of the GPUs' memory, once there are any."""

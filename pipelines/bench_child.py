@@ -18,7 +18,7 @@ from .build import BuiltSpec, build, load_spec
 from .compile import Plan, compile_graph
 from .execute import Engine, Request
 from .feed import EndlessFeed, Sources
-from .job import options_of, threads_of
+from .job import depends_on_batches, options_of, threads_of
 from .machine import limits
 from .place import resolve_target
 from .report import build_report
@@ -63,7 +63,8 @@ def measure(this: Measurement) -> dict[str, Any]:
     """Run the spec's graph endlessly, without writing; samples/s after the warm-up, and the report of that time."""
     built, plan = this.compiled()
     settings = built.spec.pipeline
-    options = replace(options_of(built.spec, plan.target), to_host=this.to_host)
+    whole = depends_on_batches(built.spec)  # else as `run` does it
+    options = replace(options_of(built.spec, plan.target), to_host=this.to_host, whole_batches=whole)
     size = settings.batch_size
     began = time.perf_counter()
     requests = (Request(k * size, size) for k in itertools.count())
@@ -78,7 +79,7 @@ def measure(this: Measurement) -> dict[str, Any]:
         while (taken := time.perf_counter() - began) < this.seconds:
             batch = next(engine)
             samples += len(batch.samples)
-            read += size
+            read += batch.request.n
         report = build_report(engine, taken, {"read": read}, sink="take")
         outputs = [[from_numpy(b.dtype).name, b.shapes.shape[1], b.layout] for b in batch.outputs(plan).values()]
     return {"samples_per_second": samples / taken, "first_batch_seconds": first, "outputs": outputs, "report": report}

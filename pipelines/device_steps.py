@@ -11,7 +11,7 @@ import numpy as np
 from ..ops.batch import Samples
 from ..ops.device import Lane, free_memory, gpu_count, limit_pool
 from ..ops.errors import DeviceError, JobError
-from .admission import Options
+from .admission import FOR_WORK, Options
 from .channel import Channel
 from .chunks import Chunks
 from .compile import Plan
@@ -110,7 +110,19 @@ class DeviceSteps(HostSteps):
         kept = int(ahead.kept.sum())
         at_once = max((int(ahead.peak[a:b].sum()) for a, b in it.cuts), default=0)
         self.device.hold(it.order, at_once if len(it.cuts) <= 1 else at_once + kept)
-        self.host.hold(it.order, bytes_of(b for b in it.env.values() if b.on_host) + kept)
+        here = bytes_of(b for b in it.env.values() if b.on_host) + kept
+        if not self._alone:
+            self._room_for = self._fitting(len(ahead.peak), at_once, here)
+        self.host.hold(it.order, here)
+
+    def _fitting(self, samples: int, there: int, here: int) -> int:
+        """Samples that could be launched together, where ``samples`` hold so many bytes on the device and on the host:
+        as many as there is room for in all places that batches in flight have."""
+        assert self.device is not None
+        lanes = self.options.lanes * self._devices
+        in_flight = lanes + self.options.gpu_queue * self._devices + self.reads_at_once
+        on_device, on_host = self.device.limit / lanes, self.host.limit * (1 - FOR_WORK) / in_flight
+        return int(samples * min(on_device / max(1, there), on_host / max(1, here)))
 
     def _launch_one(self, name: str, step: Step, it: Iteration, launched: Chunks[Run]) -> None:
         try:

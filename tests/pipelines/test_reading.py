@@ -246,3 +246,20 @@ def test_nothing_stays_page_locked_after_an_early_stop(monkeypatch: pytest.Monke
             del engine, stopper
         gc.collect()
         assert fake.pinned_in_use() == 0
+
+
+def test_small_batches_for_a_device_are_launched_together_where_they_may() -> None:
+    plan = compiled("null", random_shuffle=True)
+    with Sources(plan, 1) as sources:
+        order = sources.readers[0][4].job().index.tolist()
+
+        def batches(**options: Any) -> int:
+            feed = JobFeed(sources)
+            with Engine(plan, feed, feed.requests(4), Options(num_threads=3, lanes=2, **options)) as engine:
+                assert collect(engine) == expected(order)
+            return engine.delivery.passed
+
+        assert batches() == _RECORDS // 4
+        few = batches(whole_batches=False)  # the first ones come alone, until it is known what they take
+        assert few < _RECORDS // 8
+        assert few < batches(whole_batches=False, memory=Memory(host=2000)) < _RECORDS // 4
