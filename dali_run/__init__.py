@@ -10,10 +10,10 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from . import backend, data_node, fn, math, pickling, pipeline, plugin, tensors, tfrecord, types
-    from .pipelines.build import load_spec
     from .pipelines.data_node import DataNode, newaxis
     from .pipelines.factory import pipeline_def
     from .pipelines.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
+    from .pipelines.spec_pipeline import load_spec
 
 __all__ = [
     "DataNode",
@@ -43,7 +43,7 @@ _MEMBERS = {
     "OperatorConcurrency": ".pipelines.pipeline",
     "Pipeline": ".pipelines.pipeline",
     "StreamPolicy": ".pipelines.pipeline",
-    "load_spec": ".pipelines.build",
+    "load_spec": ".pipelines.spec_pipeline",
     "newaxis": ".pipelines.data_node",
     "pipeline_def": ".pipelines.factory",
 }

@@ -358,8 +358,14 @@ def _cut(outputs: TensorList, n: int) -> TensorList:
     return outputs if len(outputs) <= n else type(outputs)(outputs.batch.take(slice(0, n)))
 
 
-def checked_output_map(names: Sequence[Any], pipelines: Sequence[Pipeline]) -> list[str]:
-    """Output names. Raises ValueError where they repeat, or are not as many as the outputs."""
+def checked_output_map(names: Sequence[Any] | None, pipelines: Sequence[Pipeline]) -> list[str]:
+    """Output names, by default those that the pipeline gives them. Raises ValueError where they repeat, or are not as
+    many as the outputs."""
+    if names is None:
+        names = pipelines[0].output_names
+        if not names:
+            raise ValueError("output_map is needed: the outputs of the pipeline have no names (a definition that "
+                             "returns a dict gives them some, and so does a spec)")  # fmt: skip
     flat = [n[0] if isinstance(n, tuple) else n for n in names]
     if len(set(flat)) != len(flat):
         raise ValueError(f"output_map must have distinct names, got {flat}")

@@ -165,6 +165,12 @@ class Building(Settings):
         assert self._outputs is not None
         return len(self._outputs)
 
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs: keys of the dict that the definition returned, or a spec's; empty without."""
+        self._define()
+        return tuple(self._names or ())
+
     def output_dtype(self) -> list[DALIDataType | None]:
         """The types that the outputs must have; None where any is allowed."""
         return self._each(self._output_dtype)

@@ -16,7 +16,11 @@ class DALIGenericIterator(BaseIterator):
     """Gives a list with a dict for each pipeline: output name -> array (N, ...). Arrays are views of the batch."""
 
     def __init__(
-        self, pipelines: Pipeline | Sequence[Pipeline], output_map: Sequence[str], *args: Any, **arguments: Any
+        self,
+        pipelines: Pipeline | Sequence[Pipeline],
+        output_map: Sequence[str] | None = None,
+        *args: Any,
+        **arguments: Any,
     ) -> None:
         """More arguments are those of BaseIterator, from ``size`` on. Raises ValueError."""
         super().__init__(pipelines, *args, **arguments)

@@ -83,7 +83,7 @@ class DALIGenericIterator(BaseIterator):
     def __init__(
         self,
         pipelines: Pipeline | Sequence[Pipeline],
-        output_map: Sequence[str],
+        output_map: Sequence[str] | None = None,
         size: int = -1,
         reader_name: str | None = None,
         auto_reset: bool | str | None = False,
@@ -133,7 +133,7 @@ class DALIRaggedIterator(DALIGenericIterator):
     SPARSE_COO_TAG = "coo"
 
     def __init__(
-        self, pipelines: Pipeline | Sequence[Pipeline], output_map: Sequence[str], size: int = -1,
+        self, pipelines: Pipeline | Sequence[Pipeline], output_map: Sequence[str] | None = None, size: int = -1,
         reader_name: str | None = None, output_types: Sequence[str] | None = None,
         auto_reset: bool | str | None = False, fill_last_batch: bool | None = None, dynamic_shape: bool = False,
         last_batch_padded: bool = False, last_batch_policy: LastBatchPolicy = LastBatchPolicy.FILL,

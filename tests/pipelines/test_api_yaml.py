@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,9 @@ from hypothesis import strategies as st
 
 import dali_run
 from dali_run import Pipeline, fn, math, pipeline_def, types
-from dali_run.pipelines.build import BuiltSpec
-from dali_run.pipelines.compile import compile_graph
-from dali_run.pipelines.execute import Engine, Options, Request
-from dali_run.pipelines.feed import EndlessFeed, Sources
 from dali_run.pipelines.job import run_job
 from dali_run.pipelines.place import Target
+from dali_run.pipelines.problems import SpecErrors
 
 Steps = list[tuple[str, int]]
 
@@ -96,20 +94,6 @@ def arrays(pipe: Pipeline) -> list[list[list[float]]]:
     return [[out.at(i).reshape(-1).tolist() for i in range(len(out))] for _ in range(3) for out in pipe.run()]
 
 
-def results_of(built: BuiltSpec) -> list[list[list[float]]]:
-    """What the engine makes of a spec."""
-    plan = compile_graph(built.graph, Target("cpu"), built.spec.pipeline.seed)
-    size = built.spec.pipeline.batch_size
-    requests = (Request(k * size, size) for k in range(3))
-    found = []
-    with Sources(plan, size) as sources, Engine(plan, EndlessFeed(sources), requests, Options()) as engine:
-        for it in engine:
-            for name in ("last", "first", "middle"):
-                batch = it.outputs(plan)[name]
-                found.append([batch.sample(i).reshape(-1).tolist() for i in range(len(batch))])
-    return found
-
-
 steps_of = st.lists(st.tuples(st.sampled_from(_KINDS), st.integers(0, 9)), min_size=1, max_size=7)
 
 
@@ -123,7 +107,7 @@ def test_python_yaml_and_serialised_graphs_are_the_same(
     spec = tmp_path / "spec.yaml"
     spec.write_text(text)
     wanted = arrays(pipe)
-    assert results_of(dali_run.load_spec(spec)) == wanted
+    assert arrays(dali_run.load_spec(spec)) == wanted
     assert arrays(Pipeline.deserialize(made(root, steps, conditional).serialize())) == wanted
     assert made(root, steps, conditional).to_yaml() == text
 
@@ -160,3 +144,128 @@ def test_a_python_pipeline_runs_as_a_job_and_as_its_yaml(root: str, tmp_path: Pa
         for side in ("python", "yaml")
     }
     assert sorted(files["python"].values()) == sorted(files["yaml"].values())
+
+
+SPEC = """
+version: 1
+name: training
+vars: {data: .}
+pipeline: {batch_size: 3, num_threads: 2, device: cpu, seed: 9, prefetch_queue_depth: 3, memory: {host: 25%, gpu: 2GiB}}
+graph:
+  - {op: readers.numpy, name: Reader, file_root: "${data}", random_shuffle: true, out: x}
+  - {op: random.coin_flip, probability: 0.5, dtype: BOOL, out: flag}
+  - if: $flag
+    then:
+      - {op: expr, expr: "x + 1", out: y}
+    else:
+      - {op: expr, expr: "x * 2", out: y}
+outputs: {image: y, flag: flag}
+write: {writer: numpy, path: out}
+on_error: {policy: replace}
+"""
+
+
+def as_python(root: str, **options: Any) -> Pipeline:
+    @pipeline_def(enable_conditionals=True, batch_size=3, num_threads=2, seed=9, **options)
+    def pipe() -> Any:
+        x = fn.readers.numpy(file_root=root, random_shuffle=True, name="Reader")
+        flag = fn.random.coin_flip(probability=0.5, dtype=types.BOOL)
+        if flag:
+            y = x + 1
+        else:
+            y = x * 2
+        return {"image": y, "flag": flag}
+
+    return pipe()
+
+
+def test_a_spec_is_a_pipeline(root: str, tmp_path: Path) -> None:
+    file = tmp_path / "training.yaml"
+    file.write_text(SPEC)
+    made = dali_run.load_spec(file, {"data": root})
+    assert isinstance(made, Pipeline)
+    assert made.output_names == ("image", "flag")
+    assert (made.max_batch_size, made.num_threads, made.device_id, made.seed) == (3, 2, None, 9)
+    assert made.prefetch_queue_depth == 3
+    assert made._on_error == "replace"
+    assert made._memory == {"host": "25%", "gpu": 2 << 30}
+    assert made.reader_meta("Reader")["epoch_size"] == 7
+    python = as_python(root)
+    again = dali_run.load_spec(file, {"data": root, "pipeline.batch_size": 2}, batch_size=3, seed=9, on_error="fail")
+    for _ in range(5):
+        for a, b in zip(again.run(), python.run(), strict=True):
+            assert np.array_equal(a.as_array(), b.as_array())
+    assert dali_run.load_spec(file, {"data": root, "pipeline.batch_size": 2}).max_batch_size == 2
+
+
+def test_a_python_pipeline_goes_to_yaml_and_back(root: str, tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(as_python(root).to_yaml())
+    back, first = dali_run.load_spec(file), as_python(root)
+    assert back.output_names == first.output_names == ("image", "flag")
+    for _ in range(4):
+        for a, b in zip(back.run(), first.run(), strict=True):
+            assert np.array_equal(a.as_array(), b.as_array())
+    checkpoint = back.checkpoint()
+    rest = [t.as_array() for t in back.run()]
+    restored = dali_run.load_spec(file, checkpoint=checkpoint)
+    assert all(np.array_equal(a, t.as_array()) for a, t in zip(rest, restored.run(), strict=True))
+    assert dali_run.load_spec(file).to_yaml() == dali_run.load_spec(file).to_yaml()
+
+
+def test_iterators_take_the_names_of_a_spec(root: str, tmp_path: Path) -> None:
+    from dali_run.plugin.numpy import DALIGenericIterator
+
+    file = tmp_path / "training.yaml"
+    file.write_text(SPEC)
+    batches = DALIGenericIterator(dali_run.load_spec(file, {"data": root}), reader_name="Reader", auto_reset=True)
+    assert len(batches) == 3
+    for epoch in (3, 2):  # 9 samples of 7, then the 5 that are left
+        assert [(sorted(b[0]), b[0]["image"].shape) for b in batches] == [(["flag", "image"], (3, 4, 3))] * epoch
+
+    @pipeline_def(batch_size=2, num_threads=1)
+    def unnamed() -> Any:
+        return fn.external_source(lambda: np.zeros((2, 1)))
+
+    with pytest.raises(ValueError, match="output_map is needed"):
+        DALIGenericIterator(unnamed())
+
+
+@pytest.mark.parametrize(("package", "framework"), [("pytorch", "torch"), ("jax", "jax")])
+def test_frameworks_iterate_over_specs(package: str, framework: str, root: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    iterator = importlib.import_module(f"dali_run.plugin.{package}").DALIGenericIterator
+    file = tmp_path / "training.yaml"
+    file.write_text(SPEC)
+    plain = dali_run.load_spec(file, {"data": root})
+    batches = list(iterator(dali_run.load_spec(file, {"data": root}), reader_name="Reader"))
+    assert len(batches) == 3
+    for batch in batches:
+        found = batch[0] if package == "pytorch" else batch
+        for name, want in zip(("image", "flag"), plain.run(), strict=True):
+            assert np.array_equal(np.asarray(found[name]), want.as_array())
+
+
+def test_devices_of_specs(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "training.yaml"
+    file.write_text(SPEC)
+    null = dali_run.load_spec(file, {"data": root, "pipeline.device": "null"})
+    assert (null.device_id, null._target().device) == (0, "null")
+    assert null.run()[0].as_array().shape == (3, 4, 3)
+    monkeypatch.setattr("dali_run.pipelines.place.gpu_count", lambda: 2)
+    monkeypatch.setattr("dali_run.pipelines.pipeline_graph.gpu_count", lambda: 2)
+    automatic = dali_run.load_spec(file, {"data": root, "pipeline.device": "auto"})
+    assert automatic._target() == Target("gpu", (0,), auto_mixed=True)
+    several = dali_run.load_spec(file, {"data": root, "pipeline.device": "gpu:all"})
+    assert several.device_id == (0, 1)
+    assert dali_run.load_spec(file, {"data": root}, device_id=1)._target() == Target("gpu", (1,), auto_mixed=True)
+    assert dali_run.load_spec(file, {"data": root}, device_id=None)._target().device == "cpu"
+
+
+def test_specs_that_are_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(SPEC.replace("x + 1", "z + 1").replace("coin_flip", "coinflip"))
+    with pytest.raises(SpecErrors, match=r"coinflip(.|\n)*'z'"):
+        dali_run.load_spec(file, {"data": "."})
+    with pytest.raises(SpecErrors, match=r"[Nn]o such file|cannot be read"):
+        dali_run.load_spec(tmp_path / "none.yaml")

@@ -83,7 +83,7 @@ class DALIGenericIterator(BaseIterator):
     def __init__(
         self,
         pipelines: Pipeline | Sequence[Pipeline],
-        output_map: Sequence[str],
+        output_map: Sequence[str] | None = None,
         size: int = -1,
         reader_name: str | None = None,
         auto_reset: bool | str | None = False,
@@ -206,7 +206,7 @@ def _devices_of(sharding: Any) -> list[Any]:
 
 def data_iterator(
     pipeline_fn: Callable[..., Any] | None = None,
-    output_map: Sequence[str] = (),
+    output_map: Sequence[str] | None = None,
     size: int = -1,
     reader_name: str | None = None,
     auto_reset: bool | str | None = False,
@@ -227,7 +227,7 @@ def data_iterator(
 
 def peekable_data_iterator(
     pipeline_fn: Callable[..., Any] | None = None,
-    output_map: Sequence[str] = (),
+    output_map: Sequence[str] | None = None,
     size: int = -1,
     reader_name: str | None = None,
     auto_reset: bool | str | None = False,
