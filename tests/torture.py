@@ -209,6 +209,39 @@ def journals(work: Path, times: int) -> Iterator[Row]:
     yield Row("journals with bits flipped, cut, spliced", times, bad)
 
 
+def specs(work: Path, times: int) -> Iterator[Row]:
+    """Accidents in valid specs: each is a spec or refused, line by line, within 2 s, and nothing of it is executed."""
+    from dali_run.pipelines.build import load_spec
+    from dali_run.pipelines.problems import SpecErrors
+    from tests.pipelines.spec_helpers import VALID, load
+    from tests.pipelines.test_spec_hostile import _watch, _watched, mutated
+
+    load(VALID, work)
+    texts = [VALID, *(p.read_text() for p in sorted((ROOT / "configs").glob("*.yaml")))]
+    file, rng, bad = work / "mutated.yaml", random.Random(4), []
+    sys.addaudithook(_watch)
+    for k in range(times + 200):  # the first load what is imported late
+        content = mutated(texts[k % len(texts)], rng)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+        _watched.update(on=k >= 200, events=[])
+        began = time.monotonic()
+        try:
+            load_spec(file)
+        except SpecErrors as e:
+            if not all(line.startswith(f"{file}:") for line in str(e).splitlines()):
+                bad.append(f"mutation {k}: {e}")
+        except Exception as e:
+            bad.append(f"mutation {k}: {e!r}")
+        finally:
+            _watched["on"] = False
+        if time.monotonic() - began > 2:
+            bad.append(f"mutation {k}: {time.monotonic() - began:.1f} s")
+        # Expressions are parsed by Python; `exec` would tell that what it compiled was run.
+        if events := [e for e in _watched["events"] if e != f"open {file}" and not e.startswith("compile ")]:
+            bad.append(f"mutation {k}: {events}")
+    yield Row("accidents in valid specs: specs or refused, in words, within 2 s; nothing is executed", times, bad)
+
+
 # -- the command ------------------------------------------------------------------------------------------------------
 
 SPEC = """\
@@ -441,6 +474,7 @@ def main() -> int:
         "full_disk": lambda w: full_disk(w, 1 if quick else 5),
         "damage": lambda w: damage(w, *((100, 20) if quick else (1000, 200))),
         "journals": lambda w: journals(w, 1000 if quick else 100_000),
+        "specs": lambda w: specs(w, 1000 if quick else 10_000),
         "layouts": lambda w: layouts(w, quick),
         "growth": lambda w: torture_growth.rows(w, quick),
         "restarts": lambda w: restarts(w, 3 if quick else 50),
