@@ -230,7 +230,7 @@ def main() -> None:
         name, value = define.split("=")
         setattr(jpeg_gpu, name, int(value))
     jpeg_gpu.ENTRIES_EACH = jpeg_gpu.SUBSEQUENCE_BITS // 2 + 64
-    jpeg_gpu.TABLE_BYTES = jpeg_gpu.table_bytes(jpeg_gpu.LOOKUP_BITS)
+    jpeg_gpu.TABLE_BYTES = jpeg_gpu.table_bytes(jpeg_gpu.LOOKUP_BITS, jpeg_gpu.PAIR_BITS)
     paths = sorted(p for p in arguments.folder.iterdir() if p.is_file())
     files = [p.read_bytes() for p in paths]
     start = time.perf_counter()

@@ -45,7 +45,7 @@ UINT8, FLOAT16, FLOAT32 = range(3)  # output dtypes
 DTYPES = (np.dtype(np.uint8), np.dtype(np.float16), np.dtype(np.float32))
 
 # Sizes the kernels are compiled with; jpeg_layout reports them.
-ENTROPY_THREADS = 128
+ENTROPY_THREADS = 256
 SUBSEQUENCE_BITS = 4096
 ENTRIES_EACH = SUBSEQUENCE_BITS // 2 + 64
 UNSTUFF_THREADS = 256
@@ -57,15 +57,16 @@ PIXEL_CHUNK = PIXEL_THREADS * 16
 RESIZE_THREADS = 256
 RESIZE_WORK = 1_500_000  # of a block of threads, about, in instructions of one
 RESIZE_BLOCKS = 132 * 4  # about as many as a GPU holds at once
-LOOKUP_BITS = 10
+LOOKUP_BITS = 9
+PAIR_BITS = 10
 
 
-def table_bytes(lookup_bits: int) -> int:
+def table_bytes(lookup_bits: int, pair_bits: int) -> int:
     """Size of a HuffmanTable: entries alone and in pairs, 16 - lookup_bits longer lengths, 256 symbols."""
-    return 8 * (1 << lookup_bits) + -(-(8 * (18 - lookup_bits) + 256) // 16) * 16
+    return (4 << lookup_bits) + (4 << pair_bits) + -(-(8 * (18 - lookup_bits) + 256) // 16) * 16
 
 
-TABLE_BYTES = table_bytes(LOOKUP_BITS)
+TABLE_BYTES = table_bytes(LOOKUP_BITS, PAIR_BITS)
 
 _MAX_BLOCKS = 1 << 24  # 64-megapixel 4:4:4 pictures go elsewhere
 

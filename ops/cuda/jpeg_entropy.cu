@@ -3,13 +3,13 @@
 #include "jpeg_states.cu"
 
 #ifndef COEFFICIENT_BLOCKS
-#define COEFFICIENT_BLOCKS 8  // on a multiprocessor, at least
+#define COEFFICIENT_BLOCKS 4  // on a multiprocessor, at least
 #endif
 #ifndef CODES_AT_ONCE
-#define CODES_AT_ONCE 5       // between two looks at what a lane has still to read; five and a half bits each
+#define CODES_AT_ONCE 4       // between two looks at what a lane has still to read; five and a half bits each
 #endif
 
-static_assert(CODES_AT_ONCE + 3 <= RING, "the ring takes what a turn leaves and what the next one finds");
+static_assert(CODES_AT_ONCE <= 4 && RING >= 7, "a turn finds no more than one store takes, beside three that were left");
 
 // Bounds that no position is below.
 #define ALL_STORED (-1)
@@ -95,9 +95,7 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
                 if ((int)((s + (entry & ENTRY_MOVE)) & 0xffff) > end) bound = INTERVAL_OVER; else take(bits, entry);
             }
         }
-#pragma unroll
-        for (int k = 0; k < (CODES_AT_ONCE + 3) / 4; k++) {
-            if (used - stored < 4) continue;
+        if (used - stored >= 4) {
             *(uint4 *)(entries + stored) = make_uint4(ring.get(stored), ring.get(stored + 1), ring.get(stored + 2), ring.get(stored + 3));
             stored += 4;
         }
@@ -129,11 +127,11 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
 }
 
 KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_coefficients(const Batch *batch) {
-    __shared__ Tables tables;
+    __shared__ Tables<LOOKUP_BITS> tables;
     __shared__ u32 rings[ENTROPY_THREADS * RING];
     int at = locate(batch->entropy_first, batch->count, blockIdx.x);
     if (batch->status[at] & BAD_TABLE) return;
-    tables.load(batch, at, false);
+    tables.load(batch, at, &HuffmanTable::lookup);
     __syncthreads();
     if (threadIdx.x == 0) return;  // the chunk's first subsequence belongs to the chunk before
     int nth = (blockIdx.x - batch->entropy_first[at]) * (ENTROPY_THREADS - 1) + threadIdx.x - 1;

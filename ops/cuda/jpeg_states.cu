@@ -15,7 +15,7 @@
 #define STEP_BITS 512
 #endif
 #ifndef STATES_BLOCKS
-#define STATES_BLOCKS 8    // on a multiprocessor, at least
+#define STATES_BLOCKS 4    // on a multiprocessor, at least
 #endif
 #ifndef LOOKUPS_AT_ONCE
 #define LOOKUPS_AT_ONCE 4  // between two looks at what a lane has still to read; eight bits each, on the average
@@ -103,7 +103,7 @@ DEVICE u32 follow(const Batch *batch, int at, const Codes &codes, i64 chunk_bit,
 }
 
 struct __align__(16) StatesShared {
-    Tables tables;
+    Tables<PAIR_BITS> tables;
     u32 states[STEPS + 1];     // at the start of every step
     u16 counts[STEPS];         // blocks that end in it
     u16 list[2][ENTROPY_THREADS];
@@ -154,7 +154,7 @@ KERNEL __launch_bounds__(ENTROPY_THREADS, STATES_BLOCKS) jpeg_states(const Batch
     int chunk = work - batch->entropy_first[at], chunks = batch->entropy_first[at + 1] - batch->entropy_first[at];
     const Image &image = batch->images[at];
     if (batch->status[at] & BAD_TABLE) return;  // all chunks of the image do
-    shared.tables.load(batch, at, true);
+    shared.tables.load(batch, at, &HuffmanTable::pairs);
     // The chunk's first subsequence belongs to the chunk before; before the first chunk there is nothing.
     i64 chunk_bit = ((i64)chunk * (ENTROPY_THREADS - 1) - 1) * SUBSEQUENCE_BITS;
     i64 origin = chunk_bit + (i64)threadIdx.x * SUBSEQUENCE_BITS;

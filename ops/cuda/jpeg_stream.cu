@@ -4,7 +4,7 @@
 #include "jpeg_unstuff.cu"
 
 #ifndef ENTROPY_THREADS
-#define ENTROPY_THREADS 128
+#define ENTROPY_THREADS 256
 #endif
 #ifndef SUBSEQUENCE_BITS
 #define SUBSEQUENCE_BITS 4096
@@ -83,29 +83,29 @@ struct Interval {
 
 // The four tables (DC 0, DC 1, AC 0, AC 1), and which of them the blocks of an MCU use.
 struct Codes {
-    SharedWords entries;      // LOOKUPS of each table
+    SharedWords entries;      // 1 << bits of each table
     const LongCodes *longer;
     u32 slots;                // bit b: DC table of block b, bit 16 + b: its AC table
-    int blocks;
+    int blocks, bits;
 
     DEVICE int table(bool is_dc, int block) const {
         return (is_dc ? 0 : 2) + (slots >> (is_dc ? block : block + 16) & 1);
     }
-    DEVICE u32 entry(int table, u32 bits) const { return entries[table * LOOKUPS + (bits >> (32 - LOOKUP_BITS))]; }
+    DEVICE u32 entry(int table, u32 next) const { return entries[(table << bits) + (next >> (32 - bits))]; }
     DEVICE int after(int block) const { return block + 1 == blocks ? 0 : block + 1; }
 };
 
-struct __align__(16) Tables {
-    u32 entries[4 * LOOKUPS];
+// An image's four tables in shared memory: `pairs` of HuffmanTable, or its `lookup`.
+template <int BITS> struct __align__(16) Tables {
+    u32 entries[4 << BITS];
     LongCodes longer[4];
 
-    // An image's four tables, entries by pairs or alone; by a whole block of threads, which has to meet afterwards.
-    DEVICE void load(const Batch *batch, int image, bool pairs) {
+    // By a whole block of threads, which has to meet afterwards.
+    DEVICE void load(const Batch *batch, int image, const u32 (HuffmanTable::*kind)[1 << BITS]) {
         const HuffmanTable *from = (const HuffmanTable *)batch->tables + (i64)image * 4;
-        for (int i = threadIdx.x; i < LOOKUPS; i += blockDim.x) {
-            const HuffmanTable &table = from[i / (LOOKUPS / 4)];
-            ((uint4 *)entries)[i] = ((const uint4 *)(pairs ? table.pairs : table.lookup))[i % (LOOKUPS / 4)];
-        }
+        const int words = 1 << BITS;
+        for (int i = threadIdx.x; i < words; i += blockDim.x)
+            ((uint4 *)entries)[i] = ((const uint4 *)(from[i / (words / 4)].*kind))[i % (words / 4)];
         const int each = sizeof(LongCodes) / 16;
         for (int i = threadIdx.x; i < 4 * each; i += blockDim.x)
             ((uint4 *)longer)[i] = ((const uint4 *)&from[i / each].longer)[i % each];
@@ -118,8 +118,8 @@ DEVICE Stream stream_of(const Batch *batch, int at) {
             (i64)batch->stream[2 * at] * 8};
 }
 // To be called when the tables are loaded.
-DEVICE Codes codes_of(const Tables &tables, const Image &image) {
-    return {SharedWords(tables.entries), tables.longer, (u32)(image.dc_slots | image.ac_slots << 16), image.blocks_in_mcu};
+template <int BITS> DEVICE Codes codes_of(const Tables<BITS> &tables, const Image &image) {
+    return {SharedWords(tables.entries), tables.longer, (u32)(image.dc_slots | image.ac_slots << 16), image.blocks_in_mcu, BITS};
 }
 
 // A subsequence's entry in Batch::starts: its state and how many blocks end before it.

@@ -2,9 +2,13 @@
 #include "jpeg_common.cuh"
 
 #ifndef LOOKUP_BITS
-#define LOOKUP_BITS 10  // 99.6 % of all codes are no longer
+#define LOOKUP_BITS 9   // 99.2 % of all codes are no longer
+#endif
+#ifndef PAIR_BITS
+#define PAIR_BITS 10    // have 1.55 symbols of ImageNet's files, on the average; no fewer than LOOKUP_BITS
 #endif
 #define LOOKUPS (1 << LOOKUP_BITS)
+#define PAIRS (1 << PAIR_BITS)
 #define LONG_LENGTHS (16 - LOOKUP_BITS)
 
 // What a code does, in one word: bits it takes with its extra bits (0..7), without them (8..12), how far the zig-zag index
@@ -23,7 +27,7 @@ struct __align__(16) LongCodes {
 
 struct __align__(16) HuffmanTable {
     u32 lookup[LOOKUPS];          // by the next bits: the code that they begin with
-    u32 pairs[LOOKUPS];           // the same and, where its code is among these bits, the symbol behind it
+    u32 pairs[PAIRS];             // the same and, where its code is among these bits, the symbol behind it
     LongCodes longer;
 };
 
@@ -38,17 +42,17 @@ DEVICE u32 code_entry(u32 symbol, u32 length, bool is_dc) {
     return (32 - size) << 24 | move << 16 | length << 8 | (length + size);
 }
 
-// The entry of `pairs` at `bits`, from the single entries.
-DEVICE u32 pair_entry(const u32 *lookup, u32 bits, bool is_dc) {
-    u32 entry = lookup[bits], taken = entry & 255, move = entry & ENTRY_MOVE;
-    if (entry == 0 || is_dc || move >= 64 << 16 || taken >= LOOKUP_BITS) return move;
-    u32 behind = lookup[bits << taken & (LOOKUPS - 1)], length = behind >> 8 & 31;
-    if (behind == 0 || length > LOOKUP_BITS - taken) return move;
+// The entry of `pairs` at `bits`, from single entries by as many bits.
+DEVICE u32 pair_entry(const u32 *single, u32 bits, bool is_dc) {
+    u32 entry = single[bits], taken = entry & 255, move = entry & ENTRY_MOVE;
+    if (entry == 0 || is_dc || move >= 64 << 16 || taken >= PAIR_BITS) return move;
+    u32 behind = single[bits << taken & (PAIRS - 1)], length = behind >> 8 & 31;
+    if (behind == 0 || length > PAIR_BITS - taken) return move;
     return move << 8 | (move + (behind & ENTRY_MOVE));
 }
 
 KERNEL jpeg_tables(const Batch *batch) {
-    __shared__ u32 lookup[LOOKUPS];
+    __shared__ u32 single[PAIRS];
     __shared__ int first[18], index[18];  // per length: first code, index of its first symbol
     __shared__ int bad;
     const Image &image = batch->images[blockIdx.x >> 2];
@@ -83,16 +87,20 @@ KERNEL jpeg_tables(const Batch *batch) {
         table.longer.symbol[i] = symbol;
         if (is_dc && symbol > 15) atomicOr(&batch->status[blockIdx.x >> 2], BAD_TABLE);
     }
-    for (int i = threadIdx.x; i < LOOKUPS; i += blockDim.x) {
+    for (int i = threadIdx.x; i < PAIRS; i += blockDim.x) {
         u32 entry = 0;
-        for (int length = 1; length <= LOOKUP_BITS && !entry; length++) {
-            int nth = (i >> (LOOKUP_BITS - length)) - first[length];
+        for (int length = 1; length <= PAIR_BITS && !entry; length++) {
+            int nth = (i >> (PAIR_BITS - length)) - first[length];
             if (nth < index[length + 1] - index[length]) entry = code_entry(symbols[index[length] + nth], length, is_dc);
         }
-        table.lookup[i] = lookup[i] = entry;
+        single[i] = entry;
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < LOOKUPS; i += blockDim.x) table.pairs[i] = pair_entry(lookup, i, is_dc);
+    for (int i = threadIdx.x; i < PAIRS; i += blockDim.x) table.pairs[i] = pair_entry(single, i, is_dc);
+    for (int i = threadIdx.x; i < LOOKUPS; i += blockDim.x) {
+        u32 entry = single[i << (PAIR_BITS - LOOKUP_BITS)];
+        table.lookup[i] = (entry >> 8 & 31) <= LOOKUP_BITS ? entry : 0;
+    }
     for (int i = threadIdx.x; i < LONG_LENGTHS; i += blockDim.x) {
         int length = LOOKUP_BITS + 1 + i;
         table.longer.limit[i] = (u32)(first[length] + index[length + 1] - index[length]) << (16 - length);
