@@ -3,11 +3,11 @@
 // any order, so the result is libjpeg-turbo's bit for bit, as long as its 16-bit SIMD code does not wrap: intermediate
 // values that large are reported (OUT_OF_RANGE). Only blocks in the region of interest are computed.
 //
-// Eight lanes take a block: lane i first its column i, then its row i. A warp takes four blocks side by side.
+// Eight lanes take a block: lane i first its column i, then its row i. A warp takes four blocks side by side at a time.
 #include "jpeg_entropy.cu"
 
 #define IDCT_THREADS 256
-#define IDCT_ROUNDS 4                                   // groups of four blocks a warp
+#define IDCT_ROUNDS 8                                   // groups of four blocks a warp
 #define IDCT_GROUPS (IDCT_THREADS / 32 * IDCT_ROUNDS)   // a block of threads
 
 // Workspace of a block: rows of 12 words, blocks 104 words apart, so that no access of a warp meets a bank twice.
@@ -39,11 +39,37 @@ DEVICE void idct8(int *x, int bias) {
     x[3] = sum3 + odd0, x[4] = sum3 - odd0;
 }
 
-KERNEL __launch_bounds__(IDCT_THREADS) jpeg_idct(const Batch *batch) {
-    __shared__ u32 dequant[64];  // by zig-zag index: place in the workspace (16..31), factor (0..15)
+// Where the blocks of a component are. Divisions by sampling factors are multiplications: exact below 2^14.
+struct BlockGrid {
+    int h, v, per_row, in_mcu, mcus_x, first;
+    u32 one_h, one_v;  // 2^16 divided by h and v, rounded up
+
+    DEVICE void open(const Image &image, const Component &component) {
+        h = component.h, v = component.v, in_mcu = image.blocks_in_mcu, mcus_x = image.mcus_x, first = component.first;
+        per_row = mcus_x * h;
+        one_h = (65535u + h) / (u32)h, one_v = (65535u + v) / (u32)v;
+    }
+    DEVICE int row(int y) const {  // index of the row's first block
+        int mcu = (int)((u32)y * one_v >> 16);
+        return mcu * mcus_x * in_mcu + first + (y - mcu * v) * h;
+    }
+    DEVICE int column(int x) const {  // what a block's column adds to that; behind the right border, the last one
+        x = min(x, per_row - 1);
+        int mcu = (int)((u32)x * one_h >> 16);
+        return mcu * in_mcu + x - mcu * h;
+    }
+};
+
+KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
+    __shared__ uint2 dequant[64];  // by zig-zag index: byte in the workspace, factor
     __shared__ __align__(16) int workspace[IDCT_THREADS / 8 * TILE_BLOCK];
-    int slot = locate(batch->idct_first, batch->count * 3, blockIdx.x);
-    int at = slot / 3, c = slot - 3 * at;
+    __shared__ int found;
+    if (threadIdx.x < 32) {
+        int slot = locate_by_warp(batch->idct_first, batch->count * 3, blockIdx.x);
+        if (threadIdx.x == 0) found = slot;
+    }
+    __syncthreads();
+    int slot = found, at = slot / 3, c = slot - 3 * at;
     if (batch->status[at]) return;
     const Image &image = batch->images[at];
     const Component &component = image.component[c];
@@ -51,62 +77,90 @@ KERNEL __launch_bounds__(IDCT_THREADS) jpeg_idct(const Batch *batch) {
         const u8 *table = batch->raw + image.raw + component.quant;
         int i = threadIdx.x, place = NATURAL_ORDER[i];
         u32 factor = component.quant_wide ? table[2 * i] << 8 | table[2 * i + 1] : table[i];
-        dequant[i] = (place / 8 * TILE_ROW + place % 8) << 16 | factor;
+        dequant[i] = make_uint2(4 * (place / 8 * TILE_ROW + place % 8), (u32)(i16)factor);
     }
     __syncthreads();
 
     int lane = threadIdx.x & 7, nth = (threadIdx.x >> 3) & 3, warp = threadIdx.x >> 5;
     int *tile = workspace + (threadIdx.x >> 3) * TILE_BLOCK;
     const u64 *blocks = batch->blocks + image.blocks;
-    u8 *plane = batch->planes + component.plane;
-    int per_row = image.mcus_x * component.h;  // blocks
-    int group = (blockIdx.x - batch->idct_first[slot]) * IDCT_GROUPS + warp;
-    int groups = component.roi_groups * component.roi_rows;
+    const u32 *entries = batch->entries + lane;
+    int roi_groups = component.roi_groups, pitch = component.pitch, restart = image.restart;
+    BlockGrid grid;
+    grid.open(image, component);
+    int group = (blockIdx.x - batch->idct_first[slot]) * IDCT_GROUPS + warp * IDCT_ROUNDS;
+    int left = min(IDCT_ROUNDS, roi_groups * component.roi_rows - group);
+    if (left <= 0) return;
+    int y = group / roi_groups, first_x = 4 * component.roi_group + nth, behind_x = first_x + 4 * roi_groups;
+    int x = first_x + 4 * (group - y * roi_groups);
+    y += component.roi_row;
+    int in_row = grid.row(y), index = in_row + grid.column(x);
+    u8 *row = batch->planes + component.plane + (i64)(8 * y + lane) * pitch;
+    u64 block = blocks[index];
     bool wrapped = false;
-    for (int round = 0; round < IDCT_ROUNDS && group < groups; round++, group += IDCT_THREADS / 32) {
-        int row = group / component.roi_groups;
-        int x = (component.roi_group + group - row * component.roi_groups) * 4 + nth, y = component.roi_row + row;
-        bool real = x < per_row;
-        int mcu_x = min(x, per_row - 1) / component.h, mcu_y = y / component.v;
-        int index = (mcu_y * image.mcus_x + mcu_x) * image.blocks_in_mcu + component.first
-                    + (y - mcu_y * component.v) * component.h + (min(x, per_row - 1) - mcu_x * component.h);
-        u64 block = blocks[index];
-        const u32 *entries = batch->entries + (u32)block;
-        int count = (int)(block >> 32) & 0xffff;
-
-        *(uint4 *)(tile + lane * TILE_ROW) = make_uint4(0, 0, 0, 0);
-        *(uint4 *)(tile + lane * TILE_ROW + 4) = make_uint4(0, 0, 0, 0);
-        __syncwarp();
-        if (lane == 0) tile[0] = dc_of_block(image, blocks, c, index) * (i16)dequant[0];
-        for (int i = lane; i < count; i += 8) {
-            u32 entry = entries[i], how = dequant[entry >> 16 & 63];
-            tile[how >> 16] = (i16)entry * (i16)how;
+    for (;;) {
+        int here = x, at_here = index;
+        u8 *to = row + 8 * x;
+        u64 now = block;
+        if (--left > 0) {  // the next block's record is under way while this one is computed
+            x += 4;
+            if (x == behind_x) {
+                x = first_x, row += (i64)8 * pitch;
+                in_row = grid.row(++y);
+            }
+            index = in_row + grid.column(x);
+            block = blocks[index];
         }
-        __syncwarp();
+        bool real = here < grid.per_row;
+        int count = (int)(now >> 32) & 0xffff;
+        int dc = (restart ? dc_of_block(image, blocks, c, at_here) : (int)(i16)(now >> 48)) * (int)dequant[0].y;
+        u32 low, high, wide = 0;
+        if (__all_sync(~0u, count == 0)) {  // flat: both passes are the same for all
+            int v = (int)((u32)dc * 8192 + (1 << 10)) >> 11;
+            wide = (u32)(v + 16384);
+            v = (int)((u32)v * 8192 + (128 << 18) + (1 << 17)) >> 18;
+            low = high = pack_saturated(v, v, pack_saturated(v, v, 0));
+        } else {
+            *(uint4 *)(tile + lane * TILE_ROW) = make_uint4(0, 0, 0, 0);
+            *(uint4 *)(tile + lane * TILE_ROW + 4) = make_uint4(0, 0, 0, 0);
+            __syncwarp();
+            if (lane == 0) tile[0] = dc;
+            const u32 *mine = entries + (u32)now;
+#pragma unroll 1
+            for (int i = lane; i < count; i += 16, mine += 16) {
+                bool two = i + 8 < count;
+                u32 one = mine[0], other = two ? mine[8] : 0;
+                uint2 how = dequant[one >> 16 & 63];
+                *(int *)((u8 *)tile + how.x) = (i16)one * (int)how.y;
+                how = dequant[other >> 16 & 63];
+                if (two) *(int *)((u8 *)tile + how.x) = (i16)other * (int)how.y;
+            }
+            __syncwarp();
 
-        int v[8];
+            int v[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = tile[i * TILE_ROW + lane];
-        idct8(v, 1 << 10);
-        u32 wide = 0;
+            for (int i = 0; i < 8; i++) v[i] = tile[i * TILE_ROW + lane];
+            idct8(v, 1 << 10);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            v[i] >>= 11;
-            wide |= (u32)(v[i] + 16384);
+            for (int i = 0; i < 8; i++) {
+                v[i] >>= 11;
+                wide |= (u32)(v[i] + 16384);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 8; i++) tile[i * TILE_ROW + lane] = v[i];
+            __syncwarp();
+            int4 left4 = *(const int4 *)(tile + lane * TILE_ROW), right4 = *(const int4 *)(tile + lane * TILE_ROW + 4);
+            v[0] = left4.x, v[1] = left4.y, v[2] = left4.z, v[3] = left4.w;
+            v[4] = right4.x, v[5] = right4.y, v[6] = right4.z, v[7] = right4.w;
+            idct8(v, (128 << 18) + (1 << 17));
+            low = pack_saturated(v[1] >> 18, v[0] >> 18, pack_saturated(v[3] >> 18, v[2] >> 18, 0));
+            high = pack_saturated(v[5] >> 18, v[4] >> 18, pack_saturated(v[7] >> 18, v[6] >> 18, 0));
+            __syncwarp();
         }
         wrapped |= real && wide >= 32768;
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < 8; i++) tile[i * TILE_ROW + lane] = v[i];
-        __syncwarp();
-        int4 left = *(const int4 *)(tile + lane * TILE_ROW), right = *(const int4 *)(tile + lane * TILE_ROW + 4);
-        v[0] = left.x, v[1] = left.y, v[2] = left.z, v[3] = left.w;
-        v[4] = right.x, v[5] = right.y, v[6] = right.z, v[7] = right.w;
-        idct8(v, (128 << 18) + (1 << 17));
-        u32 low = pack_saturated(v[1] >> 18, v[0] >> 18, pack_saturated(v[3] >> 18, v[2] >> 18, 0));
-        u32 high = pack_saturated(v[5] >> 18, v[4] >> 18, pack_saturated(v[7] >> 18, v[6] >> 18, 0));
-        if (real) *(uint2 *)(plane + (i64)(8 * y + lane) * component.pitch + 8 * x) = make_uint2(low, high);
-        __syncwarp();
+        if (real) *(uint2 *)to = make_uint2(low, high);
+        if (left <= 0) break;
     }
     if (wrapped) atomicOr(&batch->status[at], OUT_OF_RANGE);
 }
