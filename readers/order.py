@@ -184,22 +184,20 @@ class Order:
         Its window never reaches beyond the pass, so that a pass depends on earlier ones only through the state of the
         generator.
         """
+        from .order_cpu import MINSTD, window
+
         if self._list is None:
             everything = np.arange(self.size, dtype=np.int64)
             self._list = std_shuffle(everything, MT19937(LIST_SEED)) if self.shuffled_list else everything
         if not self._states:
-            self._states.append(int(seed_sequence(self.seed, 4)[3]) % _MINSTD or 1)
-        while len(self._states) <= epoch + 1:
-            _, state = _minstd_draws(self._states[-1], self._windows(len(self._states) - 1))
-            self._states.append(state)
-        low, high = self._range(epoch)
-        ahead, _ = _minstd_draws(self._states[epoch], self._windows(epoch))
-        return _swap(self._list[low:high], np.arange(high - low) + ahead)
-
-    def _windows(self, epoch: int) -> I64:
-        """How many records the choice is among, for each sample of the pass."""
-        low, high = self._range(epoch)
-        return np.minimum(self.fill, np.arange(high - low, 0, -1, dtype=np.int64))
+            self._states.append(int(seed_sequence(self.seed, 4)[3]) % MINSTD or 1)
+        order = self._list
+        for walk in range(min(epoch, len(self._states) - 1), epoch + 1):  # earlier ones for the state that they leave
+            order = self._list[slice(*self._range(walk))].copy()
+            state = window(order, self._states[walk], self.fill)
+            if walk + 1 == len(self._states):
+                self._states.append(state)
+        return order
 
     def _permutation(self, epoch: int) -> I64:
         """DALI's shuffle_after_epoch: lists are shuffled on top of the last epoch's order, files of records anew."""
@@ -240,39 +238,7 @@ def _random_permutation(n: int, seed: int, epoch: int) -> I64:
 # -- C++'s generators and distributions -----------------------------------------------------------------------------
 
 _MASK64 = 0xFFFFFFFFFFFFFFFF
-_MINSTD = 2147483647
 _BLOCK = 1 << 14
-
-
-def _powers() -> I64:
-    out, x = np.empty(_BLOCK, np.int64), 1
-    for k in range(_BLOCK):
-        x = x * 16807 % _MINSTD
-        out[k] = x
-    return out
-
-
-_POWERS: list[I64] = []
-
-
-def _minstd_draws(state: int, bounds: I64) -> tuple[I64, int]:
-    """A number below each of ``bounds`` from minstd_rand0, and the state after them.
-
-    libstdc++ divides by a scale, and draws again what is past the last whole bucket.
-    """
-    if not _POWERS:
-        _POWERS.append(_powers())
-    out, at = np.empty(len(bounds), np.int64), 0
-    while at < len(bounds):
-        bound = bounds[at : at + _BLOCK]
-        words = state * _POWERS[0][: len(bound)] % _MINSTD
-        scale = (_MINSTD - 2) // bound
-        odd = np.flatnonzero(words - 1 >= scale * bound)
-        used = int(odd[0]) if len(odd) else len(bound)
-        out[at : at + used] = (words[:used] - 1) // scale[:used]
-        at += used
-        state = int(words[min(used, len(bound) - 1)])
-    return out, state
 
 
 class _Words:

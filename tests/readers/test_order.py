@@ -11,6 +11,7 @@ import pytest
 
 from dali_run.ops.batch import NoOrigins
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.ops.rng import seed_sequence
 from dali_run.readers.base import Reader
 from dali_run.readers.order import MT19937_64, Order, std_shuffle
 
@@ -125,6 +126,29 @@ def test_long_lists_take_the_compiled_way_to_the_same_result() -> None:
         for place, j in ((i, x // (i + 2)), (i + 1, x % (i + 2))):
             order[place], order[j] = order[j], order[place]
     assert shuffled.tolist() == order
+
+
+@pytest.mark.parametrize(("n", "fill"), [(5, 1), (100, 7), (100, 500), (200_000, 200_000)])
+def test_the_window_shuffle_draws_as_the_standard_library(n: int, fill: int) -> None:
+    """minstd_rand0 and std::uniform_int_distribution, one step at a time; several passes, asked for in any order."""
+    state, expected = int(seed_sequence(9, 4)[3]) % 2147483647, []
+    drawn = 0
+    for _ in range(3):
+        order = list(range(n))
+        for k in range(n):
+            bound = min(fill, n - k)
+            while True:
+                state, drawn = state * 16807 % 2147483647, drawn + 1
+                if state - 1 < 2147483645 // bound * bound:
+                    break
+            j = k + (state - 1) // (2147483645 // bound)
+            order[k], order[j] = order[j], order[k]
+        expected.append(order)
+    assert drawn > 3 * n or n < 200_000  # some were drawn again
+    for passes in ((0, 1, 2), (2, 0, 1), (1, 2, 1)):
+        found = Order(n, shuffle="window", seed=9, fill=fill)
+        for k in passes:
+            assert found.pass_order(k).tolist() == expected[k]
 
 
 def test_sizes_and_errors() -> None:
