@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ import numpy as np
 
 from ..ops.errors import SampleError, SpecError
 from ..ops.image_formats import recognise
-from ..ops.urls import is_url, plain_path
+from ..ops.urls import Store, is_url, plain_path
+from ..readers.file import MEDIA_FILTERS
 from ..readers.parquet import columns_of
 from ..writers.base import find_writer
 from ..writers.columns import is_extension
+from ..writers.journal import read_journal
+from ..writers.manifest import sides, stages
+from ..writers.mirror import state_of
 from .inspect_data import DataSet, Record, datum_fields, example_fields, read_through, tar_records
 from .job import JobResult, Progress, run_job
 from .registry import load_operators
@@ -100,7 +105,9 @@ def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[s
     """
     load_operators()
     find_writer(wanted.to)
+    _check_apart(str(source), str(target))
     columns = wanted.columns
+    _check_finished(str(source))
     found = look_behind(str(source), columns) if is_url(source) else look(Path(plain_path(str(source))), columns)
     names = {f: _plain(f) if wanted.to in ("webdataset", "files", "numpy") else f for f in found.fields}
     variables = {f: f"field{k}" for k, f in enumerate(found.fields)}
@@ -163,7 +170,10 @@ def convert(
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         path = Path(folder) / "convert.json"
         path.write_text(json.dumps(spec, indent=2))
-        return run_job(path, fresh=fresh, append=append, progress=progress, made_of=spec, amend=amend)
+        try:
+            return run_job(path, fresh=fresh, append=append, progress=progress, made_of=spec, amend=amend)
+        except SpecError as e:  # the spec's file is nobody's business
+            raise SpecError(re.sub(rf"^{re.escape(str(path))}:\d+:\d+: ", "", str(e), flags=re.MULTILINE)) from None
 
 
 def _with_kept(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,7 +212,8 @@ def _plain(name: str) -> str:
 
 
 def look(source: Path, columns: Sequence[str] = ()) -> Found:
-    """How to read ``source``: files, a folder of them, shards, databases, or an output of ours. Raises SpecError."""
+    """How to read ``source``: files, a folder of them, shards, databases, or a finished output of ours. Raises
+    SpecError, also where something would be left out."""
     found = _look(source, columns)
     if columns and found.step["op"] != "readers.parquet":
         raise SpecError(f"{source}: columns can be chosen of Parquet files only")
@@ -215,8 +226,12 @@ def _look(source: Path, columns: Sequence[str]) -> Found:
     if (source / "data.mdb").is_file():
         return _lmdb([source])
     inside = sorted(p for p in source.iterdir() if not p.name.startswith(".")) if source.is_dir() else [source]
-    for suffixes, reader in zip(CONTAINERS, _READERS, strict=True):
-        paths = [p for p in inside if p.name.endswith(suffixes)]
+    kinds = [[p for p in inside if p.name.endswith(suffixes)] for suffixes in CONTAINERS]
+    there = [paths for paths in kinds if paths]
+    if len(there) > 1:
+        names = " and ".join(paths[0].name for paths in there[:2])
+        raise SpecError(f"{source}: holds containers of several kinds ({names}); convert them one kind at a time")
+    for paths, reader in zip(kinds, _READERS, strict=True):
         if paths:
             return reader(paths, columns)
     if any(p.suffix == ".npy" for p in inside):
@@ -230,9 +245,42 @@ def _look(source: Path, columns: Sequence[str]) -> Found:
     return _files(source, inside)
 
 
+def _check_finished(source: str) -> None:
+    """Raises SpecError for an output of ours that is not complete: its last samples would be missing."""
+    if is_url(source):
+        info = Store(source).info()
+        if info is None or info.get("type") != "directory" or "journal" not in " ".join(Store(source).folder()[1]):
+            return
+    elif not Path(plain_path(source)).is_dir():
+        return
+    with state_of(source if is_url(source) else plain_path(source)) as root:
+        found = sides(root)
+        journals = {side.journal.name: read_journal(side.journal) for side in (*found, *stages(root))}
+        missing = next((name for name, told in journals.items() if told is None or not told.done), "")
+        if missing or (found and not (root / "manifest.json").exists()):
+            what = f" ({missing})" if missing else ": parts of it are missing, or dali-run merge"
+            raise SpecError(f"{source}: is the output of a job that is not finished{what}; finish it first")
+
+
+def _check_apart(source: str, target: str) -> None:
+    """Raises SpecError where the output would become a part of what is read."""
+    if is_url(source) != is_url(target):
+        return
+    if is_url(source):
+        inside = f"{target.rstrip('/')}/".startswith(f"{source.rstrip('/')}/")
+    else:
+        inside = Path(plain_path(target)).resolve().is_relative_to(Path(plain_path(source)).resolve())
+    if inside:
+        raise SpecError(
+            f"{target} lies in {source}: what is written would be read the next time; choose a folder outside"
+        )
+
+
 def look_behind(url: str, columns: Sequence[str] = ()) -> Found:
     """`look` for what lies behind a URL; only its first container is copied here. Raises SpecError, JobError."""
     with skeleton(url, 0) as seen:
+        if seen.deeper:
+            raise SpecError(f"{url}: {seen.deeper} lies in a folder of a folder; only <folder>/<file> is read")
         try:
             found = look(seen.place, columns)
         except SpecError as e:
@@ -305,13 +353,38 @@ def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
 
 def _files(source: Path, inside: list[Path]) -> Found:
     step: dict[str, Any] = {"op": "readers.file", "file_root": str(source.absolute())}
-    if any(p.is_dir() for p in inside):
-        return Found(step, {"image": "bytes", "label": "numbers"}, named=True)
+    folders = [p for p in inside if p.is_dir()]
     ours = (source / "manifest.json").is_file()
-    files = [p.name for p in inside if not (ours and p.suffix in (".json", ".jsonl"))]
+    if folders:
+        beside = next((p for p in inside if p not in folders and _is_picture_name(p.name)), None)
+        deeper = next((name for p in folders for name in _folders_in(p)), "")
+        if beside is not None:
+            raise SpecError(f"{source}: holds pictures ({beside.name}) beside folders; only <folder>/<file> is read")
+        if deeper:
+            raise SpecError(f"{source}: {deeper} is a folder in a folder; only <folder>/<file> is read")
+        return Found({**step, "file_filters": ["[!.]*"]}, {"image": "bytes", "label": "numbers"}, named=True)
+    files = _listed(source) if ours else [p.name for p in inside]
     if not files:
         raise SpecError(f"{source}: the folder is empty")
     return Found({**step, "files": files}, {"image": "bytes", "number": "numbers"}, named=True)
+
+
+def _folders_in(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [e.path for e in entries if e.name[0] != "." and e.is_dir()]
+
+
+def _is_picture_name(name: str) -> bool:
+    return any(fnmatch(name.lower(), pattern) for pattern in MEDIA_FILTERS)
+
+
+def _listed(output: Path) -> list[str]:
+    """The files of an output of ours, without what tells about it."""
+    try:
+        shards = json.loads((output / "manifest.json").read_bytes())["shards"]
+        return [f["name"] for s in shards for f in s["files"] if f["name"] != f"{s['shard']}.jsonl"]
+    except (ValueError, KeyError, TypeError) as e:
+        raise SpecError(f"{output / 'manifest.json'}: is no manifest of dali-run ({e})") from None
 
 
 _READERS: tuple[Callable[[list[Path], Sequence[str]], Found], ...] = (_tfrecord, _lmdb, _tar, _recordio, _parquet)

@@ -29,6 +29,8 @@ class Skeleton:
     """The folder, or the file that the URL names."""
     containers: tuple[str, ...]
     """URLs of all containers of the kind that was found; the first of them was copied."""
+    deeper: str = ""
+    """A file in a folder of a folder, which is none of the samples."""
 
 
 @contextlib.contextmanager
@@ -62,18 +64,19 @@ def skeleton(url: str, files: int) -> Iterator[Skeleton]:
                 _copy(store, inner + [n for n in names if n == stem + ".idx" and suffixes == (".rec",)], root)
                 yield Skeleton(root, tuple(join(url, n) for n in sorted(found)))
                 return
-        _copy_files(store, root, files)
-        yield Skeleton(root, ())
+        yield Skeleton(root, (), _copy_files(store, root, files))
 
 
-def _copy_files(store: Store, root: Path, files: int) -> None:
-    names = [n for n in store.files() if n.count("/") < 2]
+def _copy_files(store: Store, root: Path, files: int) -> str:
+    listed = list(store.files())
+    names = [n for n in listed if n.count("/") < 2]
     for k, name in enumerate(names):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         if k < files:
             _copy(store, [name], root)
         else:
             (root / name).touch()
+    return next((n for n in listed if n.count("/") >= 2), "")
 
 
 def _copy(store: Store, names: Sequence[str], root: Path) -> None:

@@ -273,6 +273,78 @@ def test_fields_get_names_that_fit(tmp_path: Path, converted: dict[str, Path]) -
 
 
 @pytest.mark.parametrize(("make", "words"), [
+    (lambda p: (p / "class0/deep").mkdir(), "class0/deep is a folder in a folder"),
+    (lambda p: (p / "other.JPG").write_bytes(b"x") and None, r"holds pictures \(other.JPG\) beside folders"),
+    (lambda p: unfinished(p), r"not finished \(journal.jsonl\); finish it first"),
+    (lambda p: mixed(p), "containers of several kinds"),
+])  # fmt: skip
+def test_what_would_be_left_out_is_refused(tmp_path: Path, make: Any, words: str, pictures: Path) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(pictures, source)
+    with pytest.raises(SpecError, match=words):
+        convert(make(source) or source, tmp_path / "out", Wanted("tfrecord"))
+    assert not (tmp_path / "out").exists()
+
+
+def unfinished(source: Path) -> Path:
+    out = source.parent / "shards"
+    convert(source, out, Wanted("webdataset", samples=4))
+    (out / "manifest.json").unlink()
+    lines = (out / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "journal.jsonl").write_bytes(b"".join(lines[:-2]))
+    return out
+
+
+def mixed(source: Path) -> Path:
+    out = source.parent / "shards"
+    convert(source, out, Wanted("webdataset"))
+    convert(source, source.parent / "more", Wanted("tfrecord"))
+    shutil.copy(source.parent / "more/data-00000-of-00001.tfrecord", out)
+    return out
+
+
+@pytest.mark.parametrize("inside", ["", "out", "class0/out"])
+def test_the_output_is_no_part_of_the_source(pictures: Path, tmp_path: Path, inside: str) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(pictures, source)
+    with pytest.raises(SpecError, match="what is written would be read the next time"):
+        convert(source, source / inside, Wanted("tfrecord"))
+    (tmp_path / "link").symlink_to(source)
+    with pytest.raises(SpecError, match="what is written would be read the next time"):
+        convert(source, tmp_path / "link" / inside, Wanted("tfrecord"))
+    assert {p.name for p in source.iterdir()} == {"class0", "class1"}
+
+
+def test_files_of_any_kind(tmp_path: Path) -> None:
+    content = {"a/x.txt": b"text", "a/y.gif": b"GIF89a", "a/noextension": b"\0", "b/x.json": b"{}", "b/.hidden": b"h"}
+    for name, data in content.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(data)
+    assert convert(tmp_path / "in", tmp_path / "out", Wanted("tfrecord")).exit_code == 0
+    rows = [(r.fields["image"], r.fields["label"]) for r in open_data(tmp_path / "out").records]
+    assert rows == [(b"\0", 0), (b"text", 0), (b"GIF89a", 0), (b"{}", 1)]
+
+
+def test_flat_outputs_of_ours_are_their_files(pictures: Path, tmp_path: Path) -> None:
+    """Neither the manifest nor the list of inputs is a sample; what is called .json may be one."""
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for k in range(3):
+        (flat / f"{k}.json").write_bytes(b"[%d]" % k)
+    wanted = Wanted("files", options={"key": "position"})
+    assert convert(flat, tmp_path / "a", wanted).exit_code == 0
+    assert convert(tmp_path / "a", tmp_path / "b", Wanted("tfrecord")).exit_code == 0
+    assert [r.fields["image"] for r in open_data(tmp_path / "b").records] == [b"[0]", b"[1]", b"[2]"]
+
+
+def test_wrong_options_are_named_without_the_spec_that_nobody_wrote(pictures: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"^step 3 \(encoders.image\): argument 'quality': must be at least 1, got 0$"):
+        convert(pictures, tmp_path / "out", Wanted("tfrecord", quality=0))
+    with pytest.raises(SpecError, match=r"^write: writer tfrecord has no option 'indx'; did you mean index"):
+        convert(pictures, tmp_path / "out", Wanted("tfrecord", options={"indx": True}))
+
+
+@pytest.mark.parametrize(("make", "words"), [
     (lambda p: p / "nowhere", "no such file"),
     (lambda p: p, "is empty"),
     (lambda p: (p / "a.zip").write_bytes(b"PK") and p / "a.zip", "no container that is known"),
@@ -280,6 +352,6 @@ def test_fields_get_names_that_fit(tmp_path: Path, converted: dict[str, Path]) -
 ])  # fmt: skip
 def test_what_cannot_be_converted_is_said(tmp_path: Path, make: Any, words: str) -> None:
     with pytest.raises(SpecError, match=words):
-        conversion(make(tmp_path), tmp_path / "out", Wanted("tfrecord"))
+        conversion(make(tmp_path), tmp_path.parent / "elsewhere", Wanted("tfrecord"))
     with pytest.raises(SpecError, match="no writer 'tfrecords'"):
-        conversion(tmp_path, tmp_path / "out", Wanted("tfrecords"))
+        conversion(tmp_path, tmp_path.parent / "elsewhere", Wanted("tfrecords"))
