@@ -117,6 +117,7 @@ class ShardFile:
     def __init__(self, temporary: Path, final: str, workers: Workers | None = None, patched: bool = False) -> None:
         self.final = final
         self.temporary = temporary
+        self.closed = False
         self._file = File(temporary)
         self._workers = workers
         self._size = 0
@@ -217,6 +218,7 @@ class ShardFile:
 
     def close(self) -> None:
         """Close without finishing."""
+        self.closed = True
         self._file.close()
 
 

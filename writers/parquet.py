@@ -207,10 +207,15 @@ class _Sink:
 
     def __init__(self, file: ShardFile) -> None:
         self._file = file
+        self._failed = False
 
     def write(self, data: Any) -> int:
-        """Take all of ``data``."""
+        """Take all of ``data``. What pyarrow still has to say when the shard has been given up, nobody hears."""
+        if self._failed or self._file.closed:
+            return len(data)
+        self._failed = True
         self._file.write(bytes(data))
+        self._failed = False
         return len(data)
 
     def tell(self) -> int:

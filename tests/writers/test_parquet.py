@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +14,8 @@ import numpy as np
 import pytest
 
 from dali_run.ops.batch import Batch
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import JobError, SpecError
+from dali_run.writers import files_io
 from dali_run.writers.base import FieldConfig, make_writer
 from dali_run.writers.config import WriteConfig
 from dali_run.writers.shards import Output
@@ -122,9 +127,31 @@ def test_verify_names_the_row_group(tmp_path: Path) -> None:
 
 
 def test_errors_while_pyarrow_writes(tmp_path: Path) -> None:
-    import errno
-
     assert inject("parquet", tmp_path, errno.ENOSPC, True, 7) >= 6
+
+
+def test_nothing_is_said_about_shards_that_were_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pyarrow closes files when they are collected, and would write to them."""
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    job = JOBS["parquet"]
+    with Output.open(job.config(tmp_path / "a"), {}, total=job.total) as out:
+        out.add(0, 10, *job.batch(0, 10))  # and no more
+    files_io.set_hook(lambda operation, path: fail() if operation == "write" and "00001" in path else None)
+    try:
+        with pytest.raises(JobError, match="ENOSPC"):
+            job.run(tmp_path / "b")
+    finally:
+        files_io.set_hook(None)
+    gc.collect()
+    assert not said
+    assert capsys.readouterr().err == ""
+
+
+def fail() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "the disk")
 
 
 def test_options() -> None:
