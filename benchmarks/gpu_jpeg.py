@@ -1,12 +1,18 @@
 """The CUDA JPEG decoder on one GPU: is it right, how long does each kernel take, how many images a second.
 
     python benchmarks/gpu_jpeg.py FOLDER [--batch 256] [--lanes 1,2,4,8,12] [--seconds 3] [--json out.json]
+    python benchmarks/gpu_jpeg.py FOLDER --photos 24 --batch 24 [--lanes 1,4]
 
 Every file of FOLDER is compared with Pillow (libjpeg-turbo) first. Then two jobs are timed on random batches: `rgb`
 (decode to interleaved RGB) and `train` (resize to 256 x 256 with antialias, crop 224, mirror, normalise to float32
 CHW). `--mutate N` damages N copies of the files and compares what is accepted: that must be what Pillow makes of it.
 "resident": the files are on the GPU already; "upload": they are copied from pinned memory each time; "host": the
 headers are walked and the batch is planned each time as well. `--once JOB` runs one batch and ends, for profilers.
+`--photos N` takes N photos of 12 megapixels made of FOLDER's pictures instead (benchmarks/photos.py).
+
+Each kernel's time stands beside its floor: the bytes that it has to read and write once, at the rate at which this GPU
+copies its own memory in the same run. What keeps a kernel from that floor, mostly the instructions that it takes, is in
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import argparse
 import io
 import json
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -29,6 +36,7 @@ from PIL import Image, ImageOps
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.photos import write_photos
 from dali_run.ops import device, jpeg_gpu, jpeg_header, resample
 from dali_run.ops.types import DALIInterpType
 
@@ -156,9 +164,66 @@ def mutated(files: list[bytes], count: int) -> list[bytes]:
     return result
 
 
-def phases(defines: str, batch: Batch, job: str, repeats: int = 20) -> dict[str, float]:
+def copy_rate(nbytes: int = 1 << 30, repeats: int = 10) -> float:
+    """Bytes a second that a copy within the GPU's memory reads and writes."""
+    source, target = cupy.zeros(nbytes, np.uint8), cupy.empty(nbytes, np.uint8)
+    times = []
+    for _ in range(repeats):
+        before, after = cupy.cuda.Event(), cupy.cuda.Event()
+        before.record()
+        target.data.copy_from_device_async(source.data, nbytes)
+        after.record()
+        after.synchronize()
+        times.append(cupy.cuda.get_elapsed_time(before, after))
+    return 2 * nbytes / (1e-3 * float(np.median(times)))
+
+
+def needed_bytes(lane: Lane) -> dict[str, int]:
+    """What each kernel has to read and write at least, each byte once, for the batch that the lane has decoded."""
+    plan, output = lane.plan, lane.output
+    images, part = plan.images, plan.images["component"]
+    go = plan.status == 0
+    scan = int((images["raw_size"] - images["scan"])[go].sum())
+    # The record of each block says how many coefficients it has; the batch record, where those records are.
+    record = lane.lane.copy_out(lane.decoder.workspace.address, jpeg_gpu.BATCH.itemsize)
+    lane.lane.synchronize()
+    at = int(record.view(jpeg_gpu.BATCH)[0]["blocks"])
+    records = lane.lane.copy_out(at, 8 * plan.blocks).view(np.uint64)
+    lane.lane.synchronize()
+    coefficients = 4 * int((records >> np.uint64(32) & np.uint64(0xFFFF)).sum())
+    computed = 4 * int((part["roi_groups"].astype(np.int64) * part["roi_rows"]).sum())  # blocks
+    share = computed / max(plan.blocks, 1)
+    planes, out = 64 * computed, output.elements * jpeg_gpu.DTYPES[output.dtype].itemsize
+    return {
+        "jpeg_tables": 4 * jpeg_gpu.TABLE_BYTES * int(go.sum()),
+        "jpeg_unstuff": 2 * scan,
+        "jpeg_states": scan,
+        "jpeg_coefficients": scan + coefficients + 8 * plan.blocks,
+        "jpeg_dc": 16 * plan.blocks,
+        "jpeg_idct": 8 * computed + round(share * coefficients) + planes,
+        "jpeg_pixels": planes + out,
+        "jpeg_weights": 4 * output.weights,
+        "jpeg_resize": planes + out + 4 * output.weights,
+    }
+
+
+def floors(lane: Lane, times: dict[str, float], rate: float) -> dict[str, dict[str, float]]:
+    """Of every kernel: its milliseconds, the bytes it needs, their milliseconds at the copy rate, and the ratio."""
+    result = {}
+    for name, nbytes in needed_bytes(lane).items():
+        if name in times:
+            floor = 1e3 * nbytes / rate
+            result[name] = {
+                "ms": times[name],
+                "bytes": nbytes,
+                "floor_ms": floor,
+                "ratio": times[name] / max(floor, 1e-9),
+            }
+    return result
+
+
+def phases(lane: Lane, repeats: int = 20) -> dict[str, float]:
     """Milliseconds of each launch, the median of some runs, one batch alone on the GPU."""
-    lane = Lane(defines, batch, job)
     runs: list[dict[str, float]] = []
     for _ in range(repeats):
         events: list[tuple[str, Any]] = []
@@ -220,6 +285,7 @@ def main() -> None:
     parser.add_argument("--lanes", default="1,2,4,8,12")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--photos", type=int, default=0, help="use so many large photos made of the files")
     parser.add_argument("--once", choices=JOBS)
     parser.add_argument("--mutate", type=int, default=0)
     parser.add_argument("--no-check", action="store_true")
@@ -231,8 +297,12 @@ def main() -> None:
         setattr(jpeg_gpu, name, int(value))
     jpeg_gpu.ENTRIES_EACH = jpeg_gpu.SUBSEQUENCE_BITS // 2 + 64
     jpeg_gpu.TABLE_BYTES = jpeg_gpu.table_bytes(jpeg_gpu.LOOKUP_BITS, jpeg_gpu.PAIR_BITS)
-    paths = sorted(p for p in arguments.folder.iterdir() if p.is_file())
-    files = [p.read_bytes() for p in paths]
+    with tempfile.TemporaryDirectory() as scratch:
+        if arguments.photos:
+            paths = write_photos(arguments.folder, Path(scratch), arguments.photos)
+        else:
+            paths = sorted(p for p in arguments.folder.iterdir() if p.is_file())
+        files = [p.read_bytes() for p in paths]
     start = time.perf_counter()
     defines = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in arguments.define)
     jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(device.Lane(), defines))
@@ -266,10 +336,19 @@ def main() -> None:
     counts = [int(n) for n in arguments.lanes.split(",") if n]
     if not counts:
         return
+    rate = copy_rate()
+    report["copy_gb_per_s"] = round(rate / 1e9)
+    print(f"copying within the GPU's memory: {rate / 1e9:,.0f} GB/s read and written")
     for job in JOBS:
         batch = draw()
-        report[job] = result = {"phases_ms": phases(defines, batch, job)}
-        print(f"{job}: " + ", ".join(f"{k} {v:.3f}" for k, v in result["phases_ms"].items()), flush=True)
+        lane = Lane(defines, batch, job)
+        times = phases(lane)
+        report[job] = result = {"phases_ms": times, "floors": floors(lane, times, rate)}
+        print(f"{job}: " + ", ".join(f"{k} {v:.3f}" for k, v in times.items()))
+        for name, row in result["floors"].items():
+            print(f"  {name:18} {row['ms']:8.3f} ms, {row['bytes'] / 1e6:9.1f} MB: floor {row['floor_ms']:7.3f} ms, "
+                  f"{row['ratio']:6.1f} times it", flush=True)  # fmt: skip
+        del lane
         lanes = [Lane(defines, draw(), job) for _ in range(max(counts))]
         result["host_ms"] = host_costs(lanes[0])
         result["workspace_mb"] = round(lanes[0].decoder.workspace.size / 1e6)

@@ -3,7 +3,8 @@
     python benchmarks/imagenet.py FOLDER [--dali-path SITE_PACKAGES] [--seconds 4] [--repeats 2] [--json out.json]
     python benchmarks/imagenet.py FOLDER --device cpu --ours auto:64:2:1 --dali 64:2 --dali-path SITE_PACKAGES
 
-FOLDER holds JPEGs; they are copied (--copies) into a scratch data set so that an epoch is not over at once. The job:
+FOLDER holds JPEGs; they are copied (--copies) into a scratch data set so that an epoch is not over at once; with
+`--photos N`, N photos of 12 megapixels made of them (benchmarks/photos.py) take their place. The job:
 decode, shorter side 256 (triangular), centre crop 224, normalise, float32 CHW; results stay on the GPU. Every setting
 of both runs in a process of its own, in turns; the best repeat counts. DALI is imported from --dali-path. Beside the
 images a second stands the processor time an image, which other work on the machine disturbs less, and its median.
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--jobs", default="val", help="of val, train, decode")
     parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--photos", type=int, default=0, help="use so many large photos made of the files")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument(
@@ -143,8 +145,13 @@ def main() -> None:
         child = json.loads(args.child)
         print(json.dumps({"ours": measure_ours, "dali": measure_dali}[child.pop("what")](**child)))
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        for i, file in enumerate(sorted(args.folder.iterdir())):
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as large:
+        files = sorted(args.folder.iterdir())
+        if args.photos:
+            from photos import write_photos
+
+            files = write_photos(args.folder, Path(large), args.photos)
+        for i, file in enumerate(files):
             for k in range(args.copies):
                 folder = Path(scratch, f"{i % 10:03d}")
                 folder.mkdir(exist_ok=True)
