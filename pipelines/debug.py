@@ -199,6 +199,7 @@ class DebugPipeline(Pipeline):
     def __init__(self, definition: Callable[[], Any], **arguments: Any) -> None:
         super().__init__(**arguments)
         self._definition = definition
+        self._check_batch_size()
         self._kept = Kept(self._batch_size, self._run_seed, self._target_device(), self._rng)
         self._number = 0
         self._ahead: tuple[TensorList, ...] | None = None

@@ -117,6 +117,7 @@ class Building(Settings):
         """Compile the graph, open the data sets and start worker processes; the first run does it by itself."""
         if self._plan is not None:
             return
+        self._check_batch_size()
         self._plan = compile_graph(self._builder.build(self._named_outputs()), self._target(), self._run_seed)
         self._sources = Sources(self._plan, self._batch_size)
         for node in self._plan.graph.nodes:

@@ -91,8 +91,6 @@ class Settings:
 
         Raises ValueError for impossible sizes.
         """
-        if batch_size is None or batch_size < 1:
-            raise ValueError(f"batch_size must be set to a positive number, got {batch_size}")
         if num_threads is not None and num_threads < 1 and num_threads != -1:
             raise ValueError(f"num_threads must be positive, got {num_threads}")
         if output_ndim is not None:
@@ -107,7 +105,7 @@ class Settings:
             raise ValueError(f"upload must be one of {', '.join(get_args(Upload))}, got {upload!r}")
         if not 0 < decode_timeout <= 86400:
             raise ValueError(f"decode_timeout must be seconds, above 0, got {decode_timeout}")
-        self._batch_size = batch_size
+        self._batch_size = max(batch_size or 0, 0)  # what it must be is known when the pipeline is built
         self._num_threads = num_threads if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
         self._device_id = _checked_devices(device_id)
         self._seed = seed if seed is not None and seed >= 0 else None
@@ -145,7 +143,7 @@ class Settings:
 
     @property
     def max_batch_size(self) -> int:
-        """Samples a batch, at most."""
+        """Samples a batch, at most; 0 where it was not set."""
         return self._batch_size
 
     batch_size = max_batch_size
@@ -239,6 +237,11 @@ class Settings:
     def py_start_method(self) -> str:
         """How those are started: fork or spawn."""
         return self._py_start_method
+
+    def _check_batch_size(self) -> None:
+        """Raises ValueError where there is no size by which batches could be made."""
+        if self._batch_size < 1:
+            raise ValueError("batch_size must be set to a positive number before the pipeline is built")
 
     def enable_api_check(self, enable: bool) -> None:
         """DALI's check against mixing run and schedule_run; they may be mixed here, so there is nothing to check."""

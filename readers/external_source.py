@@ -28,6 +28,11 @@ class SampleInfo:
     """In the epoch."""
     epoch_idx: int
 
+    @property
+    def iter_idx(self) -> int:
+        """``iteration``, as some of DALI's documents call it."""
+        return self.iteration
+
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:

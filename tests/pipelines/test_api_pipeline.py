@@ -109,8 +109,11 @@ def test_pipeline_def_arguments() -> None:
         def hides(**kwargs):
             return 1
 
-    with pytest.raises(ValueError, match="batch_size must be"):
-        pipe(3)
+    for unset in ({}, {"batch_size": 0}, {"batch_size": -1}):
+        unfinished = pipe(3, **unset)
+        assert unfinished.max_batch_size == 0
+        with pytest.raises(ValueError, match="batch_size must be"):
+            unfinished.run()
     for wrong in ({"prefetch_queue_depth": 0}, {"prefetch_queue_depth": {"cpu": 1}}, {"num_threads": 0},
                   {"output_ndim": -2}):  # fmt: skip
         with pytest.raises(ValueError, match=r"must|prefetch"):
@@ -462,6 +465,8 @@ def test_dropped_pipelines_stop(root: str) -> None:
     assert alive() - before
     del pipe
     gc.collect()
+    for thread in alive() - before:  # they are told to stop by one of them
+        thread.join(60)
     assert not alive() - before
 
     pipe = reading(root, batch_size=16)

@@ -3,6 +3,7 @@
 
 import contextlib
 import importlib.util
+import os
 import subprocess
 import sys
 import warnings
@@ -320,8 +321,9 @@ print("done")
 @needs_jax
 def test_jax_tutorial(images_dir: str) -> None:
     fn.__dir__()
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PATH": "", "JAX_PLATFORMS": "cpu",
-                   "PYTHONPATH": str(Path(__file__).parents[2])}  # fmt: skip
+                   "PYTHONPATH": path}  # fmt: skip
     done = subprocess.run([sys.executable, "-c", JAX, images_dir, str(int("rotate" in operators()))],
                           capture_output=True, text=True, env=environment, check=False)  # fmt: skip
     assert done.stdout.endswith("done\n"), done.stderr
@@ -439,6 +441,9 @@ def test_pipeline_arguments(images_dir: str) -> None:
         flipped = fn.flip(img, horizontal=flip_horizontal, vertical=flip_vertical)
         return flipped, img
 
+    pipe = my_pipe(True, False)
+    with pytest.raises(ValueError, match="batch_size must be set"):
+        pipe.run()  # the pipeline is not configured properly yet
     pipe = my_pipe(True, False, batch_size=32, num_threads=1, device_id=0)
     flipped, img = pipe.run()
     assert (np.asarray(flipped[0].as_cpu()) == np.asarray(img[0].as_cpu())[::-1]).all()
@@ -449,6 +454,16 @@ def test_pipeline_arguments(images_dir: str) -> None:
 
     assert fixed(1, 0).max_batch_size == 42
     assert fixed(1, 0, batch_size=128).max_batch_size == 128
+
+    def my_generator():
+        yield np.zeros((128, 2))
+
+    @pipeline_def(batch_size=32, num_threads=3)
+    def overridden():
+        data = fn.external_source(source=my_generator, cycle=True)
+        return data
+
+    assert len(overridden(batch_size=128).run()[0]) == 128  # batch_size=128 overrides batch_size=32
 
     @pipeline_def()
     def asks():
@@ -499,13 +514,13 @@ def test_conditional_flip(images_dir: str) -> None:
 @do_not_convert
 def source_factory(size):
     def source_fun(sample_info):
-        return np.full(size, sample_info.iteration)
+        return np.full(size, sample_info.iter_idx)
 
     return source_fun
 
 
 def source_fun(sample_info):
-    return np.full((2, 2), sample_info.iteration)
+    return np.full((2, 2), sample_info.iter_idx)
 
 
 def test_do_not_convert() -> None:
@@ -523,6 +538,23 @@ def test_do_not_convert() -> None:
         return fn.external_source(source=source_fun, batch=False)
 
     assert outside(batch_size=2, num_threads=1).run()[0].as_array().shape == (2, 2, 2)
+
+    @pipeline_def(enable_conditionals=True)
+    def inside():
+        def source_factory(size):
+            def source_fun(sample_info):
+                return np.full(size, sample_info.iter_idx)
+
+            return source_fun
+
+        source = source_factory(size=(2, 1))
+        return fn.external_source(source=source, parallel=True, batch=False)
+
+    # which the document shows as what must be rewritten: functions inside the definition reach workers all the same
+    for method in ("fork", "spawn"):
+        with contextlib.closing(inside(batch_size=3, num_threads=1, py_start_method=method)) as made:
+            made.run()
+            assert made.run()[0].as_array().tolist() == [[[1], [1]]] * 3
 
 
 def test_pickler_module() -> None:
@@ -563,11 +595,11 @@ def test_debug_mode(images_dir: str, capsys: pytest.CaptureFixture[str]) -> None
 
     @dali.pipeline.experimental.pipeline_def(batch_size=8, debug=True)
     def arrays():
-        img = [np.random.default_rng(k).random((64, 48, 3), np.float32) for k in range(8)]
+        img = [np.random.default_rng(k).random((64, 48, 3)) for k in range(8)]
         output = fn.flip(img)
         return output
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (flipped,) = arrays(num_threads=1).run()
-    assert (flipped.at(1) == np.random.default_rng(1).random((64, 48, 3), np.float32)[:, ::-1]).all()
+    assert (flipped.at(1) == np.random.default_rng(1).random((64, 48, 3))[:, ::-1]).all()
