@@ -46,6 +46,11 @@ class KvikioFiles:
         self._mapped: dict[int, Mapped] = {}
         self._lock = threading.Lock()
 
+    @property
+    def works(self) -> bool:
+        """Anything can be read that way."""
+        return not self._why_not
+
     def of(self, number: int) -> _OfBatch:
         """Lends for batch ``number``, which its GPU will ask for."""
         return _OfBatch(self, self._indices[number % len(self._indices)])
@@ -121,7 +126,7 @@ class _OfBatch:
 
     def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
         """The host does not need the extents in its memory."""
-        return True
+        return self.files.works
 
     def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | None:
         """As `KvikioFiles.lend`."""

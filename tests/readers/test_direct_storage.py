@@ -156,6 +156,7 @@ def test_without_kvikio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     mapped = files(tmp_path)
     told: dict[str, int] = {}
     lender = KvikioFiles((0,), told.__setitem__)
+    assert not lender.of(0).holds(mapped, *some(mapped))
     assert lender.of(0).lend(mapped, *some(mapped)) is None
     assert list(told) == [f"copied: {why_not_kvikio()}"]
 

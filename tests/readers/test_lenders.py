@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.leases import RegisteredLease, lease_of
-from dali_run.readers import lenders
+from dali_run.readers import lenders, lost_pages
 from dali_run.readers.extents import Mapped, mapped_of
 from dali_run.readers.lenders import RegisteredFiles
 from dali_run.readers.lost_pages import lost_files
@@ -172,7 +172,8 @@ def test_too_many_files_are_not_mapped_twice(fake: Fake, mapped: Mapped, monkeyp
     lending.files.close()
 
 
-def test_what_was_lost_stays_lost_when_a_file_is_mapped_again(mapped: Mapped) -> None:
+def test_what_was_lost_stays_lost_when_a_file_is_mapped_again(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_pages, "_lost", set())  # and not for other tests
     with Path(mapped.paths[2]).open("r+b") as file:
         file.truncate(0)
     assert not mapped.data[-4096:].any()  # zeros in the place of what is gone
