@@ -220,6 +220,22 @@ struct SharedRing {
 #endif
 };
 
+// Stores that take no room in the first-level cache, which has better use for it.
+DEVICE void store_past_cache(u32 *to, u32 a, u32 b, u32 c, u32 d) {  // a multiple of 16
+#ifndef EMULATED
+    asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+#else
+    *(uint4 *)to = make_uint4(a, b, c, d);
+#endif
+}
+DEVICE void store_past_cache(u64 *to, u32 low, u32 high) {
+#ifndef EMULATED
+    asm volatile("st.global.L1::no_allocate.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
+#else
+    *to = low | (u64)high << 32;
+#endif
+}
+
 // x >> n for n up to 32.
 DEVICE u32 shift_right(u32 x, u32 n) {
 #ifndef EMULATED

@@ -38,6 +38,9 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
     u32 s = state & 0xff00ffu, flags = s < INDEX_ONE ? 0 : NOT_MINE;
     int block = state >> 8 & 15, table = codes.table(s < INDEX_ONE, block);
     u32 used = 0, stored = 0, block_at = 0;  // entries; those behind `stored` are in the ring
+    // Blocks that ended in this turn, two at most. A store in the middle of it would make everything wait that uses its
+    // registers again.
+    u32 finished = 0, newer_low = 0, newer_high = 0, older_low = 0, older_high = 0;
     int difference = 0, bound, end;
     Reader reader;
     Interval interval;
@@ -69,8 +72,9 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
         if (ends) {
             if (is_coefficient && s >= INDEX_END + INDEX_ONE) flags |= BAD_CODE;  // a run past the last coefficient
             s &= 0xffff;
-            if (!(flags & NOT_MINE))
-                blocks[index] = ((u32)entries_at + block_at) | (u64)((used - block_at) | (u32)difference << 16) << 32;
+            older_low = newer_low, older_high = newer_high;
+            newer_low = (u32)entries_at + block_at, newer_high = (used - block_at) | (u32)difference << 16;
+            finished += !(flags & NOT_MINE);
             index++;
             flags &= ~NOT_MINE;
             block = codes.after(block);
@@ -95,8 +99,12 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
                 if ((int)((s + (entry & ENTRY_MOVE)) & 0xffff) > end) bound = INTERVAL_OVER; else take(bits, entry);
             }
         }
+        if (finished > 1) store_past_cache(blocks + index - 2, older_low, older_high);
+        if (finished) store_past_cache(blocks + index - 1, newer_low, newer_high);
+        finished = 0;
         if (used - stored >= 4) {
-            *(uint4 *)(entries + stored) = make_uint4(ring.get(stored), ring.get(stored + 1), ring.get(stored + 2), ring.get(stored + 3));
+            u32 a = ring.get(stored), b = ring.get(stored + 1), c = ring.get(stored + 2), d = ring.get(stored + 3);
+            store_past_cache(entries + stored, a, b, c, d);
             stored += 4;
         }
         if (bound >= 0) {
