@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 
+import dali_run
 import dali_run.fn as fn
 import dali_run.math as dmath
 import dali_run.ops as ops
 import dali_run.tfrecord as tfrec
 import dali_run.types as types
 from dali_run import Pipeline, pipeline_def
+from dali_run.backend import TensorListCPU
+from dali_run.data_node import DataNode
 from dali_run.pipeline import do_not_convert, experimental
+from dali_run.pipeline.experimental import pipeline_def as debug_pipeline_def
 from dali_run.plugin.base_iterator import LastBatchPolicy
 from dali_run.plugin.numpy import DALIGenericIterator
+from dali_run.tensors import TensorCPU, TensorList
 
 
 @pipeline_def
@@ -123,3 +129,19 @@ def dbg() -> Any:
 @do_not_convert
 def factory() -> Any:
     return 1
+
+
+loaded: Pipeline = dali_run.load_spec("spec.yaml", {"data": "."}, batch_size=3)
+names: tuple[str, ...] = loaded.output_names
+by_name = DALIGenericIterator(loaded, reader_name="Reader")
+batch: TensorList = loaded.run()[0]
+batch.set_layout(types.TensorLayout("HWC"))
+batch.reinterpret(types.INT32)
+batch.copy_to_external(ctypes.c_void_p(1), types.CUDAStream(0), non_blocking=True)
+repeated: TensorListCPU = TensorListCPU.broadcast(TensorCPU([1, 2]), 3)
+changed: bool = repeated[0].squeeze()
+
+
+@debug_pipeline_def(debug=True, batch_size=2)
+def stepwise() -> DataNode:
+    return fn.random.uniform(range=(0.0, 1.0))
