@@ -127,12 +127,6 @@ DEVICE u32 pixel(const Source &source, int x, int y) {
     return convert(source.colour, source.output_type, first, second, third);
 }
 
-// Rarely called: kept apart, so that their registers are not everyone's.
-__device__ __noinline__ u32 sample4_apart(const Plane &plane, int x, int y) { return sample4(plane, x, y); }
-__device__ __noinline__ u32 convert_apart(const Source &source, u32 first, u32 second, u32 third) {
-    return convert(source.colour, source.output_type, first, second, third);
-}
-
 // The component at pixels x ... x + 3 of rows y ... y + 3, a word a row; rows are clamped to [low, high), which lies in
 // the picture. x is a multiple of 4, y of 2; behind the right border anything may come.
 DEVICE void sample4x4(const Plane &plane, int x, int y, int low, int high, u32 *rows) {
@@ -166,10 +160,10 @@ DEVICE void sample4x4(const Plane &plane, int x, int y, int low, int high, u32 *
         }
     } else {
 #pragma unroll 1
-        for (int k = 0; k < 4; k++) {
-            u32 one = sample4_apart(plane, x, min(max(y + k, low), high - 1));
-#pragma unroll
-            for (int r = 0; r < 4; r++) rows[r] = r == k ? one : rows[r];
+        for (int i = 0; i < 16; i++) {  // rare: one after the other, which takes few registers
+            u32 one = sample(plane, x + (i & 3), min(max(y + (i >> 2), low), high - 1));
+            rows[0] = __funnelshift_l(rows[0], rows[1], 24), rows[1] = __funnelshift_l(rows[1], rows[2], 24);
+            rows[2] = __funnelshift_l(rows[2], rows[3], 24), rows[3] = rows[3] >> 8 | one << 24;
         }
     }
 }
@@ -177,12 +171,14 @@ DEVICE void sample4x4(const Plane &plane, int x, int y, int low, int high, u32 *
 // All components of a square of pixels, as sample4x4 gives them.
 DEVICE void samples4x4(const Source &source, int x, int y, int low, int high, u32 (*rows)[4]) {
     if (source.full) {
-        if (!source.chroma) return sample4x4(source.plane[0], x, y, low, high, rows[0]);
+        int at[4];
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            int at = min(max(y + r, low), high - 1) * source.plane[0].pitch + x;
+        for (int r = 0; r < 4; r++) at[r] = min(max(y + r, low), high - 1) * source.plane[0].pitch + x;
 #pragma unroll
-            for (int c = 0; c < 3; c++) rows[c][r] = *(const u32 *)(source.plane[c].samples + at);
+        for (int c = 0; c < 3; c++) {
+            if (c && !source.chroma) return;
+#pragma unroll
+            for (int r = 0; r < 4; r++) rows[c][r] = *(const u32 *)(source.plane[c].samples + at[r]);
         }
         return;
     }

@@ -51,10 +51,15 @@ KERNEL __launch_bounds__(128) jpeg_weights(const Batch *batch) {
 // Pixels in shared memory, as the horizontal filter reads them: all taps of four rows, a channel at a time. Pixel x of a
 // segment is at place_of(x): four areas for the remainders of x by 4, each two pixels longer than a multiple of 8, so
 // that neither lanes that store every fourth pixel nor lanes that read neighbours meet in a bank.
-#define WIDE 194        // pixels of an area
-#define NARROW 66       // the same where the ring needs room
 #define SEGMENT(area) (4 * (area) - 8)
 DEVICE int place_of(int x, int area) { return (x & 3) * area + (x >> 2); }
+
+// The sizes of an area: the whole pool for rows of one segment; room for the sums that wait while the next segment is
+// loaded; room for the ring; room for both.
+#define AREA_ALONE 210
+#define AREA_AND_SUMS 146
+#define AREA_AND_RING 66
+#define AREA_AND_BOTH 18
 
 struct __align__(16) RowWeights {  // what a filtered row adds to the outputs under way, the oldest first
     float weight[SLOTS];
@@ -62,19 +67,25 @@ struct __align__(16) RowWeights {  // what a filtered row adds to the outputs un
 };
 
 struct __align__(16) ResizeShared {
-    float4 pixels[4 * WIDE][3];    // four rows; channels; or, with NARROW areas, the ring behind them:
+    float4 pixels[4 * AREA_ALONE][3];  // four rows; channels
     RowWeights rows[TABLE_ROWS];
+    float4 mul, add;
     Resize resize;                 // what all threads share stays out of their registers
     Source source;
-    float mul[3], add[3];
+    i64 row_bytes, channel_bytes;  // steps in the output
+    const float *weights_x, *weights_y;
+    const int *starts_y;
+    i32 begin_x, end_x, begin_y, end_y, behind_row;
     i32 channels, out_dtype, round_to_uint8;
     u32 magic;                     // MAGIC, unknown to the compiler: it would take two instructions a byte
-    void *out;
-    DEVICE float *ring(int nth, int channel) {
-        return (float *)(pixels + 4 * NARROW) + ((nth & (RING - 1)) * 3 + channel) * RESIZE_THREADS + threadIdx.x;
+    DEVICE float *ring(int area, int nth, int channel) {
+        return (float *)(pixels + 4 * area) + ((nth & (RING - 1)) * 3 + channel) * RESIZE_THREADS + threadIdx.x;
     }
+    DEVICE float *sum(int i) { return (float *)(pixels + 4 * AREA_AND_SUMS) + i * RESIZE_THREADS + threadIdx.x; }
 };
-static_assert(4 * (WIDE - NARROW) * 3 * 16 >= RING * 3 * RESIZE_THREADS * 4, "the ring fits");
+static_assert(4 * (AREA_ALONE - AREA_AND_SUMS) * 48 >= 12 * 4 * RESIZE_THREADS, "the sums fit");
+static_assert(4 * (AREA_ALONE - AREA_AND_RING) * 48 >= RING * 12 * RESIZE_THREADS, "the ring fits");
+static_assert(4 * (AREA_AND_SUMS - AREA_AND_BOTH) * 48 >= RING * 12 * RESIZE_THREADS, "the ring fits before the sums");
 
 // 2^23 + a byte has the byte in its last bits. Pixels are kept divided by 256, weights multiplied by it, which changes no
 // digit: values are then saturated to 0 ... 1 as they are converted.
@@ -127,11 +138,16 @@ DEVICE void load_rows(ResizeShared &shared, int area, int x, int y, int width) {
         }
 #pragma unroll 1
         for (int j = 0; j < 4; j++, at += area) {
-            u32 pixel[4];
+            u32 pixel[4] = {};
+#pragma unroll 1
+            for (int k = 0; k < 4; k++) {  // pixels and rows change places with those that are done
+                u32 one = convert(source.colour, source.output_type, rows[0][0] & 255, rows[1][0] & 255, rows[2][0] & 255);
 #pragma unroll
-            for (int r = 0; r < 4; r++) {
-                pixel[r] = convert_apart(source, rows[0][r] & 255, rows[1][r] & 255, rows[2][r] & 255);
-                rows[0][r] >>= 8, rows[1][r] >>= 8, rows[2][r] >>= 8;
+                for (int c = 0; c < 3; c++) {
+                    u32 done = rows[c][0] >> 8;
+                    rows[c][0] = rows[c][1], rows[c][1] = rows[c][2], rows[c][2] = rows[c][3], rows[c][3] = done;
+                }
+                pixel[0] = pixel[1], pixel[1] = pixel[2], pixel[2] = pixel[3], pixel[3] = one;
             }
 #pragma unroll
             for (int c = 0; c < 3; c++)
@@ -141,19 +157,25 @@ DEVICE void load_rows(ResizeShared &shared, int area, int x, int y, int width) {
     }
 }
 
-DEVICE void store_pixel(const ResizeShared &shared, i64 at_column, int row, const float *value) {
-    i64 at = at_column + row * shared.resize.axis[1].stride;
-#pragma unroll
-    for (int c = 0; c < 3; c++) {
-        if (c >= shared.channels) break;
-        float v = value[c];
-        if (shared.round_to_uint8) v = fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f);
-        v = v * shared.mul[c] + shared.add[c];
-        if (shared.out_dtype == 2) ((float *)shared.out)[at] = v;
-        else if (shared.out_dtype == 1) ((u16 *)shared.out)[at] = to_half(v);
-        else ((u8 *)shared.out)[at] = (u8)fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f);
-        at += shared.resize.stride_c;
-    }
+DEVICE float rounded(float v) { return fminf(fmaxf(floorf(v + 0.5f), 0.0f), 255.0f); }
+
+template <class T> DEVICE void store_channels(u8 *to, i64 step, bool all, T a, T b, T c) {
+    *(T *)to = a;
+    if (!all) return;
+    *(T *)(to + step) = b;
+    *(T *)(to + 2 * step) = c;
+}
+
+DEVICE void store_pixel(const ResizeShared &shared, u8 *to, const float *value) {
+    float a = value[0], b = value[1], c = value[2];
+    if (shared.round_to_uint8) a = rounded(a), b = rounded(b), c = rounded(c);
+    float4 mul = shared.mul, add = shared.add;
+    a = fmaf(a, mul.x, add.x), b = fmaf(b, mul.y, add.y), c = fmaf(c, mul.z, add.z);
+    i64 step = shared.channel_bytes;
+    bool all = shared.channels == 3;
+    if (shared.out_dtype == 2) store_channels(to, step, all, a, b, c);
+    else if (shared.out_dtype == 1) store_channels(to, step, all, to_half(a), to_half(b), to_half(c));
+    else store_channels(to, step, all, (u8)rounded(a), (u8)rounded(b), (u8)rounded(c));
 }
 
 // The table of rows y, y + 1, ...: outputs [first, behind) begin at `starts`.
@@ -188,8 +210,11 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
         shared.source = open_source(batch, batch->images[batch->resize[at].image]);
         shared.channels = batch->output_type == OUTPUT_GRAY ? 1 : 3;
         shared.magic = MAGIC;
-        shared.out_dtype = batch->out_dtype, shared.round_to_uint8 = batch->round_to_uint8, shared.out = batch->out;
-        for (int c = 0; c < 3; c++) shared.mul[c] = batch->mul[c], shared.add[c] = batch->add[c];
+        shared.out_dtype = batch->out_dtype, shared.round_to_uint8 = batch->round_to_uint8;
+        shared.mul = make_float4(batch->mul[0], batch->mul[1], batch->mul[2], 0.0f);
+        shared.add = make_float4(batch->add[0], batch->add[1], batch->add[2], 0.0f);
+        int size = 1 << batch->out_dtype;
+        shared.row_bytes = batch->resize[at].axis[1].stride * size, shared.channel_bytes = (i64)batch->resize[at].stride_c * size;
     }
     __syncthreads();
     const Axis &across = shared.resize.axis[0], &down = shared.resize.axis[1];
@@ -202,39 +227,45 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     int column = first_column + (int)threadIdx.x;
     bool mine = column <= last_column;
     column = min(column, last_column);
-    i64 at_column = shared.resize.out + column * across.stride;
+    u8 *to = batch->out + ((shared.resize.out + column * across.stride + done * down.stride) << batch->out_dtype);
 
-    const float *weights_x = batch->weights + across.weights, *weights_y = batch->weights + down.weights;
-    const int *starts_x = (const int *)(weights_x + across.taps * across.count);
+    const float *weights_y = batch->weights + down.weights;
+    const int *starts_x = (const int *)(batch->weights + across.weights + across.taps * across.count);
     const int *starts_y = (const int *)(weights_y + down.taps * down.count);
-    int taps_x = across.taps, taps_y = down.taps;
-    int begin_x = starts_x[first_column] & ~3, end_x = starts_x[last_column] + taps_x;
-    int begin_y = starts_y[done] & ~1, end_y = starts_y[behind_row - 1] + taps_y;
+    if (threadIdx.x == 0) {
+        shared.weights_x = batch->weights + across.weights, shared.weights_y = weights_y, shared.starts_y = starts_y;
+        shared.begin_x = starts_x[first_column] & ~3, shared.end_x = starts_x[last_column] + across.taps;
+        shared.begin_y = starts_y[done] & ~1, shared.end_y = starts_y[behind_row - 1] + down.taps;
+        shared.behind_row = behind_row;
+    }
     int my_start = starts_x[column], opened = done;  // outputs begun
     // Sums of the outputs under way are in registers where they are few at a time, as in downscaling.
     int crowd = 0;
-    for (int i = done + (int)threadIdx.x; i + SLOTS < behind_row; i += blockDim.x) crowd |= starts_y[i + SLOTS] < starts_y[i] + taps_y;
+    for (int i = done + (int)threadIdx.x; i + SLOTS < behind_row; i += blockDim.x) crowd |= starts_y[i + SLOTS] < starts_y[i] + down.taps;
     bool few = !__syncthreads_or(crowd);
-    int area = few ? WIDE : NARROW, segment = SEGMENT(area);
+    int width = shared.end_x - shared.begin_x;
+    int area = few ? width <= SEGMENT(AREA_ALONE) ? AREA_ALONE : AREA_AND_SUMS
+                   : width <= SEGMENT(AREA_AND_RING) ? AREA_AND_RING : AREA_AND_BOTH;
+    int segment = SEGMENT(area);
     float under_way[SLOTS][3] = {};
-    volatile float kept[12];  // sums while the next segment is loaded, out of the registers
 
-    for (int y = begin_y; y < end_y; y += 4) {
+#pragma unroll 1
+    for (int y = shared.begin_y; y < shared.end_y; y += 4) {
         float sum[4][3];
-        for (int x = begin_x; x < end_x; x += segment) {
+        for (int x = shared.begin_x; x < shared.end_x; x += segment) {
             __syncthreads();
-            load_rows(shared, area, x, y, min(segment, end_x - x));
-            int nth = (y - begin_y) & (TABLE_ROWS - 1);
-            if (few && nth == 0) weigh_rows(shared, weights_y, starts_y, y, done, behind_row);
+            load_rows(shared, area, x, y, min(segment, shared.end_x - x));
+            int nth = (y - shared.begin_y) & (TABLE_ROWS - 1);
+            if (few && nth == 0) weigh_rows(shared, shared.weights_y, shared.starts_y, y, done, shared.behind_row);
             __syncthreads();
-            if (x == begin_x) {
+            if (x == shared.begin_x) {
 #pragma unroll
                 for (int i = 0; i < 12; i++) sum[i / 3][i % 3] = 0.0f;
             } else {
 #pragma unroll
-                for (int i = 0; i < 12; i++) sum[i / 3][i % 3] = kept[i];
+                for (int i = 0; i < 12; i++) sum[i / 3][i % 3] = *shared.sum(i);
             }
-            int low = max(0, x - my_start), high = min(taps_x, x + segment - my_start), place[4];
+            int low = max(0, x - my_start), high = min(across.taps, x + segment - my_start), place[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) place[j] = place_of(my_start - x + low + j, area);
 #pragma unroll 1
@@ -242,7 +273,7 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     if (k + j >= high) break;
-                    float weight = weights_x[(k + j) * across.count + column];
+                    float weight = shared.weights_x[(k + j) * across.count + column];
 #pragma unroll
                     for (int c = 0; c < 3; c++) {
                         float4 v = shared.pixels[place[j]][c];
@@ -252,19 +283,20 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
                     place[j]++;
                 }
             }
-            if (x + segment < end_x)
+            if (x + segment < shared.end_x) {
 #pragma unroll
-                for (int i = 0; i < 12; i++) kept[i] = sum[i / 3][i % 3];
+                for (int i = 0; i < 12; i++) *shared.sum(i) = sum[i / 3][i % 3];
+            }
         }
         if (few) {
-            const RowWeights *rows = shared.rows + ((y - begin_y) & (TABLE_ROWS - 1));
+            const RowWeights *rows = shared.rows + ((y - shared.begin_y) & (TABLE_ROWS - 1));
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 RowWeights row = rows[r];
 #pragma unroll
                 for (int i = 0; i < SLOTS * 3; i++) under_way[i / 3][i % 3] = fmaf(row.weight[i / 3], sum[r][i % 3], under_way[i / 3][i % 3]);
-                for (; row.finished > 0; row.finished--, done++) {
-                    if (mine) store_pixel(shared, at_column, done, under_way[0]);
+                for (; row.finished > 0; row.finished--, done++, to += shared.row_bytes) {
+                    if (mine) store_pixel(shared, to, under_way[0]);
 #pragma unroll
                     for (int i = 0; i < SLOTS * 3; i++) under_way[i / 3][i % 3] = i / 3 + 1 < SLOTS ? under_way[(i / 3 + 1) % SLOTS][i % 3] : 0.0f;
                 }
@@ -276,38 +308,38 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
             float value[3] = {sum[0][0], sum[0][1], sum[0][2]};
 #pragma unroll
             for (int i = 0; i < 9; i++) sum[i / 3][i % 3] = sum[i / 3 + 1][i % 3];
-            if (taps_y <= RING) {  // the ring holds rows
-                for (int c = 0; c < 3; c++) *shared.ring(y + r, c) = value[c];
+            if (down.taps <= RING) {  // the ring holds rows
+                for (int c = 0; c < 3; c++) *shared.ring(area, y + r, c) = value[c];
 #pragma unroll 1
-                for (; done < behind_row && starts_y[done] + taps_y <= y + r + 1; done++) {
+                for (; done < shared.behind_row && shared.starts_y[done] + down.taps <= y + r + 1; done++, to += shared.row_bytes) {
                     float total[3] = {0.0f, 0.0f, 0.0f};
-                    int start = starts_y[done];
+                    int start = shared.starts_y[done];
 #pragma unroll 2
-                    for (int k = 0; k < taps_y; k++) {
-                        float weight = weights_y[k * down.count + done];
+                    for (int k = 0; k < down.taps; k++) {
+                        float weight = shared.weights_y[k * down.count + done];
 #pragma unroll
-                        for (int c = 0; c < 3; c++) total[c] = fmaf(weight, *shared.ring(start + k, c), total[c]);
+                        for (int c = 0; c < 3; c++) total[c] = fmaf(weight, *shared.ring(area, start + k, c), total[c]);
                     }
-                    if (mine) store_pixel(shared, at_column, done, total);
+                    if (mine) store_pixel(shared, to, total);
                 }
                 continue;
             }
             // A wide filter: the ring holds outputs, of which few are under way.
 #pragma unroll 1
-            for (; opened < behind_row && starts_y[opened] <= y + r; opened++)
-                for (int c = 0; c < 3; c++) *shared.ring(opened, c) = 0.0f;
+            for (; opened < shared.behind_row && shared.starts_y[opened] <= y + r; opened++)
+                for (int c = 0; c < 3; c++) *shared.ring(area, opened, c) = 0.0f;
 #pragma unroll 1
             for (int output = done; output < opened; output++) {
-                float weight = weights_y[(y + r - starts_y[output]) * down.count + output];
+                float weight = shared.weights_y[(y + r - shared.starts_y[output]) * down.count + output];
 #pragma unroll
-                for (int c = 0; c < 3; c++) *shared.ring(output, c) = fmaf(weight, value[c], *shared.ring(output, c));
+                for (int c = 0; c < 3; c++) *shared.ring(area, output, c) = fmaf(weight, value[c], *shared.ring(area, output, c));
             }
 #pragma unroll 1
-            for (; done < opened && starts_y[done] + taps_y <= y + r + 1; done++) {
+            for (; done < opened && shared.starts_y[done] + down.taps <= y + r + 1; done++, to += shared.row_bytes) {
                 float total[3];
 #pragma unroll
-                for (int c = 0; c < 3; c++) total[c] = *shared.ring(done, c);
-                if (mine) store_pixel(shared, at_column, done, total);
+                for (int c = 0; c < 3; c++) total[c] = *shared.ring(area, done, c);
+                if (mine) store_pixel(shared, to, total);
             }
         }
     }
