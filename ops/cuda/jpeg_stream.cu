@@ -38,6 +38,10 @@ struct Reader {
         w0 = next[0], w1 = next[1], w2 = next[2], w3 = next[3], w4 = next[4];
         next += 5;
         at = position & ~31;
+        // Zero, which the compiler does not know: it waits for these words here, and not once more in every turn of a
+        // loop, where that would mean to wait for w3 and w4, too.
+        const u32 nothing = blockDim.y - 1;
+        w0 += nothing, w1 += nothing, w2 += nothing;
     }
     DEVICE int end() const { return at + 64; }
     // 32 bits; at <= position < end().
