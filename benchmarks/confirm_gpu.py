@@ -78,10 +78,10 @@ def rate(
     plan: Any, batch: int, seconds: float, lanes: int = 8, threads: int = 8, upload: Any = "auto",
     ways: dict[str, int] | None = None, job: bool = False,
 ) -> float:  # fmt: skip
-    """Images a second of ``plan``, results staying on the GPUs; ``ways`` is told how the bytes came there. In a ``job``
-    small batches are launched together."""
+    """Images a second of ``plan``, results staying on the GPUs; ``ways`` is told how the bytes came there. Small
+    batches are launched together, by a ``job`` up to more samples."""
     options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, upload=upload,
-                      whole_batches=not job)  # fmt: skip
+                      whole_batches=not job, together=True)  # fmt: skip
     requests = (Request(k * batch, batch) for k in itertools.count())
     with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
         for _ in range(3 * lanes * len(plan.target.indices)):

@@ -53,8 +53,10 @@ class Options:
     upload: Upload = "auto"
     """How records of containers come to a GPU: ``auto`` registered where that is possible, else copied."""
     whole_batches: bool = True
-    """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts, and
-    small ones for a device come together."""
+    """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts."""
+    together: bool = False
+    """Small batches may go onto a device together: results do not depend on who else is in a batch. They are handed
+    out together, too, or, as ``whole_batches``, one by one."""
     inline: bool = False
     """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""
 

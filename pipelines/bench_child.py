@@ -64,7 +64,8 @@ def measure(this: Measurement) -> dict[str, Any]:
     built, plan = this.compiled()
     settings = built.spec.pipeline
     whole = depends_on_batches(built.spec)  # else as `run` does it
-    options = replace(options_of(built.spec, plan.target), to_host=this.to_host, whole_batches=whole)
+    options = replace(options_of(built.spec, plan.target), to_host=this.to_host, whole_batches=whole,
+                      together=not whole)  # fmt: skip
     size = settings.batch_size
     began = time.perf_counter()
     requests = (Request(k * size, size) for k in itertools.count())

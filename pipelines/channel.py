@@ -68,6 +68,11 @@ class Channel(Generic[T]):
         self._room.put(None)
         return item
 
+    @property
+    def is_empty(self) -> bool:
+        """Who takes the next item will wait for it."""
+        return self._items.empty()
+
     def close(self) -> None:
         """No more items will come; what is in the channel can still be taken."""
         self._items.put(_END)

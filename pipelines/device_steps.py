@@ -28,6 +28,9 @@ from .run_nodes import Env, Run, bytes_of, drop, finish_late
 from .schedule import Step
 from .stats import Stats
 
+_MODEST = 1 / 64
+"""Part of the budgets that batches may take which a program did not ask to go together."""
+
 
 class DeviceSteps(HostSteps):
     """Launching and settling. The lanes of every device, and its account of memory."""
@@ -111,17 +114,20 @@ class DeviceSteps(HostSteps):
         at_once = max((int(ahead.peak[a:b].sum()) for a, b in it.cuts), default=0)
         self.device.hold(it.order, at_once if len(it.cuts) <= 1 else at_once + kept)
         here = bytes_of(b for b in it.env.values() if b.on_host) + kept
-        if not self._alone:
+        if self._together:
             self._room_for = self._fitting(len(ahead.peak), at_once, here)
         self.host.hold(it.order, here)
 
     def _fitting(self, samples: int, there: int, here: int) -> int:
         """Samples that could be launched together, where ``samples`` hold so many bytes on the device and on the host:
-        as many as there is room for in all places that batches in flight have."""
+        as many as there is room for in all places that batches in flight have, or, where a program does other things
+        with the device, a small part of that."""
         assert self.device is not None
         lanes = self.options.lanes * self._devices
         in_flight = lanes + self.options.gpu_queue * self._devices + self.reads_at_once
         on_device, on_host = self.device.limit / lanes, self.host.limit * (1 - FOR_WORK) / in_flight
+        if self.options.whole_batches:
+            on_device, on_host = min(on_device, self.device.limit * _MODEST), min(on_host, self.host.limit * _MODEST)
         return int(samples * min(on_device / max(1, there), on_host / max(1, here)))
 
     def _launch_one(self, name: str, step: Step, it: Iteration, launched: Chunks[Run]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -96,6 +97,8 @@ class Engine(DeviceSteps):
         self._slow = 0
         """Batches that took too long to be computed in the caller's thread, less those that did not."""
         self._handed_out: tuple[int, ...] | None = None
+        self._apart: deque[Iteration] = deque()
+        """Batches that came together and were not handed out yet."""
         self._abandoned: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -227,9 +230,12 @@ class Engine(DeviceSteps):
             iteration = self._run_inline()
             if iteration is not None:
                 return self._finish(iteration)
+        if self._apart:
+            return self._finish(self._apart.popleft())
         self.start()
         if self._handed_out is not None:  # whoever took it is done with it, or holds it on their own account
             self._release(self._handed_out)
+        self._in_demand = not self.options.whole_batches or self.delivery.is_empty
         try:
             iteration = self._taken(self.delivery)
             if iteration.problem is not None:
@@ -245,6 +251,9 @@ class Engine(DeviceSteps):
                 raise
             raise ours from None
         self._handed_out = iteration.order
+        if self.options.whole_batches and len(iteration.asked) > 1:
+            self._apart.extend(iteration.apart())
+            iteration = self._apart.popleft()
         return self._finish(iteration)
 
     def _finish(self, iteration: Iteration) -> Iteration:

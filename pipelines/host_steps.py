@@ -60,12 +60,16 @@ class HostSteps(Admission):
         """Of the first batch that the threads make."""
         self._read_bytes = 0
         """Of the largest batch that was read."""
-        self._alone = options.whole_batches or not any(s.kind == "device" for s in plan.steps) or any(
-            n.op.per_batch and not isinstance(n.op, Reader) for n in plan.graph.nodes
-        )  # fmt: skip
-        """Batches are launched one by one."""
+        self._together = (
+            options.together
+            and any(s.kind == "device" for s in plan.steps)
+            and all(isinstance(n.op, Reader) for n in plan.graph.nodes if n.op.per_batch)
+            and not (options.whole_batches and len(plan.target.indices) > 1)  # which take turns, batch by batch
+        )
         self._room_for = 0
         """Samples that one launch may hold, once that is known."""
+        self._in_demand = not options.whole_batches
+        """Nobody looks at when batches come, or who takes them has to wait for them."""
         self._lender: RegisteredFiles | KvikioFiles | None = None
         """Lends views of containers that GPUs read by themselves."""
 
@@ -84,20 +88,22 @@ class HostSteps(Admission):
         return min(self.options.num_threads, self.options.cpu_queue * len(self.plan.target.indices) + 2)
 
     def _scheduled(self) -> Iterator[Iteration]:
-        for number, request in enumerate(self._requests(), self._number):
+        for number, asked in enumerate(self._requests(), self._number):
             self.host.hold((number,), self._read_bytes)
+            request = Request(asked[0].start, sum(r.n for r in asked))
             samples, per_reader = self.feed.samples(request)
-            yield Iteration((number,), request, samples, per_reader, samples)
+            yield Iteration((number,), request, samples, per_reader, samples, asked=asked)
 
-    def _requests(self) -> Iterator[Request]:
+    def _requests(self) -> Iterator[tuple[Request, ...]]:
         """The schedule, small batches together: to launch one takes the host as long as to launch a large one. What is
         launched at a time is a small part of what was before, so that a short run keeps all threads and GPUs busy."""
         schedule, before = iter(self._schedule), 0
         for request in schedule:
-            most = 0 if self._alone else min(_LAUNCH, self._room_for, before // (4 * len(self.plan.target.indices)))
-            together = [request, *islice(schedule, max(0, most // max(1, request.n) - 1))]
-            before += sum(r.n for r in together)
-            yield Request(request.start, sum(r.n for r in together))
+            most = min(_LAUNCH, self._room_for, before // (4 * len(self.plan.target.indices)))
+            more = most // max(1, request.n) - 1 if self._together and self._in_demand else 0
+            asked = request, *islice(schedule, max(0, more))
+            before += sum(r.n for r in asked)
+            yield asked
 
     def _taken(self, channel: Channel[Iteration]) -> Iteration:
         """The next batch, when its chunks are done, or one of them has failed. Raises Closed."""

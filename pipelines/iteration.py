@@ -52,6 +52,9 @@ class Iteration:
     cuts: list[tuple[int, int]] = field(default_factory=list)
     """Places [a, b) of the samples that go onto the device at a time."""
 
+    asked: tuple[Request, ...] = ()
+    """What is to be handed out one by one, of several batches that go through the steps together."""
+
     @property
     def number(self) -> int:
         """Of the batch."""
@@ -66,6 +69,14 @@ class Iteration:
         dropped = [d for d in self.dropped if low <= d.slot < high]
         request = Request(self.request.start + low - int(self.everyone.slot[0]), high - low)
         return Iteration((*self.order, k), request, samples, readers, everyone, cut(self.env, low, high), dropped)
+
+    def apart(self) -> list[Iteration]:
+        """As it was asked for."""
+        low, found = int(self.everyone.slot[0]), []
+        for k, request in enumerate(self.asked):
+            found.append(self.part(k, low, low + request.n))
+            low += request.n
+        return found
 
     def origin_of(self, dropped: Dropped) -> Origin:
         """Where a dropped sample came from."""

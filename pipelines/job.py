@@ -295,7 +295,7 @@ class JobRun:
         self.read = self.rejected = 0
         progress(Progress(0, self.total, 0, time.perf_counter()))
         whole = depends_on_batches(prepared.spec)
-        options = replace(options_of(prepared.spec, prepared.plan.target), whole_batches=whole)
+        options = replace(options_of(prepared.spec, prepared.plan.target), whole_batches=whole, together=not whole)
         requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
         self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
         try:

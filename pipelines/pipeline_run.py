@@ -60,6 +60,7 @@ class Running(Building):
                 upload=self._upload,
                 isolation=self._isolation,
                 decode_timeout=self._decode_timeout,
+                together=self._self_driven and self._rng == "philox",
                 inline=True,
             )
             schedule = _endless(self._next, self._batch_size) if self._self_driven else _asked(self._requests)

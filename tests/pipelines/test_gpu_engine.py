@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from dali_run.ops import jpeg_gpu
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.device import Lane
+from dali_run.pipelines.channel import Channel
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, Options
 from dali_run.pipelines.feed import JobFeed, Sources
@@ -29,10 +31,10 @@ from .test_fuse import CASES, STD, graph, pictures  # noqa: F401 - a fixture
 CHOSEN = ("val", "train")
 
 
-def outputs(plan: Plan, batch: int = 8, lanes: int = 2) -> tuple[dict[str, np.ndarray], list[str]]:
+def outputs(plan: Plan, batch: int = 8, lanes: int = 2, **how: Any) -> tuple[dict[str, np.ndarray], list[str]]:
     """Results by key, and what was rejected."""
     found, rejected = {}, []
-    options = Options(lanes=lanes)
+    options = Options(lanes=lanes, **how)
     with Sources(plan, batch) as sources:
         feed = JobFeed(sources)
         with Engine(plan, feed, feed.requests(batch), options) as engine:
@@ -61,6 +63,27 @@ def test_the_emulated_gpu_equals_the_cpu(pictures: Path, case: str) -> None:  # 
         assert value.dtype == on_gpu[key].dtype
         difference = np.abs(value.astype(np.float64) - on_gpu[key].astype(np.float64))
         assert difference.max() <= level * 1.01 + 2e-3, key
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_batches_that_are_launched_together_give_the_same_bytes(
+    pictures: Path,  # noqa: F811
+    whole: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Channel, "is_empty", True)
+    built = graph(pictures, *CASES["train"])
+    found, launches = [], []
+    for together in (False, True):
+        with faked(memory=True) as fake:
+            plan = compile_graph(built, Target("gpu"), 7)
+            found.append(outputs(plan, 2, together=together, whole_batches=whole))
+        launches.append([name for name, _ in fake.launched].count("jpeg_coefficients"))
+    (alone, rejected), (together_, same) = found
+    assert rejected == same
+    assert list(alone) == list(together_)
+    assert all(np.array_equal(value, together_[key]) for key, value in alone.items())
+    assert launches[1] < launches[0]
 
 
 def test_several_gpus_give_the_bytes_of_one(pictures: Path) -> None:  # noqa: F811

@@ -19,6 +19,7 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError
 from dali_run.ops.inputs import Pieces
 from dali_run.ops.types import DALIDataType
+from dali_run.pipelines.channel import Channel
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, Options
 from dali_run.pipelines.feed import JobFeed, Sources
@@ -248,18 +249,55 @@ def test_nothing_stays_page_locked_after_an_early_stop(monkeypatch: pytest.Monke
         assert fake.pinned_in_use() == 0
 
 
-def test_small_batches_for_a_device_are_launched_together_where_they_may() -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_small_batches_for_a_device_are_launched_together_where_they_may(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Channel, "is_empty", True)
     plan = compiled("null", random_shuffle=True)
     with Sources(plan, 1) as sources:
         order = sources.readers[0][4].job().index.tolist()
 
         def batches(**options: Any) -> int:
             feed = JobFeed(sources)
-            with Engine(plan, feed, feed.requests(4), Options(num_threads=3, lanes=2, **options)) as engine:
+            options = {"num_threads": 3, "lanes": 2, "whole_batches": whole, **options}
+            with Engine(plan, feed, feed.requests(4), Options(**options)) as engine:
                 assert collect(engine) == expected(order)
             return engine.delivery.passed
 
         assert batches() == _RECORDS // 4
-        few = batches(whole_batches=False)  # the first ones come alone, until it is known what they take
+        few = batches(together=True)  # the first ones come alone, until it is known what they take
         assert few < _RECORDS // 8
-        assert few < batches(whole_batches=False, memory=Memory(host=2000)) < _RECORDS // 4
+        if not whole:
+            assert few < batches(together=True, memory=Memory(host=2000)) < _RECORDS // 4
+            return
+        monkeypatch.setattr(Channel, "is_empty", False)  # nobody waits
+        assert batches(together=True) == _RECORDS // 4
+
+
+def test_batches_that_went_together_are_handed_out_as_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, with their own samples, rejects and replacements; memory is given back behind the last of them."""
+    monkeypatch.setattr(Channel, "is_empty", True)
+    plan = compiled("null")
+    with Sources(plan, 1) as sources:
+        for policy in ("skip", "replace"):
+            feed = JobFeed(sources)
+            options = Options(num_threads=2, together=True, policy=policy)
+            with Engine(plan, feed, feed.requests(7), options) as engine:
+                for k in range(-(-_RECORDS // 7)):
+                    it = next(engine)
+                    whole = list(range(7 * k, min(7 * k + 7, _RECORDS)))
+                    good = [i for i in whole if i % 29 != 3]
+                    assert (it.request.start, it.request.n) == (7 * k, len(whole))
+                    assert it.everyone.index.tolist() == whole
+                    values = [v.tolist() for v in it.outputs(plan)["x"]]
+                    if policy == "skip":
+                        assert it.samples.index.tolist() == good
+                        assert values == [[i % 251] * (1 + i % 7) for i in good]
+                    else:
+                        assert len(values) == len(whole)
+                    assert [it.position_of(d) for d in it.dropped] == [i for i in whole if i % 29 == 3]
+                with pytest.raises(StopIteration):
+                    next(engine)
+            assert engine.delivery.passed < -(-_RECORDS // 7)
+            assert engine.host.used == 0
