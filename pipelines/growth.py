@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,13 @@ def lineup_of(root: Path, sources: Sources) -> Lineup:
         return Lineup(sources, [{name: np.arange(len(p)) for name, p in now.readers.items()}])
     changes = _changes([i for _, i in known], now)
     for name, changed in changes.items():
+        for piece, what in changed.edited:
+            if "records" in what.split(", "):
+                raise JobError(
+                    f"{os.fsdecode(piece)} has another number of records than when the job ran (one that could not be "
+                    "read at all counted as one), so its samples are not those that were rejected. Convert it by "
+                    "itself into an output of its own, or start anew with --fresh"
+                )
         if changed.removed or len(changed.added):
             said = [s for s in changed.lines(now.readers[name]) if "edited:" not in s]
             raise JobError(

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.convert import Wanted, conversion, convert
 from dali_run.pipelines.inspect_data import open_data
 from dali_run.pipelines.render import report_view
@@ -251,6 +251,31 @@ def test_rejects_are_tried_again(pictures: Path, tmp_path: Path) -> None:
     assert verify(tmp_path / "out").sound
     assert verify(tmp_path / "out").samples == 10
     assert "no rejects" in retry_failed(tmp_path / "out").message
+
+
+def test_damaged_row_groups_are_tried_again(pictures: Path, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    source = tmp_path / "in"
+    assert convert(pictures, source, Wanted("parquet", options={"row_group": 3})).exit_code == 0
+    (file,) = source.glob("*.parquet")
+    for name in ("journal.jsonl", "manifest.json"):
+        (source / name).unlink()
+    good = file.read_bytes()
+    bad = bytearray(good)
+    bad[pq.read_metadata(file).row_group(1).column(1).data_page_offset + 500] ^= 1
+    file.write_bytes(bad)
+    assert convert(source, tmp_path / "out", Wanted("webdataset", samples=4)).exit_code == 3
+    rejects = [json.loads(line) for line in (tmp_path / "out/rejects.jsonl").read_text().splitlines()]
+    assert [(r["position"], r["record"], r["code"]) for r in rejects] == [(k, k, "corrupt_record") for k in (3, 4, 5)]
+    file.write_bytes(good)
+    assert retry_failed(tmp_path / "out").exit_code == 0
+    assert verify(tmp_path / "out").sound
+    assert payloads(tmp_path / "out") == originals(pictures)
+    (source / "other.parquet").write_bytes(good[:-100])  # no footer
+    assert convert(source, tmp_path / "more", Wanted("webdataset")).exit_code == 3
+    (source / "other.parquet").write_bytes(good)
+    with pytest.raises(JobError, match=r"other\.parquet has another number of records"):
+        retry_failed(tmp_path / "more")
 
 
 def test_a_bad_picture_costs_a_line_only_when_it_is_decoded(pictures: Path, tmp_path: Path) -> None:
