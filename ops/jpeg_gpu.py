@@ -50,6 +50,7 @@ SUBSEQUENCE_BITS = 4096
 ENTRIES_EACH = SUBSEQUENCE_BITS // 2 + 64
 UNSTUFF_THREADS = 256
 UNSTUFF_CHUNK = UNSTUFF_THREADS * 32
+DC_THREADS = 512
 IDCT_THREADS = 256
 IDCT_GROUPS = 64
 PIXEL_THREADS = 256
@@ -473,7 +474,7 @@ class Decoder:
             ("jpeg_unstuff", int(plan.unstuff_first[-1]), UNSTUFF_THREADS),
             ("jpeg_states", int(plan.entropy_first[-1]), ENTROPY_THREADS),
             ("jpeg_coefficients", int(plan.entropy_first[-1]), ENTROPY_THREADS),
-            ("jpeg_dc", n, 256),
+            ("jpeg_dc", n, DC_THREADS),
             ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
         ]
         if output.pixels is not None:

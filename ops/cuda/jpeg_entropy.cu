@@ -30,7 +30,7 @@ DEVICE int coefficient_value(u32 bits, u32 entry) {
 // What is seldom needed is read again then, so that it takes no registers.
 DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const SharedRing &ring, int nth, u32 state,
                         u32 index) {
-    const u32 block_count = batch->images[at].block_count;
+    const u32 block_count = arrived(batch->images[at].block_count);
     if (state == STATE_DEAD || index >= block_count) return 0;
     u64 *blocks = kept(batch->blocks + batch->images[at].blocks);
     const i64 entries_at = batch->images[at].entries + (i64)nth * ENTRIES_EACH;
@@ -149,41 +149,4 @@ KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_coefficients(
     u64 start = batch->starts[image.entries / ENTRIES_EACH + nth];
     u32 flags = store_blocks(batch, at, codes_of(tables, image), ring, nth, (u32)start, (u32)(start >> 32));
     if (flags) atomicOr(&batch->status[at], (int)flags);
-}
-
-// DC differences to DC values, without regard to restart intervals: what a component had before an interval is
-// subtracted later (dc_of_block). Sums are modulo 2^16, as libjpeg's are. One block of threads an image.
-KERNEL __launch_bounds__(256) jpeg_dc(const Batch *batch) {
-    const Image &image = batch->images[blockIdx.x];
-    if (image.block_count == 0 || batch->status[blockIdx.x]) return;
-    u16 *dc = (u16 *)(batch->blocks + image.blocks) + 3;
-    u32 carry[3] = {0, 0, 0};
-    for (int base = 0; base < image.mcus; base += 256) {
-        int mcu = base + threadIdx.x;
-        u16 *mine = dc + (i64)mcu * image.blocks_in_mcu * 4;
-#pragma unroll
-        for (int c = 0; c < 3; c++) {
-            if (c >= image.components) break;
-            int first = image.component[c].first, behind = first + image.component[c].h * image.component[c].v;
-            u32 sum = 0, total;
-            if (mcu < image.mcus)
-                for (int b = first; b < behind; b++) sum += mine[4 * b];
-            u32 value = carry[c] + block_sum(sum, &total) - sum;
-            if (mcu < image.mcus)
-                for (int b = first; b < behind; b++) mine[4 * b] = (u16)(value += mine[4 * b]);
-            carry[c] += total;
-        }
-    }
-}
-
-// DC of block `index`, which belongs to component c.
-DEVICE int dc_of_block(const Image &image, const u64 *blocks, int c, int index) {
-    u32 dc = (u32)(blocks[index] >> 48);
-    if (image.restart) {
-        int interval = index / (image.restart * image.blocks_in_mcu);
-        int last = interval * image.restart * image.blocks_in_mcu - image.blocks_in_mcu  // last block of c before it
-                   + image.component[c].first + image.component[c].h * image.component[c].v - 1;
-        if (interval) dc -= (u32)(blocks[last] >> 48);
-    }
-    return (i16)dc;
 }

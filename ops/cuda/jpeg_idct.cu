@@ -4,7 +4,7 @@
 // values that large are reported (OUT_OF_RANGE). Only blocks in the region of interest are computed.
 //
 // Eight lanes take a block: lane i first its column i, then its row i. A warp takes four blocks side by side at a time.
-#include "jpeg_entropy.cu"
+#include "jpeg_dc.cu"
 
 #define IDCT_THREADS 256
 #define IDCT_ROUNDS 8                                   // groups of four blocks a warp
