@@ -98,7 +98,7 @@ class Batch:
     samples: Samples
 
     def __post_init__(self) -> None:
-        if not len(self.offsets) == len(self.shapes) == len(self.samples):
+        if not len(self.offsets) == len(self.shapes) == len(self.samples.slot):
             raise ValueError(
                 f"a batch needs one offset, shape and sample each, got {len(self.offsets)}, {len(self.shapes)} "
                 f"and {len(self.samples)}"

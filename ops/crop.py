@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -78,13 +79,21 @@ class CropWindow(Operator, abstract=True):
             return {letter: max(int(v), 0) for letter, v in zip("WHD", reversed(self.crop), strict=False)}
         return {letter: None if a in self.per_sample else max(int(getattr(self, a)), 0) for letter, a in _SIZES.items()}
 
+    @cached_property
+    def _cuts(self) -> bool:
+        """Windows may be smaller than the image, or be refused for where they are."""
+        sized = self.given("crop") or any(self.given(name) for name in _SIZES.values())
+        return sized or not self.per_sample.isdisjoint(_POSITIONS.values())
+
     def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
         """Anchor and shape [N, D] of the window of each sample, after ``policy``."""
         return self.windows_in(ctx, batch.shapes.astype(np.int64, order="C"), layout, policy)
 
     def windows_in(self, ctx: Context, extent: I64, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
         """`windows` of samples of ``extent`` [N, D]."""
-        anchor, shape = np.zeros_like(extent), extent.copy()
+        anchor, shape = np.zeros(extent.shape, np.int64), extent.copy()
+        if not self._cuts:
+            return anchor, shape
         together = ctx.arg("crop") if self.given("crop") else None
         for letter, name in _SIZES.items():
             at = _axis(layout, letter)

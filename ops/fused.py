@@ -121,7 +121,7 @@ def sampled(ctx: Context, op: Resampling | ResizeCropMirrorNormalize, images: Ba
     out = Batch.allocate(ctx.empty, wanted.shapes, wanted.dtype, wanted.layout, images.samples)
     finish = None
     if isinstance(op, ResizeCropMirrorNormalize):
-        affine = op.normalize.affine(part(ctx, op.normalize, NORMALIZE))
+        affine = op.normalize.affine(part(ctx, op.normalize, NORMALIZE) if ctx.args else ctx)
         finish = Finish(affine.factors, _strides(wanted.shapes, wanted.layout))
     run(ctx, wanted.plan, images, 0, out, finish)
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from .batch import I64
 from .errors import SpecError
 from .lazily import Kernels
-from .rng import Streams
+from .rng import F32, Streams
 
 _kernels: Any = Kernels("random_window_cpu")
 
@@ -22,6 +23,11 @@ def check_window_ranges(aspect: tuple[float, ...], area: tuple[float, ...]) -> N
     for name, values, positive in (("random_aspect_ratio", aspect, True), ("random_area", area, False)):
         if len(values) != 2 or not 0 <= values[0] <= values[1] or (positive and values[0] == 0):
             raise SpecError(f"{name} needs two positive numbers, the smaller first, got {list(values)}")
+
+
+@lru_cache(64)
+def _range(ends: tuple[float, float]) -> F32:
+    return np.array(ends, np.float32)
 
 
 def random_windows(
@@ -41,6 +47,6 @@ def random_windows(
     out = np.zeros((len(heights), 4), np.int64)
     _kernels.windows(
         np.uint64(streams.key), streams.sequence, np.asarray(heights, np.int64), np.asarray(widths, np.int64),
-        np.array(aspect, np.float32), np.array(area, np.float32), attempts, out,
+        _range(aspect), _range(area), attempts, out,
     )  # fmt: skip
     return out[:, :2], out[:, 2:]

@@ -86,18 +86,20 @@ class Plan:
     then is a `presets.Filter`, and ``lo`` lies before ``hi``."""
     arithmetic: I8 | None = None
     """[N], `presets.Arithmetic`; given with ``domain``."""
+    across: Mask | None = None
+    """[N], see `_columns_first`, once it was asked for."""
 
     def window(self, anchor: I64, shape: I64) -> Plan:
         """Only the outputs [anchor, anchor + shape) of the present window."""
         at = np.empty(self.anchor.shape, np.int64)
         _plans.window(self.flip, self.anchor, self.shape, anchor, shape, at)
         return Plan(self.lo, self.hi, self.size, self.kind, self.support, at, shape, self.flip, self.domain,
-                    self.arithmetic)  # fmt: skip
+                    self.arithmetic, self.across)  # fmt: skip
 
     def mirrored(self, where: Mask) -> Plan:
         """The window reversed where ``where`` [N, A]."""
         return Plan(self.lo, self.hi, self.size, self.kind, self.support, self.anchor, self.shape, self.flip ^ where,
-                    self.domain, self.arithmetic)  # fmt: skip
+                    self.domain, self.arithmetic, self.across)  # fmt: skip
 
 
 def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> Plan:
@@ -213,6 +215,8 @@ def run(ctx: Context, plan: Plan, batch: Batch, first: int, out: Batch, finish: 
 
 def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]:
     """Elements before and after the spatial dimensions (frames and channels), [N] each."""
+    if first == 0 and shapes.shape[1] == count + 1:  # images
+        return np.ones(len(shapes), np.int64), shapes[:, count].astype(np.int64)
     return elements(shapes[:, :first]), elements(shapes[:, first + count :])
 
 
@@ -223,9 +227,10 @@ def _columns_first(plan: Plan) -> Mask:
     """
     if plan.domain is not None:
         return np.ones(len(plan.size), np.bool_)
-    mask: Mask = np.empty(len(plan.size), np.bool_)
-    _plans.columns_first(*map(np.ascontiguousarray, (plan.lo, plan.hi, plan.size, plan.support)), mask)
-    return mask
+    if plan.across is None:
+        plan.across = np.empty(len(plan.size), np.bool_)
+        _plans.columns_first(*map(np.ascontiguousarray, (plan.lo, plan.hi, plan.size, plan.support)), plan.across)
+    return plan.across
 
 
 # -- on the CPU -------------------------------------------------------------------------------------------------------
