@@ -54,7 +54,7 @@ def measure_ours(
             (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
             (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
     plan = compile_graph(b.build({"x": x, "label": label}), Target(device), 1)
-    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False)
+    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=True)
     requests = (Request(k * batch, batch) for k in itertools.count())
     first = time.perf_counter()
     with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:

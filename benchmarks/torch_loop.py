@@ -77,7 +77,7 @@ def bench_batches(settings: dict[str, Any]) -> Iterator[int]:
         built, plan = Measurement(str(spec), overrides, 0, 0).compiled()
     size = settings["batch"]
     requests = (Request(k * size, size) for k in itertools.count())
-    options = replace(options_of(built.spec, plan.target), to_host=False)
+    options = replace(options_of(built.spec, plan.target), to_host=False, together=True)
     with Sources(plan, size) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
         yield from (len(iteration.samples) for iteration in engine)
 

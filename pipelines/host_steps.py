@@ -58,8 +58,8 @@ class HostSteps(Admission):
         """Batches that may be read at the same time."""
         self._number = 0
         """Of the first batch that the threads make."""
-        self._read_bytes = 0
-        """Of the largest batch that was read."""
+        self._sample_bytes = 0.0
+        """Of a sample, in that batch that was read where they are largest."""
         self._together = (
             options.together
             and any(s.kind == "device" for s in plan.steps)
@@ -89,8 +89,8 @@ class HostSteps(Admission):
 
     def _scheduled(self) -> Iterator[Iteration]:
         for number, asked in enumerate(self._requests(), self._number):
-            self.host.hold((number,), self._read_bytes)
             request = Request(asked[0].start, sum(r.n for r in asked))
+            self.host.hold((number,), int(self._sample_bytes * request.n))
             samples, per_reader = self.feed.samples(request)
             yield Iteration((number,), request, samples, per_reader, samples, asked=asked)
 
@@ -191,7 +191,7 @@ class HostSteps(Admission):
         it.dropped += run.dropped
         self._forget(it, step)
         if not self.inline:
-            self._read_bytes = max(self._read_bytes, self._holds(it))
+            self._sample_bytes = max(self._sample_bytes, self._holds(it) / max(1, len(it.everyone)))
         self.stats.busy(name, time.perf_counter() - began)
 
     def _not_read(self, problem: Exception, samples: int) -> Exception | None:

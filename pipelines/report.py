@@ -78,7 +78,7 @@ def build_report(
                 "id": _stage_id(engine, i),
                 "kind": s.kind,
                 "operators": [n.name for n in s.nodes if not isinstance(n.op, (Split, Merge))],
-                "busy_seconds": round(stats.stages.get(_stage_id(engine, i), 0.0), 6),
+                "busy_seconds": round(_busy(engine, i), 6),
                 **_waits(engine, i),
             }
             for i, s in enumerate(plan.steps)
@@ -132,6 +132,12 @@ def _stage_id(engine: Engine, i: int) -> str:
     return engine.name_of(engine.plan.steps[i])
 
 
+def _busy(engine: Engine, i: int) -> float:
+    """Seconds in which step ``i`` was busy; where several batches are read at once, with as many as may be."""
+    busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
+    return busy / engine.reads_at_once if i == 0 and engine.plan.steps[i].kind == "whole" else busy
+
+
 def _waits(engine: Engine, i: int) -> dict[str, float]:
     """How long step ``i`` waited for batches, and for room behind it."""
     name = _stage_id(engine, i)
@@ -154,14 +160,13 @@ def _loads(
     loads = []
     for i, step in enumerate(engine.plan.steps):
         mine = [o for o in operators if o["stage"] == _stage_id(engine, i)]
-        busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
+        busy = _busy(engine, i)
         if step.kind == "whole":
-            reading = busy / seconds / (engine.reads_at_once if i == 0 else 1)
             loads.append(
                 Load(
                     "reading",
-                    reading,
-                    f"Reading holds the job back: it was busy {_percent(reading)} of the time.",
+                    busy / seconds,
+                    f"Reading holds the job back: it was busy {_percent(busy / seconds)} of the time.",
                     "Faster storage, a container (TFRecord, LMDB) instead of single files, or more shards.",
                 )
             )
