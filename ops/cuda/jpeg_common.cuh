@@ -177,6 +177,10 @@ template <class T> DEVICE T *kept(T *pointer) {
     return pointer;
 }
 
+// A value that was loaded, waited for here. Otherwise its first use in a loop waits in every turn, and for more: loads of
+// the turn before that share its scoreboard. What is added is zero, which the compiler does not know.
+DEVICE u32 arrived(u32 loaded) { return loaded + (blockDim.y - 1); }
+
 // Words in shared memory, whose address stays in a register likewise.
 struct SharedWords {
 #ifndef EMULATED

@@ -38,10 +38,7 @@ struct Reader {
         w0 = next[0], w1 = next[1], w2 = next[2], w3 = next[3], w4 = next[4];
         next += 5;
         at = position & ~31;
-        // Zero, which the compiler does not know: it waits for these words here, and not once more in every turn of a
-        // loop, where that would mean to wait for w3 and w4, too.
-        const u32 nothing = blockDim.y - 1;
-        w0 += nothing, w1 += nothing, w2 += nothing;
+        w0 = arrived(w0), w1 = arrived(w1), w2 = arrived(w2);
     }
     DEVICE int end() const { return at + 64; }
     // 32 bits; at <= position < end().
@@ -123,7 +120,8 @@ DEVICE Stream stream_of(const Batch *batch, int at) {
 }
 // To be called when the tables are loaded.
 template <int BITS> DEVICE Codes codes_of(const Tables<BITS> &tables, const Image &image) {
-    return {SharedWords(tables.entries), tables.longer, (u32)(image.dc_slots | image.ac_slots << 16), image.blocks_in_mcu, BITS};
+    return {SharedWords(tables.entries), tables.longer, arrived(image.dc_slots | image.ac_slots << 16),
+            (int)arrived(image.blocks_in_mcu), BITS};
 }
 
 // A subsequence's entry in Batch::starts: its state and how many blocks end before it.
