@@ -114,6 +114,9 @@ class Files:
         except errors() as e:
             told.rows, told.problem = [], f"its footer cannot be read: {said(e)}"
             return told
+        if wrong := wrong_sizes(self.content(i), meta):
+            told.rows, told.problem = [], f"its footer is damaged: {wrong}"
+            return told
         if any(not 0 <= n <= _MOST_ROWS for n in told.rows) or sum(told.rows) != meta.num_rows:
             told.rows, told.problem = [], "its footer is damaged: numbers of rows that do not add up"
             return told
@@ -131,6 +134,32 @@ class Files:
             sizes = sum(max(0, group.column(k).total_uncompressed_size) for k in leaves)
             told.wanted.append(sizes + 8 * rows * len(leaves))
         return told
+
+
+def wrong_sizes(data: memoryview, meta: Any) -> str:
+    """What is wrong with the statistics of sizes in the footer of the file ``data``; pyarrow ends the process when it
+    is asked for such a column. Nothing for a sound one."""
+    from .parquet_footer_cpu import COLUMNS, DEFINITION, ENCRYPTED, REPETITION, UNENCODED, size_statistics
+
+    size = int.from_bytes(data[-8:-4], "little")
+    rows = np.zeros((meta.num_row_groups * meta.num_columns, COLUMNS), np.int64)
+    found = size_statistics(np.frombuffer(data[-8 - size : -8], np.uint8), rows)
+    if found != len(rows):
+        return "not all columns of its row groups are there"
+    if rows[:, ENCRYPTED].any():
+        return "a column is encrypted"
+    leaves = [meta.schema.column(k) for k in range(meta.num_columns)]
+    by_leaf = rows.reshape(meta.num_row_groups, meta.num_columns, COLUMNS)
+    for which, levels in (
+        (REPETITION, [c.max_repetition_level for c in leaves]),
+        (DEFINITION, [c.max_definition_level for c in leaves]),
+    ):
+        lengths = by_leaf[:, :, which]
+        if ((lengths != 0) & (lengths != np.array(levels, np.int64) + 1)).any():
+            return "a histogram of levels has a wrong length"
+    if by_leaf[:, [c.physical_type != "BYTE_ARRAY" for c in leaves], UNENCODED].any():
+        return "a column of numbers tells the size of its texts"
+    return ""
 
 
 def leaves_of(meta: Any, columns: Sequence[Where]) -> list[int]:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,8 @@ def main() -> None:
     from .loops import LOOPS
     from .targets import TARGETS
 
-    names = asked.names or (LOOPS if asked.compiled else TARGETS)
+    there = [name for name, target in TARGETS.items() if not target.needs or find_spec(target.needs)]
+    names = asked.names or (LOOPS if asked.compiled else there)
     asked.found.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as compiled, ThreadPoolExecutor(asked.jobs) as pool:
         where = compiled if asked.compiled else ""

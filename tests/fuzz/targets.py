@@ -77,6 +77,8 @@ class Target:
     seeds: Callable[[], Sequence[bytes]]
     kernels: bool = False
     """Its loops are Numba's: coverage and bounds need them as plain Python (NUMBA_DISABLE_JIT=1)."""
+    needs: str = ""
+    """A package that may be missing."""
 
 
 @cache
@@ -214,6 +216,25 @@ def tensors() -> bytes:
 
 def message_pack() -> bytes:
     return b"\x83\xa4data\xc4\x04file\xa5label\x07\xa3box\x93\xca\x3f\x80\x00\x00\x01\xcb" + struct.pack(">d", 0.5)
+
+
+def table(**how: Any) -> bytes:
+    """A Parquet file as Hugging Face's datasets have them."""
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    columns = {
+        "image": [{"bytes": b"some bytes", "path": None}, {"bytes": b"others", "path": "b.jpg"}] * 4,
+        "label": list(range(8)), "box": [[0.5, 1.0], [], [2.0]] * 2 + [[3.0], [4.0]], "key": list("abcdefgh"),
+    }  # fmt: skip
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns), out, row_group_size=3, **how)
+    return out.getvalue()
+
+
+def first_pages(**how: Any) -> bytes:
+    """A table from its first page on."""
+    return table(**how)[4:]
 
 
 def coco() -> bytes:
@@ -426,6 +447,24 @@ def msgpack(data: bytes) -> None:
     _value(data, lambda path: LMDB(path=path, schema="msgpack", features=FEATURES))
 
 
+def parquet(data: bytes) -> None:
+    from dali_run.readers.parquet import Parquet
+
+    path = file("a.parquet", data)
+    read_all(lambda: Parquet(path=path, columns=("image", "label", "box"), key="key"))
+    read_all(lambda: Parquet(path=path, columns=("image",), nulls="empty", check_crc=False))
+
+
+def parquet_pages(data: bytes) -> None:
+    from dali_run.readers.parquet_pages import walk_pages
+
+    try:
+        found = walk_pages(memoryview(data), 0, len(data), 100)
+        assert found.values >= 100 or found.unpacked >= 0
+    except DaliRunError:
+        return
+
+
 def annotations(data: bytes) -> None:
     from dali_run.readers.coco import Coco
 
@@ -573,6 +612,12 @@ TARGETS: dict[str, Target] = {
     "caffe": Target(caffe, lambda: [datum()], kernels=True),
     "caffe2": Target(caffe2, lambda: [tensors()], kernels=True),
     "msgpack": Target(msgpack, lambda: [message_pack()], kernels=True),
+    "parquet": Target(
+        parquet, lambda: [table(), table(compression="gzip", use_dictionary=False)], kernels=True, needs="pyarrow"
+    ),
+    "parquet_pages": Target(
+        parquet_pages, lambda: [first_pages(), first_pages(data_page_version="2.0")], needs="pyarrow"
+    ),
     "coco": Target(annotations, lambda: [coco()]),
     "npy": Target(npy, lambda: [array(), array(version=(2, 0))]),
     "file_list": Target(file_list, lambda: [b"a b.jpg 3\nc.jpg 4\n\n"]),
