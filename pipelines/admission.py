@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.batch import Batch
 from ..ops.errors import JobError
 from ..ops.isolation import TIMEOUT, Mode, isolated
 from ..ops.leases import in_device_memory
@@ -51,7 +52,7 @@ class Options:
     memory: Memory = field(default_factory=Memory)
     """What the run may hold."""
     upload: Upload = "auto"
-    """How records of containers come to a GPU: ``auto`` registered where that is possible, else copied."""
+    """How records of containers come to a GPU: ``auto`` copied where many threads read, else registered if possible."""
     whole_batches: bool = True
     """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts."""
     together: bool = False
@@ -170,11 +171,14 @@ class Admission:
 
     def _holds(self, it: Iteration) -> int:
         """Put what the batch holds on the account; bytes on the host."""
-        held = {"host": bytes_of(b for b in it.env.values() if not in_device_memory(b.data))}
-        held["gpu"] = bytes_of(it.env.values()) - held["host"]
-        for name, ledger in self.ledgers.items():
-            ledger.hold(it.order, held[name], wait=False)
-        return held["host"]
+        places: tuple[list[Batch], list[Batch]] = [], []
+        for batch in it.env.values():
+            places[in_device_memory(batch.data)].append(batch)
+        on_host, on_device = map(bytes_of, places)
+        self.host.hold(it.order, on_host, wait=False)
+        if self.device is not None:
+            self.device.hold(it.order, on_device, wait=False)
+        return on_host
 
     def _release(self, order: tuple[int, ...]) -> None:
         for ledger in self.ledgers.values():

@@ -109,9 +109,11 @@ class DeviceSteps(HostSteps):
         """Wait until the device, and the host behind it, have room for the batch."""
         assert self.device is not None
         room = self.device.limit // (self.options.lanes * self._devices)
-        it.cuts = list(runs(ahead.peak, max(1, room), max(1, len(ahead.peak))))
-        kept = int(ahead.kept.sum())
-        at_once = max((int(ahead.peak[a:b].sum()) for a, b in it.cuts), default=0)
+        at_once, kept = int(ahead.peak.sum()), int(ahead.kept.sum())
+        it.cuts = [(0, len(ahead.peak))]
+        if at_once > room:
+            it.cuts = list(runs(ahead.peak, max(1, room), len(ahead.peak)))
+            at_once = max(int(ahead.peak[a:b].sum()) for a, b in it.cuts)
         self.device.hold(it.order, at_once if len(it.cuts) <= 1 else at_once + kept)
         here = bytes_of(b for b in it.env.values() if b.on_host) + kept
         if self._together:

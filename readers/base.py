@@ -18,8 +18,8 @@ from .order import LIST_SEED, Order, Shuffle
 class Source(Origins, Protocol):
     """An open data set.
 
-    ``fetch`` may be called from several threads at once, for different parts of a batch; nothing that it changes is
-    shared. The rest is used by one thread at a time.
+    ``fetch`` may be called from several threads at once, for different batches and parts of them; nothing that it
+    changes is shared. The rest is used by one thread at a time.
     """
 
     groups: npt.NDArray[np.int64] | None
