@@ -15,6 +15,8 @@ from .errors import Reject, RejectCode
 from .isolation import Isolation
 from .rng import Streams
 
+_EPOCH_BITS = np.uint64(40)
+
 
 class Helpers(Protocol):
     """Threads that may lend a hand."""
@@ -142,7 +144,7 @@ class Context:
             # size, the first is position - slot.
             sequence = (s.position - s.slot).astype(np.uint64) + s.slot.astype(np.uint64) * np.uint64(65537)
         else:
-            sequence = (s.epoch.astype(np.uint64) << np.uint64(40)) ^ s.index.astype(np.uint64)
+            sequence = (s.epoch.view(np.uint64) << _EPOCH_BITS) ^ s.index.view(np.uint64)
         return Streams((self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF, sequence)
 
 

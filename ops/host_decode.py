@@ -199,7 +199,7 @@ def decode(
         heights, widths = sizes[:, 0], sizes[:, 1]
     out = Batch.allocate(ctx.empty, output_shapes(headers, rules, heights, widths), rules.dtype, "HWC", batch.samples)
     left = _baseline(batch, headers, rules, anchors, out, needed)
-    for i in np.flatnonzero(left).tolist() if left.any() else ():
+    for i in np.flatnonzero(left).tolist() if np.count_nonzero(left) else ():
         anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
         if i in others:
             out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])
@@ -250,7 +250,8 @@ def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
         ctx.rejects[before:] = fresh.values()
         for i in np.flatnonzero(np.isin(ctx.samples.slot, list(fresh))).tolist():
             headers.drop(i)
-    return anchors, sizes if headers.good.all() else np.where(headers.good[:, None], sizes, 0)
+    everyone = np.count_nonzero(headers.good) == len(headers.good)  # a tenth of the time of all()
+    return anchors, sizes if everyone else np.where(headers.good[:, None], sizes, 0)
 
 
 def _window(image: Pixels, anchor: tuple[int, int] | None, shape: npt.NDArray[np.int32]) -> Pixels:

@@ -160,7 +160,7 @@ class FileSet:
             _kernels.read_files(root, flags, names, starts, which[a:b], out, at[a:b], sizes[a:b], status[a:b])
 
         spread(ctx, n, len(out) + n * _OPENING, read)
-        for k in np.flatnonzero(status).tolist() if status.any() else ():
+        for k in np.flatnonzero(status).tolist() if np.count_nonzero(status) else ():
             size = int(self.sizes[which[k]])
             if size > MAX_FILE:
                 ctx.reject(k, "too_large", f"the file has {size} bytes; at most {MAX_FILE} can be one sample")
