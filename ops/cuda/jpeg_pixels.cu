@@ -127,20 +127,21 @@ DEVICE u32 pixel(const Source &source, int x, int y) {
     return convert(source.colour, source.output_type, first, second, third);
 }
 
-// The component at pixels x ... x + 3 of rows y ... y + 3, a word a row; rows are clamped to [low, high), which lies in
+// The component at pixels x ... x + 3 of rows y and y + 1, a word a row; rows are clamped to [low, high), which lies in
 // the picture. x is a multiple of 4, y of 2; behind the right border anything may come.
-DEVICE void sample4x4(const Plane &plane, int x, int y, int low, int high, u32 *rows) {
+DEVICE void sample4x2(const Plane &plane, int x, int y, int low, int high, u32 *rows) {
     if (plane.upsampling == FULL_SIZE) {
 #pragma unroll
-        for (int r = 0; r < 4; r++) rows[r] = *(const u32 *)(plane.samples + min(max(y + r, low), high - 1) * plane.pitch + x);
-    } else if ((plane.upsampling == FANCY_H2V2 && y >= low && y + 4 <= high) || plane.upsampling == FANCY_H2V1) {
+        for (int r = 0; r < 2; r++) rows[r] = *(const u32 *)(plane.samples + min(max(y + r, low), high - 1) * plane.pitch + x);
+    } else if ((plane.upsampling == FANCY_H2V2 && y >= low && y + 2 <= high) || plane.upsampling == FANCY_H2V1) {
         // Two columns and a neighbour on either side, out of two words; pairs of samples share a register.
         bool two_rows = plane.expand_y == 2;
         int half = x >> 1, last = plane.width - 1, left = max(half - 1, 0) & ~3, right = min(half + 2, last) & ~3;
-        u32 order = max(half - 1, 0) - left | (half - left) << 4 | (min(half + 1, last) - left) << 8 | (min(half + 2, last) - left) << 12;
-        u32 inner[4], outer[4];
+        u32 order = (u32)(max(half - 1, 0) - left) | (u32)(half - left) << 4 | (u32)(min(half + 1, last) - left) << 8
+                    | (u32)(min(half + 2, last) - left) << 12;
+        u32 inner[3], outer[3];
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
+        for (int r = 0; r < 3; r++) {
             int row = two_rows ? min(max((y >> 1) - 1 + r, 0), plane.height - 1) : min(max(y + r, low), high - 1);
             const u8 *samples = plane.samples + row * plane.pitch;
             u32 four = __byte_perm(*(const u32 *)(samples + left), *(const u32 *)(samples + right), order);
@@ -149,44 +150,39 @@ DEVICE void sample4x4(const Plane &plane, int x, int y, int low, int high, u32 *
         u32 even_bias = two_rows ? 0x80008 : 0x10001, odd_bias = two_rows ? 0x70007 : 0x20002;
         int shift = two_rows ? 4 : 2;
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            u32 in = inner[r], out = outer[r];
-            if (two_rows) {
-                in = 3 * inner[1 + r / 2] + inner[r == 1 ? 2 : r == 3 ? 3 : r / 2];
-                out = 3 * outer[1 + r / 2] + outer[r == 1 ? 2 : r == 3 ? 3 : r / 2];
-            }
+        for (int r = 0; r < 2; r++) {
+            u32 in = two_rows ? 3 * inner[1] + inner[2 * r] : inner[r], out = two_rows ? 3 * outer[1] + outer[2 * r] : outer[r];
             u32 even = 3 * in + __byte_perm(in, out, 0x1054) + even_bias, odd = 3 * in + __byte_perm(in, out, 0x7632) + odd_bias;
             rows[r] = __byte_perm(even >> shift, odd >> shift, 0x6240);
         }
     } else {
 #pragma unroll 1
-        for (int i = 0; i < 16; i++) {  // rare: one after the other, which takes few registers
+        for (int i = 0; i < 8; i++) {  // rare: one after the other, which takes few registers
             u32 one = sample(plane, x + (i & 3), min(max(y + (i >> 2), low), high - 1));
-            rows[0] = __funnelshift_l(rows[0], rows[1], 24), rows[1] = __funnelshift_l(rows[1], rows[2], 24);
-            rows[2] = __funnelshift_l(rows[2], rows[3], 24), rows[3] = rows[3] >> 8 | one << 24;
+            rows[0] = __funnelshift_l(rows[0], rows[1], 24), rows[1] = rows[1] >> 8 | one << 24;
         }
     }
 }
 
-// All components of a square of pixels, as sample4x4 gives them.
-DEVICE void samples4x4(const Source &source, int x, int y, int low, int high, u32 (*rows)[4]) {
+// All components of these pixels, as sample4x2 gives them.
+DEVICE void samples4x2(const Source &source, int x, int y, int low, int high, u32 (*rows)[2]) {
     if (source.full) {
-        int at[4];
+        int at[2];
 #pragma unroll
-        for (int r = 0; r < 4; r++) at[r] = min(max(y + r, low), high - 1) * source.plane[0].pitch + x;
+        for (int r = 0; r < 2; r++) at[r] = min(max(y + r, low), high - 1) * source.plane[0].pitch + x;
 #pragma unroll
         for (int c = 0; c < 3; c++) {
             if (c && !source.chroma) return;
 #pragma unroll
-            for (int r = 0; r < 4; r++) rows[c][r] = *(const u32 *)(source.plane[c].samples + at[r]);
+            for (int r = 0; r < 2; r++) rows[c][r] = *(const u32 *)(source.plane[c].samples + at[r]);
         }
         return;
     }
 #pragma unroll 1
     for (int c = 2; c >= 0; c--) {  // rolled up: the code is long
 #pragma unroll
-        for (int r = 0; r < 4; r++) rows[2][r] = rows[1][r], rows[1][r] = rows[0][r];
-        if (c == 0 || source.chroma) sample4x4(source.plane[c], x, y, low, high, rows[0]);
+        for (int r = 0; r < 2; r++) rows[2][r] = rows[1][r], rows[1][r] = rows[0][r];
+        if (c == 0 || source.chroma) sample4x2(source.plane[c], x, y, low, high, rows[0]);
     }
 }
 

@@ -103,57 +103,53 @@ DEVICE void ycc_to_floats(u32 y, u32 cb, u32 cr, u32 magic, int i, float *rgb) {
     rgb[2] = from_magic(luma + ((116130 * blue + (32768 - 116130 * 128)) >> 16));
 }
 
-// Source pixels [x, x + width) of rows y ... y + 3 into shared memory; coordinates outside the picture are clamped.
-DEVICE void load_rows(ResizeShared &shared, int area, int x, int y, int width) {
-    const Source &source = shared.source;
+// The samples of an item, four pixels of two rows; item n of a segment that begins at x is its pixels 4 * (n / 2) and on,
+// of rows y and y + 1, or the next two for odd n. Coordinates outside the picture are clamped.
+DEVICE void fetch(const ResizeShared &shared, int x, int y, int item, u32 (*rows)[2]) {
     const Axis *axis = shared.resize.axis;
+    int begin = axis[0].begin, last = axis[0].end - 1, at_x = x + 4 * (item >> 1);
+    int inside = min(max(at_x, begin & ~3), last & ~3);
+    samples4x2(shared.source, inside, y + 2 * (item & 1), axis[1].begin, axis[1].end, rows);
+    if (at_x < begin || at_x + 3 > last) {  // the border pixel instead
+        u32 order = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) order |= (u32)(min(max(at_x + j, begin), last) - inside) << (4 * j);
+#pragma unroll
+        for (int i = 0; i < 6; i++) rows[i >> 1][i & 1] = __byte_perm(rows[i >> 1][i & 1], 0, order);
+    }
+}
+
+// An item's pixels into shared memory.
+DEVICE void put(ResizeShared &shared, int area, int item, u32 (*rows)[2]) {
+    const Source &source = shared.source;
     bool plain = source.chroma && source.colour == COLOUR_YCBCR && source.output_type <= OUTPUT_BGR;
-    int first = source.output_type == OUTPUT_BGR ? 2 : 0;
     u32 magic = shared.magic;
-#pragma unroll 1
-    for (int to = 4 * threadIdx.x; to < width; to += 4 * blockDim.x) {
-        int begin = axis[0].begin, last = axis[0].end - 1;
-        int at_x = x + to, inside = min(max(at_x, begin & ~3), last & ~3);
-        u32 rows[3][4];
-        samples4x4(source, inside, y, axis[1].begin, axis[1].end, rows);
-        if (at_x < begin || at_x + 3 > last) {  // the border pixel instead
-            u32 order = 0;
+    float *at = (float *)shared.pixels[item >> 1] + 2 * (item & 1);  // channels are four floats apart
+    if (plain) {
+        int first = source.output_type == OUTPUT_BGR ? 8 : 0;
 #pragma unroll
-            for (int j = 0; j < 4; j++) order |= (min(max(at_x + j, begin), last) - inside) << (4 * j);
-#pragma unroll
-            for (int i = 0; i < 12; i++) rows[i >> 2][i & 3] = __byte_perm(rows[i >> 2][i & 3], 0, order);
+        for (int j = 0; j < 4; j++, at += 12 * area) {
+            float one[3], two[3];
+            ycc_to_floats(rows[0][0], rows[1][0], rows[2][0], magic, j, one);
+            ycc_to_floats(rows[0][1], rows[1][1], rows[2][1], magic, j, two);
+            *(float2 *)(at + first) = make_float2(one[0], two[0]);
+            *(float2 *)(at + 4) = make_float2(one[1], two[1]);
+            *(float2 *)(at + 8 - first) = make_float2(one[2], two[2]);
         }
-        float4(*at)[3] = shared.pixels + (to >> 2);
-        if (plain) {
-#pragma unroll
-            for (int j = 0; j < 4; j++, at += area) {
-                float value[4][3];
-#pragma unroll
-                for (int r = 0; r < 4; r++) ycc_to_floats(rows[0][r], rows[1][r], rows[2][r], magic, j, value[r]);
-                (*at)[first] = make_float4(value[0][0], value[1][0], value[2][0], value[3][0]);
-                (*at)[1] = make_float4(value[0][1], value[1][1], value[2][1], value[3][1]);
-                (*at)[2 - first] = make_float4(value[0][2], value[1][2], value[2][2], value[3][2]);
-            }
-            continue;
-        }
+        return;
+    }
 #pragma unroll 1
-        for (int j = 0; j < 4; j++, at += area) {
-            u32 pixel[4] = {};
-#pragma unroll 1
-            for (int k = 0; k < 4; k++) {  // pixels and rows change places with those that are done
-                u32 one = convert(source.colour, source.output_type, rows[0][0] & 255, rows[1][0] & 255, rows[2][0] & 255);
+    for (int j = 0; j < 4; j++, at += 12 * area) {
+        u32 pixel[2];
 #pragma unroll
-                for (int c = 0; c < 3; c++) {
-                    u32 done = rows[c][0] >> 8;
-                    rows[c][0] = rows[c][1], rows[c][1] = rows[c][2], rows[c][2] = rows[c][3], rows[c][3] = done;
-                }
-                pixel[0] = pixel[1], pixel[1] = pixel[2], pixel[2] = pixel[3], pixel[3] = one;
-            }
+        for (int r = 0; r < 2; r++) {
+            pixel[r] = convert(source.colour, source.output_type, rows[0][r] & 255, rows[1][r] & 255, rows[2][r] & 255);
 #pragma unroll
-            for (int c = 0; c < 3; c++)
-                (*at)[c] = make_float4(from_magic(magic_byte(pixel[0], magic, c)), from_magic(magic_byte(pixel[1], magic, c)),
-                                       from_magic(magic_byte(pixel[2], magic, c)), from_magic(magic_byte(pixel[3], magic, c)));
+            for (int c = 0; c < 3; c++) rows[c][r] >>= 8;
         }
+#pragma unroll
+        for (int c = 0; c < 3; c++)
+            *(float2 *)(at + 4 * c) = make_float2(from_magic(magic_byte(pixel[0], magic, c)), from_magic(magic_byte(pixel[1], magic, c)));
     }
 }
 
@@ -248,16 +244,28 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
                    : width <= SEGMENT(AREA_AND_RING) ? AREA_AND_RING : AREA_AND_BOTH;
     int segment = SEGMENT(area);
     float under_way[SLOTS][3] = {};
+    u32 rows[3][2] = {};  // a thread's first item of the next four rows, on its way from memory while these are filtered
+    if (4 * ((int)threadIdx.x >> 1) < min(segment, width)) fetch(shared, shared.begin_x, shared.begin_y, threadIdx.x, rows);
 
 #pragma unroll 1
     for (int y = shared.begin_y; y < shared.end_y; y += 4) {
         float sum[4][3];
         for (int x = shared.begin_x; x < shared.end_x; x += segment) {
             __syncthreads();
-            load_rows(shared, area, x, y, min(segment, shared.end_x - x));
+            int items = min(segment, shared.end_x - x);
+            items = 2 * ((items + 3) >> 2);
+            if ((int)threadIdx.x < items) put(shared, area, threadIdx.x, rows);
+            for (int item = threadIdx.x + blockDim.x; item < items; item += blockDim.x) {
+                fetch(shared, x, y, item, rows);
+                put(shared, area, item, rows);
+            }
             int nth = (y - shared.begin_y) & (TABLE_ROWS - 1);
             if (few && nth == 0) weigh_rows(shared, shared.weights_y, shared.starts_y, y, done, shared.behind_row);
             __syncthreads();
+            int next_x = x + segment, next_y = y;
+            if (next_x >= shared.end_x) next_x = shared.begin_x, next_y += 4;
+            if (next_y < shared.end_y && next_x + 4 * ((int)threadIdx.x >> 1) < min(next_x + segment, shared.end_x))
+                fetch(shared, next_x, next_y, threadIdx.x, rows);
             if (x == shared.begin_x) {
 #pragma unroll
                 for (int i = 0; i < 12; i++) sum[i / 3][i % 3] = 0.0f;
@@ -270,10 +278,13 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
             for (int j = 0; j < 4; j++) place[j] = place_of(my_start - x + low + j, area);
 #pragma unroll 1
             for (int k = low; k < high; k += 4) {
+                float weights[4];  // loaded together, for one wait
+#pragma unroll
+                for (int j = 0; j < 4; j++) weights[j] = k + j < high ? shared.weights_x[(k + j) * across.count + column] : 0.0f;
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     if (k + j >= high) break;
-                    float weight = shared.weights_x[(k + j) * across.count + column];
+                    float weight = weights[j];
 #pragma unroll
                     for (int c = 0; c < 3; c++) {
                         float4 v = shared.pixels[place[j]][c];

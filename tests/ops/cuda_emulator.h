@@ -23,11 +23,13 @@
 #define __align__(n) __attribute__((aligned(n)))
 
 struct uint2 { unsigned x, y; };
+struct __align__(8) float2 { float x, y; };
 struct __align__(16) uint4 { unsigned x, y, z, w; };
 struct __align__(16) int4 { int x, y, z, w; };
 struct __align__(16) float4 { float x, y, z, w; };
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 namespace emulator {
