@@ -19,7 +19,7 @@ from .bench_dali import dali_script
 from .bench_recipe import recipe_of
 from .bench_strata import strata_of
 from .compile import compile_graph
-from .job import threads_of
+from .cores import threads_of
 from .machine import facts
 from .units import count
 
@@ -178,7 +178,7 @@ def peer_files(name: str, this: Measurement) -> dict[str, str]:
     built, plan = this.compiled()
     settings, target = built.spec.pipeline, plan.target
     graph = compile_graph(built.graph, target, settings.seed, fusing=False).graph
-    threads = threads_of(settings)
+    threads = threads_of(settings.num_threads)
     if name == "dali":  # as a file, because DALI looks its callers up
         script = dali_script(graph, target, settings, threads, seconds=this.seconds, warm_up=this.warm_up,
                              to_host=this.to_host)  # fmt: skip

@@ -16,9 +16,10 @@ from ..ops.types import from_numpy
 from .bench_strata import only
 from .build import BuiltSpec, build, load_spec
 from .compile import Plan, compile_graph
+from .cores import threads_of
 from .execute import Engine, Request
 from .feed import EndlessFeed, Sources
-from .job import depends_on_batches, options_of, threads_of
+from .job import depends_on_batches, options_of
 from .machine import limits
 from .place import resolve_target
 from .report import build_report
@@ -102,7 +103,7 @@ def measure_limits(this: Measurement) -> dict[str, float]:
         found = dict.fromkeys(samples.origin(i).source for i in range(_FILES_ASKED))
     files = [f for f in found if f and Path(f).is_file()]
     gpu = plan.target.index if plan.target.device == "gpu" else None
-    return limits(files, threads_of(built.spec.pipeline), gpu)
+    return limits(files, threads_of(built.spec.pipeline.num_threads), gpu)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..ops.device import limit_pool
 from ..ops.errors import JobError
-from ..readers.lenders import lender_for
+from ..readers.lenders import chosen, lender_for
 from ..readers.lost_pages import lost_files
 from .admission import FEWER, IN_PARTS, Options
 from .channel import Channel, Closed
@@ -112,7 +112,7 @@ class Engine(DeviceSteps):
         lanes = {i: self._open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if lanes and self.plan.target.device == "gpu":
             self._lender = lender_for(
-                self.options.upload,
+                chosen(self.options.upload, self.plan.target.indices, self.options.num_threads),
                 self.plan.target.indices,
                 int(self.host.limit * _REGISTERED),
                 lambda nbytes: self.host.hold(_REGISTERED_FILES, nbytes, wait=False),

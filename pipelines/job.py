@@ -24,7 +24,7 @@ from ..writers.rejects import Budget, RejectRow
 from ..writers.shards import Output
 from .build import BuiltSpec, load_spec
 from .compile import Plan, compile_graph
-from .cores import usable_cores
+from .cores import threads_of
 from .device_steps import as_ours
 from .execute import Engine, Iteration, Options
 from .feed import JobFeed, Sources
@@ -34,7 +34,7 @@ from .lineup import LineupFeed
 from .place import Target, resolve_target
 from .report import build_report
 from .serialize import digest
-from .spec import Settings, Spec
+from .spec import Spec
 from .stats import Stats
 from .warm_up import rehearse, warm_up
 
@@ -380,7 +380,7 @@ def options_of(spec: Spec, target: Target) -> Options:
     """The engine's options from the ``pipeline:`` and ``on_error:`` sections."""
     settings = spec.pipeline
     return Options(
-        num_threads=threads_of(settings),
+        num_threads=threads_of(settings.num_threads),
         cpu_queue=settings.prefetch_cpu,
         gpu_queue=settings.prefetch_gpu,
         lanes=settings.prefetch_gpu + 1 if target.device != "cpu" else 1,
@@ -391,10 +391,3 @@ def options_of(spec: Spec, target: Target) -> Options:
         memory=settings.memory,
         upload=settings.upload,
     )
-
-
-def threads_of(settings: Settings) -> int:
-    """Worker threads; ``auto`` is one for each core that this process may use."""
-    if settings.num_threads == "auto":
-        return usable_cores()
-    return settings.num_threads

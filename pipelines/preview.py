@@ -10,6 +10,7 @@ from ..ops.errors import SpecError
 from ..readers.lenders import describe
 from .build import BuiltSpec, load_spec
 from .compile import compile_graph
+from .cores import threads_of
 from .place import Target, resolve_target
 from .problems import Problem, SpecErrors
 from .units import count
@@ -76,7 +77,8 @@ def describe_job(path: Path, overrides: Overrides | None = None, device: str | N
     containers = any(getattr(n.op, "maps_files", False) for n in built.graph.nodes)
     plan["upload"] = None
     if containers and target.device != "cpu":
-        plan["upload"] = describe(settings.upload, target.indices if target.device == "gpu" else ())
+        indices = target.indices if target.device == "gpu" else ()
+        plan["upload"] = describe(settings.upload, indices, threads_of(settings.num_threads))
     decodes = any(n.op.name.startswith("decoders.image") for n in built.graph.nodes)
     plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
     if write is not None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from .build import build
+from .cores import threads_of
 from .data_node import DataNode
 from .graph import GraphBuilder
-from .job import threads_of
 from .pipeline import Pipeline
 from .place import Target, resolve_target
 from .problems import Problems
@@ -63,7 +63,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
     memory = {"host": settings.memory.host, "gpu": settings.memory.gpu}
     limits = {k: f"{v * 100:g}%" if isinstance(v, float) else v for k, v in memory.items() if v is not None}
     return {
-        "batch_size": settings.batch_size, "num_threads": threads_of(settings), "seed": settings.seed,
+        "batch_size": settings.batch_size, "num_threads": threads_of(settings.num_threads), "seed": settings.seed,
         "prefetch_queue_depth": settings.prefetch_cpu if settings.prefetch_cpu == settings.prefetch_gpu
         else {"cpu_size": settings.prefetch_cpu, "gpu_size": settings.prefetch_gpu},
         "rng": settings.rng, "parity": settings.parity, "isolation": settings.isolation,

@@ -12,8 +12,7 @@ from typing import Any
 from ..ops.errors import JobError, SpecError
 from .bench import run_apart
 from .bench_child import Measurement
-from .cores import usable_cores
-from .job import threads_of
+from .cores import threads_of, usable_cores
 from .problems import Problems
 from .yaml_marks import read
 
@@ -39,7 +38,8 @@ def tune(base: Measurement, repeats: int = 1, note: Callable[[str], None] = lamb
     built, plan = base.compiled()
     settings = built.spec.pipeline
     depth = settings.prefetch_cpu if plan.target.device == "cpu" else settings.prefetch_gpu
-    at: Point = {"batch_size": settings.batch_size, "num_threads": threads_of(settings), "prefetch_queue_depth": depth}
+    threads = threads_of(settings.num_threads)
+    at: Point = {"batch_size": settings.batch_size, "num_threads": threads, "prefetch_queue_depth": depth}
     keys = [k for k in at if k != "batch_size" or settings.rng != "dali"]
     tried: dict[tuple[int, ...], float] = {}
 

@@ -330,13 +330,16 @@ def test_the_plan_says_how(packed: Path, tmp_path: Path) -> None:
     spec.write_text(text.replace("UPLOAD", "auto"))
     gathered = "gathered by the GPU out of registered files"
     assert describe_job(spec, device="cpu")["upload"] is None
-    assert describe_job(spec, device="null")["upload"] == gathered
+    few = {"pipeline.num_threads": "3"}
+    assert describe_job(spec, few, device="null")["upload"] == gathered
     with faked() as fake:
-        assert describe_job(spec)["upload"] == gathered
+        assert describe_job(spec, few)["upload"] == gathered
+        enough = {"pipeline.num_threads": "4"}
+        assert describe_job(spec, enough)["upload"] == "copied by the host (upload: auto, enough threads)"
         assert describe_job(spec, {"pipeline.upload": "copy"})["upload"] == "copied by the host (upload: copy)"
         assert "kvikio" in describe_job(spec, {"pipeline.upload": "kvikio"})["upload"]
         fake.attributes[113] = 0
-        plan = describe_job(spec)
+        plan = describe_job(spec, few)
     assert plan["upload"] == "copied by the host: GPU 0 cannot register read-only memory"
     shown = io.StringIO()
     Console(file=shown, width=200).print(plan_view(plan))
