@@ -1,6 +1,7 @@
 """The Python API on a GPU, and the same graphs placed as for a GPU with CPU kernels in their stead."""
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from PIL import Image
 
 import dali_run.fn as fn
 import dali_run.types as types
-from dali_run import Pipeline, pipeline_def
+from dali_run import Pipeline, load_spec, pipeline_def
 from dali_run.ops.device import gpu_count
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.place import Target
@@ -84,6 +85,19 @@ def test_moving_between_devices(root: str, device: str) -> None:
         np.testing.assert_allclose(b, a / 2)
         assert c.shape == (round(a.shape[0] / 2 + 1e-6), 40, 3)
         assert (d == a[10:20, :, 0]).all()
+
+
+@pytest.mark.gpu
+def test_specs_stay_on_the_gpu(root: str, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(train(root, device_id=0).to_yaml(["x", "label", "mirror"]))
+    loaded, python = load_spec(spec), train(root, device_id=0)
+    assert (loaded.device_id, loaded.output_names) == (0, ("x", "label", "mirror"))
+    for _ in range(3):
+        got, want = loaded.run(), python.run()
+        assert [t.batch.on_host for t in got] == [False, False, True]
+        for a, b in zip(host(got), host(want), strict=True):
+            assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def test_conditionals(root: str, device: str) -> None:
