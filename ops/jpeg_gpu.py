@@ -55,6 +55,7 @@ IDCT_THREADS = 256
 IDCT_GROUPS = 64
 PIXEL_THREADS = 256
 PIXEL_CHUNK = PIXEL_THREADS * 16
+PIXEL_SPAN = 508
 RESIZE_THREADS = 256
 RESIZE_WORK = 1_500_000  # of a block of threads, about, in instructions of one
 RESIZE_BLOCKS = 132 * 4  # about as many as a GPU holds at once
@@ -305,8 +306,18 @@ def pixel_output(
         elements=int(sizes.sum()) if offsets is None else int((rows["out"] + sizes).max(initial=0)),
         output_type=output_type,
         pixels=rows,
-        blocks_first=_firsts(_ceil(rows["width"].astype(np.int64) * rows["height"], PIXEL_CHUNK)),
+        blocks_first=_firsts(_pixel_blocks(rows)),
     )
+
+
+def _pixel_blocks(rows: NDArray[Any]) -> I64:
+    """Blocks of threads that the pixel kernel takes: a warp has a span of two rows, or, where the picture is turned or
+    mirrored, a thread has some pixels."""
+    width, height = rows["width"].astype(np.int64), rows["height"].astype(np.int64)
+    spans = _ceil(width + (rows["x"] & 3), PIXEL_SPAN) * ((height + (rows["y"] & 1) + 1) // 2)
+    upright = (rows["step_x_x"] == 1) & (rows["step_y_y"] == 1)
+    blocks = np.where(upright, _ceil(spans, PIXEL_THREADS // 32), _ceil(width * height, PIXEL_CHUNK))
+    return np.where(width * height > 0, blocks, 0)
 
 
 def resize_output(

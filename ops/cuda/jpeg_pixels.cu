@@ -73,11 +73,11 @@ DEVICE u32 sample4(const Plane &plane, int x, int y) {
 }
 
 // Y, Cb, Cr to packed R, G, B (bytes 0, 1, 2); jdcolor's constants: 1.40200, 0.34414, 0.71414, 1.77200 times 2^16.
+// The 128 taken from Cb and Cr are part of the constants.
 DEVICE u32 ycc_to_rgb(int y, int cb, int cr) {
-    cb -= 128, cr -= 128;
-    int r = y + ((91881 * cr + 32768) >> 16);
-    int g = y + ((-22554 * cb - 46802 * cr + 32768) >> 16);
-    int b = y + ((116130 * cb + 32768) >> 16);
+    int r = y + ((91881 * cr + (32768 - 91881 * 128)) >> 16);
+    int g = y + ((-22554 * cb - 46802 * cr + (32768 + (22554 + 46802) * 128)) >> 16);
+    int b = y + ((116130 * cb + (32768 - 116130 * 128)) >> 16);
     return pack_saturated(g, r, pack_saturated(0, b, 0));
 }
 
@@ -188,47 +188,101 @@ DEVICE void samples4x2(const Source &source, int x, int y, int low, int high, u3
 
 #define PIXEL_THREADS 256
 #define PIXELS_EACH 4
-#define PIXEL_CHUNK (PIXEL_THREADS * PIXELS_EACH * 4)
+#define PIXEL_CHUNK (PIXEL_THREADS * PIXELS_EACH * 4)  // of a block, where a picture is turned or mirrored
+#define PIXEL_SPAN 508                                 // of a warp's two rows, where it is not
 
-// A window of every picture as interleaved bytes, four pixels a thread at a time.
+// A warp's share of an upright picture: up to PIXEL_SPAN columns from `x` on, of two rows from `y` on. A lane makes
+// CHANNELS words of four pixels; what it stores are words in memory, which begin with the last bytes of the lane before.
+template <int CHANNELS> DEVICE void store_span(const Source &source, const Image &image, const Pixels &window, u8 *out, int x, int y) {
+    int lane = threadIdx.x & 31;
+    int low = max((x - window.x) * CHANNELS, 0), high = min((x + PIXEL_SPAN - window.x), window.width) * CHANNELS;  // bytes of a row
+    bool plain = CHANNELS == 3 && source.chroma && source.colour == COLOUR_YCBCR && source.output_type == OUTPUT_RGB;
+    u32 carry[2] = {0, 0};
+    for (int step = 0; step < 4; step++, x += 128) {
+        int first = (x - window.x) * CHANNELS, mine = first + 4 * CHANNELS * lane;
+        if (first - 3 >= high) break;
+        u32 rows[3][2] = {};
+        samples4x2(source, min(x + 4 * lane, (image.width - 1) & ~3), y, 0, image.height, rows);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            u32 four[4], word[CHANNELS];
+            if (plain) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) four[i] = ycc_to_rgb(byte_of(rows[0][r], i), byte_of(rows[1][r], i), byte_of(rows[2][r], i));
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    four[i] = convert(source.colour, source.output_type, byte_of(rows[0][r], i), byte_of(rows[1][r], i), byte_of(rows[2][r], i));
+            }
+            if (CHANNELS == 3) {
+                word[0] = __byte_perm(four[0], four[1], 0x4210);
+                word[CHANNELS / 2] = __byte_perm(four[1], four[2], 0x5421);
+                word[CHANNELS - 1] = __byte_perm(four[2], four[3], 0x6542);
+            } else {
+                word[0] = pack4(four[0], four[1], four[2], four[3]);
+            }
+            u32 before = __shfl_up_sync(~0u, word[CHANNELS - 1], 1);
+            if (lane == 0) before = carry[r];
+            carry[r] = __shfl_sync(~0u, word[CHANNELS - 1], 31);
+            int row = y + r - window.y;
+            if (row < 0 || row >= window.height) continue;
+            u8 *line = out + (i64)row * window.width * CHANNELS;
+            int off = (int)((u64)(line + first) & 3), at = mine - off;
+            u32 order = 0x7654 - 0x1111 * off;
+#pragma unroll
+            for (int k = 0; k < CHANNELS; k++, at += 4) {
+                u32 whole = __byte_perm(before, word[k], order);
+                before = word[k];
+                if (at >= low && at + 4 <= high) {
+                    *(u32 *)(line + at) = whole;
+                } else if (at > low - 4 && at < high) {
+#pragma unroll
+                    for (int b = 0; b < 4; b++)
+                        if (at + b >= low && at + b < high) line[at + b] = (u8)(whole >> (8 * b));
+                }
+            }
+        }
+    }
+}
+
+// A window of every picture as interleaved bytes.
 KERNEL __launch_bounds__(PIXEL_THREADS) jpeg_pixels(const Batch *batch) {
-    int at = locate(batch->pixel_first, batch->count, blockIdx.x);
+    __shared__ Source source;  // too large for the registers of every thread
+    __shared__ int found;
+    if (threadIdx.x < 32) {
+        int at = locate_by_warp(batch->pixel_first, batch->count, blockIdx.x);
+        if (threadIdx.x == 0) {
+            found = at;
+            source = open_source(batch, batch->images[at]);
+        }
+    }
+    __syncthreads();
+    int at = found, nth = blockIdx.x - batch->pixel_first[at];
     if (batch->status[at]) return;
     const Image &image = batch->images[at];
     const Pixels &window = batch->pixels[at];
-    __shared__ Source source;  // too large for the registers of every thread
-    if (threadIdx.x == 0) source = open_source(batch, image);
-    __syncthreads();
     int channels = source.output_type == OUTPUT_GRAY ? 1 : 3;
-    int size = window.width * window.height;
     u8 *out = batch->out + window.out;
-    int begin = (blockIdx.x - batch->pixel_first[at]) * PIXEL_CHUNK, end = min(begin + PIXEL_CHUNK, size);
+    if (window.step_x_x == 1 && window.step_y_y == 1) {
+        int spans = (window.width + (window.x & 3) + PIXEL_SPAN - 1) / PIXEL_SPAN, pairs = (window.height + (window.y & 1) + 1) >> 1;
+        int unit = nth * (PIXEL_THREADS / 32) + (threadIdx.x >> 5), pair = unit / spans;
+        if (pair >= pairs) return;
+        int x = (window.x & ~3) + (unit - pair * spans) * PIXEL_SPAN, y = (window.y & ~1) + 2 * pair;
+        if (channels == 3) store_span<3>(source, image, window, out, x, y);
+        else store_span<1>(source, image, window, out, x, y);
+        return;
+    }
+    int size = window.width * window.height;
+    int begin = nth * PIXEL_CHUNK, end = min(begin + PIXEL_CHUNK, size);
     for (int first = begin + threadIdx.x * PIXELS_EACH; first < end; first += PIXEL_THREADS * PIXELS_EACH) {
         int row = first / window.width, column = first - row * window.width;
-        u32 four[PIXELS_EACH];
-        int count = min(PIXELS_EACH, end - first);
-#pragma unroll
-        for (int i = 0; i < PIXELS_EACH; i++) {
-            four[i] = 0;
-            if (i >= count) continue;
-            four[i] = pixel(source, window.x + column * window.step_x_x + row * window.step_y_x,
-                            window.y + column * window.step_x_y + row * window.step_y_y);
-            if (++column == window.width) column = 0, row++;
-        }
         u8 *to = out + (i64)first * channels;
-        if (count == PIXELS_EACH && ((u64)to & 3) == 0) {
-            u32 *words = (u32 *)to;
-            if (channels == 1) {
-                words[0] = four[0] | four[1] << 8 | four[2] << 16 | four[3] << 24;
-            } else {
-                words[0] = __byte_perm(four[0], four[1], 0x4210);
-                words[1] = __byte_perm(four[1], four[2], 0x5421);
-                words[2] = __byte_perm(four[2], four[3], 0x6542);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < PIXELS_EACH; i++)
-                for (int k = 0; k < channels && i < count; k++) to[i * channels + k] = (u8)(four[i] >> (8 * k));
+#pragma unroll 1
+        for (int i = 0; i < PIXELS_EACH && first + i < end; i++, to += channels) {
+            u32 one = pixel(source, window.x + column * window.step_x_x + row * window.step_y_x,
+                            window.y + column * window.step_x_y + row * window.step_y_y);
+            for (int k = 0; k < channels; k++) to[k] = (u8)(one >> (8 * k));
+            if (++column == window.width) column = 0, row++;
         }
     }
 }

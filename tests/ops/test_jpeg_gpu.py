@@ -372,7 +372,7 @@ def test_records_match_the_sources(harness: Harness) -> None:
     batch["status"] = at + 2048
     harness.upload(at, batch.view(np.uint8))
     harness.runtime.launch("jpeg_layout", 1, 32, at)
-    sizes = harness.runtime.read(at + 2048, 52).view(np.int32).tolist()
+    sizes = harness.runtime.read(at + 2048, 56).view(np.int32).tolist()
     del owner
     records = (jpeg_gpu.COMPONENT, jpeg_gpu.IMAGE, jpeg_gpu.AXIS, jpeg_gpu.RESIZE, jpeg_gpu.PIXELS, jpeg_gpu.BATCH)
     assert sizes == [r.itemsize for r in records] + [
@@ -383,6 +383,7 @@ def test_records_match_the_sources(harness: Harness) -> None:
         jpeg_gpu.UNSTUFF_CHUNK,
         jpeg_gpu.IDCT_GROUPS,
         jpeg_gpu.PIXEL_CHUNK,
+        jpeg_gpu.PIXEL_SPAN,
     ]
 
 
