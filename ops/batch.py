@@ -257,7 +257,13 @@ def host_empty(n: int, dtype: Any) -> npt.NDArray[Any]:
 
 def elements(shapes: npt.NDArray[Any]) -> I64:
     """Elements of samples of ``shapes`` [N, D], int64[N]."""
-    counts: I64 = np.multiply.reduce(shapes, axis=1, dtype=np.int64)  # half of what np.prod costs on small batches
+    counts: I64
+    if len(shapes) <= 64 or shapes.shape[1] == 0:
+        counts = np.multiply.reduce(shapes, axis=1, dtype=np.int64)  # half of what np.prod costs on small batches
+        return counts
+    counts = shapes[:, 0].astype(np.int64)
+    for k in range(1, shapes.shape[1]):  # along columns: a quarter of what rows cost on large batches
+        counts *= shapes[:, k]
     return counts
 
 
