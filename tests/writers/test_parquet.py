@@ -19,7 +19,7 @@ from dali_run.writers import files_io
 from dali_run.writers.base import FieldConfig, make_writer
 from dali_run.writers.config import WriteConfig
 from dali_run.writers.shards import Output
-from dali_run.writers.verify import verify
+from dali_run.writers.verify import _parquet, _Shard, verify
 from tests.writers.helpers import JOBS, ORIGINS, digest, label, payload, samples_of, tensor
 from tests.writers.test_faults import inject
 
@@ -114,16 +114,22 @@ def test_long_columns_are_cut_into_arrays(tmp_path: Path, monkeypatch: pytest.Mo
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
 
-def test_verify_names_the_row_group(tmp_path: Path) -> None:
+def test_verify_reads_every_row_group(tmp_path: Path) -> None:
+    """Also where the checksum of the file was made of damaged bytes."""
     JOBS["parquet"].run(tmp_path)
     shard = min(tmp_path.glob("*.parquet"))
-    raw = bytearray(shard.read_bytes())
+    good = shard.read_bytes()
+    raw = bytearray(good)
     at = raw.index(payload(6).tobytes()[:40])
     raw[at + 20] ^= 1
     shard.write_bytes(raw)
-    problems = [str(p) for p in verify(tmp_path).problems]
-    assert any("sha256 differs" in p for p in problems)
-    assert any("row group 1, records 5 to 9: cannot be decoded" in p for p in problems)
+    assert [str(p) for p in verify(tmp_path).problems] == [
+        f"{shard.name}: its content is not what was written (sha256 differs)"
+    ]
+    problems = list(_parquet(_Shard(tmp_path, {"samples": 11, "files": [{"name": shard.name}]}, {}, sound=False)))
+    assert not problems
+    with pytest.raises((ValueError, OSError), match="CRC checksum"):
+        list(_parquet(_Shard(tmp_path, {"samples": 11, "files": [{"name": shard.name}]}, {}, sound=True)))
 
 
 def test_errors_while_pyarrow_writes(tmp_path: Path) -> None:
