@@ -165,7 +165,8 @@ def culprits(work: Path, batches: Sequence[int]) -> Iterator[Row]:
                 fault = Path(r["source"]).stem.rpartition("-")[2]
                 if fault.startswith("SIG") and fault not in r["message"]:
                     bad.append(f"{name}: {r['message']}")
-            seen.append(found)
+            # which limit a decoder meets first, of CPU time or by the clock, is up to how busy the machine is
+            seen.append([{**r, "message": ""} if r["code"] == "decoder_timeout" else r for r in found])
     if any(s != seen[0] for s in seen):
         bad.append("the reject logs differ")
     yield Row("files that crash or hang their decoder among good ones, batches and modes", len(wanted) * len(seen), bad)
