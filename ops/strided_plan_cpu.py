@@ -3,12 +3,21 @@
 NumPy would take dozens of calls, which cost more than the copy itself where the batch is small.
 """
 
+# Numba carries no types.
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from typing import Any
 
 import numba
 import numpy as np
+from numba import types
+
+_GIVEN = types.Array(types.int64, 2, "A", readonly=True)
+"""What is only read may be of any strides, and read-only."""
+_MADE = types.Array(types.int64, 2, "C")
+_FLAT = types.Array(types.int64, 1, "C")
 
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 """Columns of the dimensions of loops."""
@@ -16,7 +25,7 @@ _SHORT = 4
 """Elements of a dimension that the CPU kernel takes innermost (colours)."""
 
 
-@numba.njit("void(int32[:, :], int64[:, ::1], int64[:, ::1], int64[:, ::1])", nogil=True, cache=True)
+@numba.njit(types.void(types.Array(types.int32, 2, "A", readonly=True), _MADE, _MADE, _MADE), nogil=True, cache=True)
 def whole(shapes: Any, shape: Any, stride: Any, anchor: Any) -> None:
     """Packed samples of ``shapes`` as they are, all [N, D]; see `strided.Plan`."""
     for i in range(shapes.shape[0]):
@@ -26,7 +35,7 @@ def whole(shapes: Any, shape: Any, stride: Any, anchor: Any) -> None:
             step *= shapes[i, d]
 
 
-@numba.njit("void(int64[:, :], int64[:, ::1])", nogil=True, cache=True)
+@numba.njit(types.void(_GIVEN, _MADE), nogil=True, cache=True)
 def row_major(shape: Any, stride: Any) -> None:
     """Strides of packed samples, [N, D]."""
     for i in range(shape.shape[0]):
@@ -37,8 +46,10 @@ def row_major(shape: Any, stride: Any) -> None:
 
 
 @numba.njit(
-    "void(int64, boolean[::1], int64[:, :], int64[:, :], int64[::1], int64[:, :], int64[:, :])", nogil=True, cache=True
-)
+    types.void(types.int64, types.Array(types.boolean, 1, "C", readonly=True), _GIVEN, _GIVEN, _FLAT,
+               types.Array(types.int64, 2, "A"), types.Array(types.int64, 2, "A")),
+    nogil=True, cache=True,
+)  # fmt: skip
 def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: Any, anchor: Any) -> None:
     """Reverse the samples ``where`` along ``axis``: ``base``, ``stride`` and ``anchor`` change in place."""
     for i in range(len(where)):
@@ -48,7 +59,7 @@ def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: An
             anchor[i, axis] = extent[i, axis] - anchor[i, axis] - shape[i, axis]
 
 
-@numba.njit("int64(int64[:, :], float64)", nogil=True, cache=True)
+@numba.njit(types.int64(_GIVEN, types.float64), nogil=True, cache=True)
 def larger(shape: Any, most: Any) -> Any:
     """How many samples of ``shape`` have more than ``most`` elements."""
     found = 0
@@ -60,7 +71,7 @@ def larger(shape: Any, most: Any) -> Any:
     return found
 
 
-@numba.njit("int64(int64[:, :], int32[:, ::1], int64[::1])", nogil=True, cache=True)
+@numba.njit(types.int64(_GIVEN, types.Array(types.int32, 2, "C"), _FLAT), nogil=True, cache=True)
 def packed(shape: Any, shapes: Any, offsets: Any) -> Any:
     """Where samples of ``shape`` begin that lie one after the other, and their shapes in 32 bits; returns the elements
     of all."""
@@ -136,10 +147,10 @@ def _short(dims: Any, d: Any, n: Any, dense: Any) -> Any:
     return short and (near or not dense)
 
 
-_PLAN = "int64[:, :], int64[:, :], int64[:, :], int64[:, :], int64[:, :], int64, boolean, int64[::1]"
+_PLAN = (_GIVEN, _GIVEN, _GIVEN, _GIVEN, _GIVEN, types.int64, types.boolean, _FLAT)
 
 
-@numba.njit(f"UniTuple(int64, 2)({_PLAN})", nogil=True, cache=True)
+@numba.njit(types.UniTuple(types.int64, 2)(*_PLAN), nogil=True, cache=True)
 def loops(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
 ) -> Any:
@@ -161,7 +172,7 @@ def loops(
     return total, count - 1 - found if found >= 0 else -1
 
 
-@numba.njit(f"int64({_PLAN})", nogil=True, cache=True)
+@numba.njit(types.int64(*_PLAN), nogil=True, cache=True)
 def tiles(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
 ) -> Any:
