@@ -85,6 +85,26 @@ def build(job: str, source: str, root: str, gpus: tuple[int, ...] = (0,)) -> Any
 
     load_operators()
     b = GraphBuilder()
+    records = reader(b, source, root)
+    x = records["x"]
+    if job == "train":
+        (x,) = b.add("decoders.image_random_crop", [x])
+        (x,) = b.add("resize", [x], {"size": [224, 224], "interp_type": "TRIANGULAR"})
+        (mirror,) = b.add("random.coin_flip")
+        arguments = {"mean": MEAN, "std": STD, "mirror": mirror, "dtype": "FLOAT16"}
+        (x,) = b.add("crop_mirror_normalize", [x], arguments)
+    elif job == "read":
+        (x,) = b.add("cast", [x], {"dtype": "INT8"}, device="gpu")
+    else:
+        (x,) = b.add("decoders.image", [x])
+        if job == "val":
+            (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
+            (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
+    return compile_graph(b.build(records | {"x": x}), Target("gpu", gpus), 1)
+
+
+def reader(b: Any, source: str, root: str) -> dict[str, Any]:
+    """A shuffled reader of the data set at ``root`` in a GraphBuilder: x, the files, and label where there are any."""
     shuffle = {"random_shuffle": True, "initial_fill": 4096}
     if source == "files":
         x, label = b.add("readers.file", (), {"file_root": root, **shuffle})
@@ -101,21 +121,7 @@ def build(job: str, source: str, root: str, gpus: tuple[int, ...] = (0,)) -> Any
     else:
         paths = {"path": [f"{root}/images.rec"], "index_path": [f"{root}/images.idx"]}
         x, label = b.add("readers.mxnet", (), {**paths, **shuffle})
-    if job == "train":
-        (x,) = b.add("decoders.image_random_crop", [x])
-        (x,) = b.add("resize", [x], {"size": [224, 224], "interp_type": "TRIANGULAR"})
-        (mirror,) = b.add("random.coin_flip")
-        arguments = {"mean": MEAN, "std": STD, "mirror": mirror, "dtype": "FLOAT16"}
-        (x,) = b.add("crop_mirror_normalize", [x], arguments)
-    elif job == "read":
-        (x,) = b.add("cast", [x], {"dtype": "INT8"}, device="gpu")
-    else:
-        (x,) = b.add("decoders.image", [x])
-        if job == "val":
-            (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
-            (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
-    outputs = {"x": x} if source == "lmdb" else {"x": x, "label": label}
-    return compile_graph(b.build(outputs), Target("gpu", gpus), 1)
+    return {"x": x} if source == "lmdb" else {"x": x, "label": label}
 
 
 def measure(

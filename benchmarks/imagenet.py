@@ -3,11 +3,12 @@
     python benchmarks/imagenet.py FOLDER [--dali-path SITE_PACKAGES] [--seconds 4] [--repeats 2] [--json out.json]
     python benchmarks/imagenet.py FOLDER --device cpu --ours auto:64:2:1 --dali 64:2 --dali-path SITE_PACKAGES
 
-FOLDER holds JPEGs; they are copied (--copies) into a scratch data set so that an epoch is not over at once; with
-`--photos N`, N photos of 12 megapixels made of them (benchmarks/photos.py) take their place. The job:
-decode, shorter side 256 (triangular), centre crop 224, normalise, float32 CHW; results stay on the GPU. Every setting
-of both runs in a process of its own, in turns; the best repeat counts. DALI is imported from --dali-path. Beside the
-images a second stands the processor time an image, which other work on the machine disturbs less, and its median.
+FOLDER holds JPEGs; they are copied (--copies) into a scratch data set, single files or a container, so that an epoch is
+not over at once; with `--photos N`, N photos of 12 megapixels made of them (benchmarks/photos.py) take their place. The
+job: decode, shorter side 256 (triangular), centre crop 224, normalise, float32 CHW; results stay on the GPU. Every
+setting of both runs in a process of its own, in turns; the best repeat counts. DALI is imported from --dali-path and
+reads single files. Beside the images a second stands the processor time an image, which other work on the machine
+disturbs less, and its median.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,11 +24,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+from host_planning import data_set, reader
+
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
 def measure_ours(
-    root: str, device: str, job: str, decoder: str, batch: int, threads: int, lanes: int, seconds: float
+    root: str, device: str, job: str, decoder: str, batch: int, threads: int, lanes: int, source: str, seconds: float
 ) -> dict[str, Any]:
     import itertools
 
@@ -42,7 +45,8 @@ def measure_ours(
 
     load_operators()
     b = GraphBuilder()
-    x, label = b.add("readers.file", (), {"file_root": root, "random_shuffle": True})
+    records = reader(b, source, root)
+    x = records["x"]
     if job == "train":
         (x,) = b.add("decoders.image_random_crop", [x], {"jpeg_decoder": decoder})
         (x,) = b.add("resize", [x], {"size": [224, 224]})
@@ -53,7 +57,7 @@ def measure_ours(
         if job == "val":
             (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
             (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
-    plan = compile_graph(b.build({"x": x, "label": label}), Target(device), 1)
+    plan = compile_graph(b.build(records | {"x": x}), Target(device), 1)
     options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=True)
     requests = (Request(k * batch, batch) for k in itertools.count())
     first = time.perf_counter()
@@ -135,7 +139,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument(
-        "--ours", default="auto:256:8:8,auto:512:8:8,nvjpeg:512:8:3", help="decoder:batch:threads:lanes"
+        "--ours",
+        default="auto:256:8:8,auto:512:8:8,nvjpeg:512:8:3",
+        help="decoder:batch:threads:lanes, and :source (tar, lmdb, tfrecord, recordio) unless from single files",
     )
     parser.add_argument("--dali", default="256:8,256:16,512:16", help="batch:threads")
     parser.add_argument("--json", type=Path)
@@ -151,27 +157,31 @@ def main() -> None:
             from photos import write_photos
 
             files = write_photos(args.folder, Path(large), args.photos)
-        for i, file in enumerate(files):
-            for k in range(args.copies):
-                folder = Path(scratch, f"{i % 10:03d}")
-                folder.mkdir(exist_ok=True)
-                shutil.copyfile(file, folder / f"{k}_{file.stem}.jpg")
+
+        def placed(source: str) -> dict[str, str]:
+            """The data set as ``source``, made when it is first asked for."""
+            place = Path(scratch, source)
+            if not place.exists():
+                place.mkdir()
+                data_set(source, files, args.copies, place)
+            return {"source": source, "root": str(place)}
+
         settings: list[tuple[str, dict[str, Any]]] = []
         for job in args.jobs.split(","):
             for text in filter(None, args.ours.split(",")):
-                decoder, batch, threads, lanes = text.split(":")
+                decoder, batch, threads, lanes, *source = text.split(":")
                 ours = {"decoder": decoder, "batch": int(batch), "threads": int(threads), "lanes": int(lanes)}
-                settings.append((f"{job} ours {text}", {"what": "ours", "job": job, **ours}))
+                place = placed(source[0] if source else "files")
+                settings.append((f"{job} ours {text}", {"what": "ours", "job": job, **ours, **place}))
             for text in filter(None, args.dali.split(",") if args.dali_path else []):
                 batch, threads = text.split(":")
                 dali = {"batch": int(batch), "threads": int(threads)}
-                settings.append((f"{job} dali {text}", {"what": "dali", "job": job, **dali}))
+                place = {"root": placed("files")["root"]}
+                settings.append((f"{job} dali {text}", {"what": "dali", "job": job, **dali, **place}))
         results: dict[str, list[dict[str, Any]]] = {name: [] for name, _ in settings}
         for _ in range(args.repeats):
             for name, setting in settings:
-                result = run_apart(
-                    {**setting, "root": scratch, "device": args.device, "seconds": args.seconds}, args.dali_path
-                )
+                result = run_apart({**setting, "device": args.device, "seconds": args.seconds}, args.dali_path)
                 results[name].append(result)
                 print(name, result.get("images_per_second", result), result.get("cpu_ms_per_image"), flush=True)
     best = {k: max((r.get("images_per_second", 0.0) for r in v), default=0.0) for k, v in results.items()}
