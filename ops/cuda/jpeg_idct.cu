@@ -60,6 +60,16 @@ struct BlockGrid {
     }
 };
 
+// A lane's first two coefficients of a block; entries: its place among those of block 0.
+struct First {
+    u32 one, other;
+    DEVICE void fetch(const u32 *entries, u64 block) {
+        int lane = threadIdx.x & 7, count = (int)(block >> 32) & 0xffff;
+        one = lane < count ? entries[(u32)block] : 0;
+        other = lane + 8 < count ? entries[(u32)block + 8] : 0;
+    }
+};
+
 KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
     __shared__ uint2 dequant[64];  // by zig-zag index: byte in the workspace, factor
     __shared__ __align__(16) int workspace[IDCT_THREADS / 8 * TILE_BLOCK];
@@ -96,13 +106,16 @@ KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
     y += component.roi_row;
     int in_row = grid.row(y), index = in_row + grid.column(x);
     u8 *row = batch->planes + component.plane + (i64)(8 * y + lane) * pitch;
+    // While a block is computed, the next one's record is on its way, and then its first coefficients.
     u64 block = blocks[index];
+    First next;
+    next.fetch(entries, block);
     bool wrapped = false;
     for (;;) {
         int here = x, at_here = index;
         u8 *to = row + 8 * x;
         u64 now = block;
-        if (--left > 0) {  // the next block's record is under way while this one is computed
+        if (--left > 0) {
             x += 4;
             if (x == behind_x) {
                 x = first_x, row += (i64)8 * pitch;
@@ -120,6 +133,7 @@ KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
             wide = (u32)(v + 16384);
             v = (int)((u32)v * 8192 + (128 << 18) + (1 << 17)) >> 18;
             low = high = pack_saturated(v, v, pack_saturated(v, v, 0));
+            next.fetch(entries, block);
         } else {
             *(uint4 *)(tile + lane * TILE_ROW) = make_uint4(0, 0, 0, 0);
             *(uint4 *)(tile + lane * TILE_ROW + 4) = make_uint4(0, 0, 0, 0);
@@ -127,14 +141,17 @@ KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
             if (lane == 0) tile[0] = dc;
             const u32 *mine = entries + (u32)now;
 #pragma unroll 1
-            for (int i = lane; i < count; i += 16, mine += 16) {
+            for (int i = lane; i < count;) {
                 bool two = i + 8 < count;
-                u32 one = mine[0], other = two ? mine[8] : 0;
-                uint2 how = dequant[one >> 16 & 63];
-                *(int *)((u8 *)tile + how.x) = (i16)one * (int)how.y;
-                how = dequant[other >> 16 & 63];
-                if (two) *(int *)((u8 *)tile + how.x) = (i16)other * (int)how.y;
+                uint2 how = dequant[next.one >> 16 & 63];
+                *(int *)((u8 *)tile + how.x) = (i16)next.one * (int)how.y;
+                how = dequant[next.other >> 16 & 63];
+                if (two) *(int *)((u8 *)tile + how.x) = (i16)next.other * (int)how.y;
+                i += 16, mine += 16;
+                if (i < count) next.one = mine[0];
+                if (i + 8 < count) next.other = mine[8];
             }
+            next.fetch(entries, block);
             __syncwarp();
 
             int v[8];
