@@ -96,12 +96,13 @@ class HostSteps(Admission):
 
     def _requests(self) -> Iterator[tuple[Request, ...]]:
         """The schedule, small batches together: to launch one takes the host as long as to launch a large one. What is
-        launched at a time is a small part of what was before, so that a short run keeps all threads and GPUs busy."""
+        launched at a time is a small part of what was before, so that a short run keeps all threads and GPUs busy, and
+        a power of two of batches, so that buffers come in few sizes: to make one that is page-locked takes long."""
         schedule, before = iter(self._schedule), 0
         for request in schedule:
             most = min(_LAUNCH, self._room_for, before // (4 * len(self.plan.target.indices)))
-            more = most // max(1, request.n) - 1 if self._together and self._in_demand else 0
-            asked = request, *islice(schedule, max(0, more))
+            count = most // max(1, request.n) if self._together and self._in_demand else 1
+            asked = request, *islice(schedule, (1 << max(1, count).bit_length() - 1) - 1)
             before += sum(r.n for r in asked)
             yield asked
 
