@@ -71,7 +71,7 @@ def device(work: Path, images: int) -> Iterator[Row]:
 
 def _computing(fails: Callable[[int, int], bool]) -> Any:
     """As `lanes_that`, of what is computed only: what comes to the host needs no memory of the device."""
-    engine = lanes_that(Failing(fails, OutOfMemoryError))
+    engine = lanes_that(Failing(fails, OutOfMemoryError, by_thread=True))
     lane = type(engine.open_lane(None, 0))  # type: ignore[arg-type]
     lane.to_host = lambda self, batch: batch  # type: ignore[method-assign]
     return engine

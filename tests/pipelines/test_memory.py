@@ -442,16 +442,20 @@ def opened(spec: Path, device: str = "cpu", batch: int = 8) -> tuple[Plan, Calla
 class Failing:
     """Counts allocations and fails the ones that ``fails`` says, by number from 1 and size."""
 
-    def __init__(self, fails: Callable[[int, int], bool], error: type[MemoryError]) -> None:
+    def __init__(self, fails: Callable[[int, int], bool], error: type[MemoryError], *, by_thread: bool = False) -> None:
+        """``by_thread``: each thread's own are counted, so that what is tried again is the next one."""
         self.fails = fails
         self.error = error
         self.count = 0
         self._lock = threading.Lock()
+        self._own = threading.local() if by_thread else None
 
     def __call__(self, nbytes: int) -> None:
         with self._lock:
             self.count += 1
             number = self.count
+        if self._own is not None:
+            number = self._own.count = getattr(self._own, "count", 0) + 1
         if self.fails(number, nbytes):
             raise self.error(f"allocation {number} of {nbytes} bytes")
 
@@ -563,7 +567,7 @@ def test_any_allocation_on_the_device_may_fail(spec: Path) -> None:
 def test_allocations_on_the_device_may_fail_again_and_again(spec: Path, period: int) -> None:
     _, compute = opened(spec, "null")
     whole = compute()
-    failing = Failing(lambda number, _: number % period == 0, OutOfMemoryError)
+    failing = Failing(lambda number, _: number % period == 0, OutOfMemoryError, by_thread=True)
     assert compute(lanes_that(failing)) == whole
     assert on_device.HALVED in compute.fallbacks  # type: ignore[attr-defined]
 
@@ -627,7 +631,7 @@ def test_late_outputs_and_branches_beside_want_of_memory(period: int) -> None:
     late = compile_graph(b.build({"x": x, "z": z}), Target("null"))
     for plan, total in ((late, 12), (branching("null"), 20)):
         want = collect_on(Engine, plan, total)
-        failing = Failing(lambda number, _: number % period == 0, OutOfMemoryError)
+        failing = Failing(lambda number, _: number % period == 0, OutOfMemoryError, by_thread=True)
         with suppress(DeviceError):  # where every download fails, too
             assert collect_on(lanes_that(failing), plan, total) == want
 

@@ -151,7 +151,7 @@ def test_allocations_of_a_real_gpu_may_fail(pictures: Path) -> None:
     try:
         single = [lambda n, _, i=i: n == i for i in range(1, 40)]  # type: ignore[misc]
         for fails in [*single, *(lambda n, _, p=p: n % p == 0 for p in (2, 3))]:  # type: ignore[misc]
-            failing = Failing(fails, OutOfMemoryError)
+            failing = Failing(fails, OutOfMemoryError, by_thread=fails not in single)
 
             def allocate(size: int, failing: Failing = failing) -> Any:
                 failing(size)
