@@ -73,6 +73,19 @@ class Late(Work, name="testing.late"):
     cpu = gpu
 
 
+class Waiting(Work, name="testing.waiting"):
+    """Work that two threads of a device launch; every second call takes longer."""
+
+    waits = True
+
+    def gpu(self, ctx: Context, x: Batch) -> Batch:
+        if int(ctx.samples.position[0]) // 4 % 2 == 0:
+            threading.Event().wait(0.003)
+        return super().cpu(ctx, x)
+
+    cpu = gpu
+
+
 class Parity(Operator, name="testing.is_even"):
     """Whether the first element is even."""
 
@@ -117,6 +130,18 @@ def collect(plan: Plan, total: int = 100, batch: int = 16, **options: Any) -> tu
 
 def expected(total: int = 100, without: tuple[int, ...] = ()) -> dict[int, list[int]]:
     return {i: [i + 2] * (1 + i % 3) for i in range(total) if i not in without}
+
+
+def test_batches_come_in_order_from_two_launching_threads() -> None:
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (y,) = b.add("testing.waiting", [x], {"raise_at": 41}, device="gpu")
+    (z,) = b.add("testing.work", [y], device="gpu")
+    plan = compile_graph(b.build({"x": x, "z": z}), Target(device="null"))
+    found, engine = collect(plan, batch=4)
+    assert found == expected(without=(41,))
+    assert list(found) == [i for i in range(100) if i != 41]
+    assert engine.stats.rejected == {"internal": 1}
 
 
 @pytest.mark.parametrize("device", ["cpu", "null"])
