@@ -4,10 +4,12 @@
 
 #define DC_THREADS 512
 #define DC_WARPS (DC_THREADS / 32)
+#define DC_MOST 12  // blocks that a thread takes at a time
 
 // What threads before this one have summed up, of three sums; carry: of the blocks of threads before, and moves on.
 struct DcShared {
     u32 sums[2][3][DC_WARPS];
+    u16 staged[DC_THREADS * DC_MOST];
 };
 DEVICE void sums_before(DcShared &shared, int turn, u32 *sum, u32 *carry) {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -30,25 +32,38 @@ DEVICE void sums_before(DcShared &shared, int turn, u32 *sum, u32 *carry) {
     }
 }
 
-// The usual samplings: LUMA blocks of the first component, then one of each other; a thread takes MCUS at a time.
+// The usual samplings: LUMA blocks of the first component, then one of each other; a thread takes MCUS at a time. They
+// pass through shared memory, for neighbouring lanes to touch neighbouring blocks.
 template <int LUMA, int CHROMA, int MCUS> DEVICE void sum_dc(DcShared &shared, u16 *dc, int blocks) {
     const int IN_MCU = LUMA + CHROMA, EACH = MCUS * IN_MCU;
+    static_assert(EACH <= DC_MOST, "they fit");
     u32 carry[3] = {0, 0, 0};
+    u16 *mine = shared.staged + threadIdx.x * EACH;
     int turn = 0;
     for (int base = 0; base < blocks; base += DC_THREADS * EACH, turn ^= 1) {
-        int first = base + (int)threadIdx.x * EACH;
-        u32 value[EACH], sum[3] = {0, 0, 0};
+        int count = blocks - base;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) value[i] = first + i < blocks ? dc[4 * (first + i)] : 0;
+        for (int i = 0; i < EACH; i++) {
+            int at = i * DC_THREADS + (int)threadIdx.x;
+            shared.staged[at] = at < count ? dc[4 * (base + at)] : 0;
+        }
+        __syncthreads();
+        u32 value[EACH], sum[3] = {0, 0, 0};
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             int c = max(i % IN_MCU - LUMA + 1, 0);
-            value[i] = sum[c] += value[i];
+            value[i] = sum[c] += mine[i];
         }
         sums_before(shared, turn, sum, carry);
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (first + i < blocks) dc[4 * (first + i)] = (u16)(value[i] + sum[max(i % IN_MCU - LUMA + 1, 0)]);
+        for (int i = 0; i < EACH; i++) mine[i] = (u16)(value[i] + sum[max(i % IN_MCU - LUMA + 1, 0)]);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int at = i * DC_THREADS + (int)threadIdx.x;
+            if (at < count) dc[4 * (base + at)] = shared.staged[at];
+        }
+        __syncthreads();
     }
 }
 

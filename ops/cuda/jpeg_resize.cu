@@ -196,6 +196,30 @@ DEVICE void weigh_rows(ResizeShared &shared, const float *weights, const int *st
     }
 }
 
+// Adds taps [low, high) of a column to its sums of four rows; tap 0 is at pixel `start` of the segment.
+DEVICE void filter_columns(const ResizeShared &shared, int area, int start, int low, int high, const float *weights, int step, float (*sum)[3]) {
+    int place[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) place[j] = place_of(start + low + j, area);
+#pragma unroll 1
+    for (int k = low; k < high; k += 4) {
+        float four[4];  // loaded together, for one wait
+#pragma unroll
+        for (int j = 0; j < 4; j++) four[j] = k + j < high ? weights[(k + j) * step] : 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (k + j >= high) break;
+#pragma unroll
+            for (int c = 0; c < 3; c++) {
+                float4 v = shared.pixels[place[j]][c];
+                sum[0][c] = fmaf(four[j], v.x, sum[0][c]), sum[1][c] = fmaf(four[j], v.y, sum[1][c]);
+                sum[2][c] = fmaf(four[j], v.z, sum[2][c]), sum[3][c] = fmaf(four[j], v.w, sum[3][c]);
+            }
+            place[j]++;
+        }
+    }
+}
+
 KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     __shared__ ResizeShared shared;
     int at = locate(batch->resize_first, batch->count, blockIdx.x);
@@ -242,6 +266,12 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     int width = shared.end_x - shared.begin_x;
     int area = few ? width <= SEGMENT(AREA_ALONE) ? AREA_ALONE : AREA_AND_SUMS
                    : width <= SEGMENT(AREA_AND_RING) ? AREA_AND_RING : AREA_AND_BOTH;
+    // Where rows have one segment and the filter is short, a column's weights wait where the sums would.
+    bool cached = few && width <= SEGMENT(AREA_AND_SUMS) && across.taps <= 12;
+    if (cached) {
+        area = AREA_AND_SUMS;
+        for (int k = 0; k < across.taps; k++) *shared.sum(k) = shared.weights_x[k * across.count + column];
+    }
     int segment = SEGMENT(area);
     float under_way[SLOTS][3] = {};
     u32 rows[3][2] = {};  // a thread's first item of the next four rows, on its way from memory while these are filtered
@@ -273,27 +303,9 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
 #pragma unroll
                 for (int i = 0; i < 12; i++) sum[i / 3][i % 3] = *shared.sum(i);
             }
-            int low = max(0, x - my_start), high = min(across.taps, x + segment - my_start), place[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++) place[j] = place_of(my_start - x + low + j, area);
-#pragma unroll 1
-            for (int k = low; k < high; k += 4) {
-                float weights[4];  // loaded together, for one wait
-#pragma unroll
-                for (int j = 0; j < 4; j++) weights[j] = k + j < high ? shared.weights_x[(k + j) * across.count + column] : 0.0f;
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    if (k + j >= high) break;
-                    float weight = weights[j];
-#pragma unroll
-                    for (int c = 0; c < 3; c++) {
-                        float4 v = shared.pixels[place[j]][c];
-                        sum[0][c] = fmaf(weight, v.x, sum[0][c]), sum[1][c] = fmaf(weight, v.y, sum[1][c]);
-                        sum[2][c] = fmaf(weight, v.z, sum[2][c]), sum[3][c] = fmaf(weight, v.w, sum[3][c]);
-                    }
-                    place[j]++;
-                }
-            }
+            int low = max(0, x - my_start), high = min(across.taps, x + segment - my_start);
+            if (cached) filter_columns(shared, area, my_start - x, low, high, shared.sum(0), RESIZE_THREADS, sum);
+            else filter_columns(shared, area, my_start - x, low, high, shared.weights_x + column, across.count, sum);
             if (x + segment < shared.end_x) {
 #pragma unroll
                 for (int i = 0; i < 12; i++) *shared.sum(i) = sum[i / 3][i % 3];
