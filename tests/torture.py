@@ -139,13 +139,16 @@ def full_disk(
     yield Row("a really full file system (16 MB, room for a part of the output), then room again", tried, bad)
 
 
-def damage(work: Path, flips: int, cuts: int) -> Iterator[Row]:
+def damage(
+    work: Path, flips: int, cuts: int,
+    names: tuple[str, ...] = ("tfrecord", "webdataset", "lmdb", "recordio", "numpy", "files", "parquet"),
+) -> Iterator[Row]:  # fmt: skip
     """Flipped bits and cuts anywhere in the finished files: `verify` has to find each."""
     from dali_run.writers.verify import verify
     from tests.writers.helpers import JOBS, walk
 
     rng = np.random.default_rng(1)
-    for name in ("tfrecord", "webdataset", "lmdb", "recordio", "numpy", "files", "parquet"):
+    for name in names:
         path = work / f"damage-{name}"
         JOBS[name].run(path)
         files = [p for p in walk(path) if p.name != "report.json" and p.stat().st_size]
