@@ -271,7 +271,7 @@ class Blocks:
             if kind == "list" and 8 * pages.values > max(FREE_UNPACKED, MAX_RATIO * packed):
                 raise SampleError("too_large", f"{name}: {packed} bytes unpack to {pages.values} values, more than "
                                   f"{MAX_RATIO} times their size")  # fmt: skip
-            if kind in ("bytes", "text") and pages.values * pages.dictionary > 4 * pages.unpacked + BLOCK:
+            if kind in ("bytes", "text") and pages.words * pages.dictionary > 4 * pages.unpacked + BLOCK:
                 by_words.append(chunk.path_in_schema)
         return by_words
 

@@ -16,6 +16,8 @@ _DICTIONARY_PAGE = 2
 _TYPE, _UNPACKED, _PACKED = 1, 2, 3
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
 """Fields of a PageHeader; the last three are structs whose first field is the number of values."""
+_ENCODING, _ENCODING_V2 = 2, 4
+_BY_WORDS = (2, 8)  # PLAIN_DICTIONARY, RLE_DICTIONARY
 _DEEPEST = 8
 _MOST_ITEMS = 1 << 16
 _HEADER = 16 << 20
@@ -31,6 +33,8 @@ class Pages:
     """Bytes of all pages, unpacked."""
     dictionary: int = 0
     """Bytes of the dictionary, unpacked; no value that it holds is longer."""
+    words: int = 0
+    """Values that are numbers of words in the dictionary."""
 
 
 def walk_pages(data: memoryview, at: int, stop: int, values: int) -> Pages:
@@ -43,6 +47,7 @@ def walk_pages(data: memoryview, at: int, stop: int, values: int) -> Pages:
             unpacked, packed = int(header[_UNPACKED]), int(header[_PACKED])
             told: dict[int, Any] = next((header[f] for f in (_DATA, _DATA_V2, _DICTIONARY) if f in header), {})
             count = int(told.get(1, 0))
+            by_words = told.get(_ENCODING_V2 if _DATA_V2 in header else _ENCODING) in _BY_WORDS
         except (IndexError, KeyError, TypeError, ValueError, AttributeError) as e:
             raise SampleError("corrupt_record", f"no page begins at byte {at}: {e}") from None
         if packed < 0 or unpacked < 0 or count < 0 or packed > len(data) - body:
@@ -58,6 +63,7 @@ def walk_pages(data: memoryview, at: int, stop: int, values: int) -> Pages:
             raise SampleError("corrupt_record", f"the page at byte {at} is empty")
         else:
             found.values += count
+            found.words += count * by_words
         at = body + packed
     return found
 

@@ -312,6 +312,23 @@ def test_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "more than 200 times" in rejects[0].message
 
 
+def test_long_values_behind_a_full_dictionary_are_no_words(tmp_path: Path) -> None:
+    """Writers begin with a dictionary and give it up; making one of everything takes ten times as long."""
+    rng = np.random.default_rng(0)
+    file = tmp_path / "a.parquet"
+    blobs = pa.table({"blob": [rng.bytes(300_000) for _ in range(300)]})
+    pq.write_table(blobs, file, compression="none", write_batch_size=4)
+    group = pq.read_metadata(file).row_group(0)
+    assert group.column(0).has_dictionary_page
+    source = open_reader(Parquet(path=str(file), columns=("blob",)))
+    with file.open("rb") as raw:
+        data = memoryview(raw.read())
+    assert source._blocks._examine(group, [0], source._columns(), data) == []
+    pq.write_table(pa.table({"blob": [bytes(900_000)] * 200}), file, compression="none")
+    data = memoryview(file.read_bytes())
+    assert source._blocks._examine(pq.read_metadata(file).row_group(0), [0], source._columns(), data) == ["blob"]
+
+
 def test_page_headers() -> None:
     """The walk itself, on headers of all sorts and on damage: SampleError, whatever comes."""
     file = io.BytesIO()
