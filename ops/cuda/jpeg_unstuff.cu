@@ -140,7 +140,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
     u32 visible = low_bits(last - (int)threadIdx.x * UNSTUFF_BYTES);  // of my bytes
     keep &= visible;
     restarts &= visible;
-    if (strays & visible) shared.stray = 1;
+    if (strays & visible) atomicOr(&shared.stray, 1u);
 
     u32 kept = __popc(keep), marked = __popc(restarts);
     u32 sum = warp_sum(kept | marked << 16), total = 0, others = 0;
