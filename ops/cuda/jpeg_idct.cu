@@ -73,13 +73,7 @@ struct First {
 KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
     __shared__ uint2 dequant[64];  // by zig-zag index: byte in the workspace, factor
     __shared__ __align__(16) int workspace[IDCT_THREADS / 8 * TILE_BLOCK];
-    __shared__ int found;
-    if (threadIdx.x < 32) {
-        int slot = locate_by_warp(batch->idct_first, batch->count * 3, blockIdx.x);
-        if (threadIdx.x == 0) found = slot;
-    }
-    __syncthreads();
-    int slot = found, at = slot / 3, c = slot - 3 * at;
+    int slot = locate_by_warp(batch->idct_first, batch->count * 3, blockIdx.x), at = slot / 3, c = slot - 3 * at;
     if (batch->status[at]) return;
     const Image &image = batch->images[at];
     const Component &component = image.component[c];
@@ -89,8 +83,6 @@ KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
         u32 factor = component.quant_wide ? table[2 * i] << 8 | table[2 * i + 1] : table[i];
         dequant[i] = make_uint2(4 * (place / 8 * TILE_ROW + place % 8), (u32)(i16)factor);
     }
-    __syncthreads();
-
     int lane = threadIdx.x & 7, nth = (threadIdx.x >> 3) & 3, warp = threadIdx.x >> 5;
     int *tile = workspace + (threadIdx.x >> 3) * TILE_BLOCK;
     const u64 *blocks = batch->blocks + image.blocks;
@@ -100,7 +92,8 @@ KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
     grid.open(image, component);
     int group = (blockIdx.x - batch->idct_first[slot]) * IDCT_GROUPS + warp * IDCT_ROUNDS;
     int left = min(IDCT_ROUNDS, roi_groups * component.roi_rows - group);
-    if (left <= 0) return;
+    bool idle = left <= 0;
+    group = idle ? 0 : group;
     int y = group / roi_groups, first_x = 4 * component.roi_group + nth, behind_x = first_x + 4 * roi_groups;
     int x = first_x + 4 * (group - y * roi_groups);
     y += component.roi_row;
@@ -110,6 +103,8 @@ KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
     u64 block = blocks[index];
     First next;
     next.fetch(entries, block);
+    __syncthreads();  // for the table
+    if (idle) return;
     bool wrapped = false;
     for (;;) {
         int here = x, at_here = index;
