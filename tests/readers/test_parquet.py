@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError, SampleError, SpecError
+from dali_run.pipelines.job import run_job
 from dali_run.readers import parquet_blocks
 from dali_run.readers.parquet import Parquet
 from dali_run.readers.parquet_pages import walk_pages
@@ -348,3 +349,43 @@ def test_page_headers() -> None:
             raw[at] = int(rng.integers(256))
         with contextlib.suppress(SampleError):
             walk_pages(memoryview(bytes(raw)), 0, len(raw), 1 << 40)
+
+
+# -- whole jobs -------------------------------------------------------------------------------------------------------
+
+SPEC = """\
+version: 1
+name: small
+pipeline: {{batch_size: 7, num_threads: 2, device: cpu, seed: 5}}
+graph:
+  - {{op: readers.parquet, name: Reader, path: "{data}", columns: [image, label, numbers], key: text, nulls: empty,
+     shuffle: {shuffle}, cache_size: 20000, out: [images, labels, numbers]}}
+outputs: {{image: images, label: labels, numbers: numbers}}
+write: {{writer: tfrecord, path: "{out}", shard: {{samples: 10}}, key: key,
+         fields: {{image: {{encode: keep}}, label: {{}}, numbers: {{}}}}}}
+"""
+
+
+@pytest.mark.parametrize("shuffle", ["none", "window", "full"])
+def test_jobs_in_parts_and_resumed_write_the_same(tmp_path: Path, shuffle: str) -> None:
+    data = write(tmp_path, table())
+
+    def job(out: str, **more: Any) -> Any:
+        (tmp_path / "spec.yaml").write_text(SPEC.format(data=data, shuffle=shuffle, out=tmp_path / out))
+        return run_job(tmp_path / "spec.yaml", **more)
+
+    def shards(out: str) -> dict[str, bytes]:
+        return {p.name: p.read_bytes() for p in (tmp_path / out).glob("*.tfrecord")}
+
+    def stop(progress: Any) -> None:
+        if progress.done >= 40:
+            raise KeyboardInterrupt
+
+    assert job("whole").exit_code == 0
+    assert len(shards("whole")) == 11
+    for part in range(3):
+        assert job("parts", part=(part, 3)).exit_code == 0
+    assert shards("parts") == shards("whole")
+    assert job("stopped", progress=stop).exit_code == 130
+    assert job("stopped", overrides={"pipeline.batch_size": 3}).report["resumed_from"] >= 30
+    assert shards("stopped") == shards("whole")
