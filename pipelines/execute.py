@@ -3,9 +3,10 @@
     schedule -> [host steps] -> channel -> [device step] -> channel -> [host steps] -> ... -> delivery
 
 One thread takes batches through ``whole`` steps and the ``chunk`` step after them, which it only cuts into chunks for
-the worker pool: it hands the batch on at once, and who takes it waits for the chunks. ``device`` steps launch a batch
-on a free lane and hand it on at once, too; another thread settles batches in order: waits for the device, looks at the
-checks that kernels left, runs failed samples again alone, and only then lets the batch go.
+the worker pool: it hands the batch on at once, and who takes it waits for the chunks. Where there is no such step, the
+pool reads, several batches at once, which are handed on as early. ``device`` steps launch a batch on a free lane and
+hand it on at once, too; another thread settles batches in order: waits for the device, looks at the checks that kernels
+left, runs failed samples again alone, and only then lets the batch go.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ _SPARE = 0.125
 
 
 class HostSteps(Admission):
-    """One thread takes batches through ``whole`` steps and cuts them into chunks; workers compute those."""
+    """One thread says who is in a batch, takes it through ``whole`` steps and cuts it into chunks for the workers. Where
+    there is nothing to cut, workers take several batches through ``whole`` steps at once."""
 
     def __init__(
         self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None
@@ -66,6 +67,7 @@ class HostSteps(Admission):
             and all(isinstance(n.op, Reader) for n in plan.graph.nodes if n.op.per_batch)
             and not (options.whole_batches and len(plan.target.indices) > 1)  # which take turns, batch by batch
         )
+        """Small batches may go onto the device together."""
         self._room_for = 0
         """Samples that one launch may hold, once that is known."""
         self._in_demand = not options.whole_batches
