@@ -273,6 +273,7 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
         for (int k = 0; k < across.taps; k++) *shared.sum(k) = shared.weights_x[k * across.count + column];
     }
     int segment = SEGMENT(area);
+    if (width > segment) segment = min(segment, 2 * (int)blockDim.x);  // an item a thread: all of them are fetched ahead
     float under_way[SLOTS][3] = {};
     u32 rows[3][2] = {};  // a thread's first item of the next four rows, on its way from memory while these are filtered
     if (4 * ((int)threadIdx.x >> 1) < min(segment, width)) fetch(shared, shared.begin_x, shared.begin_y, threadIdx.x, rows);
