@@ -29,7 +29,9 @@ def command(
     format_: Annotated[str | None, typer.Option("--format", help="Encode pictures anew: jpeg, png or webp.")] = None,
     quality: Annotated[int | None, typer.Option(min=1, max=100, help="Of jpeg and webp.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Of Parquet files: these columns only.")] = None,
-    option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the writer.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the writer, as --set takes.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
     append: Annotated[bool, typer.Option("--append", help="Add what SRC got since the last run.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the spec that does it, and stop.")] = False,
@@ -50,6 +52,7 @@ def command(
       dali-run convert data/train out --to lmdb --resize 256 --format jpeg --quality 90
     """
     from ..pipelines.convert import Wanted, conversion, convert
+    from ..pipelines.variables import setting
     from .progress import shown
 
     options = {}
@@ -57,7 +60,7 @@ def command(
         key, equals, value = change.partition("=")
         if not key or not equals:
             raise typer.BadParameter(f"needs KEY=VALUE, got {change!r}", param_hint="--option")
-        options[key] = {"true": True, "false": False}.get(value, value)
+        options[key] = setting(value, f"--option {key}")
     names = tuple(filter(None, (columns or "").split(",")))
     wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options, names)
     if show:

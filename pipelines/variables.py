@@ -179,6 +179,14 @@ def override(
     return root
 
 
+def setting(text: str, name: str) -> Any:
+    """What ``text`` means as a value on the command line, for ``name``. Raises SpecErrors where it means nothing."""
+    problems = Problems()
+    value = _from_command_line(text, Mark(name, 1, 1), problems)
+    problems.raise_any()
+    return value.plain()
+
+
 def _from_command_line(text: str, mark: Mark, problems: Problems) -> Value:
     """Lists, mappings and quoted text as YAML; anything else is one plain scalar, whatever characters it holds."""
     if text[:1] in ("[", "{", '"', "'"):

@@ -270,10 +270,6 @@ class Parquet(Reader, name="readers.parquet"):
     def num_outputs(self) -> int:
         return len(self.columns)
 
-    @property
-    def output_names(self) -> tuple[str, ...] | None:
-        return tuple(self.columns) if len(set(self.columns)) == len(self.columns) else None
-
     def check(self) -> None:
         super().check()
         if importlib.util.find_spec("pyarrow") is None:

@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from dali_run.cli import main as cli
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.convert import Wanted, conversion, convert
 from dali_run.pipelines.inspect_data import open_data
@@ -367,6 +368,24 @@ def test_wrong_options_are_named_without_the_spec_that_nobody_wrote(pictures: Pa
         convert(pictures, tmp_path / "out", Wanted("tfrecord", quality=0))
     with pytest.raises(SpecError, match=r"^write: writer tfrecord has no option 'indx'; did you mean index"):
         convert(pictures, tmp_path / "out", Wanted("tfrecord", options={"indx": True}))
+
+
+def test_options_of_the_writer_are_values(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers, switches and lists, as --set takes them; what was done is shown as a table."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    options = ("row_group=3", "lists=[label]", "compression=zstd", 'key="name"')
+    command = ["convert", str(pictures), str(tmp_path / "out"), "--to", "parquet"]
+    assert cli.main([*command, *(a for o in options for a in ("--option", o))]) == 0
+    shown = capsys.readouterr().out
+    assert "10 samples read" in shown
+    assert shown.splitlines()[-1].startswith("wrote 10 samples")
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    meta = pq.read_metadata(file)
+    assert [meta.row_group(k).num_rows for k in range(meta.num_row_groups)] == [3, 3, 3, 1]
+    assert pq.read_table(file)["label"].to_pylist()[:2] == [[0], [0]]
+    assert pq.read_schema(file).names == ["name", "image", "label"]
+    assert cli.main([*command, "--option", "row_group=many"]) == 2
+    assert "needs an integer, got 'many'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("make", "words"), [

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_run import fn
 from dali_run.ops.errors import JobError, SampleError, SpecError
+from dali_run.pipeline import pipeline_def
 from dali_run.pipelines.job import run_job
 from dali_run.readers import parquet_blocks
 from dali_run.readers.parquet import Parquet
@@ -110,6 +112,21 @@ def test_little_is_kept(tmp_path: Path) -> None:
         assert not rejects
         assert content(batch) == content(expected)
         assert source._blocks._size <= 60_000
+
+
+def test_python_functions_give_a_tuple(tmp_path: Path) -> None:
+    path = write(tmp_path, table())
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None)
+    def both() -> Any:
+        labels, numbers = fn.readers.parquet(path=path, columns=["label", "box"])
+        return labels, numbers
+
+    pipe = both()
+    pipe.build()
+    labels, boxes = pipe.run()
+    assert np.array(labels.as_array()).tolist() == [[0], [1], [2], [3]]
+    assert np.array(boxes.as_array()).tolist() == [[k, k + 1] for k in range(4)]
 
 
 def test_keys(tmp_path: Path) -> None:
