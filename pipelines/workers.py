@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import multiprocessing
 import traceback
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -100,8 +100,7 @@ class WorkerPool:
             process.start()
             there.close()
             self._workers.append(_Worker(process, here))
-        # also where nobody closes it: processes end and memory is given back before the interpreter goes
-        self._finalizer = weakref.finalize(self, _shut_down, self._workers)
+        _open[id(self._workers)] = self._workers
 
     @property
     def pids(self) -> list[int]:
@@ -182,7 +181,20 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the processes and give the memory back."""
-        self._finalizer()
+        if _open.pop(id(self._workers), None) is not None:
+            _shut_down(self._workers)
+
+
+_open: dict[int, list[_Worker]] = {}
+"""Of pools that are not closed yet. No destructor does it: that could wait for processes in the midst of anything."""
+
+
+@atexit.register
+def _shut_down_all() -> None:
+    """Processes end and memory is given back before the interpreter goes."""
+    for workers in list(_open.values()):
+        _shut_down(workers)
+    _open.clear()
 
 
 def _shut_down(workers: list[_Worker]) -> None:
