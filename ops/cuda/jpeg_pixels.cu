@@ -246,7 +246,7 @@ template <int CHANNELS> DEVICE void store_span(const Source &source, const Image
 }
 
 // A window of every picture as interleaved bytes.
-KERNEL __launch_bounds__(PIXEL_THREADS) jpeg_pixels(const Batch *batch) {
+KERNEL __launch_bounds__(PIXEL_THREADS, 4) jpeg_pixels(const Batch *batch) {
     __shared__ Source source;  // too large for the registers of every thread
     __shared__ int found;
     if (threadIdx.x < 32) {
@@ -276,13 +276,33 @@ KERNEL __launch_bounds__(PIXEL_THREADS) jpeg_pixels(const Batch *batch) {
     int begin = nth * PIXEL_CHUNK, end = min(begin + PIXEL_CHUNK, size);
     for (int first = begin + threadIdx.x * PIXELS_EACH; first < end; first += PIXEL_THREADS * PIXELS_EACH) {
         int row = first / window.width, column = first - row * window.width;
-        u8 *to = out + (i64)first * channels;
+        int count = min(PIXELS_EACH, end - first);
+        u32 word[3] = {0, 0, 0};  // the pixels, shifted in from the left; a gray one takes a byte
 #pragma unroll 1
-        for (int i = 0; i < PIXELS_EACH && first + i < end; i++, to += channels) {
+        for (int i = 0; i < count; i++) {
             u32 one = pixel(source, window.x + column * window.step_x_x + row * window.step_y_x,
                             window.y + column * window.step_x_y + row * window.step_y_y);
-            for (int k = 0; k < channels; k++) to[k] = (u8)(one >> (8 * k));
+            if (channels == 3) {
+                word[0] = __funnelshift_l(word[0], word[1], 8), word[1] = __funnelshift_l(word[1], word[2], 8);
+                word[2] = word[2] >> 24 | one << 8;
+            } else {
+                word[0] = word[0] >> 8 | one << 24;
+            }
             if (++column == window.width) column = 0, row++;
+        }
+        u8 *to = out + (i64)first * channels;
+        bool whole = count == PIXELS_EACH && ((u64)to & 3) == 0;
+        int skip = (PIXELS_EACH - count) * channels;  // bytes that nothing was shifted into
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            if (k >= channels) break;
+            if (whole) {
+                ((u32 *)to)[k] = word[k];
+            } else {
+#pragma unroll
+                for (int b = 4 * k; b < 4 * k + 4; b++)
+                    if (b >= skip) to[b - skip] = (u8)(word[k] >> (8 * (b & 3)));
+            }
         }
     }
 }
