@@ -116,7 +116,7 @@ def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[s
         reader["shuffle"] = "full"
     graph: list[dict[str, Any]] = [reader]
     fields: dict[str, dict[str, Any]] = {}
-    picture = next((f for f, kind in found.fields.items() if kind == "bytes"), None)
+    picture = _picture(found) if wanted.touches_pictures else None
     for f, kind in found.fields.items():
         config: dict[str, Any] = {"encode": "keep"} if kind == "bytes" else {}
         if kind == "bytes" and wanted.to in ("webdataset", "files"):
@@ -187,6 +187,23 @@ def _with_kept(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _place(target: Path | str) -> str:
     return str(target) if is_url(target) else os.path.abspath(plain_path(str(target)))
+
+
+def _picture(found: Found) -> str | None:
+    """The field that holds the pictures: the first of bytes, or where there are several, the first that looks so."""
+    names = [f for f, kind in found.fields.items() if kind == "bytes" and f not in found.text]
+    if len(names) > 1:
+        arguments = {k: v for k, v in found.step.items() if k != "op"}
+
+        def fields(outputs: list[Any]) -> dict[str, Any]:
+            return dict(zip(found.fields, outputs, strict=True))
+
+        data = read_through("", found.step["op"], arguments, fields)
+        for record in itertools.islice(data.records, PEEK):
+            for name in names:
+                if not record.problem and _is_picture(record.fields[name].tobytes()):
+                    return name
+    return names[0] if names else None
 
 
 def _pictures(name: str, wanted: Wanted) -> list[dict[str, Any]]:

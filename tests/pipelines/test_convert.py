@@ -228,6 +228,27 @@ def test_what_is_as_asked_for_keeps_its_bytes(pictures: Path, tmp_path: Path) ->
     assert anew.report["samples"]["kept"] == 0  # a quality was asked for
 
 
+def test_the_pictures_are_found_among_other_bytes(pictures: Path, tmp_path: Path) -> None:
+    """Texts and names stand before the image in many a data set."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    files = sorted(pictures.rglob("*.jpg"))
+    rows = pa.table({
+        "caption": [p.name for p in files],
+        "id": pa.array([p.name.encode() for p in files], pa.binary()),
+        "jpeg": pa.array([p.read_bytes() for p in files], pa.binary()),
+    })  # fmt: skip
+    (tmp_path / "in").mkdir()
+    pq.write_table(rows, tmp_path / "in/a.parquet")
+    source = tmp_path / "in"
+    for to in ("tfrecord", "parquet"):
+        assert convert(source, tmp_path / to, Wanted(to, resize=20)).exit_code == 0
+        for k, record in enumerate(open_data(tmp_path / to).records):
+            assert record.fields["id"] == files[k].name.encode()
+            with Image.open(io.BytesIO(record.fields["jpeg"])) as image:
+                assert min(image.size) == 20
+        source = tmp_path / "tfrecord"
+
+
 def test_files_that_cannot_be_read_are_not_kept(pictures: Path, tmp_path: Path) -> None:
     assert convert(pictures, tmp_path / "tar", Wanted("tfrecord")).exit_code == 0
     (shard,) = (tmp_path / "tar").glob("*.tfrecord")
