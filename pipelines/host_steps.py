@@ -41,8 +41,8 @@ _SPARE = 0.125
 
 
 class HostSteps(Admission):
-    """One thread says who is in a batch, takes it through ``whole`` steps and cuts it into chunks for the workers. Where
-    there is nothing to cut, workers take several batches through ``whole`` steps at once."""
+    """One thread says who is in a batch, takes it through ``whole`` steps and cuts it into chunks for the workers.
+    Where there is nothing to cut, workers take several batches through ``whole`` steps at once."""
 
     def __init__(
         self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None
