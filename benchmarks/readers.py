@@ -20,7 +20,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ import numpy as np
 
 from dali_run.ops.context import Context
 from dali_run.pipelines.machine import facts
+from dali_run.pipelines.pool import Pool
 from dali_run.readers.base import Reader
 from dali_run.readers.file import File
 from dali_run.readers.lmdb import LMDB
@@ -64,7 +65,7 @@ def make_data(folder: Path, images: list[bytes], records: int) -> None:
     writer.close()
 
 
-def ours(reader: Reader, batch: int, pool: Executor, copied: bool = False) -> Callable[[], int]:
+def ours(reader: Reader, batch: int, pool: Pool, copied: bool = False) -> Callable[[], int]:
     reader.check()
     source = reader.open()
     order = reader.order(len(source))
@@ -162,8 +163,8 @@ def main() -> None:
         rng = np.random.default_rng(0)
         images = [rng.bytes(int(n)) for n in rng.normal(110_000, 30_000, 200).clip(5_000)]
     features = {"image": "string", "label": "int64"}
-    # the calling thread works too
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(max(1, options.threads - 1)) as pool:
+    pool = Pool(max(1, options.threads - 1), "reader")  # the calling thread works too
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_data(folder, images, options.records)
         tf, tar, db = str(folder / "data.tfrecord"), str(folder / "data.tar"), str(folder / "lmdb")
