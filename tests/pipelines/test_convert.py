@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import itertools
 import json
@@ -24,8 +25,9 @@ from dali_run.pipelines.inspect_data import open_data
 from dali_run.pipelines.render import report_view
 from dali_run.pipelines.retry import retry_failed
 from dali_run.writers.verify import verify
+from tests.writers.helpers import HAS_PYARROW
 
-FORMATS = ("tfrecord", "lmdb", "webdataset", "recordio", "files", "parquet")
+FORMATS = ("tfrecord", "lmdb", "webdataset", "recordio", "files", *["parquet"] * HAS_PYARROW)
 
 
 @pytest.fixture(scope="module")
@@ -151,10 +153,10 @@ def test_columns_keep_their_values_types_and_keys(pictures: Path, tmp_path: Path
 
 
 def test_chosen_columns(pictures: Path, tmp_path: Path) -> None:
+    rows = huggingface(tmp_path / "in", pictures)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = huggingface(tmp_path / "in", pictures)
     (file,) = (tmp_path / "in").glob("*.parquet")
     pq.write_table(rows.append_column("price", rows["score"].cast(pa.decimal128(12, 6), safe=False)), file)
     with pytest.raises(SpecError, match=r"column 'price' is of type decimal128.*--columns"):
@@ -407,6 +409,16 @@ def test_options_of_the_writer_are_values(pictures: Path, tmp_path: Path, capsys
     assert pq.read_schema(file).names == ["name", "image", "label"]
     assert cli.main([*command, "--option", "row_group=many"]) == 2
     assert "needs an integer, got 'many'" in capsys.readouterr().err
+
+
+def test_without_pyarrow_the_remedy_is_named(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "pyarrow" else known(n, *a))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.parquet").write_bytes(b"PAR1")
+    for source, to in ((tmp_path / "in", "tfrecord"), (pictures, "parquet")):
+        with pytest.raises(SpecError, match=r"needs pyarrow: pip install 'dali-run\[parquet\]'"):
+            convert(source, tmp_path / "out", Wanted(to))
 
 
 @pytest.mark.parametrize(("make", "words"), [
