@@ -176,6 +176,24 @@ def convert(
             raise SpecError(re.sub(rf"^{re.escape(str(path))}:\d+:\d+: ", "", str(e), flags=re.MULTILINE)) from None
 
 
+_SECTIONS = {"version", "name", "pipeline", "graph", "outputs", "write", "on_error"}
+_STEPS = {"decoders.image", "resize", "encoders.image", "encoded_as"}
+
+
+def is_conversion(spec: Any) -> bool:
+    """Whether ``spec`` is one that `conversion` could have made: without plugins, and without functions of anyone's."""
+
+    def known(steps: Any) -> bool:
+        return isinstance(steps, list) and all(
+            isinstance(s, dict)
+            and (known(s.get("then", [])) and known(s.get("else", [])) if "if" in s else
+                 str(s.get("op")) in _STEPS or str(s.get("op")).startswith("readers."))
+            for s in steps
+        )  # fmt: skip
+
+    return isinstance(spec, dict) and spec.keys() <= _SECTIONS and known(spec.get("graph"))
+
+
 def _with_kept(report: Mapping[str, Any]) -> dict[str, Any]:
     """``kept`` in the samples of the report: pictures whose bytes were as they should be."""
     looked_at, recoded = (

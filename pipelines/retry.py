@@ -15,6 +15,7 @@ from ..writers.mirror import state_of
 from ..writers.rejects import Budget
 from ..writers.retries import Outstanding, check_same_job, next_retry
 from ..writers.shards import Output
+from .convert import is_conversion
 from .feed import Sources
 from .growth import lineup_of
 from .job import CLEAN, JobResult, JobRun, Progress, identity, prepare, write_config
@@ -67,6 +68,10 @@ def _spec_of(command: Mapping[str, Any], folder: Path) -> Path:
     """The spec's file; the report of a conversion holds the spec itself, which becomes a file in ``folder``."""
     if isinstance(command["spec"], str):
         return Path(command["spec"])
+    if not is_conversion(command["spec"]):  # whoever wrote that report: nothing that it says is to be executed
+        raise JobError(
+            "the output's report holds a spec that is no conversion; name the spec of this output with --spec"
+        )
     path = folder / "convert.json"
     path.write_text(json.dumps(command["spec"]))
     return path

@@ -277,6 +277,28 @@ def test_rejects_are_tried_again(pictures: Path, tmp_path: Path) -> None:
     assert "no rejects" in retry_failed(tmp_path / "out").message
 
 
+def test_a_report_of_somebody_s_executes_nothing(pictures: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(pictures, source)
+    (source / "class0/bad.jpg").write_bytes(b"no picture")
+    assert convert(source, tmp_path / "out", Wanted("tfrecord", resize=20)).exit_code == 3
+    (tmp_path / "plugin.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    report = tmp_path / "out/report.json"
+    sound = json.loads(report.read_bytes())
+    call = {"op": "python_function", "function": f"{tmp_path}/plugin.py:f", "in": "field0", "out": "field0"}
+    for change in (
+        {"plugins": [str(tmp_path / "plugin.py")]},
+        {"graph": [*sound["command"]["spec"]["graph"], call]},
+        {"graph": [{"if": "$kept", "then": [call], "else": []}]},
+        {"graph": "x"},
+    ):
+        spec = {**sound["command"]["spec"], **change}
+        report.write_text(json.dumps({**sound, "command": {**sound["command"], "spec": spec}}))
+        with pytest.raises(JobError, match="no conversion"):
+            retry_failed(tmp_path / "out")
+    assert not (tmp_path / "executed").exists()
+
+
 def test_damaged_row_groups_are_tried_again(pictures: Path, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     source = tmp_path / "in"
