@@ -131,7 +131,7 @@ def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, 
 
     A block's work is counted in instructions of a thread: about 20 a source pixel, 20 and 4 a tap for what a column
     makes of a source row, 50 a pixel of the output. Source rows that two tiles read are worked on twice: that costs a
-    fifth at most, or as much again where few large pictures would leave most of the device idle."""
+    fifth at most, or more where few large pictures would leave most of the device idle."""
     total = 0.0
     works = np.empty(len(axis), np.float64)  # of a row of the output
     for i in range(len(axis)):
@@ -141,7 +141,7 @@ def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, 
         if 0 < works[i] < 1e15:
             total += works[i] * down.count
     goal = min(np.float64(block_work), total / (2 * blocks_at_once))
-    for share in (5, 1):
+    for share in (5, 3, 2, 1):
         blocks = np.int64(0)
         for i in range(len(axis)):
             across, down = axis[i, 0], axis[i, 1]
@@ -153,7 +153,7 @@ def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, 
                 down.tile = _ceil(np.int64(down.count), tiles)
                 blocks += _ceil(np.int64(across.count), threads) * _ceil(np.int64(down.count), np.int64(down.tile))
         first[len(axis)] = blocks
-        if blocks >= blocks_at_once:
+        if 2 * blocks >= blocks_at_once:
             break
 
 
