@@ -41,6 +41,7 @@ def test_loops_stay_inside(name: str) -> None:
 FOUND = [
     ("settings", b"a: &x 1\n*x : 2\n"),
     ("settings", b"ie: {zzz,!!! l, l< l<l,i, l, i,l, l,&l, i, &l, i,*l, i}"),
+    ("image_header", b"\xff\xd8\xff"),
 ]
 """What fuzzing found, so that it stays found."""
 
