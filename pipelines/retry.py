@@ -51,7 +51,8 @@ def retry_failed(
         path = spec or _spec_of(command, Path(folder))
         if not path.exists():
             raise JobError(f"the spec of {out} is not at {path} any more; name it with --spec")
-        prepared = prepare(path, command["overrides"], device=command["device"])
+        overrides = command["overrides"] if isinstance(command["spec"], str) else {}
+        prepared = prepare(path, overrides, device=command["device"])
         config = write_config(prepared)
         if not _same_place(config, out):
             raise JobError(f"{path} writes to {config.where}, not to {out}; name the spec of this output with --spec")
