@@ -1,6 +1,6 @@
 // DC differences to DC values: sums over all blocks of a component. One block of threads an image; a thread takes some
 // MCUs in a row.
-#include "jpeg_entropy.cu"
+#include "jpeg_coefficients.cu"
 
 #define DC_THREADS 512
 #define DC_WARPS (DC_THREADS / 32)

@@ -1,5 +1,5 @@
 // Coefficients: every thread decodes the blocks that begin in its subsequence, from the state that jpeg_states found, and
-// stores them one behind the other; then DC differences become DC values.
+// stores them one behind the other.
 #include "jpeg_states.cu"
 
 #ifndef COEFFICIENT_BLOCKS
