@@ -13,8 +13,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ..ops.batch import Batch
+import numpy as np
+
+from ..ops.base import Spec
+from ..ops.batch import Batch, Samples
 from ..ops.isolation import Isolation
+from ..ops.types import to_numpy
 from ..readers.base import Reader
 from ..writers.base import Records, ShardFiles
 from ..writers.config import WriteConfig
@@ -30,7 +34,7 @@ def warm_up(
     sink: Callable[[Mapping[str, Batch]], object] = lambda _: None, isolation: Isolation | None = None,
 ) -> float:  # fmt: skip
     """Run the host's part of ``plan`` on samples from position ``first``, of which ``left`` follow; the seconds taken.
-    ``sink`` is given the outputs, where the host computes all of them.
+    ``sink`` is given the outputs; those of a GPU as zeros of the type that they will have.
 
     Results are thrown away, and so are failures: the run itself will say what is wrong. Operators that see whole
     iterations are left out with all that needs them, because they may keep state.
@@ -48,10 +52,24 @@ def warm_up(
             except Exception:  # whatever it is, it is not this function's to report
                 break
     outputs = {name: env[edge] for name, edge in plan.graph.outputs.items() if edge in env}
-    if outputs and len(outputs) == len(plan.graph.outputs):
-        with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):
+        if plan.target.device == "gpu":
+            there = next(iter(outputs.values())).samples if outputs else samples
+            for name, edge in plan.graph.outputs.items():
+                spec = plan.graph.spec(edge)
+                if name not in outputs and spec.dtype is not None and spec.shape is not None:
+                    outputs[name] = _zeros(spec, there)
+        if outputs and len(outputs) == len(plan.graph.outputs):
             sink(outputs)
     return time.perf_counter() - began
+
+
+def _zeros(spec: Spec, samples: Samples) -> Batch:
+    """A batch on the host of known type; sizes that are not known are 1."""
+    assert spec.shape is not None
+    assert spec.dtype is not None
+    one = np.zeros([size or 1 for size in spec.shape], to_numpy(spec.dtype))
+    return Batch.from_list([one] * len(samples), spec.layout, samples)
 
 
 def rehearse(config: WriteConfig, outputs: Mapping[str, Batch]) -> None:

@@ -73,6 +73,17 @@ def warm(plan: Plan, left: int = 6) -> list[tuple[str, int]]:
     return list(called)
 
 
+def test_the_writer_is_rehearsed_with_zeros_for_what_a_gpu_makes(data: Path, tmp_path: Path) -> None:
+    """So that its loops are compiled before the clock starts there, too."""
+    seen: list[Mapping[str, Batch]] = []
+    plan = plan_of(data, tmp_path, ["decoders.image, in: x, out: x", "resize, in: x, size: [9, 7], out: x"], "gpu")
+    with Sources(plan, 4) as sources:
+        warm_up(plan, JobFeed(sources), 0, 6, sink=seen.append)
+    (outputs,) = seen
+    assert outputs["x"].dtype == "uint8"
+    assert outputs["x"].shapes.tolist() == [[9, 7, 3], [9, 7, 3]]
+
+
 def test_kernels_run_on_two_samples_and_stateful_ones_do_not(data: Path, tmp_path: Path) -> None:
     assert find("test_warm_up.counted") is Counted
     one = "test_warm_up.counted, in: x, out: x"
