@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -296,15 +298,18 @@ def test_a_terminal_gets_a_bar(spec: Path) -> None:
     command = [sys.executable, "-m", "dali_run.cli.main", "run", str(spec)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(command, cwd=ROOT, stderr=theirs, stdout=subprocess.PIPE, env=environment)
-    printed = process.communicate()[0]
     os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:  # the other end is closed and everything was read
-            break
-        shown += piece
+    shown = bytearray()
+
+    def look() -> None:  # at once: a terminal that nobody reads fills up, and the job waits for ever
+        with contextlib.suppress(OSError):  # the other end is closed and everything was read
+            while True:
+                shown.extend(os.read(ours, 65536))
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    printed = process.communicate()[0]
+    watching.join()
     os.close(ours)
     assert process.returncode == 0
     assert b"24/24" in shown
