@@ -98,6 +98,18 @@ class Found:
     """Fields of bytes that are texts."""
 
 
+def _check_distinct(names: dict[str, str], to: str) -> None:
+    """Raises SpecError where two fields would have one name in the output."""
+    taken: dict[str, str] = {}
+    for one, name in names.items():
+        if name in taken:
+            raise SpecError(
+                f"the fields {taken[name]!r} and {one!r} would both be {name!r} in {to}; convert to tfrecord, lmdb, "
+                "recordio or parquet, or leave one out (--columns, or a spec of your own)"
+            )
+        taken[name] = one
+
+
 def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[str, Any]:
     """The spec that converts ``source`` into directory ``target``; both may be URLs.
 
@@ -110,6 +122,7 @@ def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[s
     _check_finished(str(source))
     found = look_behind(str(source), columns) if is_url(source) else look(Path(plain_path(str(source))), columns)
     names = {f: _plain(f) if wanted.to in ("webdataset", "files", "numpy") else f for f in found.fields}
+    _check_distinct(names, wanted.to)
     variables = {f: f"field{k}" for k, f in enumerate(found.fields)}
     reader = {**found.step, "name": "Reader", "out": list(variables.values())}
     if wanted.shuffle:

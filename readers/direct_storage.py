@@ -32,6 +32,19 @@ def why_not_kvikio() -> str:
     return ""
 
 
+def _ended(reads: Sequence[Any]) -> list[int]:
+    """Wait for every one of kvikio's futures; what they read. Raises what the first of them failed with, at the end."""
+    got, failed = [], None
+    for read in reads:
+        try:
+            got.append(read.get())
+        except Exception as e:
+            failed = failed or e
+    if failed is not None:
+        raise failed
+    return got
+
+
 class KvikioFiles:
     """Reads extents of files into the memory of the GPUs ``indices``, and lends views of them that are there already.
 
@@ -82,13 +95,14 @@ class KvikioFiles:
         inside = lows - mapped.starts[numbers]
         with cupy.cuda.Device(index):
             block = cupy.empty(int(room.sum()), np.uint8)
-            reads = [
-                file.pread(block[place : place + length], length, start)
+            reads: list[Any] = []
+            try:
                 for file, place, length, start in zip(
                     files, places.tolist(), lengths.tolist(), inside.tolist(), strict=True
-                )
-            ]
-            got = [read.get() for read in reads]  # all of them, before the block may go
+                ):
+                    reads.append(file.pread(block[place : place + length], length, start))
+            finally:
+                got = _ended(reads)  # all of them, before the block may go, also where one fails
         if got != lengths.tolist():
             raise OSError("a file ends early")
         return FetchedLease(mapped.data, block, lows, places)

@@ -21,7 +21,7 @@ from .extents import I64, U8, Mapped, Shared
 
 Upload = Literal["auto", "copy", "registered", "kvikio"]
 """How bytes of containers come to a GPU: copied by the host into page-locked memory, gathered by the GPU out of files
-that are registered, or read by kvikio from a disk; ``auto``: registered where that is possible."""
+that are registered, or read by kvikio from a disk; ``auto``: see `chosen`."""
 
 WINDOW = 256 << 20
 """Bytes that are registered at a time: some 10 ms where they are in the page cache."""

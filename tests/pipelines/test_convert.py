@@ -152,6 +152,16 @@ def test_columns_keep_their_values_types_and_keys(pictures: Path, tmp_path: Path
     assert (first.fields["__key__"], first.fields["caption"]) == (b"some/picture0", "Bild 0 größer".encode())
 
 
+def test_fields_that_would_have_one_name_are_refused(pictures: Path, tmp_path: Path) -> None:
+    rows = huggingface(tmp_path / "in", pictures)
+    import pyarrow.parquet as pq
+
+    (file,) = (tmp_path / "in").glob("*.parquet")
+    pq.write_table(rows.append_column("a.b", rows["score"]).append_column("a_b", rows["score"]), file)
+    with pytest.raises(SpecError, match=r"fields 'a.b' and 'a_b' would both be 'a_b' in webdataset; .*--columns"):
+        conversion(tmp_path / "in", tmp_path / "out", Wanted("webdataset"))
+
+
 def test_chosen_columns(pictures: Path, tmp_path: Path) -> None:
     rows = huggingface(tmp_path / "in", pictures)
     import pyarrow as pa

@@ -125,6 +125,32 @@ def test_records_are_read_from_files_into_the_device(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("kvikio")
+def test_every_read_is_waited_for_where_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block that they read into goes back to the pool then."""
+    mapped = files(tmp_path)
+    offsets, sizes = some(mapped)
+    waited: list[int] = []
+
+    class Failing(Future):
+        def get(self) -> int:
+            waited.append(self._read)
+            if len(waited) == 1:
+                raise OSError("the disk is broken")
+            return self._read
+
+    real = CuFile.pread
+    monkeypatch.setattr(CuFile, "pread", lambda *args, **named: Failing(real(*args, **named).get()))
+    told: list[str] = []
+    with faked(memory=True):
+        lender = KvikioFiles((0,), lambda way, _: told.append(way))
+        before = len(CuFile.reads)
+        assert lender.of(0).lend(mapped, offsets, sizes) is None
+        assert len(waited) == len(CuFile.reads) - before > 1
+        lender.close()
+    assert told == ["copied: kvikio: the disk is broken"]
+
+
+@pytest.mark.usefixtures("kvikio")
 def test_what_cannot_be_read_that_way_is_copied(tmp_path: Path) -> None:
     mapped = files(tmp_path)
     offsets, sizes = some(mapped)
