@@ -72,9 +72,12 @@ class Count:
     def _lose(self) -> None:
         assert self.root is not None
         for path in [p for p in self.root.rglob("*") if p.is_file()]:
-            status = path.stat()
-            if status.st_size > self.synced.get(status.st_ino, status.st_size):
-                os.truncate(path, self.synced[status.st_ino])
+            try:
+                status = path.stat()
+                if status.st_size > self.synced.get(status.st_ino, status.st_size):
+                    os.truncate(path, self.synced[status.st_ino])
+            except FileNotFoundError:  # another thread gave it its final name: that is done behind its fsync
+                continue
         for name in self.renamed:
             if os.path.isdir(name):
                 shutil.rmtree(name)
