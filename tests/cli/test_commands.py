@@ -251,7 +251,10 @@ def test_an_interrupted_job_continues_to_the_same_bytes(spec: Path, sample: Path
         for k, path in enumerate(sorted((sample / "train").rglob("*.jpg"))):
             os.link(path, flat / "a" / f"{i:02d}-{k:02d}.jpg")
     command = [sys.executable, "-m", "dali_run.cli.main", "run", str(spec), "--set", f"data={flat}"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(name, signal.SIG_DFL),  # background jobs of a shell ignore SIGINT
+    )  # fmt: skip
     while not list(out_of(spec).glob("*.tfrecord")) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(name)
