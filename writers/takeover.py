@@ -46,13 +46,15 @@ def open_journal(
         if not fresh:
             _refuse_foreign(side, config, writer)
         return Journal.start(side.journal, header)
+    remedy = "Choose another path, or start anew with --fresh (removes the earlier output)"
+    return _reopened(side, known, header, f"{config.where} holds the output of another job", remedy)
+
+
+def _reopened(side: Side, known: Contents, header: Mapping[str, Any], whose: str, remedy: str) -> Journal:
+    """The journal, to go on with. Raises JobError where it is another's, or what it published is gone."""
     changed = differences(known.header, dict(header))
     if changed:
-        raise JobError(
-            f"{config.where} holds the output of another job; this one differs in\n  "
-            + "\n  ".join(changed)
-            + "\nChoose another path, or start anew with --fresh (removes the earlier output)"
-        )
+        raise JobError(f"{whose}; this one differs in\n  " + "\n  ".join(changed) + f"\n{remedy}")
     _check_published(side, known)
     return Journal.reopen(side.journal, known)
 
@@ -82,15 +84,7 @@ def _open_stage_journal(side: Side, kind: str, header: Mapping[str, Any], inputs
         if inputs is not None:  # first, so that a stage that was begun can always be told from what came later
             replace(side.inputs, inputs().encode(), side)
         return Journal.start(side.journal, header)
-    changed = differences(known.header, dict(header))
-    if changed:
-        raise JobError(
-            f"{side.journal} was begun by another {kind}; this one differs in\n  "
-            + "\n  ".join(changed)
-            + "\nRemove it to begin again"
-        )
-    _check_published(side, known)
-    return Journal.reopen(side.journal, known)
+    return _reopened(side, known, header, f"{side.journal} was begun by another {kind}", "Remove it to begin again")
 
 
 def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
