@@ -69,9 +69,9 @@ class Channel(Generic[T]):
         return item
 
     @property
-    def is_empty(self) -> bool:
-        """Who takes the next item will wait for it."""
-        return self._items.empty()
+    def is_full(self) -> bool:
+        """Who puts the next item will wait for room."""
+        return self._room.empty()
 
     def close(self) -> None:
         """No more items will come; what is in the channel can still be taken."""

@@ -71,7 +71,7 @@ class HostSteps(Admission):
         self._room_for = 0
         """Samples that one launch may hold, once that is known."""
         self._in_demand = not options.whole_batches
-        """Nobody looks at when batches come, or who takes them has to wait for them."""
+        """Nobody looks at when batches come, or they are taken before the queue fills."""
         self._lender: RegisteredFiles | KvikioFiles | None = None
         """Lends views of containers that GPUs read by themselves."""
 

@@ -71,7 +71,7 @@ def test_batches_that_are_launched_together_give_the_same_bytes(
     whole: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Channel, "is_empty", True)
+    monkeypatch.setattr(Channel, "is_full", False)
     built = graph(pictures, *CASES["train"])
     found, launches = [], []
     for together in (False, True):

@@ -19,6 +19,7 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError
 from dali_run.ops.inputs import Pieces
 from dali_run.ops.types import DALIDataType
+from dali_run.pipelines import execute
 from dali_run.pipelines.channel import Channel
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, Options
@@ -253,7 +254,7 @@ def test_nothing_stays_page_locked_after_an_early_stop(monkeypatch: pytest.Monke
 def test_small_batches_for_a_device_are_launched_together_where_they_may(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Channel, "is_empty", True)
+    monkeypatch.setattr(Channel, "is_full", False)
     plan = compiled("null", random_shuffle=True)
     with Sources(plan, 1) as sources:
         order = sources.readers[0][4].job().index.tolist()
@@ -271,13 +272,14 @@ def test_small_batches_for_a_device_are_launched_together_where_they_may(
         if not whole:
             assert few < batches(together=True, memory=Memory(host=2000)) < _RECORDS // 4
             return
-        monkeypatch.setattr(Channel, "is_empty", False)  # nobody waits
+        monkeypatch.setattr(Channel, "is_full", True)  # nobody waits
+        monkeypatch.setattr(execute, "_SUPPLIED", 1)
         assert batches(together=True) == _RECORDS // 4
 
 
 def test_batches_that_went_together_are_handed_out_as_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """One by one, with their own samples, rejects and replacements; memory is given back behind the last of them."""
-    monkeypatch.setattr(Channel, "is_empty", True)
+    monkeypatch.setattr(Channel, "is_full", False)
     plan = compiled("null")
     with Sources(plan, 1) as sources:
         for policy in ("skip", "replace"):
