@@ -92,15 +92,16 @@ class DeviceSteps(HostSteps):
         launchers = [Pool(count, f"{name} {k}") for k in range(len(lanes))] if len(lanes) * count > 1 else []
         try:
             for whole in self._arriving(inbox, out):
-                for it, ahead in self._parts(whole, step):
-                    self._make_room(it, ahead)
-                    device = it.number % len(lanes)
-                    it.lane, it.launched = lanes[device].get(), Chunks(1)
-                    if launchers:
-                        launchers[device].do(self._launch_one, name, step, it, it.launched)
-                    else:
-                        self._launch_one(name, step, it, it.launched)
-                    out.put(it)
+                with self._last_where_it_fails(whole, out):
+                    for it, ahead in self._parts(whole, step):
+                        self._make_room(it, ahead)
+                        device = it.number % len(lanes)
+                        it.lane, it.launched = lanes[device].get(), Chunks(1)
+                        if launchers:
+                            launchers[device].do(self._launch_one, name, step, it, it.launched)
+                        else:
+                            self._launch_one(name, step, it, it.launched)
+                        out.put(it)
         finally:
             for launcher in launchers:
                 launcher.shutdown()
@@ -175,17 +176,18 @@ class DeviceSteps(HostSteps):
     ) -> None:
         for it in self._arriving(inbox, out):
             assert it.launched is not None
-            it.launched.wait()
-            run, lane = it.launched.parts[0], it.lane
-            assert run is not None
-            results = self._settled(it, step, lane, run, 0)
-            it.launched = it.lane = None
-            lanes[it.number % len(lanes)].put(lane)
-            it.env |= results
-            it.dropped += run.dropped
-            self._forget(it, step)
-            self._holds(it)
-            out.put(it)
+            with self._last_where_it_fails(it, out):
+                it.launched.wait()
+                run, lane = it.launched.parts[0], it.lane
+                assert run is not None
+                results = self._settled(it, step, lane, run, 0)
+                it.launched = it.lane = None
+                lanes[it.number % len(lanes)].put(lane)
+                it.env |= results
+                it.dropped += run.dropped
+                self._forget(it, step)
+                self._holds(it)
+                out.put(it)
 
     def _settled(self, it: Iteration, step: Step, lane: Any, run: Run, attempt: int) -> Env:
         """The results of a launched batch, once the device is done and every check has passed. Samples that fail a

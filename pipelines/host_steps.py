@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby, islice
 from typing import Any
 
@@ -132,20 +133,34 @@ class HostSteps(Admission):
                 raise Closed
             yield it
 
+    @staticmethod
+    @contextmanager
+    def _last_where_it_fails(it: Iteration, out: Channel[Iteration]) -> Iterator[None]:
+        """What is raised inside ends the run with the batch, which is handed on behind those before it."""
+        try:
+            yield
+        except Closed:
+            raise
+        except BaseException as e:  # raised where the batch is taken
+            it.problem, it.chunks = e, None  # not all of them are in the pool
+            out.put(it)
+            raise Closed from None
+
     def _host(self, steps: Sequence[Step], inbox: Channel[Iteration] | None, out: Channel[Iteration]) -> None:
         named = [(self.name_of(s), s, self.page_locked if self._feeds_device(s) else None) for s in steps]
         if inbox is None and steps and self.reads_at_once > 1:
             self._read_ahead(named, out)
             return
         for it in self._scheduled() if inbox is None else self._arriving(inbox, out):
-            parts = iter([it])
-            for name, step, staging in named:
-                if step.kind == "whole":
-                    self._whole(it, name, step, staging, self._pool)
-                else:
-                    parts = self._chunked(name, step, it)
-            for part in parts:
-                out.put(part)
+            with self._last_where_it_fails(it, out):
+                parts = iter([it])
+                for name, step, staging in named:
+                    if step.kind == "whole":
+                        self._whole(it, name, step, staging, self._pool)
+                    else:
+                        parts = self._chunked(name, step, it)
+                for part in parts:
+                    out.put(part)
 
     # -- whole batches ------------------------------------------------------------------------------------------
 

@@ -244,6 +244,53 @@ def test_several_devices_give_what_one_gives(devices: int, batch: int, lanes: in
         assert used.count(k) >= 2 * len(range(k, turns, devices))
 
 
+class Failing(Work, name="testing.failing"):
+    """Work whose device fails at a value: while it is launched, when the batch is settled, or from then on."""
+
+    fail_at: Annotated[int, Arg("fail when this value is in the batch")] = -1
+    how: Annotated[str, Arg("launch, settle or lost")] = "launch"
+
+    def gpu(self, ctx: Context, x: Batch) -> Batch:
+        last = int(x.data[x.offsets].max(initial=-1))
+
+        def check() -> Any:
+            raise JobError("failed on request")
+
+        if last == self.fail_at or (self.how == "lost" and last > self.fail_at):
+            if self.how == "launch":
+                raise JobError("failed on request")
+            ctx.check_later(check)
+        return super().cpu(ctx, x)
+
+    cpu = gpu
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("how", ["launch", "settle", "lost"])
+@pytest.mark.parametrize("then", ["", "gpu", "cpu"])
+def test_batches_before_one_that_fails_on_a_device_are_handed_out(devices: int, how: str, then: str) -> None:
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (z,) = b.add("testing.failing", [x], {"fail_at": 23, "how": how}, device="gpu")
+    if then == "gpu":  # another step: it must not wait for a batch that never comes
+        (z,) = b.add("testing.late", [z], device="gpu")
+        (z,) = b.add("testing.work", [z], device="gpu")
+    elif then == "cpu":
+        (z,) = b.add("testing.late", [z], device="gpu")
+        (z,) = b.add("testing.work", [z])
+    plan = compile_graph(b.build({"x": x, "z": z}), Target("null", tuple(range(devices))))
+    options = Options(gpu_queue=8, cpu_queue=8, lanes=1, policy="fail")
+    with Engine(plan, CountingFeed(), requests(10**9, 4), options) as engine:
+        engine.start()
+        for thread in [t for t in engine._threads if t.name.endswith("settle")]:
+            thread.join(60)  # the failure is known before anybody asks for the first batch
+            assert not thread.is_alive()
+        assert [next(engine).request.start for _ in range(5)] == [0, 4, 8, 12, 16]
+        for _ in range(2):
+            with pytest.raises(JobError, match="failed on request"):
+                next(engine)
+
+
 def test_policy_fail_names_the_sample_and_the_cause() -> None:
     with pytest.raises(JobError, match=r"000000037: testing.work: bad_argument: rejected on request"):
         collect(compiled(reject_at=37), policy="fail")
