@@ -203,6 +203,30 @@ def test_the_first_of_several_errors_is_raised(device: str, monkeypatch: pytest.
                     next(engine)
 
 
+def test_batches_before_one_that_cannot_be_read_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one thread reads, and cuts batches for the workers, too."""
+
+    def during(ctx: Context) -> None:
+        if int(ctx.samples.position[0]) == 40:
+            raise JobError("batch 4 is gone")
+
+    monkeypatch.setattr(_Records, "during", staticmethod(during))
+    load_operators()
+    b = GraphBuilder()
+    (x,) = b.add("testing.memorised")
+    (x,) = b.add("cast", [x], {"dtype": "INT32"})
+    plan = compile_graph(b.build({"x": x}), Target("cpu"))
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        with Engine(plan, feed, feed.requests(10), Options(cpu_queue=6)) as engine:
+            assert engine.reads_at_once == 1
+            engine.start()
+            engine._threads[-1].join(60)  # the failure is known before anybody asks for the first batch
+            assert [next(engine).request.start for _ in range(4)] == [0, 10, 20, 30]
+            with pytest.raises(JobError, match="batch 4 is gone"):
+                next(engine)
+
+
 def test_the_memory_budget_bounds_how_much_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     held = []
     monkeypatch.setattr(_Records, "size", 10_000)
