@@ -11,7 +11,6 @@ left, runs failed samples again alone, and only then lets the batch go.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
@@ -27,6 +26,7 @@ from ..ops.device import limit_pool
 from ..ops.errors import JobError
 from ..readers.lenders import chosen, lender_for
 from ..readers.lost_pages import lost_files
+from . import switch_interval
 from .admission import FEWER, IN_PARTS, Options
 from .channel import Channel, Closed
 from .compile import Plan
@@ -47,9 +47,6 @@ _REGISTERED = 0.5
 
 _REGISTERED_FILES = (1 << 62,)
 """Who holds those on the account: never the oldest batch."""
-
-_SWITCH_INTERVAL = 2e-4
-"""Seconds after which a thread that wants the GIL gets it, while a GPU is fed."""
 
 _QUICK, _PROMPT = 1e-3, 4e-3
 """Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
@@ -127,9 +124,7 @@ class Engine(DeviceSteps):
                 lambda way, nbytes: self.stats.count(self.stats.uploads, way, nbytes),
             )
         if lanes:
-            # The launching thread lets go of the GIL hundreds of times a batch; with Python's 5 ms, readers' threads
-            # keep it waiting longer than it works (one H200, batch 1024: 135k images/s with 5 ms, 173k with 0.2 ms).
-            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL))
+            switch_interval.lower(id(self))
         here: Channel[Iteration] | None = None
         for steps in segments(self.plan.steps):
             name = self.name_of(steps[-1]) if steps else "feed"
@@ -205,6 +200,8 @@ class Engine(DeviceSteps):
         """End the run promptly: nothing new is started, threads are waited for."""
         self._abandoned.put(None)
         self._stop_channels()
+        if self._started:
+            switch_interval.restore(id(self))
         if self.isolation is not None:
             self.isolation.close()
         self._stopped = True  # chunks that nobody has begun end at once, instead of never: batches wait for them

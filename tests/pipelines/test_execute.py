@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError
 from dali_run.ops.types import DALIDataType
+from dali_run.pipelines import switch_interval
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, NullLane, Options, Request
 from dali_run.pipelines.graph import Edge, GraphBuilder
@@ -349,6 +351,57 @@ def test_stopping_in_the_middle_ends_all_threads() -> None:
     next(engine)
     engine.stop()
     assert threading.active_count() == before
+
+
+@pytest.fixture
+def interval() -> Iterator[float]:
+    """Python's switch interval, one that nobody else sets."""
+    found = sys.getswitchinterval()
+    sys.setswitchinterval(0.003)
+    yield sys.getswitchinterval()
+    sys.setswitchinterval(found)
+
+
+def feeding(device: str = "null") -> Engine:
+    engine = Engine(compiled(device), CountingFeed(), requests(10**9, 4), Options())
+    engine.start()
+    return engine
+
+
+def test_the_switch_interval_is_lowered_while_a_device_is_fed_and_no_longer(interval: float) -> None:
+    feeding("cpu").stop()
+    assert sys.getswitchinterval() == interval
+    first, second = feeding(), feeding()
+    assert sys.getswitchinterval() < interval / 10
+    first.stop()
+    first.stop()
+    assert sys.getswitchinterval() < interval / 10  # the second is at work
+    second.stop()
+    assert sys.getswitchinterval() == interval
+
+
+@pytest.mark.parametrize("chosen", [0.001, 0.0001])
+def test_a_switch_interval_that_the_program_sets_stays(interval: float, chosen: float) -> None:
+    engine = feeding()
+    sys.setswitchinterval(chosen)
+    chosen = sys.getswitchinterval()
+    engine.stop()
+    assert sys.getswitchinterval() == chosen
+    feeding().stop()
+    assert sys.getswitchinterval() == chosen
+    assert chosen != interval
+
+
+def test_an_engine_that_is_abandoned_restores_the_switch_interval_and_waits_for_nobody(interval: float) -> None:
+    engine, restored = feeding(), threading.Event()
+    with switch_interval._lock:  # whoever collects garbage may be anyone
+        collector = threading.Thread(target=engine.abandon, args=(restored.set,))
+        collector.start()
+        collector.join(60)
+        assert not collector.is_alive()
+        assert not restored.is_set()
+    assert restored.wait(60)
+    assert sys.getswitchinterval() == interval
 
 
 @pytest.mark.parametrize(("device", "nth"), [("cpu", 1), ("cpu", 2), ("cpu", 3), ("null", 2), ("null", 4)])
