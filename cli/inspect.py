@@ -27,7 +27,8 @@ def command(
     A spec: its first samples are run on the CPU; what every operator gives becomes a picture (or .npy), with a table of
     shapes, types and ranges and a contact sheet. Nothing is written to the spec's output.
 
-    A shard or a data set (files, TFRecord, tar, LMDB, Parquet, .npy): its samples are listed, pictures are decoded.
+    A shard or a data set (files, TFRecord, tar, LMDB, RecordIO, Parquet, .npy): its samples are listed,
+    pictures are decoded.
 
     \b
     Examples:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 import tarfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -172,33 +173,23 @@ def _output(target: Path) -> DataSet:
 
 
 def _folder(target: Path) -> DataSet:
-    for suffixes in _SHARD_SUFFIXES.values():
-        if paths := sorted(p for p in target.iterdir() if p.suffix in suffixes):
+    inside = sorted(p for p in target.iterdir() if not p.name.startswith("."))
+    for kind in _CONTAINERS:
+        if paths := [p for p in inside if kind.fullmatch(p.name)]:
             return _shards(paths)
     if databases := sorted(p.parent for p in target.glob("*/data.mdb")):
         return _lmdb(databases)
-    if any(p.is_dir() for p in target.iterdir()):
+    if any(p.is_dir() for p in inside):
         return read_through("folders of files", "readers.file", {"file_root": str(target)}, _file_fields)
-    return _files(sorted(p for p in target.iterdir() if p.is_file() and not p.name.startswith(".")), target)
-
-
-_SHARD_SUFFIXES = {
-    "tfrecord": (".tfrecord", ".tfrecords"), "tar": (".tar",), "parquet": (".parquet",), "npy": (".npy",),
-}  # fmt: skip
+    return _files([p for p in inside if p.is_file()], target)
 
 
 def _shards(paths: list[Path]) -> DataSet:
     if not paths:
         raise SpecError("there are no shards and no files")
-    suffix = paths[0].suffix
-    if suffix in _SHARD_SUFFIXES["tfrecord"] or ".tfrecord" in paths[0].name:
-        return read_through("TFRecord", "readers.tfrecord", {"path": [str(p) for p in paths]}, _value_fields)
-    if suffix in _SHARD_SUFFIXES["tar"] or ".tar" in paths[0].name:
-        return DataSet("tar (webdataset)", None, tar_records(paths))
-    if suffix in _SHARD_SUFFIXES["parquet"]:
-        return _parquet(paths)
-    if suffix in _SHARD_SUFFIXES["npy"]:
-        return _npy(paths)
+    for kind, read in _CONTAINERS.items():
+        if kind.fullmatch(paths[0].name):
+            return read(paths)
     return _files(paths, paths[0].parent)
 
 
@@ -210,6 +201,18 @@ def _files(paths: list[Path], root: Path) -> DataSet:
 
 def _lmdb(paths: list[Path]) -> DataSet:
     return read_through("LMDB", "readers.lmdb", {"path": [str(p) for p in paths]}, _value_fields)
+
+
+def _tfrecord(paths: list[Path]) -> DataSet:
+    return read_through("TFRecord", "readers.tfrecord", {"path": [str(p) for p in paths]}, _value_fields)
+
+
+def _tar(paths: list[Path]) -> DataSet:
+    return DataSet("tar (webdataset)", None, tar_records(paths))
+
+
+def _recordio(paths: list[Path]) -> DataSet:
+    return read_through("RecordIO", "readers.mxnet", {"path": [str(p) for p in paths]}, _labelled)
 
 
 def _parquet(paths: list[Path]) -> DataSet:
@@ -268,6 +271,11 @@ def _through(reader: Reader, source: Any, take_apart: Any) -> Iterator[Record]:
 
 def _file_fields(outputs: list[Any]) -> dict[str, Any]:
     return {"data": outputs[0].tobytes(), "label": int(outputs[1].reshape(-1)[0])}
+
+
+def _labelled(outputs: list[Any]) -> dict[str, Any]:
+    labels = outputs[1]
+    return {"data": outputs[0].tobytes(), "label": labels[0].item() if len(labels) == 1 else labels}
 
 
 def _value_only(outputs: list[Any]) -> dict[str, Any]:
@@ -445,3 +453,21 @@ def _load(path: Path) -> Any:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as e:
         raise JobError(f"{path}: is no array that can be read safely: {e}") from None
+
+
+# -- containers by name -----------------------------------------------------------------------------------------------
+
+
+def _named(suffixes: str) -> re.Pattern[str]:
+    """File names that end so, packed or not, or numbered behind it (``x.tfrecord-00000-of-00010``)."""
+    return re.compile(rf".*\.({suffixes})(\.(gz|bz2|xz)|-\d+-of-\d+)?")
+
+
+_CONTAINERS: dict[re.Pattern[str], Callable[[list[Path]], DataSet]] = {
+    _named("tfrecords?"): _tfrecord,
+    _named("tar|tgz"): _tar,
+    _named("rec"): _recordio,
+    _named("parquet"): _parquet,
+    _named("npy"): _npy,
+}
+"""In the order in which they are looked for in a folder."""

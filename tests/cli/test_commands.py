@@ -442,6 +442,36 @@ def test_inspect_shows_what_a_job_wrote(spec: Path, capsys: pytest.CaptureFixtur
         assert all(f["dtype"] == "uint8" for f in arrays)
 
 
+@pytest.mark.parametrize("where", ["", "data-00000-of-00001.rec"])
+def test_inspect_shows_records_of_recordio(
+    where: str, sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["convert", str(sample / "train"), str(out), "--to", "recordio", "--quiet"]) == 0
+    assert cli.main(["inspect", str(out / where), "--json", "-n", "99", "--out", str(tmp_path / "look")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["records"]) == ("RecordIO" if where else "RecordIO, written by dali-run", 24)
+    files = sorted((sample / "train").rglob("*.jpg"))
+    for number, (shown, file) in enumerate(zip(found["samples"], files, strict=True)):
+        assert (shown["key"], shown["record"]) == (f"data-00000-of-00001.rec/{number:08d}", number)
+        assert shown["fields"]["data"]["bytes"] == file.stat().st_size
+        assert float(shown["fields"]["label"]["value"]) == sorted({f.parent for f in files}).index(file.parent)
+    assert len(list((tmp_path / "look").glob("data-*.png"))) == 24
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("a.tfrecord-00000-of-00002", "TFRecord"), ("a.tfrecords", "TFRecord"), ("a.target", "files"), ("rec", "files")],
+)
+def test_inspect_knows_containers_by_the_end_of_their_names(
+    name: str, kind: str, sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(next((sample / "tfrecord").glob("*.tfrecord")), tmp_path / name)
+    for target in (tmp_path, tmp_path / name):
+        assert cli.main(["inspect", str(target), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["kind"] == kind
+
+
 def test_inspect_names_what_is_broken(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shard = tmp_path / "x.tfrecord"
     data = bytearray(next((sample / "tfrecord").glob("*.tfrecord")).read_bytes())
