@@ -68,11 +68,6 @@ class Channel(Generic[T]):
         self._room.put(None)
         return item
 
-    @property
-    def is_full(self) -> bool:
-        """Who puts the next item will wait for room."""
-        return self._room.empty()
-
     def close(self) -> None:
         """No more items will come; what is in the channel can still be taken."""
         self._items.put(_END)

@@ -57,11 +57,6 @@ _PATIENCE = 16
 """Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""
 
 
-_SUPPLIED = 8
-"""Batches in a row that were taken from a full queue, after which small ones go onto a device one by one again. One
-alone says little: with those on their way launched one by one, a fast program would soon wait."""
-
-
 def is_light(plan: Plan) -> bool:
     """Nothing in the plan reads, decodes or runs code of the user's: all of it is arithmetic on a few numbers."""
     light = all(s.kind == "whole" for s in plan.steps)
@@ -99,8 +94,6 @@ class Engine(DeviceSteps):
         self._light = is_light(plan)
         self._slow = 0
         """Batches that took too long to be computed in the caller's thread, less those that did not."""
-        self._supplied = 0
-        """Batches in a row that were taken while the queue was full."""
         self._handed_out: tuple[int, ...] | None = None
         self._apart: deque[Iteration] = deque()
         """Batches that came together and were not handed out yet."""
@@ -240,8 +233,6 @@ class Engine(DeviceSteps):
         self.start()
         if self._handed_out is not None:  # whoever took it is done with it, or holds it on their own account
             self._release(self._handed_out)
-        self._supplied = self._supplied + 1 if self.delivery.is_full else 0
-        self._in_demand = not self.options.whole_batches or self._supplied < _SUPPLIED
         try:
             iteration = self._taken(self.delivery)
             if iteration.problem is not None:

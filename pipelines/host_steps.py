@@ -71,8 +71,6 @@ class HostSteps(Admission):
         """Small batches may go onto the device together."""
         self._room_for = 0
         """Samples that one launch may hold, once that is known."""
-        self._in_demand = not options.whole_batches
-        """Nobody looks at when batches come, or they are taken before the queue fills."""
         self._lender: RegisteredFiles | KvikioFiles | None = None
         """Lends views of containers that GPUs read by themselves."""
 
@@ -104,7 +102,7 @@ class HostSteps(Admission):
         schedule, before = iter(self._schedule), 0
         for request in schedule:
             most = min(_LAUNCH, self._room_for, before // (4 * len(self.plan.target.indices)))
-            count = most // max(1, request.n) if self._together and self._in_demand else 1
+            count = most // max(1, request.n) if self._together else 1
             asked = request, *islice(schedule, (1 << max(1, count).bit_length() - 1) - 1)
             before += sum(r.n for r in asked)
             yield asked

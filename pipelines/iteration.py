@@ -62,10 +62,12 @@ class Iteration:
 
     def part(self, k: int, low: int, high: int) -> Iteration:
         """Part ``k``: the slots [low, high), as an iteration of its own."""
-        inside = slice(*np.searchsorted(self.everyone.slot, (low, high)).tolist())
-        everyone = self.everyone.take(inside)
-        samples = self.samples.take((self.samples.slot >= low) & (self.samples.slot < high))
-        readers = {i: s.take((s.slot >= low) & (s.slot < high)) for i, s in self.reader_samples.items()}
+
+        def inside(whole: Samples) -> Samples:
+            return whole.take(slice(*np.searchsorted(whole.slot, (low, high)).tolist()))
+
+        everyone, samples = inside(self.everyone), inside(self.samples)
+        readers = {i: inside(s) for i, s in self.reader_samples.items()}
         dropped = [d for d in self.dropped if low <= d.slot < high]
         request = Request(self.request.start + low - int(self.everyone.slot[0]), high - low)
         return Iteration((*self.order, k), request, samples, readers, everyone, cut(self.env, low, high), dropped)

@@ -244,6 +244,8 @@ class BaseIterator:
             raise ValueError(f"last_batch_policy must be a LastBatchPolicy, got {last_batch_policy!r}")
         self._auto_reset = auto_reset in (True, "yes")
         self._epochs = self._epochs_of(size, reader_name, last_batch_padded, last_batch_policy)
+        self._total = 0
+        """Batches of this epoch, -1 where only the pipeline knows."""
         self._batch = 0
         """Batches given in this epoch."""
         self._at_end = False
@@ -253,6 +255,7 @@ class BaseIterator:
         if extra:
             self._epochs.restore(extra["epochs"])
             self._batch, self._at_end = extra["batch"], extra["at_end"]
+        self._total = self._epochs.batches()
         self._scheduled = False
         if prepare_first_batch:
             self._schedule()
@@ -280,8 +283,7 @@ class BaseIterator:
 
     def next_outputs(self) -> list[tuple[TensorList, ...]]:
         """The next batch of each pipeline, cut to the samples that count. Raises StopIteration at the end."""
-        total = self._epochs.batches()
-        if self._at_end or 0 <= total <= self._batch:
+        if self._at_end or self._all_given:
             self._end()
         try:
             outputs = self._run()
@@ -292,6 +294,10 @@ class BaseIterator:
         if counts is None:
             return outputs
         return [tuple(_cut(t, n) for t in one) for one, n in zip(outputs, counts, strict=True)]
+
+    @property
+    def _all_given(self) -> bool:
+        return 0 <= self._total <= self._batch
 
     def _run(self) -> list[tuple[TensorList, ...]]:
         self._schedule()
@@ -310,7 +316,7 @@ class BaseIterator:
 
     def reset(self) -> None:
         """Begin the next epoch. In the middle of one this says so and does nothing."""
-        if not self._at_end and 0 <= self._epochs.batches() <= self._batch:
+        if not self._at_end and self._all_given:
             self._at_end = True
             for _ in range(self._epochs.skipped()):
                 self._run()
@@ -319,13 +325,14 @@ class BaseIterator:
                 warnings.warn("the epoch is not over yet: reset is ignored", UserWarning, stacklevel=2)
             return
         self._epochs.advance()
+        self._total = self._epochs.batches()
         self._batch = 0
         self._at_end = False
         for p in self.pipelines:
             p.reset()
 
     def __iter__(self) -> Any:
-        if self._batch and (self._at_end or 0 <= self._epochs.batches() <= self._batch):
+        if self._batch and (self._at_end or self._all_given):
             self.reset()
         return self
 
@@ -338,10 +345,9 @@ class BaseIterator:
 
     def __len__(self) -> int:
         """Batches of this epoch. Raises TypeError where only the pipeline knows."""
-        total = self._epochs.batches()
-        if total < 0:
+        if self._total < 0:
             raise TypeError("the length is unknown without reader_name or size")
-        return total
+        return self._total
 
     @property
     def size(self) -> int:

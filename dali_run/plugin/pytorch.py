@@ -40,22 +40,24 @@ class _Guard:
     def __del__(self) -> None:
         if sys.is_finalizing():
             return
-        with torch.cuda.device(self._array.device.id):
-            event = torch.cuda.Event()
-            event.record()
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._array.device.id))
         _waiting.append((event, self._array))
         while _waiting and _waiting[0][0].query():
             _waiting.popleft()
 
 
-def _from_gpu(array: Any) -> torch.Tensor:
-    return torch.from_dlpack(lent(array, _Guard(array)) if array.size else array)
+_COMPLETE = -1
+"""In the place of a stream, DLPack's word for: there is nothing to wait for."""
 
 
-def _from_array(array: Any) -> torch.Tensor:
-    if not isinstance(array, np.ndarray):
-        return _from_gpu(array)
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def _from_array(array: Any, complete: bool = True) -> torch.Tensor:
+    """A view of ``array``. One on a GPU is ``complete``, as batches are when they are handed out, or PyTorch's stream
+    is made to wait for CuPy's."""
+    if isinstance(array, np.ndarray):
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    kept = lent(array, _Guard(array)) if array.size else array
+    return torch.from_dlpack(kept.__dlpack__(stream=_COMPLETE) if complete else kept)
 
 
 def to_torch_tensor(data: Any, copy: bool = False) -> torch.Tensor:
@@ -169,8 +171,10 @@ class fn:  # noqa: N801  # a namespace of DALI's
         ``batch_processing``). Inputs are views of the batch."""
 
         def call(*arrays: Any) -> Any:
-            given = [[_from_array(a) for a in x] if isinstance(x, list) else _from_array(x) for x in arrays]
-            return function(*given)
+            def view(array: Any) -> torch.Tensor:
+                return _from_array(array, complete=False)
+
+            return function(*([view(a) for a in x] if isinstance(x, list) else view(x) for x in arrays))
 
         return python_function(*inputs, function=call, **arguments)
 

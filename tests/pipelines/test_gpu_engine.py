@@ -18,7 +18,6 @@ from dali_run.ops import jpeg_gpu
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.device import Lane
-from dali_run.pipelines.channel import Channel
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, Options
 from dali_run.pipelines.feed import JobFeed, Sources
@@ -69,9 +68,7 @@ def test_the_emulated_gpu_equals_the_cpu(pictures: Path, case: str) -> None:  # 
 def test_batches_that_are_launched_together_give_the_same_bytes(
     pictures: Path,  # noqa: F811
     whole: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Channel, "is_full", False)
     built = graph(pictures, *CASES["train"])
     found, launches = [], []
     for together in (False, True):

@@ -19,8 +19,6 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError
 from dali_run.ops.inputs import Pieces
 from dali_run.ops.types import DALIDataType
-from dali_run.pipelines import execute
-from dali_run.pipelines.channel import Channel
 from dali_run.pipelines.compile import Plan, compile_graph
 from dali_run.pipelines.execute import Engine, Options
 from dali_run.pipelines.feed import JobFeed, Sources
@@ -275,10 +273,7 @@ def test_nothing_stays_page_locked_after_an_early_stop(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_small_batches_for_a_device_are_launched_together_where_they_may(
-    whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Channel, "is_full", False)
+def test_small_batches_for_a_device_are_launched_together_where_they_may(whole: bool) -> None:
     plan = compiled("null", random_shuffle=True)
     with Sources(plan, 1) as sources:
         order = sources.readers[0][4].job().index.tolist()
@@ -295,15 +290,10 @@ def test_small_batches_for_a_device_are_launched_together_where_they_may(
         assert few < _RECORDS // 8
         if not whole:
             assert few < batches(together=True, memory=Memory(host=2000)) < _RECORDS // 4
-            return
-        monkeypatch.setattr(Channel, "is_full", True)  # nobody waits
-        monkeypatch.setattr(execute, "_SUPPLIED", 1)
-        assert batches(together=True) == _RECORDS // 4
 
 
-def test_batches_that_went_together_are_handed_out_as_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_went_together_are_handed_out_as_they_were_asked_for() -> None:
     """One by one, with their own samples, rejects and replacements; memory is given back behind the last of them."""
-    monkeypatch.setattr(Channel, "is_full", False)
     plan = compiled("null")
     with Sources(plan, 1) as sources:
         for policy in ("skip", "replace"):
