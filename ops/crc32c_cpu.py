@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import extending, types
+from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 _POLYNOMIAL = 0x82F63B78
@@ -107,6 +108,16 @@ def _prefetch(_typing: Any, _address: Any) -> Any:
     return types.void(types.int64), generate
 
 
+@intrinsic
+def _pointer(_typing: Any, _address: Any) -> Any:
+    """An address as what `numba.carray` takes."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), generate
+
+
 @numba.njit(nogil=True, cache=True, inline="always")
 def _join(crc: Any, table: Any) -> Any:
     c = np.uint32(crc)
@@ -187,9 +198,21 @@ def crc32c(buffer: Any, start: Any, stop: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
+def crc32c_at(crc: Any, address: Any, size: Any) -> Any:
+    """CRC-32C of what ``crc`` was computed of (0: nothing), followed by the ``size`` bytes at an address."""
+    data = carray(_pointer(address), (size,), np.uint8)
+    return np.uint32(_update(np.uint32(crc) ^ _ONES, data, np.int64(0), np.int64(size)) ^ _ONES)
+
+
+@numba.njit(nogil=True, cache=True)
 def masked_crc32c(buffer: Any, start: Any, stop: Any) -> Any:
-    """The CRC as TFRecord stores it: rotated right by 15 bits, plus a constant (TensorFlow's record format)."""
-    crc = crc32c(buffer, start, stop)
+    """The CRC as TFRecord stores it."""
+    return masked(crc32c(buffer, start, stop))
+
+
+@numba.njit(nogil=True, cache=True)
+def masked(crc: Any) -> Any:
+    """A CRC as TFRecord stores it: rotated right by 15 bits, plus a constant (TensorFlow's record format)."""
     return np.uint32(((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8))
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from ..ops.base import Arg, Parameter, Spec, coerce, nearest, parameters, type_name
 from ..ops.batch import I64, Batch, Samples
@@ -32,6 +33,7 @@ from ..ops.errors import JobError, RejectCode, SpecError
 from . import files_io
 from .background import Workers
 from .files_io import Bytes, File
+from .pieces import Pieces
 
 Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp"]
 ENCODINGS: tuple[str, ...] = get_args(Encode)
@@ -134,7 +136,7 @@ class ShardFile:
         self._crc = 0
         self._hashed = 0
 
-    def _take(self, data: Bytes) -> None:
+    def _take(self, data: bytes | npt.NDArray[np.uint8]) -> None:
         from ..ops.crc32c_cpu import crc32c_extend
 
         self._sha.update(data if isinstance(data, bytes) else data.data)
@@ -156,6 +158,8 @@ class ShardFile:
         """Write ``data`` at the end."""
         self._size += len(data)
         if self._workers is None or (self._last is None and len(data) < LARGE):
+            if isinstance(data, Pieces):
+                data = data.packed()
             self._file.write(data)
             if not self._patched:
                 self._take(data)

@@ -16,8 +16,8 @@ from ..ops.batch import I32, I64, Batch, Samples
 from ..ops.errors import JobError, SpecError
 from ..ops.types import to_numpy
 from .base import ENCODED, ENCODINGS, FieldConfig
+from .pieces import LOOSE, U8, Woven
 
-U8 = npt.NDArray[np.uint8]
 Kind = Literal["bytes", "int", "float", "raw", "npy"]
 
 
@@ -35,6 +35,11 @@ class Column:
     def value(self, i: int) -> bytes:
         """Value ``i``; not for hot paths."""
         return self.data[int(self.starts[i]) : int(self.starts[i] + self.sizes[i])].tobytes()
+
+    @property
+    def loose(self) -> bool:
+        """The values are so large that they are better written from where they are."""
+        return int(self.sizes.sum()) >= LOOSE * max(1, len(self))
 
 
 def kind_of(config: FieldConfig, dtype: np.dtype[Any], ndim: int) -> Kind:
@@ -162,6 +167,14 @@ def as_decimal(values: npt.NDArray[Any], width: int = 0) -> Column:
     return Column(text.view(np.uint8), np.arange(len(values)) * 21, np.strings.str_len(text).astype(np.int64))
 
 
+def pairs(first: I64, second: I64, separator: str) -> U8:
+    """Lines of two numbers each (none below 0), as text."""
+    from . import frames_cpu
+
+    out = np.empty(40 * len(first), np.uint8)
+    return out[: frames_cpu.put_pairs(out, first, second, np.uint8(ord(separator)))]
+
+
 def as_npy(batch: Batch) -> Column:
     """Each sample as an .npy file."""
     shapes, which = np.unique(batch.shapes, axis=0, return_inverse=True)
@@ -219,6 +232,44 @@ def address(column: Column) -> tuple[np.int64, I64, I64]:
     return np.int64(column.data.ctypes.data), starts, sizes
 
 
+class Loose:
+    """Which of some columns of ``n`` values are written from where they are, and where; the others are to be copied."""
+
+    def __init__(self, columns: Sequence[Column], n: int) -> None:
+        there = [c for c in columns if c.loose]
+        shape = len(there), n
+        self.cuts, self.addresses, self.sizes = (np.empty(shape, np.int64) for _ in range(3))
+        """[K, n], as in `Woven`; ``cuts`` are for the caller to set."""
+        for k, column in enumerate(there):
+            base, starts, self.sizes[k] = address(column)
+            np.add(starts, base, out=self.addresses[k])
+        rows = iter(self.cuts)
+        self.cuts_of = [next(rows) if c.loose else _NOWHERE for c in columns]
+        """Each column's row of ``cuts``; empty for those that are to be copied."""
+        self._held = tuple(c.data for c in there)
+
+    def woven(self, own: U8, starts: I64, ends: I64) -> Woven:
+        """Records of ``own[starts[i] : ends[i]]`` and these values."""
+        return Woven(own, starts, ends, self.cuts, self.addresses, self.sizes, self._held)
+
+
+def as_they_are(column: Column) -> Woven:
+    """The values alone, each of them a record."""
+    base, starts, sizes = address(column)
+    nothing = np.zeros((1, len(column)), np.int64)
+    own = np.empty(0, np.uint8)
+    return Woven(own, nothing[0], nothing[0], nothing, (starts + base)[None], sizes[None], (column.data,))
+
+
+_NOWHERE = np.zeros(0, np.int64)
+
+
+def pack(records: Woven) -> Column:
+    """A copy of each record in one piece."""
+    sizes = records.totals
+    return Column(records.pieces(len(records)).packed(), starts_of(sizes), sizes)
+
+
 # -- Example ----------------------------------------------------------------------------------------------------------
 
 _BYTES, _FLOAT, _INT64 = 10, 18, 26
@@ -249,33 +300,31 @@ def features(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) ->
     return out
 
 
-def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[int, int] = (0, 0)) -> Column:
-    """``n`` serialised Examples. ``around`` bytes are left free before and after each, for frames; `sizes` and
-    `starts` are of the Examples themselves."""
+def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[int, int] = (0, 0)) -> Woven:
+    """``n`` serialised Examples. ``around`` bytes are left free before and after each, for frames."""
     from . import frames_cpu
 
     total = np.zeros(n, np.int64)
     for name, _, column in parts:
         inner = _with_head(column.sizes)
         feature = _with_head(inner)
-        entry = _with_head(np.full(n, len(name))) + _with_head(feature)
+        entry = _with_head(np.array([len(name)])) + _with_head(feature)
         total += _with_head(entry)
-    body = _with_head(total)
-    starts = starts_of(body + sum(around)) + around[0]
-    out = np.empty(int((body + sum(around)).sum()), np.uint8)
-    cursor = starts.copy()
+    loose = Loose([column for _, _, column in parts], n)
+    kept = _with_head(total) + sum(around) - loose.sizes.sum(axis=0)
+    ends = np.cumsum(kept)
+    out = np.empty(int(kept.sum()), np.uint8)
+    cursor = ends - kept + around[0]
     frames_cpu.put_lengths(out, cursor, np.uint8(10), total)
-    for name, tag, column in parts:
-        frames_cpu.put_feature(
-            out, cursor, np.frombuffer(bytearray(name), np.uint8), np.uint8(tag), *address(column)
-        )  # fmt: skip
-    return Column(out, starts, body)
+    for (name, tag, column), cuts in zip(parts, loose.cuts_of, strict=True):
+        text = np.frombuffer(bytearray(name), np.uint8)
+        frames_cpu.put_feature(out, cursor, text, np.uint8(tag), *address(column), cuts)
+    return loose.woven(out, ends - kept, ends)
 
 
-_VARINT_STEPS = 1 << np.arange(7, 63, 7, dtype=np.int64)
-
-
-def _with_head(sizes: npt.NDArray[Any]) -> I64:
+def _with_head(sizes: I64) -> I64:
     """Size of a length-delimited field whose content has ``sizes``: tag, length, content."""
-    out: I64 = 1 + np.searchsorted(_VARINT_STEPS, sizes, side="right") + 1 + sizes
+    from . import frames_cpu
+
+    out: I64 = 1 + frames_cpu.varint_sizes(sizes) + sizes
     return out

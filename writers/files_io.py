@@ -6,6 +6,7 @@ All errors are OSError with the path in ``filename``; `job_errors` turns them in
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.batch import I64
 from ..ops.errors import DaliRunError, JobError
+from .pieces import Pieces
 
-Bytes = bytes | npt.NDArray[np.uint8]
+Bytes = bytes | npt.NDArray[np.uint8] | Pieces
 Hook = Callable[[str, str], int | None]
 """Called with (operation, path) before each operation. It may raise OSError (the operation then does not happen), end
 the process, or return how many bytes a write may take at once (short writes, torn writes)."""
@@ -51,13 +54,15 @@ class File:
 
     def write(self, data: Bytes) -> None:
         """Write all of ``data`` at the end."""
-        view = memoryview(data if isinstance(data, bytes) else data.data)
+        view = data if isinstance(data, Pieces) else memoryview(data if isinstance(data, bytes) else data.data)
         at = 0
         while at < len(view):
-            limit = before("write", self.path)
+            limit = min(before("write", self.path) or _MOST, _MOST)
             with _named(self.path):
-                # Linux takes at most 0x7ffff000 bytes a call.
-                done = os.write(self._fd, view[at : at + min(limit or 1 << 30, 1 << 30)])
+                if isinstance(view, Pieces):
+                    done = _writev(self._fd, view.part(at, limit))
+                else:
+                    done = os.write(self._fd, view[at : at + limit])
             at += done
             self.size += done
 
@@ -95,6 +100,26 @@ class File:
             fd, self._fd = self._fd, -1
             with _named(self.path):
                 os.close(fd)
+
+
+_MOST = 1 << 30
+"""Bytes of a write; Linux takes at most 0x7ffff000."""
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.writev.restype = ctypes.c_ssize_t
+_libc.writev.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+
+
+def _writev(handle: int, table: I64) -> int:
+    """Write what addresses and sizes (`Pieces.part`) tell of; how many bytes. Python's own takes an object of each."""
+    while True:
+        done = int(_libc.writev(handle, table.ctypes.data, len(table)))
+        if done >= 0:
+            return done
+        code = ctypes.get_errno()
+        if code == errno.EFAULT:
+            raise OSError(code, "an input file was cut short, or could not be read, while a record was copied from it")
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
 
 
 class _named:  # noqa: N801

@@ -1,4 +1,4 @@
-"""Framing of whole batches without the GIL: copies, protobuf Examples, TFRecord and RecordIO frames, LMDB pages."""
+"""Framing of whole batches without the GIL: pieces, protobuf Examples, TFRecord and RecordIO frames, LMDB pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 
-from ..ops.crc32c_cpu import masked_crc32c
+from ..ops.crc32c_cpu import crc32c_at, masked
 
 intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
 
@@ -29,6 +29,16 @@ def _memcpy(_typing: Any, _to: Any, _source: Any, _size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+@intrinsic
+def _load32(_typing: Any, address: Any) -> Any:
+    """The four bytes at an address of any alignment, little-endian."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], ir.IntType(32).as_pointer()), align=1)
+
+    return types.uint32(address), generate
+
+
 @numba.njit(nogil=True, cache=True)
 def copy_ranges(out: Any, to: Any, source: Any, start: Any, size: Any) -> None:
     """For each i: ``size[i]`` bytes from address ``source + start[i]`` to ``out[to[i]:]``. Ranges must be valid."""
@@ -36,6 +46,63 @@ def copy_ranges(out: Any, to: Any, source: Any, start: Any, size: Any) -> None:
     for i in range(len(to)):
         if size[i] > 0:
             _memcpy(np.int64(base + to[i]), np.int64(source + start[i]), np.int64(size[i]))
+
+
+@numba.njit(nogil=True, cache=True)
+def put_pieces(table: Any, own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any, n: Any) -> Any:
+    """The first ``n`` records of a `pieces.Woven` whose bytes lie at address ``own``, as addresses and sizes of pieces
+    in ``table`` (int64[M, 2]); how many there are: at most 2 K + 1 a record, and one. Own bytes that adjoin, be it over
+    the border of records, are one piece."""
+    m = low = high = 0  # own[low:high] is still to be put
+    for i in range(n):
+        if starts[i] != high:
+            m = _put_piece(table, m, own + low, high - low)
+            low = starts[i]
+        for k in range(len(cuts)):
+            if sizes[k, i] > 0:
+                m = _put_piece(table, m, own + low, cuts[k, i] - low)
+                m = _put_piece(table, m, addresses[k, i], sizes[k, i])
+                low = cuts[k, i]
+        high = ends[i]
+    return _put_piece(table, m, own + low, high - low)
+
+
+@numba.njit(nogil=True, cache=True)
+def _put_piece(table: Any, m: Any, address: Any, size: Any) -> Any:
+    if size <= 0:
+        return m
+    table[m, 0] = address
+    table[m, 1] = size
+    return m + 1
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+@numba.njit(nogil=True, cache=True)
+def put_decimal(out: Any, at: Any, value: Any) -> Any:
+    """Digits of ``value`` (>= 0) from ``out[at]`` on; where they end."""
+    digits, rest = 1, value
+    while rest >= 10:
+        rest //= 10
+        digits += 1
+    for k in range(digits - 1, -1, -1):
+        out[at + k] = np.uint8(48 + value % 10)
+        value //= 10
+    return at + digits
+
+
+@numba.njit(nogil=True, cache=True)
+def put_pairs(out: Any, first: Any, second: Any, separator: Any) -> Any:
+    """Lines of two numbers each; how many bytes of ``out`` they take: at most 40 a line."""
+    at = 0
+    for i in range(len(first)):
+        at = put_decimal(out, at, first[i])
+        out[at] = separator
+        at = put_decimal(out, at + 1, second[i])
+        out[at] = np.uint8(10)
+        at += 1
+    return at
 
 
 # -- protobuf ---------------------------------------------------------------------------------------------------------
@@ -87,9 +154,10 @@ def put_lengths(out: Any, cursor: Any, tag: Any, lengths: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def put_feature(out: Any, cursor: Any, name: Any, kind: Any, source: Any, start: Any, size: Any) -> None:
+def put_feature(out: Any, cursor: Any, name: Any, kind: Any, source: Any, start: Any, size: Any, cuts: Any) -> None:
     """One entry of Features.feature for each record: map key ``name``, Feature of one list (tag ``kind``), whose only
-    value, or packed values, are the ``size[i]`` bytes at ``source + start[i]``. Moves the cursors."""
+    value, or packed values, are the ``size[i]`` bytes at ``source + start[i]``. Moves the cursors. Where ``cuts`` has a
+    place for each record, it is told where the value belongs, which is not copied."""
     tag = np.uint8(10)
     base = out.ctypes.data
     n = len(name)
@@ -111,6 +179,9 @@ def put_feature(out: Any, cursor: Any, name: Any, kind: Any, source: Any, start:
         at = _put_varint(out, at + 1, inner)
         out[at] = tag
         at = _put_varint(out, at + 1, size[i])
+        if len(cuts) > 0:
+            cuts[i] = cursor[i] = at
+            continue
         if size[i] > 0:
             _memcpy(np.int64(base + at), np.int64(source + start[i]), np.int64(size[i]))
         cursor[i] = at + size[i]
@@ -128,14 +199,24 @@ def _put_little(out: Any, at: Any, value: Any, nbytes: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def put_tfrecord_frames(out: Any, start: Any, length: Any) -> None:
-    """Around each payload at ``start[i] + 12``: length and its masked CRC before it, the payload's CRC after it."""
-    for i in range(len(start)):
-        at = start[i]
-        _put_little(out, at, length[i], 8)
-        _put_little(out, at + 8, masked_crc32c(out, at, at + 8), 4)
-        body, end = at + 12, at + 12 + length[i]
-        _put_little(out, end, masked_crc32c(out, body, end), 4)
+def put_tfrecord_frames(own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any) -> None:
+    """Around the payload of each record of a `pieces.Woven`, which begins 12 bytes behind its start and ends 4 before
+    its end: length and its masked CRC before it, the payload's CRC after it."""
+    base = np.int64(own.ctypes.data)
+    for i in range(len(starts)):
+        at, end = starts[i], ends[i] - 4
+        length = end - at - 12
+        for k in range(len(cuts)):
+            length += sizes[k, i]
+        _put_little(own, at, length, 8)
+        _put_little(own, at + 8, masked(crc32c_at(np.uint32(0), base + at, 8)), 4)
+        at += 12
+        crc = np.uint32(0)
+        for k in range(len(cuts)):
+            crc = crc32c_at(crc, base + at, cuts[k, i] - at)
+            crc = crc32c_at(crc, addresses[k, i], sizes[k, i])
+            at = cuts[k, i]
+        _put_little(own, end, masked(crc32c_at(crc, base + at, end - at)), 4)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -183,16 +264,24 @@ def put_pages(
 
 
 @numba.njit(nogil=True, cache=True)
-def find_word(data: Any, start: Any, size: Any, word: Any) -> Any:
-    """Places (int64[M]) in ``data`` where a little-endian uint32 ``word`` stands at a multiple of four bytes from the
-    start of a range, and the range (int64[M]) each is in: where RecordIO has to split a record."""
+def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
+    """Places (int64[M]) where a little-endian uint32 ``word`` stands at a multiple of four bytes from the start of a
+    range of ``size[i]`` bytes at ``source + start[i]``, and the range (int64[M]) each is in, in this order: where
+    RecordIO has to split a record. Places are counted from the starts of their ranges."""
     places = [np.int64(0) for _ in range(0)]
     owners = [np.int64(0) for _ in range(0)]
-    b0, b1 = np.uint8(word & 255), np.uint8((word >> 8) & 255)
-    b2, b3 = np.uint8((word >> 16) & 255), np.uint8((word >> 24) & 255)
     for i in range(len(start)):
-        for at in range(start[i], start[i] + size[i] - 3, 4):
-            if data[at] == b0 and data[at + 1] == b1 and data[at + 2] == b2 and data[at + 3] == b3:
-                places.append(np.int64(at))
-                owners.append(np.int64(i))
+        low, stop = source + start[i], source + start[i] + size[i] // 4 * 4
+        for block in range(low, stop, _LOOK):
+            found, end = 0, min(block + _LOOK, stop)
+            for at in range(block, end, 4):  # without a branch, so that many are compared at once
+                found += _load32(at) == np.uint32(word)
+            for at in range(block, end if found else block, 4):
+                if _load32(at) == np.uint32(word):
+                    places.append(np.int64(at - low))
+                    owners.append(np.int64(i))
     return np.array(places, np.int64), np.array(owners, np.int64)
+
+
+_LOOK = 1024
+"""Bytes that are looked through at once."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,10 +20,10 @@ from ..ops.batch import I64
 from ..ops.errors import SpecError
 from .base import FieldConfig, Frames, KeyBy, Records, Refused, Shard, ShardFiles, Writer
 from .columns import (
-    U8,
     Column,
     as_bytes,
     as_decimal,
+    as_they_are,
     check_encoded,
     check_field,
     copy,
@@ -31,9 +31,11 @@ from .columns import (
     features,
     from_values,
     kind_of,
+    pack,
     starts_of,
 )  # fmt: skip
 from .names import make_unique
+from .pieces import U8, Woven
 
 PAGE = 4096
 _HEAD = 16
@@ -89,7 +91,7 @@ class LMDBFrames(Frames):
     """Keys and values."""
 
     keys: Column
-    values: Column
+    values: Woven
     names: list[str]
 
 
@@ -118,12 +120,13 @@ class LMDBShard(Shard):
             names = make_unique(records.sample_keys(), positions.tolist(), self._names)
             keys = from_values([_utf8(n) for n in names])
         values = self._values(records)
-        in_leaf = _NODE + keys.sizes + values.sizes
-        pages = -(-(values.sizes + _HEAD) // PAGE) * PAGE
+        totals = values.totals
+        in_leaf = _NODE + keys.sizes + totals
+        pages = -(-(totals + _HEAD) // PAGE) * PAGE
         sizes = np.where(in_leaf > _NODE_MAX, pages + _NODE + keys.sizes + 8, in_leaf) + 2
         return LMDBFrames(sizes, keys, values, names)
 
-    def _values(self, records: Records) -> Column:
+    def _values(self, records: Records) -> Woven:
         fields = records.fields
         raw = self._writer.value == "raw"
         if self._writer.value == "auto" and len(fields) == 1:
@@ -132,19 +135,20 @@ class LMDBShard(Shard):
         if raw:
             ((name, batch),) = fields.items()
             check_encoded(name, self._fields.get(name, FieldConfig()), batch)
-            return as_bytes(batch)
+            return as_they_are(as_bytes(batch))
         return examples(features(fields, self._fields), len(records))
 
     def append(self, frames: Frames, n: int) -> None:
         assert isinstance(frames, LMDBFrames)
-        keys, values = _first(frames.keys, n), _first(frames.values, n)
-        big = _NODE + keys.sizes + values.sizes > _NODE_MAX
-        inline_sizes = np.where(big, 8, values.sizes)
+        keys, values = _first(frames.keys, n), frames.values.take(slice(0, n))
+        sizes = values.totals
+        big = _NODE + keys.sizes + sizes > _NODE_MAX
+        inline_sizes = np.where(big, 8, sizes)
         inline = np.empty(int(inline_sizes.sum()), np.uint8)
         starts = starts_of(inline_sizes)
-        copy(inline, starts[~big], _at(values, ~big))
+        copy(inline, starts[~big], pack(values.take(~big)))
         if big.any():
-            numbers = self._put_overflow(_at(values, big))
+            numbers = self._put_overflow(values.take(big))
             copy(
                 inline,
                 starts[big],
@@ -152,22 +156,27 @@ class LMDBShard(Shard):
             )
         self._keys.append(keys)
         self._inline.append(Column(inline, starts, inline_sizes))
-        self._sizes.append(values.sizes)
+        self._sizes.append(sizes)
         self._names.update(frames.names[:n])
 
-    def _put_overflow(self, values: Column) -> I64:
+    def _put_overflow(self, values: Woven) -> I64:
         """Write each value on pages of its own; returns the numbers of their first pages."""
-        counts = -(-(values.sizes + _HEAD) // PAGE)
+        totals, small = values.totals, values.ends - values.starts
+        counts = -(-(totals + _HEAD) // PAGE)
         numbers = self._next_page + starts_of(counts)
-        out = np.zeros(int(counts.sum()) * PAGE, np.uint8)
-        first = (numbers - self._next_page) * PAGE
         heads = np.zeros((len(counts), _HEAD), np.uint8)
         heads[:, 0:8] = numbers.astype("<u8").view(np.uint8).reshape(-1, 8)
         heads[:, 10] = _OVERFLOW
         heads[:, 12:16] = counts.astype("<u4").view(np.uint8).reshape(-1, 4)
-        out.reshape(-1, PAGE)[first // PAGE, :_HEAD] = heads
-        copy(out, first + _HEAD, values)
-        self._file.write(out)
+        # of a page: head, what is small of the value, zeros behind the value; what is large stays where it is
+        here = counts * PAGE - (totals - small)
+        starts = starts_of(here)
+        own = np.zeros(int(here.sum()), np.uint8)
+        copy(own, starts, Column(heads.reshape(-1), np.arange(len(heads)) * _HEAD, np.full(len(heads), _HEAD)))
+        copy(own, starts + _HEAD, Column(values.own, values.starts, small))
+        cuts = values.cuts + (starts + _HEAD - values.starts)
+        pages = replace(values, own=own, starts=starts, ends=starts + here, cuts=cuts)
+        self._file.write(pages.pieces(len(pages)))
         self._next_page += int(counts.sum())
         self._overflow_pages += int(counts.sum())
         return numbers

@@ -11,7 +11,7 @@ import numpy as np
 from ..ops.base import Spec
 from ..ops.errors import SpecError
 from .base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFile, ShardFiles, Writer
-from .columns import as_bytes, copy, npy_header, starts_of
+from .columns import as_bytes, as_they_are, npy_header
 
 _HEAD = 128
 """Bytes of every header, so that the count can be put in at the end."""
@@ -87,9 +87,7 @@ class NumPyShard(Shard):
                 first = int(column.starts[0])
                 file.write(column.data[first : first + int(column.sizes.sum())])
             else:
-                packed = np.empty(int(column.sizes.sum()), np.uint8)
-                copy(packed, starts_of(column.sizes), column)
-                file.write(packed)
+                file.write(as_they_are(column).pieces(n))
         self._count += n
 
     def _header(self, name: str, count: int) -> bytes:

@@ -13,18 +13,21 @@ from ..ops.batch import I64
 from ..ops.errors import SpecError
 from .base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFiles, Writer
 from .columns import (
-    U8,
     Column,
+    address,
     as_bytes,
     as_floats,
     check_encoded,
     check_field,
+    constant,
     copy,
     is_encoded,
     join,
+    pairs,
     starts_of,
     total_of,
 )
+from .pieces import Woven
 
 _MAGIC = 0xCED7230A
 _LONGEST = (1 << 29) - 1
@@ -61,10 +64,12 @@ class RecordIO(Writer, name="recordio", suffix=".rec"):
 
 @dataclass(slots=True)
 class RecordIOFrames(Frames):
-    """All records in one buffer."""
+    """Records in parts, large values apart."""
 
-    data: U8
-    starts: I64
+    woven: Woven
+    """The parts."""
+    parts: I64
+    """[N + 1]: each record's first part."""
 
 
 class RecordIOShard(Shard):
@@ -79,50 +84,65 @@ class RecordIOShard(Shard):
     def frame(self, records: Records) -> RecordIOFrames:
         from . import frames_cpu
 
-        body = self._bodies(records)
+        head, value = self._bodies(records)
         # A magic number inside a record would look like the next one: the record is cut there, and the number left out
         # (dmlc-core's recordio). Readers put it back.
-        places, owners = frames_cpu.find_word(body.data, body.starts, body.sizes, np.int64(_MAGIC))
-        starts = np.sort(np.concatenate((body.starts, places + 4)))
-        ends = np.sort(np.concatenate((body.starts + body.sizes, places)))
-        owner = np.sort(np.concatenate((np.arange(len(records)), owners)))
-        first = np.concatenate(([True], owner[1:] != owner[:-1]))
-        last = np.concatenate((owner[1:] != owner[:-1], [True]))
-        part = np.where(first, np.where(last, 0, 1), np.where(last, 3, 2))
+        word, n = np.int64(_MAGIC), len(records)
+        in_head, head_owners = frames_cpu.find_word(*address(head), word)
+        in_value, value_owners = frames_cpu.find_word(*address(value), word)
+        owners = np.concatenate((head_owners, value_owners))
+        order = np.argsort(owners, kind="stable")
+        places = np.concatenate((in_head, head.sizes[value_owners] + in_value))[order]
+        counts = np.bincount(owners, minlength=n) + 1
+        parts = np.concatenate(([0], np.cumsum(counts)))
+        owner = np.repeat(np.arange(n), counts)
+        first, last = np.zeros(len(owner), bool), np.zeros(len(owner), bool)
+        first[parts[:-1]] = last[parts[1:] - 1] = True
+        starts, ends = np.zeros(len(owner), np.int64), (head.sizes + value.sizes)[owner]
+        starts[~first], ends[~last] = places + 4, places
         sizes = ends - starts
-        framed = 8 + -(-sizes // 4) * 4
-        at = starts_of(framed)
-        out = np.zeros(int(framed.sum()), np.uint8)
-        heads = np.stack((np.full(len(part), _MAGIC), part << 29 | sizes), axis=1).astype("<u4")
-        out.view("<u4").reshape(-1)[at // 4] = heads[:, 0]
-        out.view("<u4").reshape(-1)[at // 4 + 1] = heads[:, 1]
-        copy(out, at + 8, Column(body.data, starts, sizes))
-        return RecordIOFrames(np.add.reduceat(framed, np.flatnonzero(first)), out, at[first])
+        # of a part: magic number, length, what it has of the head, zeros behind it; the value stays where it is
+        small = np.clip(head.sizes[owner] - starts, 0, sizes)
+        large = sizes - small
+        here = 8 + small + -sizes % 4
+        at = starts_of(here)
+        own = np.zeros(int(here.sum()), np.uint8)
+        kind = np.where(first, np.where(last, 0, 1), np.where(last, 3, 2))
+        marks = np.stack((np.full(len(kind), _MAGIC), kind << 29 | sizes), axis=1).astype("<u4").view(np.uint8)
+        copy(own, at, Column(marks.reshape(-1), np.arange(len(marks)) * 8, np.full(len(marks), 8)))
+        inside = np.minimum(starts, head.sizes[owner])
+        copy(own, at + 8, Column(head.data, head.starts[owner] + inside, small))
+        base, values, _ = address(value)
+        addresses = base + values[owner] + starts - inside
+        woven = Woven(own, at, at + here, (at + 8 + small)[None], addresses[None], large[None], (value.data,))
+        return RecordIOFrames(np.add.reduceat(here + large, parts[:-1]), woven, parts)
 
-    def _bodies(self, records: Records) -> Column:
+    def _bodies(self, records: Records) -> tuple[Column, Column]:
+        """Header with labels, and value."""
         n = len(records)
         head = np.zeros(n, np.dtype([("flag", "<u4"), ("label", "<f4"), ("id", "<u8"), ("id2", "<u8")]))
         head["id"] = records.samples.position
         parts: list[Column] = []
+        values: list[Column] = []
         for name, batch in records.fields.items():
             config = self._fields.get(name, FieldConfig())
             check_encoded(name, config, batch)
             if config.encode in ENCODED or (batch.dtype == np.uint8 and batch.ndim == 1):
-                parts.append(as_bytes(batch))
+                values.append(as_bytes(batch))
                 continue
             labels = as_floats(batch)
             single = labels.sizes == 4
-            values = labels.data.view("<f4")
-            head["label"][single] = values[labels.starts[single] // 4]
+            numbers = labels.data.view("<f4")
+            head["label"][single] = numbers[labels.starts[single] // 4]
             head["flag"] = np.where(single, 0, labels.sizes // 4)
-            parts.insert(0, Column(labels.data, labels.starts, np.where(single, 0, labels.sizes)))
+            parts.append(Column(labels.data, labels.starts, np.where(single, 0, labels.sizes)))
         heads = Column(head.view(np.uint8), np.arange(n) * head.itemsize, np.full(n, head.itemsize))
-        return join([heads, *parts])
+        # one, but where types were not known before the run
+        return join([heads, *parts]), values[0] if len(values) == 1 else join([constant(b"", n), *values])
 
     def append(self, frames: Frames, n: int) -> None:
         assert isinstance(frames, RecordIOFrames)
         numbers = np.arange(self._count, self._count + n)
-        lines = np.stack((numbers, frames.starts[:n] + self._file.size), axis=1)
-        self._index.write((b"%d\t%d\n" * n) % tuple(lines.reshape(-1).tolist()))
+        self._index.write(pairs(numbers, starts_of(frames.sizes[:n]) + self._file.size, "\t"))
         self._count += n
-        self._file.write(frames.data[: int(frames.sizes[:n].sum())])
+        self._file.write(frames.woven.pieces(int(frames.parts[n])))

@@ -10,6 +10,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from .frames_cpu import put_decimal
+
 _BLOCK = 512
 _NAME, _PREFIX = 100, 155
 """Bytes for names in a header."""
@@ -115,10 +117,10 @@ def _put_header(out: Any, at: Any, size: Any, kind: Any) -> None:
     for k in range(len(_ZERO)):
         out[at + 329 + k] = _ZERO[k]
         out[at + 337 + k] = _ZERO[k]
-    total = np.int64(8 * _SPACE)
-    for k in range(_BLOCK):
-        total += out[at + k]
-    _put_octal(out, at + 148, 6, total)
+    total = np.uint32(8 * _SPACE)
+    for byte in out[at : at + _BLOCK]:
+        total += np.uint32(byte)
+    _put_octal(out, at + 148, 6, np.int64(total))
     out[at + 155] = _SPACE
 
 
@@ -132,11 +134,11 @@ def _name_byte(keys: Any, start: Any, size: Any, extensions: Any, first: Any, k:
 
 @numba.njit(nogil=True, cache=True)
 def put_heads(
-    out: Any, content: Any, heads: Any, sizes: Any, keys: Any, key_start: Any, key_size: Any, extensions: Any,
-    extension_starts: Any, which: Any,
+    out: Any, content: Any, heads: Any, sizes: Any, copied: Any, keys: Any, key_start: Any, key_size: Any,
+    extensions: Any, extension_starts: Any, which: Any,
 ) -> None:  # fmt: skip
-    """Everything but the content of members, whose bytes go to ``content[m]``: heads before them, zeros behind them.
-    ``sizes`` are the contents'; names as in `head_sizes`, which gave ``heads``."""
+    """Everything but the content of members, which goes to ``content[m]``: heads before it, zeros behind it. ``sizes``
+    are the contents', ``copied`` what of them will be in ``out``; names as in `head_sizes`, which gave ``heads``."""
     n, width = which.shape
     for m in range(n * width):
         i, e = m // width, which[m // width, m % width]
@@ -144,8 +146,8 @@ def put_heads(
         size = key + 1 + extension_starts[e + 1] - first
         at = content[m] - heads[m]
         out[at : content[m]] = 0
-        end = content[m] + sizes[m]
-        out[end : content[m] + (sizes[m] + _BLOCK - 1) // _BLOCK * _BLOCK] = 0
+        end = content[m] + copied[m]
+        out[end : end + -sizes[m] % _BLOCK] = 0
         skipped = np.int64(0)
         if heads[m] > _BLOCK:
             for k in range(len(_LINK)):
@@ -165,18 +167,6 @@ def put_heads(
 
 
 @numba.njit(nogil=True, cache=True)
-def _put_decimal(out: Any, at: Any, value: Any) -> Any:
-    digits, rest = 1, value
-    while rest >= 10:
-        rest //= 10
-        digits += 1
-    for k in range(digits - 1, -1, -1):
-        out[at + k] = np.uint8(_DIGIT + value % 10)
-        value //= 10
-    return at + digits
-
-
-@numba.njit(nogil=True, cache=True)
 def put_index(
     out: Any, content: Any, sizes: Any, keys: Any, key_start: Any, key_size: Any, extensions: Any,
     extension_starts: Any, which: Any,
@@ -193,9 +183,9 @@ def put_index(
                 out[at + k - first] = extensions[k]
             at += last - first
             out[at] = _SPACE
-            at = _put_decimal(out, at + 1, content[i * width + j])
+            at = put_decimal(out, at + 1, content[i * width + j])
             out[at] = _SPACE
-            at = _put_decimal(out, at + 1, sizes[i * width + j])
+            at = put_decimal(out, at + 1, sizes[i * width + j])
             out[at] = _SPACE
             at += 1
             size = key_size[i] + 1 + last - first

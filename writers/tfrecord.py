@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-
 from ..ops.base import Arg, Spec
-from ..ops.batch import I64
 from ..ops.errors import SpecError
 from .base import FieldConfig, Frames, Records, Shard, ShardFiles, Writer
-from .columns import U8, check_field, examples, features, keys_of
+from .columns import check_field, examples, features, keys_of, pairs, starts_of
+from .pieces import Woven
 
 
 class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
@@ -37,10 +35,9 @@ class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
 
 @dataclass(slots=True)
 class TFRecordFrames(Frames):
-    """All frames in one buffer; record i starts at ``starts[i]``."""
+    """The frames, large values apart."""
 
-    data: U8
-    starts: I64
+    woven: Woven
 
 
 class TFRecordShard(Shard):
@@ -58,15 +55,15 @@ class TFRecordShard(Shard):
         parts = features(records.fields, self._fields)
         if self._key:
             parts.append((self._key, 10, keys_of(records.samples)))
-        column = examples(parts, len(records), around=(12, 4))
-        starts = column.starts - 12
-        frames_cpu.put_tfrecord_frames(column.data, starts, column.sizes)
-        return TFRecordFrames(column.sizes + 16, column.data, starts)
+        woven = examples(parts, len(records), around=(12, 4))
+        frames_cpu.put_tfrecord_frames(
+            woven.own, woven.starts, woven.ends, woven.cuts, woven.addresses, woven.sizes
+        )  # fmt: skip
+        return TFRecordFrames(woven.totals, woven)
 
     def append(self, frames: Frames, n: int) -> None:
         assert isinstance(frames, TFRecordFrames)
         sizes = frames.sizes[:n]
         if self._index is not None:
-            lines = np.stack((frames.starts[:n] + self._file.size, sizes), axis=1)
-            self._index.write((b"%d %d\n" * n) % tuple(lines.reshape(-1).tolist()))
-        self._file.write(frames.data[: int(sizes.sum())])
+            self._index.write(pairs(starts_of(sizes) + self._file.size, sizes, " "))
+        self._file.write(frames.woven.pieces(n))

@@ -12,9 +12,10 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import I64
 from ..ops.errors import SpecError
 from .base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
-from .columns import U8, Column, as_decimal, check_field, copy, from_values, keys_of, starts_of
+from .columns import Column, Loose, as_decimal, check_field, copy, from_values, keys_of, starts_of
 from .extensions import Extensions, file_columns
 from .names import Taken, webdataset_key
+from .pieces import U8, Woven
 
 BLOCK = 512
 _INDEX_VERSION = b"v1.2"
@@ -58,12 +59,12 @@ class _Names:
 
 @dataclass(slots=True)
 class TarFrames(Frames):
-    """The members of all records in one buffer."""
+    """The members of all records, large contents apart."""
 
-    data: U8
+    woven: Woven
     names: _Names
     content: I64
-    """Where each member's content begins in ``data``."""
+    """Where each member's content begins, from the first record's start."""
     content_sizes: I64
 
 
@@ -90,12 +91,20 @@ class WebDatasetShard(Shard):
         sizes = np.stack([c.sizes for _, c in columns], axis=1).reshape(-1)
         heads = tar_cpu.head_sizes(*named[:3], *named[4:])
         members = heads + -(-sizes // BLOCK) * BLOCK
-        content = starts_of(members) + heads
-        out = np.empty(int(members.sum()), np.uint8)
-        tar_cpu.put_heads(out, content, heads, sizes, *named)
-        for k, (_, column) in enumerate(columns):
-            copy(out, content[k :: len(columns)], column)
-        return TarFrames(members.reshape(which.shape).sum(axis=1), out, names, content, sizes)
+        loose = Loose([c for _, c in columns], len(records))
+        copied = sizes * np.tile([not len(cuts) for cuts in loose.cuts_of], len(records))
+        here = members - sizes + copied
+        ends, at = np.cumsum(here), starts_of(here) + heads
+        own = np.empty(int(here.sum()), np.uint8)
+        tar_cpu.put_heads(own, at, heads, sizes, copied, *named)
+        for k, ((_, column), cuts) in enumerate(zip(columns, loose.cuts_of, strict=True)):
+            if len(cuts):
+                cuts[:] = at[k :: len(columns)]
+            else:
+                copy(own, at[k :: len(columns)], column)
+        first, last = (at - heads)[:: len(columns)], ends[len(columns) - 1 :: len(columns)]
+        woven = loose.woven(own, first, last)
+        return TarFrames(members.reshape(which.shape).sum(axis=1), woven, names, starts_of(members) + heads, sizes)
 
     def _keys(self, records: Records) -> Column:
         from . import tar_cpu
@@ -127,7 +136,7 @@ class WebDatasetShard(Shard):
             self._count += n
         if not self._by_position:
             self._taken.add(Column(*named[:3]))
-        self._file.write(frames.data[: int(frames.sizes[:n].sum())])
+        self._file.write(frames.woven.pieces(n))
 
     def close(self) -> None:
         self._file.write(bytes(2 * BLOCK))
