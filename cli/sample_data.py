@@ -14,7 +14,7 @@ NAME = "sample-data"
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
-    count: Annotated[int, typer.Option(min=1, help="How many pictures; a quarter of them for validation.")] = 96,
+    count: Annotated[int, typer.Option(min=8, help="How many pictures; a quarter of them for validation.")] = 96,
     seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same pictures.")] = 0,
     json: Json = False,
 ) -> None:
@@ -23,7 +23,8 @@ def command(
     Photo-like JPEGs of all kinds in class folders, and the same as LMDB and TFRecord.
 
     DIR/train and DIR/val hold class folders; DIR/lmdb (Caffe Datum) and DIR/tfrecord (Example) hold the training
-    pictures. 4:2:0, 4:2:2, 4:4:4, gray, progressive and EXIF-rotated files are among them.
+    pictures. 4:2:0, 4:2:2, 4:4:4, gray, progressive and EXIF-rotated files are among them. However few there are, all
+    of these folders hold every class.
 
     \b
     Examples:

@@ -29,6 +29,9 @@ CLASSES = ("landscape", "shapes", "text", "texture")
 MARKER = "sample-data.json"
 """Names what was made; its presence says that the folder is complete."""
 
+LEAST = 2 * len(CLASSES)
+"""Pictures: of every class one to train on, and one to validate with."""
+
 _VERSION = 1
 _SUBSAMPLING = ("4:2:0", "4:4:4", "4:2:2")
 _TFRECORD_SHARDS = 2
@@ -69,14 +72,18 @@ class Picture:
 
 
 def make_sample_data(folder: Path, count: int = 96, seed: int = 0) -> dict[str, Any]:
-    """Write ``count`` pictures under ``folder``, a quarter of them for validation; what was written, as plain data.
+    """Write ``count`` pictures under ``folder``, a quarter of them for validation, but at least one of each class; what
+    was written, as plain data.
 
     ``train/<class>/*.jpg``, ``val/<class>/*.jpg``; ``lmdb`` (values: Caffe Datum, encoded) and
     ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) hold the training pictures.
-    A folder that holds exactly this already is left as it is. Raises SpecError where it holds anything else.
+    A folder that holds exactly this already is left as it is. Raises SpecError where it holds anything else, and for a
+    ``count`` below `LEAST`.
     """
-    if count < 1:
-        raise SpecError(f"count must be at least 1, got {count}")
+    if count < LEAST:
+        raise SpecError(
+            f"count must be at least {LEAST}, of each class one to train on and one to validate with, got {count}"
+        )
     wanted = {"version": _VERSION, "count": count, "seed": seed}
     if (folder / MARKER).is_file():
         made: dict[str, Any] = json.loads((folder / MARKER).read_text())
@@ -105,7 +112,7 @@ def _write(root: Path, count: int, seed: int) -> dict[str, Any]:
     splits = {"train": 0, "val": 0}
     pictures = plan_pictures(count, seed)
     for picture in pictures:
-        split = "val" if picture.number // len(CLASSES) % 4 == 3 else "train"
+        split = "val" if _validates(picture.number // len(CLASSES), count) else "train"
         data = encode(draw(picture, seed), picture)
         path = root / split / picture.name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +124,12 @@ def _write(root: Path, count: int, seed: int) -> dict[str, Any]:
     _write_lmdb(root / "lmdb", training)
     _write_tfrecord(root / "tfrecord", training)
     return {"classes": list(CLASSES), **splits, "pictures": [{"name": p.name, **asdict(p)} for p in pictures]}
+
+
+def _validates(turn: int, count: int) -> bool:
+    """Every fourth turn of the classes is for validation; of fewer than four, the last whole one."""
+    turns = count // len(CLASSES)
+    return turn % 4 == 3 if turns >= 4 else turn == turns - 1
 
 
 def plan_pictures(count: int, seed: int) -> list[Picture]:

@@ -63,7 +63,7 @@ def test_ctrl_c_stays_ignored_where_it_is() -> None:
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGINT"])
 def test_at_any_moment_of_the_start_the_exit_code_is_130(tmp_path: Path, kind: str) -> None:
     """Interrupts that meet code made of text have ended the process by SIGINT, in one of thirty starts."""
-    make_sample_data(tmp_path / "made", 4)
+    make_sample_data(tmp_path / "made", 8)
     (tmp_path / "made/train").rename(tmp_path / "data")
     (tmp_path / "spec.yaml").write_text(SPEC)
     done = subprocess.run(

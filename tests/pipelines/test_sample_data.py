@@ -133,7 +133,7 @@ def test_lmdb_holds_datums_of_the_training_pictures(folder: Path) -> None:
 def test_a_seed_gives_the_same_files_and_another_seed_others(folder: Path, tmp_path: Path) -> None:
     make_sample_data(tmp_path / "same", COUNT, seed=3)
     assert digests(tmp_path / "same") == digests(folder)
-    make_sample_data(tmp_path / "other", 4, seed=4)
+    make_sample_data(tmp_path / "other", 8, seed=4)
     other = digests(tmp_path / "other")
     assert all(other[k] != v for k, v in digests(folder).items() if k in other)
 
@@ -146,9 +146,21 @@ def test_a_folder_in_use_is_refused_and_the_same_request_costs_nothing(folder: P
         make_sample_data(folder, COUNT + 1, seed=3)
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(SpecError, match="something else"):
-        make_sample_data(tmp_path, 4)
-    with pytest.raises(SpecError, match="at least 1"):
-        make_sample_data(tmp_path / "none", 0)
+        make_sample_data(tmp_path, 8)
+    with pytest.raises(SpecError, match="at least 8"):
+        make_sample_data(tmp_path / "none", 7)
+
+
+@pytest.mark.parametrize("count", [8, 12, 13, 16, 19])
+def test_few_pictures_fill_every_folder(count: int, tmp_path: Path) -> None:
+    """That the configs read, for every class."""
+    made = make_sample_data(tmp_path / "data", count)
+    for split in ("train", "val"):
+        assert {p.parent.name for p in (tmp_path / "data" / split).glob("*/*.jpg")} == set(CLASSES)
+        assert len(list((tmp_path / "data" / split).glob("*/*.jpg"))) == made[split]
+    assert made["val"] == len(CLASSES)
+    assert made["train"] + made["val"] == count
+    assert len(list((tmp_path / "data" / "tfrecord").iterdir())) == 2
 
 
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,5 +169,5 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(sample_data, "_write_tfrecord", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        make_sample_data(tmp_path / "data", 4)
+        make_sample_data(tmp_path / "data", 8)
     assert list(tmp_path.iterdir()) == []
