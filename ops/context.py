@@ -65,6 +65,8 @@ class Context:
     """Where the arrays of `empty` come from, instead of the host's heap or the device."""
     count: Callable[[str, int], None] | None = None
     """Told, for the report, why samples take a slower way, and how many."""
+    decoders: Callable[[str, int], None] | None = None
+    """Told, for the report, which decoder took images, and how many."""
     part: str = ""
     """Of a joined operator, see `Reject`."""
     rejects: list[Reject] = field(default_factory=list)
@@ -77,6 +79,11 @@ class Context:
         slot = int(self.samples.slot[i])
         if all(r.slot != slot for r in self.rejects):
             self.rejects.append(Reject(slot, code, message, self.part))
+
+    def decoded_by(self, decoder: str, images: int) -> None:
+        """So many images were taken by ``decoder``; for the report."""
+        if self.decoders is not None and images:
+            self.decoders(decoder, images)
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
         """Call ``check`` once the device is done with this batch. It returns the samples (places in this call) whose

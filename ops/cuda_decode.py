@@ -6,6 +6,7 @@ the CPU, which decides whether the file is damaged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,13 @@ class CudaDecoder:
         raw = lane.to_device(encoded)
         status_at = self._decoder.decode(lane.address(raw.data), plan, output, lane.address(out))
         status = lane.copy_out(status_at, 4 * len(plan)).view(np.int32)
-        ctx.check_later(lambda: np.flatnonzero(taken & (status != 0)))
+
+        def wrong() -> I64:
+            found = np.flatnonzero(taken & (status != 0))
+            ctx.decoded_by("cuda", int(np.count_nonzero(taken)) - len(found))
+            return found
+
+        ctx.check_later(wrong)
 
 
 def cuda_decoder(lane: Lane) -> CudaDecoder:
@@ -76,10 +83,10 @@ def takes(headers: Headers, rules: Rules) -> Mask:
     return taken
 
 
-def decode_pixels(
+def plan_pixels(
     ctx: Context, encoded: Batch, headers: Headers, rules: Rules, which: Mask, corners: I64 | None, out: Batch
-) -> Mask:
-    """Enqueue ``which`` into ``out`` (HWC, uint8); returns those that were taken.
+) -> tuple[Mask, Callable[[], None]]:
+    """Those of ``which`` that are taken, and what enqueues them into ``out`` (HWC, uint8).
 
     ``corners`` [N, 2] (y, x): where each window begins in the image as it is shown; its size is that of the output.
     """
@@ -93,10 +100,13 @@ def decode_pixels(
     if stored is not None:
         jpeg_gpu.limit(plan, stored)
     taken: Mask = plan.status == 0
-    if taken.any():
-        output = jpeg_gpu.pixel_output(plan, OUTPUT_TYPES[rules.output_type], shown, offsets=out.offsets)
-        decoder.run(ctx, encoded, plan, output, out.data)
-    return taken
+
+    def run() -> None:
+        if taken.any():
+            output = jpeg_gpu.pixel_output(plan, OUTPUT_TYPES[rules.output_type], shown, offsets=out.offsets)
+            decoder.run(ctx, encoded, plan, output, out.data)
+
+    return taken, run
 
 
 def _stored(shown: I32, headers: Headers) -> I32:

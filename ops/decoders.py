@@ -14,7 +14,7 @@ from .context import Context
 from .convert import saturate
 from .crop import CropWindow
 from .errors import SampleError, SpecError
-from .host_decode import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, foresee, read_headers
+from .host_decode import MAX_PIXELS, Rules, Shares, Windows, decode, encoded_bytes, foresee, read_headers
 from .pixels import channels_of
 from .slice import Slice
 from .types import DALIDataType, DALIImageType, Library, to_numpy
@@ -50,12 +50,21 @@ class ImageDecoder(Operator, abstract=True):
     ] = "dali"
     jpeg_decoder: Annotated[
         Literal["auto", "nvjpeg"],
-        Arg("on a GPU: auto takes our CUDA decoder for what it can, nvjpeg leaves it out"),
+        Arg("on a GPU: auto takes our CUDA decoder for what it can, but for the two loads; nvjpeg leaves it out"),
     ] = "auto"
     hw_decoder_load: Annotated[
         float,
-        Arg("part of the JPEGs for the GPU's JPEG engines, the rest goes to CPU threads; -1 chooses", ge=-1, le=1),
+        Arg(
+            "part of the JPEGs for the GPU's JPEG engines: a few levels off, damage inside of a file not always found; "
+            "-1: none beside our decoder, with jpeg_decoder: nvjpeg a balance with CPU threads",
+            ge=-1,
+            le=1,
+        ),
     ] = -1.0
+    cpu_decoder_load: Annotated[
+        float,
+        Arg("on a GPU: part of the JPEGs for CPU threads beside our CUDA decoder; the pixels are the same", ge=0, le=1),
+    ] = 0.0
     max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
     hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000
     affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
@@ -79,6 +88,12 @@ class ImageDecoder(Operator, abstract=True):
                 f"parity: {self.parity} has {self.output_type.name} from RGB: decode as RGB, then use "
                 "color_space_conversion with the same parity"
             )
+        if self.cpu_decoder_load and self.jpeg_decoder == "nvjpeg":
+            raise SpecError("cpu_decoder_load is for jpeg_decoder: auto; with nvjpeg, CPU threads take what is left of "
+                            "hw_decoder_load")  # fmt: skip
+        if self.hw_decoder_load + self.cpu_decoder_load > 1:
+            raise SpecError(f"hw_decoder_load {self.hw_decoder_load} and cpu_decoder_load {self.cpu_decoder_load} are "
+                            "more than all images (1) together")  # fmt: skip
 
     def infer(self, *specs: Spec) -> Spec:
         check_encoded(specs[0])
@@ -97,9 +112,25 @@ class ImageDecoder(Operator, abstract=True):
             self.max_pixels,
         )
 
+    @cached_property
+    def shares(self) -> Shares:
+        """Who decodes on a GPU."""
+        return Shares(self.jpeg_decoder == "auto", self.hw_decoder_load, self.cpu_decoder_load)
+
+    @property
+    def who_decodes(self) -> str:
+        """Who decodes on a GPU, for people."""
+        ours, engines, on_threads = self.shares.ours, self.shares.engines, self.shares.threads
+        if not ours:
+            part = "a part" if engines < 0 else f"{engines:.3g}"
+            return f"of baseline JPEGs {part} by the GPU's JPEG engines, the rest by CPU threads"
+        lent = [f"{engines:.3g} by the GPU's JPEG engines"] if engines > 0 else []
+        lent += [f"{on_threads:.3g} by CPU threads"] if on_threads > 0 else []
+        return "baseline JPEGs by the CUDA decoder" + (f", but {' and '.join(lent)}" if lent else "")
+
     @property
     def waits(self) -> bool:
-        return self.jpeg_decoder == "nvjpeg"
+        return not self.shares.ours or self.shares.engines > 0 or self.shares.threads > 0
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
         """What is cut out of each image; None for all of it."""
@@ -114,7 +145,7 @@ class ImageDecoder(Operator, abstract=True):
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         from .gpu_decode import decode as decode_on_gpu
 
-        return decode_on_gpu(ctx, encoded, self.rules, self.jpeg_decoder, self.hw_decoder_load, self.cuts(ctx, *inputs))
+        return decode_on_gpu(ctx, encoded, self.rules, self.shares, self.cuts(ctx, *inputs))
 
 
 def check_encoded(spec: Spec) -> None:

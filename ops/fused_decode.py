@@ -3,7 +3,7 @@ CPU, pixels that the result does not show are not made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
@@ -64,6 +64,15 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
     decode: Annotated[Any, Arg("the decoder")]
     resize: Annotated[Any, Arg("the resampling operator, or one joined with crop_mirror_normalize")]
 
+    @property
+    def waits(self) -> bool:
+        return bool(self.decode.waits)
+
+    @property
+    def who_decodes(self) -> str:
+        """Who decodes on a GPU, for people."""
+        return str(self.decode.who_decodes)
+
     def infer(self, *specs: Spec) -> Spec:
         result: Spec = self.resize.infer(self.decode.infer(*specs))
         return result
@@ -92,7 +101,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
         from .cuda_decode import OUTPUT_TYPES, cuda_decoder, takes
-        from .gpu_decode import scatter
+        from .gpu_decode import lent, scatter
         from .host_decode import cut, read_headers
         from .jpeg_gpu import limit, resize_output
 
@@ -100,8 +109,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
         headers = read_headers(first, encoded, decode.rules)
         which = takes(headers, decode.rules)
+        if ctx.attempt == 0:
+            engines, on_threads = lent(first, encoded, headers, decode.rules, decode.shares)
+            which &= ~(engines | on_threads)
         if ctx.attempt or not which.any():
-            return self._apart(ctx, encoded)
+            return self._apart(ctx, encoded)()
         extents = np.empty((len(encoded), 2), np.int64)
         extents[:, 0], extents[:, 1] = headers.height, headers.width
         domain = None
@@ -121,10 +133,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         )
         limit(planned, output.windows)
         out = Batch.allocate(ctx.empty, wanted.shapes, wanted.dtype, wanted.layout, encoded.samples)
-        decoder.run(ctx, encoded, planned, output, out.data)
         left = np.flatnonzero(headers.good & (planned.status != 0))
-        if len(left):
-            scatter(ctx.device, self._apart(_some(ctx, left), encoded.take(left)), out, left)
+        others = self._apart(_some(ctx, left), encoded.take(left)) if len(left) else None
+        decoder.run(ctx, encoded, planned, output, out.data)
+        if others is not None:
+            scatter(ctx.device, others(), out, left)
         return out
 
     def _sampling(self, ctx: Context, extents: I64) -> Sampling:
@@ -145,11 +158,20 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             "mean": n.mean, "std": n.std, "scale": n.scale, "shift": n.shift,
         }  # fmt: skip
 
-    def _apart(self, ctx: Context, encoded: Batch) -> Batch:
-        """One operator after the other, for what the CUDA decoder does not take."""
-        decoded = self.decode.mixed(part(ctx, self.decode, DECODE), encoded)
-        (result,) = outputs_of(self.resize.gpu(replace(part(ctx, self.resize, RESIZE), stage="gpu"), decoded))
-        return result
+    def _apart(self, ctx: Context, encoded: Batch) -> Callable[[], Batch]:
+        """One operator after the other, for what the CUDA decoder does not take. It is started at once; what is
+        returned finishes it."""
+        from .gpu_decode import start
+
+        decode, first = self.decode, part(ctx, self.decode, DECODE)
+        decoded = start(first, encoded, decode.rules, decode.shares, decode.cuts(first))
+
+        def finish() -> Batch:
+            second = replace(part(ctx, self.resize, RESIZE), stage="gpu")
+            (result,) = outputs_of(self.resize.gpu(second, decoded()))
+            return result
+
+        return finish
 
 
 def source_windows(plan: Plan, extents: I64) -> I64:

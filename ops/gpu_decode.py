@@ -1,9 +1,12 @@
 """Decoding onto the GPU (the mixed stage): a JPEG goes to a decoder that takes its kind, and on failure to the next.
 
-Our CUDA decoder takes the plain baseline images. Of what it leaves, or of all images where it is not wanted, the
-engines (or, on a GPU without any, nvJPEG's batched decoding on its cores) take the baseline ones, as one call a batch;
-nvJPEG's hybrid decoders, on threads, take progressive and other odd ones; threads of the CPU take the rest, what the
-others refused, and a share of the load.
+Our CUDA decoder takes the plain baseline images, but for the parts of them that were given to the engines and to
+threads of the CPU. Of what it leaves, or of all images where it is not wanted, the engines (or, on a GPU without any,
+nvJPEG's batched decoding on its cores) take the baseline ones, as one call a batch; nvJPEG's hybrid decoders, on
+threads, take progressive and other odd ones; threads of the CPU take the rest, and what the others refused.
+
+Who takes an image follows from the sample alone. All of them work at the same time: threads are started first, then
+come our kernels on the lane's stream, then the engines on one of their own.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import functools
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,12 +27,15 @@ import numpy.typing as npt
 from . import jpeg_header, nvjpeg
 from .batch import I32, I64, Batch
 from .context import Context
-from .cuda_decode import decode_pixels, takes
+from .cuda_decode import plan_pixels, takes
 from .device import Lane, pinned_empty
 from .errors import DeviceError, SampleError
 from .host_decode import (
+    OTHERS,
+    TURBO,
     Headers,
     Rules,
+    Shares,
     Windows,
     cut,
     decode_jpeg,
@@ -47,9 +54,9 @@ ENGINE_RATE, THREAD_RATE = 2700, 350
 """Images a second of one JPEG engine and of one CPU thread on ImageNet files (H200 and its host): they set the share
 of the engines, which must not depend on the clock, or results would."""
 
-_engines = threading.Lock()
-"""One batch at a time: several handles at once share the engines badly (one H200: 17.7k images/s with one, 12.2k with
-four)."""
+_engines: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+"""One batch of a GPU at a time: several handles at once share the engines badly (one H200: 17.7k images/s with one,
+12.2k with four)."""
 
 _TASK = 4
 """Images of one task of a CPU thread."""
@@ -60,6 +67,7 @@ PLACEMENT = np.dtype(
 )
 RANGE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
 _BLOCK = 256
+_DEFAULT = Shares()
 
 
 @dataclass(slots=True)
@@ -75,12 +83,14 @@ class Job:
     """[N, 2] corners (y, x) of the windows, in the oriented image."""
     out: Batch
     """The output, on the device."""
-    scratch: Any
+    scratch: Any = None
     """Device memory of the images that nvJPEG may not write straight into the output."""
-    target: I64
+    target: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[N] device address that nvJPEG writes image i to, as it is stored."""
-    direct: Mask
+    direct: Mask = field(default_factory=lambda: np.empty(0, np.bool_))
     """[N] that address is in the output."""
+    ready: Any = None
+    """The event behind which nvJPEG may write to them."""
 
     def data(self, which: I64) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Host addresses and lengths of the encoded images."""
@@ -102,13 +112,17 @@ def stored_channels(headers: Headers, rules: Rules) -> I64:
 
 
 def decode(
-    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0, windows: Windows | None = None
+    ctx: Context, batch: Batch, rules: Rules, shares: Shares = _DEFAULT, windows: Windows | None = None
 ) -> Batch:
-    """The images of ``batch`` (host, 1-D uint8) on the device, as HWC, or what ``windows`` cut out of them.
+    """The images of ``batch`` (host, 1-D uint8) on the device, as HWC, or what ``windows`` cut out of them."""
+    return start(ctx, batch, rules, shares, windows)()
 
-    ``decoder``: "nvjpeg" leaves out our CUDA decoder. ``load``: the engines' part of the images that they could take,
-    -1 for a balance with the CPU's threads.
-    """
+
+def start(
+    ctx: Context, batch: Batch, rules: Rules, shares: Shares, windows: Windows | None = None
+) -> Callable[[], Batch]:
+    """Start what `decode` does; what is returned does the rest, and may wait for engines and threads. What is launched
+    in between runs on the device at the same time."""
     lane: Lane = ctx.device
     headers = read_headers(ctx, batch, rules)
     others = decode_others(ctx, batch, headers, rules, threads().map)
@@ -118,62 +132,103 @@ def decode(
         heights, widths = sizes[:, 0], sizes[:, 1]
     shapes = output_shapes(headers, rules, heights, widths)
     out = Batch.allocate(ctx.empty, shapes, rules.dtype, "HWC", batch.samples)
-    job = _targets(Job(ctx, lane, batch, headers, rules, anchors, out, None, out.offsets, headers.good))
     left = headers.good.copy()
     left[list(headers.others)] = False
-    host = HostPart(job, others)
-    if decoder != "nvjpeg" and ctx.attempt == 0:
-        left &= ~decode_pixels(ctx, batch, headers, rules, takes(headers, rules), anchors, out)
+    by_engine = by_thread = np.zeros_like(left)
+    launch = None
+    if shares.ours and ctx.attempt == 0:
+        by_engine, by_thread = lent(ctx, batch, headers, rules, shares)
+        ours = takes(headers, rules) & ~(by_engine | by_thread)
+        ours, launch = plan_pixels(ctx, batch, headers, rules, ours, anchors, out)
+        left &= ~(ours | by_engine | by_thread)
         if ctx.count is not None and left.any():
             for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():
                 ctx.count(f"not for the CUDA JPEG decoder: {reason}", n)
-    batched, hybrid = (None, None) if ctx.attempt or not left.any() else decoders(lane, rules.fancy_upsampling)
-    by_engine = left & batched.takes(job) & _share(ctx, batched, load) if batched else np.zeros_like(left)
-    by_hybrid = left & ~by_engine & hybrid.takes(job) if hybrid else np.zeros_like(left)
-    # The threads start first: a call to the engines may hold this one until they are done.
-    host.start(np.flatnonzero(left & ~by_engine & ~by_hybrid))
+    asked = ctx.attempt == 0 and (left | by_engine).any()
+    batched, hybrid = decoders(lane, _fancy(rules, shares)) if asked else (None, None)
+    if batched:
+        by_engine = by_engine | (left & batched.takes(batch, headers) & _share(ctx, batched, shares.engines))
+    by_hybrid = left & ~by_engine & hybrid.takes(batch, headers, rules) if hybrid else np.zeros_like(left)
+    job = Job(ctx, lane, batch, headers, rules, anchors, out)
+    if (by_engine | by_hybrid).any():
+        _targets(job, by_engine | by_hybrid)
+    host = HostPart(job, others)
+    host.start(np.flatnonzero((left & ~by_engine & ~by_hybrid) | by_thread))
     hybrids = hybrid.start(job, np.flatnonzero(by_hybrid)) if hybrid else []
-    failed = batched.decode(job, np.flatnonzero(by_engine)) if batched else []
-    failed += [i for future in hybrids for i in future.result()]
-    host.start(np.array(sorted(failed), np.int64))
-    placed = by_engine | by_hybrid
-    placed[failed] = False
-    _place(job, np.flatnonzero(placed & ~job.direct))
-    host.finish()
-    lane.keep(batch.data)
-    return out
+    if launch is not None:
+        launch()
+
+    def finish() -> Batch:
+        refused = batched.decode(job, np.flatnonzero(by_engine)) if batched else []
+        failed = [i for future in hybrids for i in future.result()]
+        if batched:
+            ctx.decoded_by(batched.name, int(np.count_nonzero(by_engine)) - len(refused))
+        ctx.decoded_by("nvjpeg hybrid", int(np.count_nonzero(by_hybrid)) - len(failed))
+        failed += refused
+        host.start(np.array(sorted(failed), np.int64))
+        placed = by_engine | by_hybrid
+        placed[failed] = False
+        _place(job, np.flatnonzero(placed))
+        host.finish()
+        lane.keep(batch.data)
+        return out
+
+    return finish
+
+
+def lent(ctx: Context, batch: Batch, headers: Headers, rules: Rules, shares: Shares) -> tuple[Mask, Mask]:
+    """What our CUDA decoder could take, and engines take instead, and CPU threads."""
+    engines = on_threads = np.zeros(len(batch), np.bool_)
+    if shares.engines > 0:
+        batched, _ = decoders(ctx.device, _fancy(rules, shares))
+        # Without engines, what nvJPEG makes of an image depends on how many are in the batch.
+        if batched and batched.engines:
+            engines = takes(headers, rules) & batched.takes(batch, headers) & _share(ctx, batched, shares.engines)
+    if shares.threads > 0:
+        on_threads = takes(headers, rules) & ~engines & (_chosen(ctx) >= 1 - shares.threads)
+    return engines, on_threads
+
+
+def _fancy(rules: Rules, shares: Shares) -> bool:
+    """Whether nvJPEG interpolates chroma. Where it shares images with our decoder it does, as that does."""
+    return rules.fancy_upsampling or (shares.ours and shares.engines > 0)
 
 
 def _share(ctx: Context, batched: BatchedDecoder, load: float) -> Mask:
-    """Which samples the engines may take: a fixed part, chosen by the sample, not by its place in the batch."""
+    """Which samples the engines may take: a fixed part."""
     if load < 0:
         engines = batched.engines * ENGINE_RATE
         load = engines / (engines + THREAD_RATE * thread_count()) if engines else 1.0
+    return _chosen(ctx) < load
+
+
+def _chosen(ctx: Context) -> npt.NDArray[np.float64]:
+    """[N] evenly spread in [0, 1), by the sample, not by its place in the batch."""
     mixed = (ctx.samples.index.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    return (mixed >> np.uint64(40)).astype(np.float64) < load * 2**24
+    return (mixed >> np.uint64(40)).astype(np.float64) / 2**24
 
 
-def _targets(job: Job) -> Job:
-    """Choose where nvJPEG writes each image to: the output where nothing more is to be done, scratch memory else."""
+def _targets(job: Job, which: Mask) -> None:
+    """Choose where nvJPEG writes the images ``which`` to: the output where nothing more is to be done, scratch memory
+    else."""
     headers, rules = job.headers, job.rules
     direct = headers.orientation == 1
     if job.anchors is not None or rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr:
         direct = np.zeros_like(direct)
     jpeg = headers.jpeg
     sizes = jpeg["width"].astype(np.int64) * jpeg["height"] * stored_channels(headers, rules)
-    jpegs = headers.good.copy()
-    jpegs[list(headers.others)] = False
-    sizes = np.where(jpegs & ~direct, sizes, 0)
+    sizes = np.where(which & ~direct, sizes, 0)
     starts = np.cumsum(sizes) - sizes
     scratch = job.ctx.empty(int(sizes.sum()), np.uint8)
     base = int(scratch.data.ptr) if int(sizes.sum()) else 0
     job.scratch, job.direct = scratch, direct
     job.target = np.where(direct, job.out.offsets + int(job.out.data.data.ptr), starts + base)
-    return job
+    job.ready = job.lane.stream.record()
 
 
 def _place(job: Job, which: I64) -> None:
-    """Turn, cut and convert what was decoded into scratch memory."""
+    """Turn, cut and convert those of ``which`` that were decoded into scratch memory."""
+    which = which[~job.direct[which]]
     if len(which) == 0:
         return
     jpeg = job.headers.jpeg
@@ -212,7 +267,7 @@ def _open_batched(fancy: bool) -> BatchedDecoder | None:
         except (nvjpeg.NvJpegError, DeviceError):
             continue
         if backend is Backend.GPU_HYBRID or decoder.engines():
-            return BatchedDecoder(decoder)
+            return BatchedDecoder(decoder, new_stream())
         decoder.close()
     return None
 
@@ -225,15 +280,21 @@ def _open_hybrid(lane: Lane, fancy: bool) -> HybridDecoder | None:
     return HybridDecoder(lane, fancy)
 
 
+def new_stream() -> Any:
+    """A stream beside that of the lane."""
+    import cupy
+
+    return cupy.cuda.Stream(non_blocking=True)
+
+
 def _output(rules: Rules) -> Output:
     if rules.output_type is DALIImageType.GRAY:
         return Output.Y
     return Output.BGR if rules.output_type is DALIImageType.BGR else Output.RGB
 
 
-def _whole(job: Job) -> Mask:
+def _whole(batch: Batch) -> Mask:
     """The file ends with EOI. What does not may be cut off; libjpeg-turbo knows, the engines do not say."""
-    batch = job.batch
     last = np.maximum(batch.offsets + batch.shapes[:, 0] - 1, 1)
     last = np.minimum(last, max(len(batch.data) - 1, 0))
     if len(batch.data) < 2:
@@ -243,43 +304,48 @@ def _whole(job: Job) -> Mask:
 
 
 class BatchedDecoder:
-    """One nvJPEG call for all images: hardware engines, or the GPU's cores."""
+    """One nvJPEG call for all images: hardware engines, or the GPU's cores. They work on a stream of their own, so that
+    they do not wait for the lane's kernels."""
 
-    def __init__(self, decoder: nvjpeg.Decoder) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: nvjpeg.Decoder, stream: Any) -> None:
+        self._decoder, self._stream = decoder, stream
         self.engines = decoder.engines()
+        self.name = "engines" if self.engines else "nvjpeg"
 
-    def takes(self, job: Job) -> Mask:
+    def takes(self, batch: Batch, headers: Headers) -> Mask:
         """Baseline YCbCr in one scan, of the common samplings."""
-        jpeg = job.headers.jpeg
+        jpeg = headers.jpeg
         plain: Mask = (jpeg["status"] == jpeg_header.OK) & (jpeg["sof"] == 0xC0) & (jpeg["quant_16bit"] == 0)
         plain &= (jpeg["components"] == 3) & (jpeg["colour"] == jpeg_header.YCBCR)
         h, v = jpeg["h"], jpeg["v"]
         plain &= (h[:, 0] <= 2) & (v[:, 0] <= 2) & (h[:, 1:3] == 1).all(axis=1) & (v[:, 1:3] == 1).all(axis=1)
         plain &= (jpeg["width"] >= 16) & (jpeg["height"] >= 16) & (jpeg["width"] <= 16384) & (jpeg["height"] <= 16384)
-        return plain & _whole(job)
+        return plain & _whole(batch)
 
     def decode(self, job: Job, which: I64) -> list[int]:
-        """Enqueue ``which`` on the lane's stream; returns those that nvJPEG refused.
-
-        A refused batch is halved until the images at fault are found; few at a time are not worth the search.
-        """
+        """Enqueue ``which``, before what comes next on the lane's stream; returns those that nvJPEG refused."""
         if len(which) == 0:
             return []
         # The engines take images one after the other: the largest first, and none is still busy when the rest is idle.
         pixels = job.headers.height[which] * job.headers.width[which]
-        which = which[np.argsort(-pixels, kind="stable")]
+        self._stream.wait_event(job.ready)
+        refused = self._decode(job, which[np.argsort(-pixels, kind="stable")])
+        job.lane.stream.wait_event(self._stream.record())
+        return refused
+
+    def _decode(self, job: Job, which: I64) -> list[int]:
+        """A refused batch is halved until the images at fault are found: the others' pixels must not depend on them."""
         data, lengths = job.data(which)
         images = job.images(which)
         job.lane.keep(data, lengths, images)
         try:
-            with _engines:
-                self._decoder.batch(data, lengths, images, _output(job.rules), job.lane.stream.ptr)
+            with _engines[job.lane.index]:
+                self._decoder.batch(data, lengths, images, _output(job.rules), self._stream.ptr)
         except nvjpeg.NvJpegError:
-            if len(which) <= 4:
-                return [int(i) for i in which]
+            if len(which) == 1:
+                return [int(which[0])]
             half = len(which) // 2
-            return self.decode(job, which[:half]) + self.decode(job, which[half:])
+            return self._decode(job, which[:half]) + self._decode(job, which[half:])
         return []
 
 
@@ -290,30 +356,27 @@ class HybridDecoder:
         self._lane, self._fancy = lane, fancy
         self._idle: queue.SimpleQueue[tuple[nvjpeg.Decoder, Any]] = queue.SimpleQueue()
 
-    def takes(self, job: Job) -> Mask:
+    def takes(self, batch: Batch, headers: Headers, rules: Rules) -> Mask:
         """8-bit Huffman-coded JPEGs, gray or YCbCr; gray ones where no colour is asked for."""
-        jpeg = job.headers.jpeg
+        jpeg = headers.jpeg
         taken: Mask = (jpeg["status"] == jpeg_header.OK) | (jpeg["status"] == jpeg_header.UNSUPPORTED)
         taken &= (jpeg["sof"] == 0xC0) | (jpeg["sof"] == 0xC1) | (jpeg["sof"] == 0xC2)
         taken &= (jpeg["precision"] == 8) & (jpeg["junk"] == 0)
-        gray_out = job.rules.output_type is DALIImageType.GRAY
+        gray_out = rules.output_type is DALIImageType.GRAY
         gray = (jpeg["components"] == 1) & gray_out
         taken &= gray | ((jpeg["components"] == 3) & (jpeg["colour"] == jpeg_header.YCBCR))
         # Small pictures are decoded by libjpeg-turbo in less time than a transfer and a launch take.
         taken &= jpeg["width"].astype(np.int64) * jpeg["height"] >= 1_000_000
-        return taken & _whole(job)
+        return taken & _whole(batch)
 
     def start(self, job: Job, which: I64) -> list[Future[list[int]]]:
         """Start ``which`` on the threads; the futures give those that nvJPEG refused."""
         if len(which) == 0:
             return []
-        ready = job.lane.stream.record()
         parts = np.array_split(which, min(len(which), thread_count()))
-        return [threads().submit(self._decode, job, part, ready) for part in parts]
+        return [threads().submit(self._decode, job, part) for part in parts]
 
-    def _decode(self, job: Job, which: I64, ready: Any) -> list[int]:
-        import cupy
-
+    def _decode(self, job: Job, which: I64) -> list[int]:
         failed = []
         with job.lane.gpu:
             try:
@@ -323,8 +386,8 @@ class HybridDecoder:
                     decoder = nvjpeg.Decoder(Backend.HYBRID, self._fancy)
                 except nvjpeg.NvJpegError:
                     return [int(i) for i in which]
-                stream = cupy.cuda.Stream(non_blocking=True)
-            stream.wait_event(ready)
+                stream = new_stream()
+            stream.wait_event(job.ready)
             data, lengths = job.data(which)
             images = job.images(which)
             for k, i in enumerate(which.tolist()):
@@ -354,11 +417,13 @@ class HostPart:
                 rows, columns = part.shapes[k, 0], part.shapes[k, 1]
                 part.sample(k)[...] = others[i][y : y + rows, x : x + columns]
             self._parts.append((which, part, []))
+            job.ctx.decoded_by(OTHERS, len(which))
 
     def start(self, which: I64) -> None:
         """Decode the JPEGs ``which`` on the threads."""
         if len(which) == 0:
             return
+        self._job.ctx.decoded_by(TURBO, len(which))
         part = self._stage(which)
         tasks = [range(k, min(k + _TASK, len(which))) for k in range(0, len(which), _TASK)]
         futures = [threads().submit(self._decode, which, part, task) for task in tasks]

@@ -25,6 +25,10 @@ MAX_PIXELS = 178_956_970
 """The default limit on an image (2^29 bytes of RGB), by which Pillow refuses decompression bombs too."""
 
 
+OURS, TURBO, OTHERS = "cpu", "libjpeg-turbo", "other formats"
+"""What the decoders of the host are called in reports."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What decoded images are to be like."""
@@ -35,6 +39,18 @@ class Rules:
     fast_idct: bool = False
     fancy_upsampling: bool = False
     max_pixels: int = MAX_PIXELS
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Who decodes JPEGs on a GPU."""
+
+    ours: bool = True
+    """Our CUDA decoder takes what it can, but for the shares below; else it is left out."""
+    engines: float = -1.0
+    """The JPEG engines' part; -1: none beside our decoder, else a balance with the CPU's threads."""
+    threads: float = 0.0
+    """The part of CPU threads beside our decoder."""
 
 
 _headers: Any = Kernels("jpeg_header")
@@ -199,7 +215,11 @@ def decode(
         heights, widths = sizes[:, 0], sizes[:, 1]
     out = Batch.allocate(ctx.empty, output_shapes(headers, rules, heights, widths), rules.dtype, "HWC", batch.samples)
     left = _baseline(batch, headers, rules, anchors, out, needed)
-    for i in np.flatnonzero(left).tolist() if np.count_nonzero(left) else ():
+    rest, foreign = int(np.count_nonzero(left)), sum(bool(left[i]) for i in others)
+    ctx.decoded_by(OURS, int(np.count_nonzero(headers.good)) - rest)
+    ctx.decoded_by(TURBO, rest - foreign)
+    ctx.decoded_by(OTHERS, foreign)
+    for i in np.flatnonzero(left).tolist() if rest else ():
         anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
         if i in others:
             out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])

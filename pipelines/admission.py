@@ -109,6 +109,7 @@ class Admission:
             states=self.feed.states,
             isolation=self.isolation,
             count=self._fell_back,
+            decoders=self._decoded,
             reader_samples=iteration.reader_samples,
             emulate=self.plan.target.device == "null",
             **extra,
@@ -123,6 +124,9 @@ class Admission:
 
     def _fell_back(self, reason: str, samples: int = 1) -> None:
         self.stats.count(self.stats.fallbacks, reason, samples)
+
+    def _decoded(self, decoder: str, images: int) -> None:
+        self.stats.count(self.stats.decoders, decoder, images)
 
     def _raised(self, problem: Exception, samples: int) -> Exception | None:
         if self.options.policy == "fail" and samples <= 1:

@@ -18,8 +18,8 @@ from .place import Target, is_late
 from .spec import Settings
 
 _OURS_ALONE = ("encoders.", "python_function", "expr.")
-_WITHOUT_EFFECT_ON_RESULTS = ("jpeg_decoder",)
-"""Arguments of ours that choose among implementations; DALI has its own ways to choose."""
+_OURS_TO_CHOOSE = ("jpeg_decoder", "hw_decoder_load", "cpu_decoder_load")
+"""Arguments that choose among our decoders; what is best for those is not for DALI's, which keeps its defaults."""
 
 _FEATURE_TYPES: Mapping[str, tuple[str, Any]] = {
     "string": ("string", ""),
@@ -207,7 +207,7 @@ def _constants(node: Node) -> dict[str, Any]:
         p.name: getattr(node.op, p.name)
         for p in parameters(type(node.op)).values()
         if p.name not in node.op.per_sample
-        and p.name not in _WITHOUT_EFFECT_ON_RESULTS
+        and p.name not in _OURS_TO_CHOOSE
         and getattr(node.op, p.name) != p.default
     }
 

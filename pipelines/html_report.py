@@ -42,6 +42,7 @@ def html_report(report: Mapping[str, Any]) -> str:
         "<h2>Operators</h2>",
         _operators(report["operators"]),
         *_counts("Rejected samples", "reason", report.get("rejected", {})),
+        *_counts("Images by decoder", "decoder", report.get("decoders", {})),
         *_counts("Fallbacks", "what happened", report.get("fallbacks", {})),
         *_counts("Bytes of containers to the GPU", "how", report.get("uploads", {})),
     ]

@@ -105,6 +105,8 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
         parts.append(Text(f"Rejected: {by_code}; each is a line in rejects.jsonl", "yellow"))
     for way, nbytes in report.get("uploads", {}).items():
         parts.append(Text(f"Containers to the GPU: {size(nbytes)} {way}"))
+    if report.get("decoders"):
+        parts.append(Text(f"Decoded: {', '.join(f'{n:,} by {who}' for who, n in report['decoders'].items())}"))
     for reason, n in report.get("fallbacks", {}).items():
         parts.append(Text(f"Fallback: {reason} ({n:,})", "yellow"))
     return parts
@@ -136,6 +138,7 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
         table(("output", "from", "gives"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
     ]
     parts += [Text(f"Fused: {line}") for line in plan["fused"]]
+    parts += [Text(f"Decoded: {o['name']}: {o['decoders']}") for o in plan["operators"] if o.get("decoders")]
     if plan.get("memory"):
         limits = [f"{k}: {size(v) if isinstance(v, int) else v}" for k, v in plan["memory"].items()]
         parts.append(Text(f"Memory at most: {', '.join(limits)}"))

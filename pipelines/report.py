@@ -105,6 +105,7 @@ def build_report(
             for c in engine.channels
         ],
         "rejected": dict(sorted(stats.rejected.items())),
+        "decoders": dict(sorted(stats.decoders.items())),
         "fallbacks": dict(sorted(stats.fallbacks.items())),
         "uploads": dict(sorted(stats.uploads.items())),
         "fused": list(plan.fused),

@@ -67,6 +67,8 @@ class Run:
     isolation: Isolation | None = None
     count: Callable[[str, int], None] | None = None
     """Told of samples that take a slower way."""
+    decoders: Callable[[str, int], None] | None = None
+    """Told which decoder took how many images."""
     attempt: int = 0
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
     """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
@@ -144,6 +146,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
         pool=run.pool,
         isolation=run.isolation,
         count=run.count,
+        decoders=run.decoders,
         attempt=run.attempt,
         allocate=run.allocate if run.allowance is None else run.allowance.empty,
     )

@@ -72,6 +72,8 @@ class Stats:
         self.rejected: dict[str, int] = {}
         self.fallbacks: dict[str, int] = {}
         """Samples that another lane or device had to take over, by reason."""
+        self.decoders: dict[str, int] = {}
+        """Images that each decoder took."""
         self.uploads: dict[str, int] = {}
         """Bytes of containers on their way to a GPU: ``registered``, or ``copied:`` and why."""
         self._lock = threading.Lock()
