@@ -64,10 +64,11 @@ def command(
     names = tuple(filter(None, (columns or "").split(",")))
     wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options, names)
     if show:
-        print_json(conversion(source, target, wanted))
+        print_json(conversion(source, target, wanted, say))
         return
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
-        result = convert(source, target, wanted, fresh=fresh, append=append, progress=heeded(progress))
+        result = convert(source, target, wanted, fresh=fresh, append=append, progress=heeded(progress),
+                         note=(lambda _: None) if quiet else say)  # fmt: skip
     with done(result.exit_code):
         if json:
             print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),

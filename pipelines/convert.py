@@ -31,6 +31,7 @@ from .inspect_data import DataSet, Record, datum_fields, example_fields, read_th
 from .job import JobResult, Progress, run_job
 from .registry import load_operators
 from .skeleton import CONTAINERS, skeleton
+from .spec import is_field_name
 
 RECODED = "decode"
 """The name of the step that only pictures pass which are encoded anew."""
@@ -46,6 +47,10 @@ _EXTENSIONS = (
     "mp3", "mp4", "mkv",
 )  # fmt: skip
 """Fields of these names were members of archives once, and become them again."""
+
+
+_IN_FILE_NAMES = ("webdataset", "files", "numpy")
+"""Containers in which names of fields are part of files' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +108,17 @@ def _check_distinct(names: dict[str, str], to: str) -> None:
     taken: dict[str, str] = {}
     for one, name in names.items():
         if name in taken:
-            raise SpecError(
-                f"the fields {taken[name]!r} and {one!r} would both be {name!r} in {to}; convert to tfrecord, lmdb, "
-                "recordio or parquet, or leave one out (--columns, or a spec of your own)"
-            )
+            other = "convert to tfrecord, lmdb, recordio or parquet, or " if to in _IN_FILE_NAMES else ""
+            raise SpecError(f"the fields {taken[name]!r} and {one!r} would both be {name!r} in {to}; {other}leave one "
+                            "out (--columns, or a spec of your own)")  # fmt: skip
         taken[name] = one
 
 
-def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[str, Any]:
-    """The spec that converts ``source`` into directory ``target``; both may be URLs.
+def conversion(
+    source: Path | str, target: Path | str, wanted: Wanted, note: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """The spec that converts ``source`` into directory ``target``; both may be URLs. ``note`` is told of fields that
+    get another name.
 
     Raises SpecError where there is nothing to convert, or the container cannot hold it.
     """
@@ -121,8 +128,10 @@ def conversion(source: Path | str, target: Path | str, wanted: Wanted) -> dict[s
     columns = wanted.columns
     _check_finished(str(source))
     found = look_behind(str(source), columns) if is_url(source) else look(Path(plain_path(str(source))), columns)
-    names = {f: _plain(f) if wanted.to in ("webdataset", "files", "numpy") else f for f in found.fields}
+    names = {f: _plain(f) if wanted.to in _IN_FILE_NAMES else _allowed(f) for f in found.fields}
     _check_distinct(names, wanted.to)
+    if renamed := [f"{f!r} as {name!r}" for f, name in names.items() if f != name]:
+        note(f"names in {wanted.to} have letters, digits and a few signs only: {', '.join(renamed)}")
     variables = {f: f"field{k}" for k, f in enumerate(found.fields)}
     reader = {**found.step, "name": "Reader", "out": list(variables.values())}
     if wanted.shuffle:
@@ -173,12 +182,14 @@ def convert(
     fresh: bool = False,
     append: bool = False,
     progress: Callable[[Progress], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> JobResult:
-    """Convert ``source`` into directory ``target``, or continue a conversion; ``append`` adds what came since.
+    """Convert ``source`` into directory ``target``, or continue a conversion; ``append`` adds what came since. ``note``
+    is told, line by line, of fields that get another name.
 
     Raises SpecError, JobError.
     """
-    spec = conversion(source, target, wanted)
+    spec = conversion(source, target, wanted, note)
     amend = _with_kept if wanted.touches_pictures else dict
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         path = Path(folder) / "convert.json"
@@ -253,7 +264,13 @@ def _pictures(name: str, wanted: Wanted) -> list[dict[str, Any]]:
 
 def _plain(name: str) -> str:
     """A field's name that can be part of a file's."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return re.sub(r"[^A-Za-z0-9_-]|^-", "_", name) or "_"
+
+
+def _allowed(name: str) -> str:
+    """A field's name that a spec takes."""
+    near = re.sub(r"[^A-Za-z0-9_./-]", "_", name)
+    return near if is_field_name(near) else _plain(near)
 
 
 # -- what the source is -----------------------------------------------------------------------------------------------

@@ -162,6 +162,28 @@ def test_fields_that_would_have_one_name_are_refused(pictures: Path, tmp_path: P
         conversion(tmp_path / "in", tmp_path / "out", Wanted("webdataset"))
 
 
+@pytest.mark.parametrize("to", ["tfrecord", "lmdb", "webdataset", "parquet", "files"])
+def test_names_that_nothing_takes_are_changed_and_told(to: str, pictures: Path, tmp_path: Path) -> None:
+    rows = huggingface(tmp_path / "in", pictures)
+    import pyarrow.parquet as pq
+
+    (file,) = (tmp_path / "in").glob("*.parquet")
+    odd = rows.select(["image", "score"]).rename_columns(["my image", "größe"])
+    pq.write_table(odd.append_column("a/b", rows["score"]).append_column("../c", rows["score"]), file)
+    notes: list[str] = []
+    result = convert(tmp_path / "in", tmp_path / "out", Wanted(to), note=notes.append)
+    assert result.exit_code == 0
+    assert payloads(tmp_path / "out") == originals(pictures)
+    (said,) = notes
+    archive = to in ("webdataset", "files")
+    names = {"my image": "my_image", "größe": "gr__e", "../c": "___c"}
+    assert all(f"{old!r} as {new!r}" in said for old, new in names.items())
+    assert ("'a/b' as 'a_b'" in said) == archive
+    pq.write_table(odd.append_column("my_image", rows["score"]), file)
+    with pytest.raises(SpecError, match="fields 'my image' and 'my_image' would both be 'my_image'"):
+        conversion(tmp_path / "in", tmp_path / "again", Wanted(to))
+
+
 def test_chosen_columns(pictures: Path, tmp_path: Path) -> None:
     rows = huggingface(tmp_path / "in", pictures)
     import pyarrow as pa
