@@ -13,7 +13,7 @@ from .chunks import Chunks
 from .compile import Plan
 from .foresight import Foresight
 from .graph import Edge
-from .run_nodes import Dropped, Env, Run, cut
+from .run_nodes import Dropped, Env, Run, cut, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,18 @@ class Iteration:
 
     def part(self, k: int, low: int, high: int) -> Iteration:
         """Part ``k``: the slots [low, high), as an iteration of its own."""
+        shared: dict[int, tuple[slice, Samples]] = {}
 
         def inside(whole: Samples) -> Samples:
-            return whole.take(slice(*np.searchsorted(whole.slot, (low, high)).tolist()))
+            return within(whole, low, high, shared)[1]
 
         everyone, samples = inside(self.everyone), inside(self.samples)
         readers = {i: inside(s) for i, s in self.reader_samples.items()}
         dropped = [d for d in self.dropped if low <= d.slot < high]
         request = Request(self.request.start + low - int(self.everyone.slot[0]), high - low)
-        return Iteration((*self.order, k), request, samples, readers, everyone, cut(self.env, low, high), dropped)
+        return Iteration(
+            (*self.order, k), request, samples, readers, everyone, cut(self.env, low, high, shared), dropped
+        )
 
     def apart(self) -> list[Iteration]:
         """As it was asked for."""

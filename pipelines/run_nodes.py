@@ -258,17 +258,19 @@ def drop(env: Env, slots: set[int]) -> None:
             env[edge] = batch.take(where, kept[key])
 
 
-def cut(env: Mapping[Edge, Batch], low: int, high: int) -> Env:
-    """The samples with slots in [low, high) of every batch."""
-    part: Env = {}
-    shared: dict[int, Samples] = {}
-    for edge, batch in env.items():
-        a, b = np.searchsorted(batch.samples.slot, (low, high)).tolist()
-        key = id(batch.samples)
-        if key not in shared:
-            shared[key] = batch.samples.take(slice(a, b))
-        part[edge] = batch.take(slice(a, b), shared[key])
-    return part
+def within(samples: Samples, low: int, high: int, known: dict[int, tuple[slice, Samples]]) -> tuple[slice, Samples]:
+    """Where those with slots in [low, high) are, and they; ``known`` keeps them, as most batches share theirs."""
+    found = known.get(id(samples))
+    if found is None:
+        where = slice(*samples.slot.searchsorted((low, high)).tolist())
+        found = known[id(samples)] = where, samples.take(where)
+    return found
+
+
+def cut(env: Mapping[Edge, Batch], low: int, high: int, known: dict[int, tuple[slice, Samples]] | None = None) -> Env:
+    """The samples with slots in [low, high) of every batch; ``known`` as of `within`."""
+    known = {} if known is None else known
+    return {edge: batch.take(*within(batch.samples, low, high, known)) for edge, batch in env.items()}
 
 
 def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on_error: ErrorHook) -> Env:
