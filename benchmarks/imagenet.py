@@ -2,6 +2,8 @@
 
     python benchmarks/imagenet.py FOLDER [--dali-path SITE_PACKAGES] [--seconds 4] [--repeats 2] [--json out.json]
     python benchmarks/imagenet.py FOLDER --device cpu --ours auto:64:2:1 --dali 64:2 --dali-path SITE_PACKAGES
+    python benchmarks/imagenet.py FOLDER --jobs val,decode --ours auto:1024:8:6:lmdb --hw-load 0,0.05,0.08 \\
+        --cpu-load 0,0.02
 
 FOLDER holds JPEGs; they are copied (--copies) into a scratch data set, single files or a container, so that an epoch is
 not over at once; with `--photos N`, N photos of 12 megapixels made of them (benchmarks/photos.py) take their place. The
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,8 +34,9 @@ MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
 def measure_ours(
-    root: str, device: str, job: str, decoder: str, batch: int, threads: int, lanes: int, source: str, seconds: float
-) -> dict[str, Any]:
+    root: str, device: str, job: str, decoder: str, batch: int, threads: int, lanes: int, source: str, seconds: float,
+    hw: float, cpu: float,
+) -> dict[str, Any]:  # fmt: skip
     import itertools
 
     from dali_run.pipelines.compile import compile_graph
@@ -47,13 +51,14 @@ def measure_ours(
     b = GraphBuilder()
     records = reader(b, source, root)
     x = records["x"]
+    who = {"jpeg_decoder": decoder, "hw_decoder_load": hw, "cpu_decoder_load": cpu}
     if job == "train":
-        (x,) = b.add("decoders.image_random_crop", [x], {"jpeg_decoder": decoder})
+        (x,) = b.add("decoders.image_random_crop", [x], who)
         (x,) = b.add("resize", [x], {"size": [224, 224]})
         (mirror,) = b.add("random.coin_flip")
         (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224], "mirror": mirror})
     else:
-        (x,) = b.add("decoders.image", [x], {"jpeg_decoder": decoder})
+        (x,) = b.add("decoders.image", [x], who)
         if job == "val":
             (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
             (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
@@ -75,7 +80,7 @@ def measure_ours(
     gpu = {o["name"]: round(o["gpu_seconds"] or o["cpu_seconds"], 3) for o in report["operators"]}
     return {"images_per_second": n / taken, "cpu_ms_per_image": 1e3 * processor / n, "first_batch_s": first,
             "fused": report["fused"], "busy": busy, "operators": gpu, "fallbacks": report["fallbacks"],
-            "rejected": report["rejected"], "memory": report["memory"]}  # fmt: skip
+            "decoders": report["decoders"], "rejected": report["rejected"], "memory": report["memory"]}  # fmt: skip
 
 
 def measure_dali(root: str, device: str, job: str, batch: int, threads: int, seconds: float) -> dict[str, Any]:
@@ -143,6 +148,8 @@ def main() -> None:
         default="auto:256:8:8,auto:512:8:8,nvjpeg:512:8:3",
         help="decoder:batch:threads:lanes, and :source (tar, lmdb, tfrecord, recordio) unless from single files",
     )
+    parser.add_argument("--hw-load", default="-1", help="values of hw_decoder_load: each setting of --ours with each")
+    parser.add_argument("--cpu-load", default="0", help="the same of cpu_decoder_load")
     parser.add_argument("--dali", default="256:8,256:16,512:16", help="batch:threads")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -172,7 +179,11 @@ def main() -> None:
                 decoder, batch, threads, lanes, *source = text.split(":")
                 ours = {"decoder": decoder, "batch": int(batch), "threads": int(threads), "lanes": int(lanes)}
                 place = placed(source[0] if source else "files")
-                settings.append((f"{job} ours {text}", {"what": "ours", "job": job, **ours, **place}))
+                for hw, cpu in product(args.hw_load.split(","), args.cpu_load.split(",")):
+                    loads = f" hw {hw}" * (args.hw_load != "-1") + f" cpu {cpu}" * (args.cpu_load != "0")
+                    shares = {"hw": float(hw), "cpu": float(cpu)}
+                    setting = {"what": "ours", "job": job, **ours, **place, **shares}
+                    settings.append((f"{job} ours {text}{loads}", setting))
             for text in filter(None, args.dali.split(",") if args.dali_path else []):
                 batch, threads = text.split(":")
                 dali = {"batch": int(batch), "threads": int(threads)}
@@ -190,7 +201,7 @@ def main() -> None:
         peer = max((v for k, v in best.items() if k.startswith(f"{job} dali")), default=0.0)
         for name, value in best.items():
             if name.startswith(job):
-                line = f"{name:32} {value:10,.0f} images/s  {cost[name]:6.3f} ms of processors an image"
+                line = f"{name:40} {value:10,.0f} images/s  {cost[name]:6.3f} ms of processors an image"
                 print(line + (f"  {value / peer:6.2f}x DALI's best" if peer else ""))
     if args.json:
         args.json.write_text(

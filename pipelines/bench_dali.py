@@ -206,9 +206,7 @@ def _constants(node: Node) -> dict[str, Any]:
     return {
         p.name: getattr(node.op, p.name)
         for p in parameters(type(node.op)).values()
-        if p.name not in node.op.per_sample
-        and p.name not in _OURS_TO_CHOOSE
-        and getattr(node.op, p.name) != p.default
+        if p.name not in node.op.per_sample and p.name not in _OURS_TO_CHOOSE and getattr(node.op, p.name) != p.default
     }
 
 

@@ -50,10 +50,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def graph(folder: Path, fused: bool = False, decoder: str = "decoders.image", **arguments: Any) -> Graph:
+def graph(where: Path | list[Path], fused: bool = False, decoder: str = "decoders.image", **arguments: Any) -> Graph:
     load_operators()
     b = GraphBuilder()
-    x, label = b.add("readers.file", (), {"file_root": str(folder)})
+    files = {"file_root": str(where)} if isinstance(where, Path) else {"files": list(map(str, where))}
+    x, label = b.add("readers.file", (), files)
     (x,) = b.add(decoder, [x], arguments, device="mixed")
     if fused:
         (x,) = b.add("resize", [x], {"size": [32, 32]})
@@ -62,7 +63,7 @@ def graph(folder: Path, fused: bool = False, decoder: str = "decoders.image", **
 
 
 def results(plan: Plan, batch: int = 16) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Outputs by number of the file, and the report."""
+    """Outputs by the name of the file, and the report."""
     found = {}
     with Sources(plan, batch) as sources:
         feed = JobFeed(sources)
@@ -72,7 +73,7 @@ def results(plan: Plan, batch: int = 16) -> tuple[dict[str, np.ndarray], dict[st
                 for i in range(len(whole)):
                     found[it.samples.origin(i).key] = np.array(whole.sample(i))
             report = build_report(engine, 1.0, {"read": len(found)})
-    return {k.removeprefix("a/")[:2]: v for k, v in found.items()}, report
+    return {Path(k).stem: v for k, v in found.items()}, report
 
 
 class FakeNvJpeg:
@@ -253,3 +254,38 @@ def test_shares_must_be_parts_of_one_whole(folder: Path) -> None:
     with pytest.raises(SpecError, match="cpu_decoder_load is for jpeg_decoder: auto"):
         graph(folder, jpeg_decoder="nvjpeg", cpu_decoder_load=0.4)
     graph(folder, hw_decoder_load=0.6, cpu_decoder_load=0.4)
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
+def test_decoders_share_a_batch_on_the_gpu(imagenet: list[Path], fused: bool, decoder: str) -> None:
+    def run(batch: int, **loads: float) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        return results(compile_graph(graph(imagenet, fused, decoder, **loads), Target("gpu"), 7), batch)
+
+    alone, report = run(64)
+    assert report["decoders"]["cuda"] > 100
+    assert "engines" not in report["decoders"]
+    threads, report = run(64, cpu_decoder_load=0.3)
+    assert report["decoders"]["libjpeg-turbo"] > 20
+    for key, value in alone.items():
+        np.testing.assert_allclose(threads[key], value, atol=1.01 if fused else 0, rtol=0, err_msg=key)
+    shared, report = run(64, hw_decoder_load=0.4, cpu_decoder_load=0.1)
+    if "engines" not in report["decoders"]:
+        pytest.skip("this GPU has no JPEG engines")
+    assert report["decoders"]["engines"] > 25
+    assert shared.keys() == alone.keys()
+    differ = 0
+    for key, value in alone.items():
+        difference = np.abs(shared[key].astype(np.float64) - value)
+        differ += bool(difference.max() > 1.01)
+        assert difference.mean() <= 1.5, key
+    assert differ <= report["decoders"]["engines"]
+    for batch in (7, 120):
+        again, same = run(batch, hw_decoder_load=0.4, cpu_decoder_load=0.1)
+        assert same["decoders"] == report["decoders"]
+        for key, value in shared.items():
+            np.testing.assert_array_equal(again[key], value, err_msg=f"{key} in batches of {batch}")

@@ -46,6 +46,7 @@ REPORT: dict[str, Any] = {
         stage("write", "sink", busy_seconds=0.2),
     ],
     "rejected": {"truncated": 1},
+    "decoders": {"cuda": 1100, "engines": 99},
     "fallbacks": {"out of GPU memory: batch halved": 2},
     "bottleneck": {"what": "gpu", "share": 0.75, "sentence": "The GPU holds the job back.", "advice": "More GPUs."},
 }  # fmt: skip
@@ -65,6 +66,7 @@ def test_a_report_is_shown_as_it_is() -> None:
     assert stages["write"] == ["10%", "0%", "0%"]
     assert "Rejected: 1 truncated; each is a line in rejects.jsonl" in shown
     assert "Fallback: out of GPU memory: batch halved (2)" in shown
+    assert "Decoded: 1,100 by cuda, 99 by engines" in shown
     assert shown[-2:] == ["The GPU holds the job back.", "To go faster: More GPUs."]
 
 
