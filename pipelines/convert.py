@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.errors import SampleError, SpecError
+from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.image_formats import recognise
 from ..ops.urls import Store, is_url, plain_path
 from ..readers.file import MEDIA_FILTERS
@@ -196,8 +196,16 @@ def convert(
         path.write_text(json.dumps(spec, indent=2))
         try:
             return run_job(path, fresh=fresh, append=append, progress=progress, made_of=spec, amend=amend)
-        except SpecError as e:  # the spec's file is nobody's business
-            raise SpecError(re.sub(rf"^{re.escape(str(path))}:\d+:\d+: ", "", str(e), flags=re.MULTILINE)) from None
+        except SpecError as e:
+            raise SpecError(_without_place(str(e), path)) from None
+        except JobError as e:
+            raise JobError(_without_place(str(e), path)) from None
+
+
+def _without_place(message: str, path: Path) -> str:
+    """The spec's file, and its steps, are nobody's business."""
+    place = rf"^{re.escape(str(path))}:\d+:\d+: (step 1 \([\w.]+\): )?"
+    return re.sub(place, "", message, flags=re.MULTILINE)
 
 
 _SECTIONS = {"version", "name", "pipeline", "graph", "outputs", "write", "on_error"}

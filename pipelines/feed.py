@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.batch import I64, NoOrigins, Samples
-from ..ops.errors import SpecError
+from ..ops.errors import JobError, SpecError
 from ..ops.inputs import Inputs, Pieces
 from ..readers.base import Reader, Source
 from ..readers.external_source import ExternalSource, FedBatches
@@ -33,6 +33,8 @@ class Sources:
                     source = node.op.open()
                 except SpecError as e:
                     raise SpecError(f"{node.where}: {e}") from None
+                except JobError as e:
+                    raise JobError(f"{node.where}: {e}") from None
                 self.states[node.id] = source
                 order = node.op.order(len(source), plan.seeds[node.id], batch_size, getattr(source, "groups", None))
                 self.readers.append((node.id, node.name, node.op, source, order))

@@ -98,7 +98,8 @@ class Mapped:
         try:
             info = os.fstat(handle)
             if not stat.S_ISREG(info.st_mode):
-                raise JobError(f"{path} is not a file")
+                files = f"; give the files in it, as {path}/*" if stat.S_ISDIR(info.st_mode) else ""
+                raise JobError(f"{path} is not a file{files}")
             self.stored[i], self.mtimes[i], self.sizes[i] = info.st_size, info.st_mtime_ns, info.st_size
             self._identities.append((info.st_dev, info.st_ino))
             if os.pread(handle, 2, 0) == b"\x1f\x8b":

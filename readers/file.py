@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -311,11 +312,33 @@ class File(Reader, name="readers.file"):
             labels += [label] * len(inside)
         if not names:
             patterns = ", ".join(self.file_filters)
-            seen = f"{len(folders)} folders were searched" if folders else "it has no matching folders"
-            raise JobError(
-                f"{root} has no files <folder>/<file> that match {patterns}: {seen}; give file_filters or files"
-            )
+            n = len(folders)
+            seen = f"{n} folder{'s were' if n > 1 else ' was'} searched" if n else "it has no matching folders"
+            hint = _where_they_are(root, folders, wanted_file) or "; give file_filters or files"
+            raise JobError(f"file_root {root} has no files <folder>/<file> that match {patterns}: {seen}{hint}")
         return _Files(root, names, labels, only_files=True)
+
+
+def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes], object]) -> str:
+    """Where files lie that were looked for in folders of ``root``: in it, or one folder further down."""
+    if is_url(root):
+        return ""
+    top = os.fsencode(plain_path(root))
+
+    def found(folder: bytes) -> bytes | None:
+        return next((n for n in sorted(list_folder(folder)) if wanted(n) and os.path.isfile(folder + b"/" + n)), None)
+
+    if (name := found(top)) is not None:
+        above = os.fsdecode(os.path.dirname(os.path.abspath(top)))
+        return f", but there is {os.fsdecode(name)} in it: is {above} meant, whose folders are the labels?"
+    for folder in folders:
+        for inner in sorted(list_folder(top + b"/" + folder)):
+            deep = b"/".join((top, folder, inner))
+            if os.path.isdir(deep) and found(deep) is not None:
+                return (
+                    f", but there are some in {os.fsdecode(deep)}: is {os.path.join(root, os.fsdecode(folder))} meant?"
+                )
+    return ""
 
 
 def subdirectories(root: str, wanted: Callable[[bytes], object]) -> list[bytes]:
@@ -325,8 +348,20 @@ def subdirectories(root: str, wanted: Callable[[bytes], object]) -> list[bytes]:
     try:
         with os.scandir(os.fsencode(plain_path(root))) as entries:
             return sorted(e.name for e in entries if wanted(e.name) and e.is_dir())
+    except FileNotFoundError:
+        raise JobError(f"file_root {root}: there is no such folder{_from_here(root)}") from None
+    except NotADirectoryError:
+        raise JobError(f"file_root {root} is a file, not a folder of folders; single files go into `files`, containers "
+                       "have readers of their own (dali-run ops)") from None  # fmt: skip
     except OSError as e:
-        raise JobError(f"{root} cannot be listed: {e.strerror}") from None
+        raise JobError(f"file_root {root} cannot be listed: {e.strerror}") from None
+
+
+def _from_here(path: str) -> str:
+    """For messages: what a relative path starts from."""
+    with suppress(OSError):
+        return "" if os.path.isabs(plain_path(path)) else f" in {os.getcwd()}"
+    return ""
 
 
 def list_folder(folder: bytes) -> list[bytes]:

@@ -220,6 +220,22 @@ def interrupter(done: int) -> Callable[[Progress], None]:
     return interrupt
 
 
+@pytest.mark.parametrize(("reader", "words"), [
+    ("file, file_root: nowhere", "file_root nowhere: there is no such folder"),
+    ("tfrecord, path: nowhere", "there is no file nowhere"),
+    ("tfrecord, path: in", "in is not a file; give the files in it, as in/[*]"),
+])  # fmt: skip
+def test_inputs_that_are_not_there_are_named_with_their_step(
+    spec: Path, reader: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(spec.parent)
+    outputs = "[x, label]" if reader.startswith("file") else "x"
+    spec.write_text(f"version: 1\ngraph:\n  - {{op: readers.{reader}, out: {outputs}}}\noutputs: {{x: x}}\n"
+                    "write: {writer: tfrecord, path: out}\n")  # fmt: skip
+    with pytest.raises(JobError, match=rf"spec\.yaml:3:5: step 1 \(readers\.\w+\): {words}"):
+        run_job(spec)
+
+
 def test_a_part_that_does_not_exist_is_refused(spec: Path) -> None:
     with pytest.raises(SpecError, match="from 0 to 2"):
         run_job(spec, part=(3, 3))

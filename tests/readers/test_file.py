@@ -119,12 +119,12 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     for kwargs in wrong:
         with pytest.raises(SpecError):
             File(**kwargs).check()
-    with pytest.raises(JobError, match="No such file"):
+    with pytest.raises(JobError, match=r"none: there is no such folder$"):
         File(file_root=str(tmp_path / "none")).open()
     with pytest.raises(JobError, match="no matching folders"):
         File(file_root=str(tmp_path)).open()
     (tmp_path / "a").mkdir()
-    with pytest.raises(JobError, match="1 folders were searched"):
+    with pytest.raises(JobError, match="1 folder was searched; give"):
         File(file_root=str(tmp_path)).open()
 
 
@@ -235,3 +235,22 @@ def test_closing_lets_go(root: Path) -> None:
     source.close()
     source.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_a_folder_that_is_not_the_one_is_told_from_the_one_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data/train/cats").mkdir(parents=True)
+    (tmp_path / "data/empty").mkdir()
+    (tmp_path / "data/train/cats/x.jpg").write_bytes(b"x")
+    monkeypatch.chdir(tmp_path)
+    cases = {
+        "data": "there are some in data/train/cats: is data/train meant",
+        "data/train/cats": f"there is x.jpg in it: is {tmp_path}/data/train meant",
+        "data/empty": "it has no matching folders; give",
+        "train": f"file_root train: there is no such folder in {tmp_path}$",
+        "data/train/cats/x.jpg": "x.jpg is a file, not a folder of folders",
+    }
+    for root, words in cases.items():
+        with pytest.raises(JobError, match=words):
+            File(file_root=root).open()
