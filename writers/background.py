@@ -7,51 +7,65 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-_WRITES = 96 << 20
+_WRITES = 128 << 20
 """Bytes that wait to be written."""
+_WRITERS = 2
+"""Files that are written at the same time. The system lets one thread at a time write to a file, which takes it 2 GB/s
+in memory; where records come faster, the next shard begins while the last one is still written."""
 _SHARDS = 3
 """Shards that wait to be published. SHA-256 takes one thread a file and is slower than most disks (1.7 GB/s), so
 that the next shards are written while the last ones are still hashed."""
 
 
 class Line:
-    """Work done in order by one thread, a bounded amount behind. After the first failure nothing more is done."""
+    """Work done in order by one thread, or by one for each of some lanes, a bounded amount behind in all. After a
+    failure nothing more is done in its lane, and nothing more is taken; other lanes do what was put before."""
 
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int, lanes: int = 1) -> None:
         self._limit = limit
-        self._pool = ThreadPoolExecutor(1, name)
+        self._pools = [ThreadPoolExecutor(1, name) for _ in range(lanes)]
         self._changed = threading.Condition()
-        self._waiting = 0
+        self._waiting = [0] * lanes
         self._error: BaseException | None = None
+        """The first failure."""
+        self._ended = [False] * lanes
 
-    def put(self, work: Callable[[], object], weight: int = 1) -> Future[None]:
-        """Do ``work`` after all that was put before; waits for room. Raises what earlier work failed with."""
+    def shortest(self) -> int:
+        """The lane with the least to do."""
+        return self._waiting.index(min(self._waiting))
+
+    def put(self, work: Callable[[], object], weight: int = 1, lane: int = 0) -> Future[None]:
+        """Do ``work`` after all that was put on its lane before; waits for room. Raises what earlier work, on whichever
+        lane, failed with."""
         weight = max(weight, 1)
         with self._changed:
             self._changed.wait_for(
-                lambda: self._error is not None or not self._waiting or self._waiting + weight <= self._limit
+                lambda: self._error is not None or self.idle or sum(self._waiting) + weight <= self._limit
             )
             if self._error is not None:
                 raise self._error
-            self._waiting += weight
-        return self._pool.submit(self._run, work, weight)
+            self._waiting[lane] += weight
+        return self._pools[lane].submit(self._run, work, weight, lane)
 
-    def _run(self, work: Callable[[], object], weight: int) -> None:
+    def _run(self, work: Callable[[], object], weight: int, lane: int) -> None:
         try:
-            self.check()
+            if self._ended[lane]:
+                self.check()
             work()
         except BaseException as e:
-            self.fail(e)
+            self.fail(e, lane)
             raise
         finally:
             with self._changed:
-                self._waiting -= weight
+                self._waiting[lane] -= weight
                 self._changed.notify_all()
 
-    def fail(self, error: BaseException) -> None:
-        """Nothing that still waits is done."""
+    def fail(self, error: BaseException, lane: int | None = None) -> None:
+        """Nothing that still waits is done, in one lane or all."""
         with self._changed:
             self._error = self._error or error
+            for k in range(len(self._ended)) if lane is None else (lane,):
+                self._ended[k] = True
             self._changed.notify_all()
 
     def check(self) -> None:
@@ -62,12 +76,13 @@ class Line:
     @property
     def idle(self) -> bool:
         """Nothing waits, and nothing is being done."""
-        return self._waiting == 0
+        return not any(self._waiting)
 
     def settle(self) -> None:
         """Wait until everything that was put is done, or has failed."""
         with contextlib.suppress(RuntimeError):  # closed: everything is
-            self._pool.submit(lambda: None).result()
+            for last in [pool.submit(lambda: None) for pool in self._pools]:
+                last.result()
 
     def wait(self) -> None:
         """Wait until everything is done. Raises what some of it failed with."""
@@ -75,15 +90,16 @@ class Line:
         self.check()
 
     def close(self) -> None:
-        """End the thread, once everything is done or has failed."""
-        self._pool.shutdown()
+        """End the threads, once everything is done or has failed."""
+        for pool in self._pools:
+            pool.shutdown()
 
 
 class Workers:
     """The threads of one output; each is started when there is something for it to do."""
 
     def __init__(self) -> None:
-        self.writes = Line("write", _WRITES)
+        self.writes = Line("write", _WRITES, _WRITERS)
         self.checksums = ThreadPoolExecutor(_SHARDS + 1, "checksums")
         self.publishing = Line("publish", _SHARDS)
 

@@ -18,7 +18,7 @@ import filecmp
 import hashlib
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,9 +111,9 @@ _BEHIND = 8 << 20
 class ShardFile:
     """A file of an open shard, under a temporary name; keeps its checksums.
 
-    With ``workers``, large writes are handed to a thread: `write` then returns before the bytes are in the file, and
-    they must not change till then. Its checksums follow, read back from the page cache, so that no memory is held for
-    them however far they lag behind. Small files never leave the caller's thread.
+    With ``workers``, large writes are handed to a thread, one for all of the file: `write` then returns before the
+    bytes are in the file, and they must not change till then. Its checksums follow, read back from the page cache, so
+    that no memory is held for them however far they lag behind. Small files never leave the caller's thread.
     """
 
     def __init__(self, temporary: Path, final: str, workers: Workers | None = None, patched: bool = False) -> None:
@@ -124,6 +124,8 @@ class ShardFile:
         self._workers = workers
         self._size = 0
         self._patched = patched
+        self._lane: int | None = None
+        """Which of the threads that write has this file, once there is work for one."""
         self._last: Future[None] | None = None
         """The last work on this file that was handed over."""
         self._following: Future[None] | None = None
@@ -164,7 +166,13 @@ class ShardFile:
             if not self._patched:
                 self._take(data)
             return
-        self._last = self._workers.writes.put(lambda: self._write_behind(data), len(data))
+        self._hand_over(lambda: self._write_behind(data), len(data))
+
+    def _hand_over(self, work: Callable[[], object], weight: int = 1) -> None:
+        assert self._workers is not None
+        if self._lane is None:
+            self._lane = self._workers.writes.shortest()
+        self._last = self._workers.writes.put(work, weight, self._lane)
 
     def _write_behind(self, data: Bytes) -> None:
         self._file.write(data)
@@ -194,15 +202,13 @@ class ShardFile:
         if self._last is None:
             self._file.write_at(offset, data)
         else:
-            assert self._workers is not None
-            self._last = self._workers.writes.put(lambda: self._file.write_at(offset, data))
+            self._hand_over(lambda: self._file.write_at(offset, data))
 
     def seal(self) -> None:
         """Nothing more will be written: the rest of the checksums can be made ahead of `finish`."""
         if self._last is not None and not self._sealed:
-            assert self._workers is not None
             self._sealed = True
-            self._last = self._workers.writes.put(lambda: self._follow(self._patched))
+            self._hand_over(lambda: self._follow(self._patched))
 
     def finish(self) -> FileInfo:
         """Make the content durable and close the file; again, it only tells."""

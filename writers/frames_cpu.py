@@ -30,13 +30,14 @@ def _memcpy(_typing: Any, _to: Any, _source: Any, _size: Any) -> Any:
 
 
 @intrinsic
-def _load32(_typing: Any, address: Any) -> Any:
-    """The four bytes at an address of any alignment, little-endian."""
+def _word(_typing: Any, _address: Any, _k: Any) -> Any:
+    """Of little-endian words of four bytes from an address (of any alignment) on, the ``k``-th."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], ir.IntType(32).as_pointer()), align=1)
+        words = builder.inttoptr(args[0], ir.IntType(32).as_pointer())
+        return builder.load(builder.gep(words, [args[1]]), align=1)
 
-    return types.uint32(address), generate
+    return types.uint32(types.int64, types.int64), generate
 
 
 @numba.njit(nogil=True, cache=True)
@@ -270,18 +271,19 @@ def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
     RecordIO has to split a record. Places are counted from the starts of their ranges."""
     places = [np.int64(0) for _ in range(0)]
     owners = [np.int64(0) for _ in range(0)]
+    wanted = np.uint32(word)
     for i in range(len(start)):
-        low, stop = source + start[i], source + start[i] + size[i] // 4 * 4
-        for block in range(low, stop, _LOOK):
-            found, end = 0, min(block + _LOOK, stop)
-            for at in range(block, end, 4):  # without a branch, so that many are compared at once
-                found += _load32(at) == np.uint32(word)
-            for at in range(block, end if found else block, 4):
-                if _load32(at) == np.uint32(word):
-                    places.append(np.int64(at - low))
+        words, n = np.int64(source + start[i]), size[i] // 4
+        for block in range(0, n, _LOOK):
+            found, end = np.uint32(0), min(block + _LOOK, n)
+            for k in range(block, end):  # without a branch, so that many are compared at once
+                found |= np.uint32(_word(words, k) == wanted)
+            for k in range(block, end if found else block):
+                if _word(words, k) == wanted:
+                    places.append(np.int64(4 * k))
                     owners.append(np.int64(i))
     return np.array(places, np.int64), np.array(owners, np.int64)
 
 
-_LOOK = 1024
-"""Bytes that are looked through at once."""
+_LOOK = 256
+"""Words that are looked at together."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dali_run.writers import base, files_io
+from dali_run.writers import base, columns, files_io
 from tests.writers.helpers import JOBS, Job, digest
 
 os.fsync = lambda fd: None  # a killed process loses nothing that was written; lost power is played by `Count`
@@ -142,10 +142,11 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("--points", type=int, default=20)
     parser.add_argument("--double", type=int, default=4)
-    parser.add_argument("--behind", action="store_true", help="every write is another thread's")
+    parser.add_argument("--behind", action="store_true", help="every write is another thread's, nothing is copied")
     args = parser.parse_args()
     if args.behind:
         base.LARGE = 1
+        columns.LOOSE = 0
     job: Job = JOBS[args.job]
     count = Count()
     files_io.set_hook(count)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dali_run.ops.errors import JobError
-from dali_run.writers import base, files_io
+from dali_run.writers import base, columns, files_io
 from tests.writers.crash import check_final
 from tests.writers.helpers import JOBS, PARQUET, Job, digest
 
@@ -85,6 +85,7 @@ def test_disk_full_at_every_operation(tmp_path: Path, lasting: bool) -> None:
 def test_errors_of_other_threads(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As above, with every write and every shard left to another thread."""
     monkeypatch.setattr(base, "LARGE", 1)
+    monkeypatch.setattr(columns, "LOOSE", 0)
     assert inject(name, tmp_path, errno.EIO, False, 3) > 10
 
 
