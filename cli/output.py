@@ -24,7 +24,11 @@ Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML spec of a job."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a variable (data=...) or a value (pipeline.seed=7)."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a variable (data=...) or a value (pipeline.seed=7, graph.resize.size=64).",
+    ),
 ]
 Settings = Annotated[
     Path | None, typer.Option("--settings", metavar="FILE", help="Overrides in a YAML file, as dali-run tune writes.")

@@ -63,7 +63,7 @@ class ImageDecoder(Operator, abstract=True):
     ] = -1.0
     cpu_decoder_load: Annotated[
         float,
-        Arg("on a GPU: part of the JPEGs for CPU threads beside our CUDA decoder; the pixels are the same", ge=0, le=1),
+        Arg("on a GPU: part of the JPEGs for CPU threads beside our CUDA decoder; the pixels are equal", ge=0, le=1),
     ] = 0.0
     max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
     hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000

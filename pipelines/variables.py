@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -165,11 +165,15 @@ class _Variables:
 def override(
     root: Value, overrides: Mapping[str, Any], sections: Mapping[str, Sequence[str]], problems: Problems
 ) -> Value:
-    """The document with ``overrides`` put in: names of variables, or dotted paths into it."""
+    """The document with ``overrides`` put in: names of variables, dotted paths into it, or ``graph.STEP.ARGUMENT``,
+    where the step goes by its name or its operator."""
     for key, given in overrides.items():
         mark = Mark(f"--set {key}", 1, 1)
         value = _from_command_line(given, mark, problems) if isinstance(given, str) else from_python(given, mark)
-        path = _path(root, key, sections)
+        before = len(problems.found)
+        path = _in_step(root, key, mark, problems) or _path(root, key, sections)
+        if len(problems.found) > before:
+            continue
         if path is None:
             known = [*_variables(root), *sections, *(f"{s}.{k}" for s, keys in sections.items() for k in keys)]
             hint = nearest(key, known) or f"; variables: {', '.join(_variables(root)) or 'none'}"
@@ -203,14 +207,53 @@ def _variables(root: Value) -> list[str]:
     return list(given.data) if given is not None and isinstance(given.data, dict) else []
 
 
-def _path(root: Value, key: str, sections: Mapping[str, Sequence[str]]) -> list[str] | None:
+_Path = list[str | int]
+"""Keys and places in lists, from the document down to a value."""
+
+
+def _in_step(root: Value, key: str, mark: Mark, problems: Problems) -> _Path | None:
+    """Where ``graph.STEP.ARGUMENT`` points to; None for a key of another kind, or where no one step is meant."""
+    assert isinstance(root.data, dict)
+    section, _, rest = key.partition(".")
+    step, _, argument = rest.rpartition(".")
+    graph = root.data.get("graph")
+    if section != "graph" or not step or not argument or graph is None or not isinstance(graph.data, tuple):
+        return None
+    steps = list(_steps(graph, ["graph"]))
+    for names in ([name for _, name, _ in steps], [op for _, _, op in steps]):
+        found = [path for (path, _, _), name in zip(steps, names, strict=True) if name == step]
+        if len(found) == 1:
+            return [*found[0], argument]
+        if found:
+            problems.add(mark, f"{len(found)} steps are {show(step)}: give the one that is meant a `name:` of its own")
+            return None
+    known = dict.fromkeys(name or op for _, name, op in steps)
+    hint = nearest(step, known) or f"; steps: {', '.join(known) or 'none'}"
+    problems.add(mark, f"there is no step {show(step)} in the graph{hint}")
+    return None
+
+
+def _steps(value: Value, path: _Path) -> Iterator[tuple[_Path, str, str]]:
+    """All steps of a graph and of the branches in it: where they are, their names ("" without one) and operators."""
+    for i, step in enumerate(value.data if isinstance(value.data, tuple) else ()):
+        if not isinstance(step.data, dict):
+            continue
+        if "op" in step.data:
+            name, op = (step.data[k].data if k in step.data else "" for k in ("name", "op"))
+            yield [*path, i], str(name or ""), str(op)
+        for branch in ("then", "else"):
+            if branch in step.data:
+                yield from _steps(step.data[branch], [*path, i, branch])
+
+
+def _path(root: Value, key: str, sections: Mapping[str, Sequence[str]]) -> _Path | None:
     """Where ``key`` points to; None where that is nowhere."""
     assert isinstance(root.data, dict)
     if key in _variables(root):
         return ["vars", key]
     parts = key.split(".")
     if parts[0] == "vars" and len(parts) == 2:
-        return parts if parts[1] in _variables(root) else None
+        return [*parts] if parts[1] in _variables(root) else None
     if parts[0] not in sections or parts[0] in ("vars", "graph") or "" in parts:
         return None
     here: Value | None = root
@@ -220,12 +263,18 @@ def _path(root: Value, key: str, sections: Mapping[str, Sequence[str]]) -> list[
             return None
     if len(parts) == 2 and sections[parts[0]] and parts[1] not in sections[parts[0]] and parts[0] != "write":
         return None
-    return parts
+    return [*parts]
 
 
-def _put(value: Value | None, path: list[str], new: Value) -> Value:
+def _put(value: Value | None, path: _Path, new: Value) -> Value:
     if not path:
         return new
+    if isinstance(path[0], int):
+        assert value is not None
+        assert isinstance(value.data, tuple)
+        items = [*value.data]
+        items[path[0]] = _put(items[path[0]], path[1:], new)
+        return replace(value, data=tuple(items))
     old = value.data if value is not None and isinstance(value.data, dict) else {}
     marks = value.key_marks if value is not None else {}
     inner = _put(old.get(path[0]), path[1:], new)

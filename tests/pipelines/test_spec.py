@@ -419,6 +419,16 @@ def test_overrides(tmp_path: Path) -> None:
     assert load(f"version: 1\ngraph: [{MAKE}]\noutputs: [images]", tmp_path, pipeline__seed="9").spec.pipeline.seed == 9
 
 
+def test_overrides_of_steps(tmp_path: Path) -> None:
+    text = VALID.replace("- {op: example.turn, in: images, count: 1", "- {op: example.turn, name: inner, in: images")
+    assert "inner" in text
+    changes = {"graph.inner.count": 5, "graph.inner.size": '[3, "${times}"]', "graph.example.make.name": "Maker"}
+    graph = load(text, tmp_path, **changes).graph
+    assert (node(graph, "inner").op.count, node(graph, "inner").op.size) == (5, (3, 2))  # type: ignore[attr-defined]
+    assert node(graph, "example.turn").op.count == 2  # type: ignore[attr-defined]
+    assert node(graph, "Maker")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
@@ -428,6 +438,9 @@ def test_overrides(tmp_path: Path) -> None:
         ("pipeline.batch_size.x", "3", "there is no variable"),
         ("graph.1", "3", "there is no variable"),
         ("vars.new", "3", "there is no variable"),
+        ("graph.example.turn.count", "3", "2 steps are 'example.turn': give the one that is meant a `name:`"),
+        ("graph.example.tur.count", "3", "there is no step 'example.tur' in the graph; did you mean example.turn?"),
+        ("graph.Source.counts", "3", "--set graph.Source.counts:1:1: step 1 (example.make)"),
         ("times", "yes", "--set times:1:1: yes is a switch"),
         ("times", "[1, 2", "--set times:2:1: is not valid YAML"),
     ],
