@@ -232,6 +232,19 @@ def test_a_launch_that_waits_has_another_beside_it(folder: Path) -> None:
         assert launcher_count(step) == count, arguments
 
 
+def test_a_launch_that_waits_is_no_matter_of_the_batch_size(folder: Path, engines: type[FakeNvJpeg]) -> None:
+    for load, advice in ((-1.0, "A larger batch_size."), (0.5, "Other parts for the GPU's JPEG engines")):
+        plan = compile_graph(graph(folder, fused=True, hw_decoder_load=load), Target("gpu"), 7)
+        with Sources(plan, 16) as sources:
+            feed = JobFeed(sources)
+            with Engine(plan, feed, feed.requests(16), Options()) as engine:
+                list(engine)
+                engine.stats.stages["01:gpu"] = 1000.0  # seconds of the launching threads
+                found = build_report(engine, 600.0, {"read": 41})["bottleneck"]
+        assert found["what"] == "launching"
+        assert found["advice"].startswith(advice)
+
+
 def test_a_plan_says_who_decodes(folder: Path) -> None:
     def said(**arguments: Any) -> list[str]:
         plan = compile_graph(graph(folder, fused=True, **arguments), Target("gpu"), 7)
