@@ -33,7 +33,7 @@ from .growth import Growth, find_growth
 from .lineup import LineupFeed
 from .place import Target, resolve_target
 from .report import build_report
-from .serialize import digest
+from .serialize import described
 from .spec import Spec
 from .stats import Stats
 from .warm_up import rehearse, warm_up
@@ -231,7 +231,7 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
     libraries += ["imagecodecs"] * any(n.startswith("decoders.image") for n in names)
     libraries += prepared.built.writer.libraries if prepared.built.writer is not None else ()
     return {
-        "graph": digest(prepared.built.graph, repr, _locations),
+        "graph": described(prepared.built.graph, _locations),
         "seed": settings.seed,
         "rng": settings.rng,
         "replace": prepared.spec.on_error.policy == "replace",

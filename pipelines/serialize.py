@@ -18,6 +18,8 @@ from .registry import load_operators
 
 VERSION = 1
 _KIND = "dali-run pipeline"
+_LONG = 200
+"""Characters of a value that are shown as they are."""
 
 
 def dump_pipeline(graph: Graph, arguments: Mapping[str, Any]) -> bytes:
@@ -126,21 +128,41 @@ def _name_or_value(value: Any) -> str:
     return type(value).__qualname__
 
 
-def digest(
-    graph: Graph,
-    identity: Callable[[Any], str] = _name_or_value,
-    left_out: Callable[[Operator], Collection[str]] = lambda _: (),
-) -> str:
-    """A digest of operators, arguments and connections; the same for YAML and Python. ``identity`` is what an argument
-    counts as, ``left_out`` names those of an operator that do not count."""
-    rows = []
+def digest(graph: Graph) -> str:
+    """A digest of operators, arguments and connections; the same for YAML and Python."""
+    rows: list[Any] = []
     for node in graph.nodes:
-        without = left_out(node.op)
-        fields = {
-            f.name: identity(getattr(node.op, f.name)) for f in dataclasses.fields(node.op) if f.name not in without
-        }
+        fields = {f.name: _name_or_value(getattr(node.op, f.name)) for f in dataclasses.fields(node.op)}
         fields["per_sample"] = ",".join(sorted(node.op.per_sample))
         rows.append([node.op.name, fields, [repr(e) for e in node.inputs],
                      {k: repr(e) for k, e in sorted(node.args.items())}, node.seed])  # fmt: skip
     rows.append(["outputs", {k: repr(e) for k, e in graph.outputs.items()}])
     return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+
+
+def described(graph: Graph, left_out: Callable[[Operator], Collection[str]]) -> dict[str, dict[str, str]]:
+    """What `digest` is of, in words, so that a difference can be named: of each operator what is not its default, and
+    the outputs. ``left_out`` names arguments of an operator that do not count."""
+    names = {node.id: f"{k} {node.op.name}" for k, node in enumerate(graph.nodes, 1)}
+
+    def place(edge: Edge) -> str:
+        return f"{names[edge.node]}[{edge.output}]"
+
+    found: dict[str, dict[str, str]] = {}
+    for node in graph.nodes:
+        without = {*left_out(node.op), *node.op.per_sample}
+        row = {
+            f.name: _shortened(repr(getattr(node.op, f.name)))
+            for f in dataclasses.fields(node.op)
+            if f.name not in without and repr(getattr(node.op, f.name)) != repr(f.default)
+        }
+        row |= {"in": ", ".join(map(place, node.inputs))} if node.inputs else {}
+        row |= {k: f"${place(e)}" for k, e in sorted(node.args.items())}
+        row |= {"seed": str(node.seed)} if node.seed is not None else {}
+        found[names[node.id]] = row
+    return {**found, "outputs": {k: place(e) for k, e in graph.outputs.items()}}
+
+
+def _shortened(text: str) -> str:
+    """A long value by its beginning and its digest."""
+    return text if len(text) <= _LONG else f"{text[:_LONG]}... ({hashlib.sha256(text.encode()).hexdigest()})"

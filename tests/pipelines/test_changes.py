@@ -52,17 +52,17 @@ def files(place: Path) -> list[Path]:
 CHANGES: dict[str, tuple[Change, str]] = {
     "seed": (spec("seed: 3", "seed: 4"), r"identity\.seed: was 3, now 4"),
     "generator": (spec("seed: 3", "seed: 3, rng: dali"), r'identity\.rng: was "philox", now "dali"'),
-    "argument": (spec("[24, 24]", "[24, 25]"), r"identity\.graph: was"),
-    "interpolation": (spec("size: [24", "interp_type: INTERP_CUBIC, size: [24"), r"identity\.graph: was"),
-    "decoder": (spec("decoders.image, in", "decoders.image, output_type: BGR, in"), r"identity\.graph: was"),
+    "argument": (spec("[24, 24]", "[24, 25]"), r'3 resize\.size: was "\(24\.0, 24\.0\)", now "\(24\.0, 25\.0\)"'),
+    "interpolation": (spec("size: [24", "interp_type: INTERP_CUBIC, size: [24"), r"interp_type: is new: .*CUBIC"),
+    "decoder": (spec("decoders.image, in", "decoders.image, output_type: BGR, in"), r"output_type: is new: .*BGR"),
     "operator more": (
-        spec("outputs:", "  - {op: flip, in: images, horizontal: 1, out: images}\noutputs:"), r"identity\.graph: was"
+        spec("outputs:", "  - {op: flip, in: images, horizontal: 1, out: images}\noutputs:"), r"graph\.4 flip: is new"
     ),
     "operator less": (
-        spec("  - {op: resize, in: images, size: [24, 24], out: images}\n", ""), r"identity\.graph: was"
+        spec("  - {op: resize, in: images, size: [24, 24], out: images}\n", ""), r"graph\.3 resize: was .* is gone"
     ),
-    "order": (spec("out: [jpegs", "shuffle: full, out: [jpegs"), r"identity\.graph: was"),
-    "filter": (spec("file_root: ./data", 'file_root: ./data, file_filters: ["*.jp*g"]'), r"identity\.graph: was"),
+    "order": (spec("out: [jpegs", "shuffle: full, out: [jpegs"), r"graph\.1 readers\.file\.shuffle: is new: .*full"),
+    "filter": (spec("file_root: ./data", 'file_root: ./data, file_filters: ["*.jp*g"]'), r"file\.file_filters: is new"),
     "policy": (spec("policy: skip", "policy: replace"), r"identity\.replace: was false, now true"),
     "output": (spec("image: ", "picture: "), r"write\.fields\.image: was .* is gone"),
     "field less": (spec("quality: 80}, label: {}", "quality: 80}"), r"write\.fields\.label: was .* is gone"),
