@@ -29,12 +29,12 @@ from .columns import (
     copy,
     examples,
     features,
-    from_values,
+    keys_of,
     kind_of,
     pack,
     starts_of,
 )  # fmt: skip
-from .names import make_unique
+from .names import Taken
 from .pieces import U8, Woven
 
 PAGE = 4096
@@ -70,20 +70,14 @@ class LMDB(Writer, name="lmdb", suffix=".lmdb"):
     def refuse(self, records: Records, carry: dict[str, Any]) -> Sequence[Refused]:
         if self.key == "position":
             return ()
+        sizes = keys_of(records.samples).sizes
         return [
-            Refused(
-                i, "bad_argument", f"the key has {len(_utf8(k))} bytes, LMDB takes 1 to {KEY_MAX}; use key: position"
-            )
-            for i, k in enumerate(records.sample_keys())
-            if not 1 <= len(_utf8(k)) <= KEY_MAX - 24  # room to tell equal keys apart
+            Refused(i, "bad_argument", f"the key has {sizes[i]} bytes, LMDB takes 1 to {KEY_MAX}; use key: position")
+            for i in np.flatnonzero((sizes < 1) | (sizes > KEY_MAX - 24)).tolist()  # room to tell equal keys apart
         ]
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         return LMDBShard(self, files, fields)
-
-
-def _utf8(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")
 
 
 @dataclass(slots=True)
@@ -92,7 +86,6 @@ class LMDBFrames(Frames):
 
     keys: Column
     values: Woven
-    names: list[str]
 
 
 class LMDBShard(Shard):
@@ -109,22 +102,20 @@ class LMDBShard(Shard):
         self._inline: list[Column] = []
         """What stands in the leaf for each record: its value, or the number of its overflow page."""
         self._sizes: list[I64] = []
-        self._names: set[str] = set()
+        self._taken = Taken()
 
     def frame(self, records: Records) -> LMDBFrames:
         positions = records.samples.position
-        names: list[str] = []
         if self._writer.key == "position":
             keys = as_decimal(positions, 10)
         else:
-            names = make_unique(records.sample_keys(), positions.tolist(), self._names)
-            keys = from_values([_utf8(n) for n in names])
+            keys = self._taken.unique(keys_of(records.samples), positions)
         values = self._values(records)
         totals = values.totals
         in_leaf = _NODE + keys.sizes + totals
         pages = -(-(totals + _HEAD) // PAGE) * PAGE
         sizes = np.where(in_leaf > _NODE_MAX, pages + _NODE + keys.sizes + 8, in_leaf) + 2
-        return LMDBFrames(sizes, keys, values, names)
+        return LMDBFrames(sizes, keys, values)
 
     def _values(self, records: Records) -> Woven:
         fields = records.fields
@@ -157,7 +148,8 @@ class LMDBShard(Shard):
         self._keys.append(keys)
         self._inline.append(Column(inline, starts, inline_sizes))
         self._sizes.append(sizes)
-        self._names.update(frames.names[:n])
+        if self._writer.key != "position":
+            self._taken.add(keys)
 
     def _put_overflow(self, values: Woven) -> I64:
         """Write each value on pages of its own; returns the numbers of their first pages."""
@@ -191,7 +183,7 @@ class LMDBShard(Shard):
         )
         n = len(keys)
         if self._writer.key != "position" and n:
-            order = np.array(sorted(range(n), key=keys.value), np.int64)
+            order = _order(keys)
             keys, inline, sizes = _at(keys, order), _at(inline, order), sizes[order]
         leaves = branches = depth = 0
         root = _NO_PAGE
@@ -250,6 +242,16 @@ class LMDBShard(Shard):
             page += struct.pack("<IIQQ", _MAGIC, _VERSION, 0, self._next_page * PAGE)
             page += free + tree + struct.pack("<QQ", last_page, number)
             self._file.rewrite(number * PAGE, page)
+
+
+def _order(keys: Column) -> I64:
+    """Indices that sort the keys by their bytes; a key comes before those that it begins."""
+    width = int(keys.sizes.max())
+    padded = np.zeros((len(keys), width), np.uint8)
+    copy(padded.reshape(-1), np.arange(len(keys)) * width, keys)
+    # NumPy leaves zeros at the end out of account: keys that differ in them alone are in the order of their lengths
+    order: I64 = np.lexsort((keys.sizes, padded.view(f"S{width}").reshape(-1)))
+    return order
 
 
 def _first(column: Column, n: int) -> Column:

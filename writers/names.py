@@ -104,7 +104,8 @@ class Taken:
             for column in self._columns:
                 self._names.update(texts(column))
             self._columns.clear()
-        return from_values([n.encode() for n in make_unique(texts(names), positions.tolist(), self._names)])
+        unique = make_unique(texts(names), positions.tolist(), self._names)
+        return from_values([n.encode("utf-8", "surrogateescape") for n in unique])
 
     def add(self, names: Column) -> None:
         """These are taken from here on."""
@@ -117,7 +118,7 @@ class Taken:
 
 def texts(names: Column) -> list[str]:
     """The names, one by one."""
-    return [names.value(i).decode() for i in range(len(names))]
+    return [names.value(i).decode("utf-8", "surrogateescape") for i in range(len(names))]
 
 
 def _hashes(names: Column) -> npt.NDArray[np.uint64]:

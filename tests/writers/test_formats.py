@@ -18,11 +18,13 @@ from tfrecord import example_pb2
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from dali_run.ops.base import Spec
-from dali_run.ops.batch import Batch, Origin
+from dali_run.ops.batch import Batch, Origin, Samples
 from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.writers.base import FieldConfig, find_writer, make_writer, writers
+from dali_run.writers.columns import from_values
 from dali_run.writers.config import WriteConfig
+from dali_run.writers.lmdb import _order
 from dali_run.writers.names import make_unique, safe_path, webdataset_key
 from dali_run.writers.shards import Output
 from tests.writers.helpers import JOBS, PARQUET, Job, digest, label, payload, samples_of, tensor, walk
@@ -230,6 +232,33 @@ def test_lmdb_by_sample_key(tmp_path: Path) -> None:
     for position in job.survivors():
         assert found[payload(position).tobytes()][1] == label(position)
     assert found[payload(0).tobytes()][0] == b"n00/img.0000.JPEG"
+
+
+def test_lmdb_orders_keys_by_their_bytes() -> None:
+    rng = np.random.default_rng(0)
+    keys = [bytes(rng.choice([0, 1, 65, 127, 128, 255], rng.integers(1, 6)).astype(np.uint8)) for _ in range(500)]
+    keys = [b"a", b"a\0", b"a\0\0", b"a\0b", b"a\xff", b"", *keys]
+    rng.shuffle(keys)
+    order = _order(from_values(keys))
+    assert [keys[i] for i in order] == sorted(keys)
+
+
+def test_lmdb_keys_that_are_not_utf8(tmp_path: Path) -> None:
+    names = ["caf\udce9", "caf\udce9", "x"]  # as Python has names of files that are not UTF-8
+
+    class Odd:
+        def origin(self, index: int) -> Origin:
+            return Origin(names[index], "")
+
+    at = np.arange(3)
+    samples = Samples(at.astype(np.int32), at, np.zeros(3, np.int64), at, Odd())
+    config = WriteConfig(tmp_path, "x", "lmdb", {"key": "sample"}, fields={"v": FieldConfig("keep")})
+    with Output.open(config, {}, total=3) as out:
+        values = Batch.from_list([np.full(3, i, np.uint8) for i in range(3)], "", samples)
+        out.add(0, 3, samples, {"v": values})
+        out.finish()
+    expected = {b"caf\xe9": bytes(3), b"caf\xe9~1": b"\1" * 3, b"x": b"\2" * 3}
+    assert read_lmdb(tmp_path / "x-00000-of-00001.lmdb") == expected
 
 
 @pytest.mark.parametrize(("n", "size", "width"), [
