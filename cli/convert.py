@@ -76,7 +76,7 @@ def command(
         elif result.exit_code in (JOB_FAILED, INTERRUPTED):
             say(result.message)
         elif not quiet:
-            if result.report:
+            if result.report and result.ran:
                 from ..pipelines.render import report_view
                 from .output import console
 

@@ -93,7 +93,7 @@ def command(
         elif result.exit_code in (JOB_FAILED, INTERRUPTED):
             say(result.message)
         elif not quiet:
-            if result.report:
+            if result.report and result.ran:
                 from ..pipelines.render import report_view
 
                 console().print(report_view(result.report))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,14 +26,18 @@ def command(
       dali-run verify out/quickstart
       dali-run verify out/quickstart --json
     """
+    from ..ops.errors import JobError
+    from ..ops.urls import is_url, plain_path
     from ..writers.verify import verify
 
+    if not is_url(output) and not Path(plain_path(output)).is_dir():
+        raise JobError(f"{output}: there is no such folder")
     verdict = verify(output)
     if json:
         print_json({"sound": verdict.sound, **asdict(verdict)})
     else:
         for problem in verdict.problems:
-            say(str(problem))
+            say(f"{output.rstrip('/')}/{problem}")
         if verdict.sound:
             from ..pipelines.units import count, size
 

@@ -347,7 +347,7 @@ def find(name: str) -> type[Operator]:
     """The operator ``name`` (or an alias of it). Raises SpecError with the nearest names."""
     if name in _OPS:
         return _OPS[name]
-    raise SpecError(f"there is no operator {name!r}{nearest(name, _OPS)}")
+    raise SpecError(f"there is no operator {name!r}{nearest(name, _OPS) or '; `dali-run ops` lists them'}")
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:

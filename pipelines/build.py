@@ -445,7 +445,8 @@ class _Build:
         for one in fields:
             label = f"write.fields.{one.name}"
             if one.name not in outputs:
-                hint = nearest(one.name, outputs) or f"; outputs: {', '.join(outputs)}"
+                known = f"; outputs: {', '.join(outputs)}" if outputs else ""
+                hint = nearest(one.name, outputs) or known
                 self.problems.add(one.mark, f"{label}: there is no output {one.name!r}{hint}")
                 continue
             edge = outputs[one.name]

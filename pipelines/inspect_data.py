@@ -177,7 +177,8 @@ def _folder(target: Path) -> DataSet:
     for kind in _CONTAINERS:
         if paths := [p for p in inside if kind.fullmatch(p.name)]:
             return _shards(paths)
-    if databases := sorted(p.parent for p in target.glob("*/data.mdb")):
+    databases = [p for p in inside if (p / "data.mdb").is_file()]
+    if databases and databases == [p for p in inside if p.is_dir()]:
         return _lmdb(databases)
     if any(p.is_dir() for p in inside):
         return read_through("folders of files", "readers.file", {"file_root": str(target)}, _file_fields)

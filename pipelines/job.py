@@ -65,6 +65,8 @@ class JobResult:
     report: Mapping[str, Any]
     path: Path | str
     """Where the output is; text for a URL."""
+    ran: bool = True
+    """Something was done; else the report is that of the run that finished the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,7 @@ def _already_done(written: int, rejected: int, root: Path, config: WriteConfig) 
         report = json.loads((root / "report.json").read_text())
     code = REJECTS if rejected else CLEAN
     return JobResult(code, f"{config.where} is complete already ({written} samples); nothing to do. "
-                     "--fresh starts anew", report, config.url or config.path)  # fmt: skip
+                     "--fresh starts anew", report, config.url or config.path, ran=False)  # fmt: skip
 
 
 class JobRun:

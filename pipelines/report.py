@@ -234,7 +234,7 @@ def _worst(operators: Sequence[Mapping[str, Any]], key: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}"
+    return f"{min(share, 1):.0%}"  # what was busy before the clock started counts, too
 
 
 def _memory(engine: Engine) -> dict[str, float]:

@@ -78,6 +78,9 @@ def test_run_writes_shards_and_shows_the_report(spec: Path, capsys: pytest.Captu
     assert report == json.loads((out_of(spec) / "report.json").read_text())
     assert report["samples"] == {"read": 24, "written": 24, "rejected": 0}
     assert [o["name"] for o in report["operators"]] == ["Reader", "decoders.image", "resize"]
+    assert cli.main(["run", str(spec), "--report", str(copy)]) == 0  # nothing ran: times of another day would mislead
+    assert capsys.readouterr().out.startswith(f"{out_of(spec)} is complete already (24 samples)")
+    assert json.loads(copy.read_text()) == report
 
 
 def test_run_prints_json_or_nothing(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,6 +341,21 @@ def test_validate_says_everything_at_once(spec: Path, capsys: pytest.CaptureFixt
     assert [(p["line"], p["column"]) for p in result["problems"]] == [(7, 30), (8, 10)]
 
 
+def test_validate_says_what_beginners_need(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = spec.read_text()
+    for old, new, said in (
+        ("in: images", "in: jpegs", "; if these are encoded files, decode them first, with decoders.image\n"),
+        ("op: resize", "op: gauss", "there is no operator 'gauss'; `dali-run ops` lists them\n"),
+    ):
+        assert old in text
+        spec.write_text(text.replace(old, new, 1))
+        assert cli.main(["validate", str(spec)]) == 2
+        assert said in capsys.readouterr().err
+    spec.write_text("\n".join(line for line in text.splitlines() if not line.startswith("outputs")))
+    assert cli.main(["validate", str(spec)]) == 2
+    assert "; outputs" not in capsys.readouterr().err
+
+
 def test_validate_notes_what_has_no_effect(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec.write_text(spec.read_text().replace("name: Reader,", "name: Reader, lazy_init: true,"))
     assert cli.main(["validate", str(spec)]) == 0
@@ -472,6 +490,13 @@ def test_inspect_knows_containers_by_the_end_of_their_names(
         assert json.loads(capsys.readouterr().out)["kind"] == kind
 
 
+def test_inspect_of_a_folder_of_several_data_sets_shows_none_of_them(
+    sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inspect", str(sample)]) == 1
+    assert f"is {sample / 'train'} meant?" in capsys.readouterr().err
+
+
 def test_inspect_names_what_is_broken(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shard = tmp_path / "x.tfrecord"
     data = bytearray(next((sample / "tfrecord").glob("*.tfrecord")).read_bytes())
@@ -507,7 +532,10 @@ def test_verify_finds_a_flipped_bit(spec: Path, capsys: pytest.CaptureFixture[st
     verdict = json.loads(capsys.readouterr().out)
     assert verdict["sound"] is False
     assert {Path(p["file"]).stem for p in verdict["problems"]} == {shard.stem}
-    assert cli.main(["verify", str(spec.parent / "nothing")]) == 1
+    capsys.readouterr()
+    for other, why in (("nothing", "nothing: there is no such folder"), ("", "/journal.jsonl: is missing")):
+        assert cli.main(["verify", str(spec.parent / other)]) == 1
+        assert capsys.readouterr().err.startswith(f"dali-run: {spec.parent / other}{why.removeprefix(other)}")
 
 
 # -- ops --------------------------------------------------------------------------------------------------------------

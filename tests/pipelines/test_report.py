@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dali_run.pipelines.channel import Channel
-from dali_run.pipelines.report import Load, _waits, bottleneck
+from dali_run.pipelines.report import Load, _percent, _waits, bottleneck
 
 CPU = Load("cpu", 0.7, "The CPU workers hold the job back.", "More threads.")
 
@@ -31,6 +31,10 @@ def test_nothing_is_blamed_that_was_idle_for_most_of_the_time() -> None:
     long = bottleneck(loads(0.1, 0.45), 100)
     assert "holds the job back" not in long.sentence
     assert "wait for each other" in long.sentence
+
+
+def test_nothing_is_busy_for_more_than_all_of_the_time() -> None:
+    assert (_percent(0.456), _percent(1.02)) == ("46%", "100%")
 
 
 @pytest.mark.parametrize(
