@@ -11,6 +11,7 @@ import copy
 import functools
 import inspect
 import itertools
+import operator
 import textwrap
 import types
 import weakref
@@ -128,10 +129,48 @@ class Undefined:
         return self._refuse()
 
 
+_MISSING = object()
+
+
+class Place:
+    """What a branch assigns to that is no variable: ``box["key"]``, ``box.name``."""
+
+    def __init__(self, text: str, kind: str, find: Callable[[], tuple[Any, Any]]) -> None:
+        self.text = text
+        self._items = kind == "item"
+        try:
+            self._owner, self._key = find()
+        except Exception:  # made in the branch itself, where it needs no restoring
+            self._owner = _MISSING
+
+    def get(self) -> Any:
+        """What is there now; `_MISSING` where nothing is."""
+        if self._owner is _MISSING:
+            return _MISSING
+        try:
+            return self._owner[self._key] if self._items else getattr(self._owner, self._key)
+        except (LookupError, AttributeError):
+            return _MISSING
+
+    def set(self, value: Any) -> None:
+        """Put ``value`` there, or take away what is there."""
+        if self._owner is _MISSING or self.get() is value:
+            return
+        if value is _MISSING:
+            (operator.delitem if self._items else delattr)(self._owner, self._key)
+        elif self._items:
+            self._owner[self._key] = value
+        else:
+            setattr(self._owner, self._key, value)
+
+
 class Conditional:
     """One `if`: its passes, and the variables before, in and after them."""
 
-    def __init__(self, test: Any, names: Sequence[str], line: int) -> None:
+    def __init__(self, test: Any, names: Sequence[str], line: int, *places: Place) -> None:
+        self._places = places if isinstance(test, DataNode) else ()
+        self._found = [p.get() for p in self._places]
+        self._left: list[list[Any]] = []
         self._names = names
         self._line = line
         self._node = _condition(test, "if") if isinstance(test, DataNode) else None
@@ -153,6 +192,8 @@ class Conditional:
 
     def start(self, variables: Mapping[str, Any]) -> tuple[Any, ...]:
         """The variables at the start of a pass."""
+        for place, value in zip(self._places, self._found, strict=True):
+            place.set(value)
         if self._before is None:
             why = f"has no value before the conditional in line {self._line}"
             self._before = {n: variables.get(n, Undefined(n, why)) for n in self._names}
@@ -161,6 +202,7 @@ class Conditional:
     def stop(self, variables: Mapping[str, Any]) -> None:
         """Remember the variables at the end of a pass."""
         self._ends.append({n: variables[n] for n in self._names})
+        self._left.append([p.get() for p in self._places])
 
     def merged(self) -> tuple[Any, ...]:
         """The variables after the conditional."""
@@ -168,6 +210,10 @@ class Conditional:
             return tuple(self._ends[0].values())
         assert self._before is not None
         then, otherwise = self._ends
+        for place, a, b in zip(self._places, *self._left, strict=True):
+            if a is not _MISSING or b is not _MISSING:
+                a, b = (Undefined(place.text, "") if v is _MISSING else v for v in (a, b))
+                place.set(self._merge(place.text, a, b))
         return tuple(self._merge(n, then[n], otherwise[n]) for n in self._names)
 
     def _merge(self, name: str, then: Any, otherwise: Any) -> Any:
@@ -243,10 +289,26 @@ def _short_circuit(what: str, left: Any, right: Callable[[], Any]) -> Any:
     return merge(condition, value, shortcut) if what == "and" else merge(condition, shortcut, value)
 
 
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge, "Eq": operator.eq,
+    "NotEq": operator.ne, "Is": operator.is_, "IsNot": operator.is_not, "In": lambda a, b: a in b,
+    "NotIn": lambda a, b: a not in b,
+}  # fmt: skip
+
+
 class Helper:
     """What rewritten functions call."""
 
     conditional = Conditional
+    place = Place
+
+    @staticmethod
+    def compare(left: Any, *rest: tuple[str, Callable[[], Any]]) -> Any:
+        """``left < b <= c``, where ``rest`` is ``("Lt", lambda: b), ("LtE", lambda: c)``: ``left < b and b <= c``."""
+        (name, right), *others = rest
+        value = right()
+        first = _COMPARISONS[name](left, value)
+        return Helper.and_(first, lambda: Helper.compare(value, *others)) if others else first
 
     @staticmethod
     def and_(left: Any, right: Callable[[], Any]) -> Any:
@@ -419,6 +481,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> Any:
         line, test = node.lineno, self.visit(node.test)
         names = sorted(_assigned([*node.body, *node.orelse]) - _declared_elsewhere([*node.body, *node.orelse]))
+        places = [self._place(p) for p in _places([*node.body, *node.orelse])]
         leaves_loop = _jumps([*node.body, *node.orelse])
         body = [s for statement in node.body for s in self._statements(statement)]
         orelse = [s for statement in node.orelse for s in self._statements(statement)]
@@ -435,7 +498,7 @@ class _Rewriter(ast.NodeTransformer):
 
         made = ast.Call(
             ast.Attribute(_load(_HELPER), "conditional", ast.Load()),
-            [test, ast.Tuple([ast.Constant(n) for n in names], ast.Load()), ast.Constant(line)],
+            [test, ast.Tuple([ast.Constant(n) for n in names], ast.Load()), ast.Constant(line), *places],
             [],
         )
         restore: list[ast.stmt] = []
@@ -446,6 +509,7 @@ class _Rewriter(ast.NodeTransformer):
             after.append(ast.Assign([targets], merged))
         else:
             restore.append(ast.Expr(start))
+            after.append(ast.Expr(merged))
         choice = ast.If(_load(branch), body, orelse)
         stop: list[ast.stmt] = [ast.Expr(method("stop", ast.Call(_load("locals"), [], [])))]
         loop = ast.For(ast.Name(branch, ast.Store()), _load(this), [*restore, choice, *stop], [])
@@ -454,6 +518,26 @@ class _Rewriter(ast.NodeTransformer):
             ast.copy_location(s, node)
             ast.fix_missing_locations(s)
         return statements
+
+    def _place(self, target: ast.Attribute | ast.Subscript) -> ast.Call:
+        """The `Place` that ``target`` assigns to."""
+        text = ast.unparse(target)
+        found = copy.deepcopy(target)
+        owner = self.visit(found.value)
+        key = found.slice if isinstance(found, ast.Subscript) else ast.Constant(self._mangled(found.attr))
+        kind = "item" if isinstance(found, ast.Subscript) else "attribute"
+        find = ast.Lambda(_arguments([]), ast.Tuple([owner, key], ast.Load()))
+        return ast.Call(_helper("place"), [ast.Constant(text), ast.Constant(kind), find], [])
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        self.generic_visit(node)
+        if len(node.ops) == 1:
+            return node
+        rest: list[ast.expr] = [
+            ast.Tuple([ast.Constant(type(op).__name__), ast.Lambda(_arguments([]), right)], ast.Load())
+            for op, right in zip(node.ops, node.comparators, strict=True)
+        ]
+        return ast.copy_location(ast.Call(_helper("compare"), [node.left, *rest], []), node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         values = [self.visit(v) for v in node.values]
@@ -516,6 +600,26 @@ def _assigned(statements: Sequence[ast.stmt]) -> set[str]:
     stored = {n.id for node in _walk(statements) if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For,
               ast.NamedExpr, ast.With)) for n in _targets(node)}  # fmt: skip
     return {n for n in names if n not in own or n in stored}
+
+
+def _places(statements: Sequence[ast.stmt]) -> list[ast.Attribute | ast.Subscript]:
+    """What is assigned to among the statements besides variables, with names and constants as keys; without what
+    belongs to something that is assigned itself, and is merged with it."""
+    changed = _assigned(statements)
+    found: dict[str, ast.Attribute | ast.Subscript] = {}
+    for node in _walk(statements):
+        if not isinstance(node, (ast.Attribute, ast.Subscript)) or not isinstance(node.ctx, ast.Store):
+            continue
+        if isinstance(node, ast.Subscript) and not isinstance(node.slice, (ast.Constant, ast.Name, ast.UnaryOp)):
+            continue
+        inside = [n for n in ast.walk(node) if n is not node]
+        parts = (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.UnaryOp, ast.unaryop, ast.expr_context)
+        if all(isinstance(n, parts) for n in inside) and not any(
+            isinstance(n, ast.Name) and n.id in changed for n in inside
+        ):
+            found.setdefault(ast.unparse(node), node)
+    return [n for n in found.values() if not any(ast.unparse(p) in found for p in ast.walk(n) if p is not n
+            and isinstance(p, (ast.Attribute, ast.Subscript)))]  # fmt: skip
 
 
 def _targets(node: ast.AST) -> Iterator[ast.Name]:

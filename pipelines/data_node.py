@@ -333,7 +333,9 @@ def apply(op: str | type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, 
     if len({len(s) for s in sets}) > 1:
         raise SpecError(f"{cls.name}: input sets differ in length: {', '.join(str(len(s)) for s in sets)}")
     n = len(sets[0])
-    results = [_apply(cls, [i[k] if _is_input_set(i) else i for i in inputs], kwargs) for k in range(n)]
+    name = kwargs.get("name")
+    named = [kwargs if name is None or k == 0 else {**kwargs, "name": f"{name}_{k + 1}"} for k in range(n)]
+    results = [_apply(cls, [i[k] if _is_input_set(i) else i for i in inputs], named[k]) for k in range(n)]
     if isinstance(results[0], DataNode):
         return results
     return [list(column) for column in zip(*results, strict=True)]

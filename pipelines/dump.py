@@ -16,6 +16,7 @@ import numpy as np
 from ..ops import expression
 from ..ops.base import Parameter, parameters
 from ..ops.errors import SpecError
+from ..readers.base import Reader
 from .graph import Edge, Graph, Mark, Merge, Node, Scope, Split
 from .problems import Problems
 from .spec import is_field_name
@@ -42,7 +43,9 @@ def to_yaml(graph: Graph, *, name: str = "", sections: Mapping[str, Any] | None 
     extra = dict(sections or {})
     lines += [f"{key}: {_flow(extra.pop(key))}" for key in ("pipeline",) if key in extra]
     lines.append("graph:")
-    lines += _block(steps.block(list(graph.nodes), ()), 1)
+    # a reader reads for whole batches even where it was called in a branch: it comes before the conditional
+    nodes = sorted(graph.nodes, key=lambda n: not (isinstance(n.op, Reader) and not n.scope))
+    lines += _block(steps.block(nodes, ()), 1)
     lines.append(f"outputs: {_flow({k: steps.name(e) for k, e in graph.outputs.items()})}")
     lines += [f"{key}: {_flow(value)}" for key, value in extra.items()]
     wrong = [k for k in graph.outputs if not is_field_name(k)]

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from ..ops.base import Arg, Operator, Spec, Stage, coerce, find, nearest, parameters, type_name
 from ..ops.errors import SpecError
 from ..ops.types import Library
+from ..readers.base import Reader
 
 DeviceRequest = Literal["auto", "cpu", "mixed", "gpu"]
 
@@ -132,6 +133,8 @@ class Merge(Operator, name="_conditional.merge"):
             shape = None if shape is None else (None,) * len(shape)
         else:
             shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
+        if a.layout and b.layout and a.layout != b.layout:
+            raise SpecError(f"the branches of a conditional give different layouts: {a} and {b}; transpose one of them")
         return Spec(shape, b.dtype if a.dtype is None else a.dtype, a.layout or b.layout)
 
     def cpu(self, ctx: Any, then: Any, otherwise: Any) -> Any:
@@ -153,6 +156,8 @@ class GraphBuilder:
     _scope_edges: list[Edge] = field(default_factory=list)
     _splits: dict[tuple[Edge, Edge], int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)
+    """Names that were asked for."""
     _adopted: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def add(
@@ -166,7 +171,10 @@ class GraphBuilder:
         seed: int | None = None,
         mark: Mark | None = None,
     ) -> tuple[Edge, ...]:
-        """Add an operator; values of ``args`` are constants, or Edges for argument inputs. Returns its outputs."""
+        """Add an operator; values of ``args`` are constants, or Edges for argument inputs. Returns its outputs.
+
+        A reader always reads for the whole batch: in a branch of a conditional its outputs are split.
+        """
         cls = find(op) if isinstance(op, str) else op
         fallback = {k: v for k, v in self.defaults.items() if k in parameters(cls)}
         constants, edges, problems = check_arguments(cls, {**fallback, **(args or {})})
@@ -176,8 +184,12 @@ class GraphBuilder:
             problems.append(f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}")
         if device != "auto" and device not in cls.stages:
             problems.append(f"cannot run on {device}; it has kernels for {', '.join(cls.stages)}")
+        if name in self._asked:
+            problems.append(f"the name {name!r} is taken by another operator of this graph")
         if problems:
             raise SpecError("; ".join(problems))
+        if name is not None:
+            self._asked.add(name)
         instance = cls(per_sample=frozenset(edges), **constants)
         instance.check()
         return self._append(instance, inputs, edges, name=name, device=device, seed=seed, mark=mark)
@@ -185,14 +197,15 @@ class GraphBuilder:
     def _append(
         self, op: Operator, inputs: Sequence[Edge], args: Mapping[str, Edge], *, name: str | None = None, **rest: Any
     ) -> tuple[Edge, ...]:
+        everywhere = isinstance(op, Reader)
         node = Node(
             id=len(self.nodes),
             op=op,
             inputs=tuple(self._reach(e) for e in inputs),
             args={k: self._reach(e) for k, e in args.items()},
             name=self._unique(name or op.name),
-            scope=self._scope,
-            samples_of=self._scope_edges[-1] if self._scope_edges else None,
+            scope=() if everywhere else self._scope,
+            samples_of=self._scope_edges[-1] if self._scope_edges and not everywhere else None,
             **rest,
         )
         node = replace(node, id=len(self.nodes))  # _reach may have added splits before it

@@ -226,11 +226,15 @@ def _split(node: Node, env: Env) -> None:
 
 def merge(parts: Sequence[Batch], allocate: Any = None) -> Batch:
     """The samples of all parts (disjoint), ordered by slot; ``allocate(n, dtype)`` makes the array. Raises SpecError
-    where branches gave different types."""
+    where branches gave different types or layouts."""
     kinds = {f"{b.dtype}, {b.ndim}-D" for b in parts if len(b)}
     if len(kinds) > 1:
         raise SpecError(f"the branches of a conditional give different types: {' and '.join(sorted(kinds))}; cast or "
                         "reshape one of them")  # fmt: skip
+    layouts = {b.layout for b in parts if len(b) and b.layout}
+    if len(layouts) > 1:
+        raise SpecError(f"the branches of a conditional give different layouts: {' and '.join(sorted(layouts))}; "
+                        "transpose one of them")  # fmt: skip
     whole = concat(parts, empty=allocate)
     order = np.argsort(whole.samples.slot, kind="stable")
     return whole if (order[1:] > order[:-1]).all() else whole.take(order)

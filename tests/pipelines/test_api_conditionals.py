@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dali_run
 import dali_run.fn as fn
 import dali_run.types as types
 from dali_run import pipeline_def
@@ -167,6 +168,44 @@ def number_in_a_branch(flag, other, x):
     return y, z
 
 
+class Box:
+    """Holds something."""
+
+
+def places(flag, other, x):
+    """What branches assign to that is no variable."""
+    box, key, row = Box(), "k", [x, x]
+    box.inner = {"k": x}
+    if flag:
+        box.value = x + 1
+        box.inner[key] = x + 2
+        row[-1] += 3
+        if other:
+            box.inner["k"] = x * 7
+    else:
+        box.value = x * 100
+        row[0] = x - 1
+    made = {"a": 1}
+    if other:
+        made = {"a": x}
+        made["a"] = x + 4
+    else:
+        made["a"] = x - 4
+    settings = {}
+    if key == "k":
+        settings["one"] = 1
+    else:
+        settings["other"] = 1
+    return box.value, box.inner["k"], row[0], row[1], made["a"], x + len(settings)
+
+
+def between(flag, other, x):
+    """Comparisons in a row."""
+    y = x + 10 if 1 < x <= 3 else x
+    inside = 0 <= x < 2 != 7
+    return y, inside, x + (1 if 1 < 2 < 3 else 0)
+
+
 def python_condition(flag, other, x):
     n = 3
     if n > 2 and not isinstance(n, str):
@@ -177,7 +216,7 @@ def python_condition(flag, other, x):
 
 
 ALL = [if_else, if_only, elif_chain, nested, early_return, choice, logic, number_as_condition, in_a_loop, tuples,
-       calls, constants, number_in_a_branch, python_condition]  # fmt: skip
+       calls, constants, number_in_a_branch, python_condition, places, between]  # fmt: skip
 
 
 @pytest.mark.parametrize("definition", ALL, ids=lambda f: f.__name__)
@@ -393,6 +432,52 @@ def test_refusals() -> None:
         return y[0]
 
     refused(structures, SpecError, "another structure")
+
+    def one_place(flag, other, x):
+        found = {}
+        if flag:
+            found["x"] = x
+        return found["x"]
+
+    refused(one_place, UnboundLocalError, r"found\['x'\].*only one branch")
+
+    def layouts(flag, other, x):
+        y = fn.stack(fn.stack(x, x), fn.stack(x, x))
+        if flag:
+            y = fn.reshape(y, layout="HW")
+        else:
+            y = fn.reshape(y, layout="WH")
+        return y
+
+    refused(layouts, SpecError, "different layouts")
+
+
+def test_readers_in_branches(tmp_path: Path) -> None:
+    """They read for the whole batch, of which the branch takes its samples; YAML has them before the conditional."""
+    names = []
+    for k in range(7):
+        names.append(tmp_path / f"{k}.bin")
+        names[-1].write_bytes(bytes([k]))
+
+    @pipeline_def(batch_size=6, num_threads=1, enable_conditionals=True)
+    def pipe():
+        flag = fn.random.coin_flip(dtype=types.BOOL, seed=3)
+        if flag:
+            low = fn.constant(idata=[0], dtype=types.UINT8)
+            y = fn.readers.file(files=[str(n) for n in names], name="Reader")[0] + low
+        else:
+            y = fn.constant(idata=[100], dtype=types.UINT8)
+        return flag, y
+
+    made = pipe()
+    flags, data = (o.as_array() for o in made.run())
+    expected = [[k] if flag else [100] for k, flag in enumerate(flags)]
+    assert data.tolist() == expected
+    assert 0 < sum(flags) < 6
+    assert made.epoch_size("Reader") == 7
+    (tmp_path / "spec.yaml").write_text(made.to_yaml())
+    again = dali_run.load_spec(tmp_path / "spec.yaml")
+    assert again.run()[1].as_array().tolist() == expected
 
 
 def test_without_conditionals() -> None:

@@ -131,6 +131,19 @@ def test_input_sets() -> None:
         unequal()
 
 
+def test_names_of_operators_are_unique() -> None:
+    @pipeline_def(batch_size=2, num_threads=1)
+    def pipe(names):
+        given = [fn.constant(idata=[1], name=n) for n in names]
+        return (*given, *fn.cast(given, dtype=types.FLOAT, name="both"))
+
+    made = pipe(["a", "b"])
+    made.build()
+    assert {"a", "b", "both", "both_2"} <= {n.name for n in made.plan.graph.nodes}
+    with pytest.raises(SpecError, match="constant: the name 'a' is taken"):
+        pipe(["a", "a"])
+
+
 def test_compose() -> None:
     @pipeline_def(batch_size=1, num_threads=1)
     def pipe():
