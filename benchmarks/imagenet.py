@@ -148,7 +148,7 @@ def main() -> None:
         default="auto:256:8:8,auto:512:8:8,nvjpeg:512:8:3",
         help="decoder:batch:threads:lanes, and :source (tar, lmdb, tfrecord, recordio) unless from single files",
     )
-    parser.add_argument("--hw-load", default="-1", help="values of hw_decoder_load: each setting of --ours with each")
+    parser.add_argument("--hw-load", default="-1", help="of hw_decoder_load (for shared): each setting with each")
     parser.add_argument("--cpu-load", default="0", help="the same of cpu_decoder_load")
     parser.add_argument("--dali", default="256:8,256:16,512:16", help="batch:threads")
     parser.add_argument("--json", type=Path)

@@ -49,21 +49,21 @@ class ImageDecoder(Operator, abstract=True):
         Arg("whose pictures: torchvision, opencv and pillow interpolate chroma everywhere, DALI not on a GPU"),
     ] = "dali"
     jpeg_decoder: Annotated[
-        Literal["auto", "nvjpeg"],
-        Arg("on a GPU: auto takes our CUDA decoder for what it can, but for the two loads; nvjpeg leaves it out"),
+        Literal["auto", "shared", "nvjpeg"],
+        Arg("on a GPU: auto takes our CUDA decoder for what it can, shared gives a part to others, nvjpeg all"),
     ] = "auto"
     hw_decoder_load: Annotated[
         float,
         Arg(
-            "part of the JPEGs for the GPU's JPEG engines: a few levels off, damage inside of a file not always found; "
-            "-1: none beside our decoder, with jpeg_decoder: nvjpeg a balance with CPU threads",
+            "with jpeg_decoder shared, nvjpeg: part of the JPEGs for the GPU's JPEG engines, a few levels off, damage "
+            "inside of a file not always found; -1: by the rates of engines and of who takes the rest",
             ge=-1,
             le=1,
         ),
     ] = -1.0
     cpu_decoder_load: Annotated[
         float,
-        Arg("on a GPU: part of the JPEGs for CPU threads beside our CUDA decoder; the pixels are equal", ge=0, le=1),
+        Arg("with jpeg_decoder: shared, part of the JPEGs for CPU threads; the pixels are equal", ge=0, le=1),
     ] = 0.0
     max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
     hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000
@@ -88,9 +88,9 @@ class ImageDecoder(Operator, abstract=True):
                 f"parity: {self.parity} has {self.output_type.name} from RGB: decode as RGB, then use "
                 "color_space_conversion with the same parity"
             )
-        if self.cpu_decoder_load and self.jpeg_decoder == "nvjpeg":
-            raise SpecError("cpu_decoder_load is for jpeg_decoder: auto; with nvjpeg, CPU threads take what is left of "
-                            "hw_decoder_load")  # fmt: skip
+        if self.cpu_decoder_load and self.jpeg_decoder != "shared":
+            raise SpecError(f"cpu_decoder_load is for jpeg_decoder: shared, got {self.jpeg_decoder}; with nvjpeg, CPU "
+                            "threads take what hw_decoder_load leaves")  # fmt: skip
         if self.hw_decoder_load + self.cpu_decoder_load > 1:
             raise SpecError(f"hw_decoder_load {self.hw_decoder_load} and cpu_decoder_load {self.cpu_decoder_load} are "
                             "more than all images (1) together")  # fmt: skip
@@ -114,23 +114,25 @@ class ImageDecoder(Operator, abstract=True):
 
     @cached_property
     def shares(self) -> Shares:
-        """Who decodes on a GPU."""
-        return Shares(self.jpeg_decoder == "auto", self.hw_decoder_load, self.cpu_decoder_load)
+        """Who decodes on a GPU. Programs written for DALI give a load because its engines are fast: auto ignores it."""
+        if self.jpeg_decoder == "auto":
+            return Shares()
+        return Shares(self.jpeg_decoder, self.hw_decoder_load, self.cpu_decoder_load)
 
     @property
     def who_decodes(self) -> str:
         """Who decodes on a GPU, for people."""
-        ours, engines, on_threads = self.shares.ours, self.shares.engines, self.shares.threads
-        if not ours:
-            part = "a part" if engines < 0 else f"{engines:.3g}"
+        engines, on_threads = self.shares.engines, self.shares.threads
+        part = "a part" if engines < 0 else f"{engines:.3g}"
+        if not self.shares.ours:
             return f"of baseline JPEGs {part} by the GPU's JPEG engines, the rest by CPU threads"
-        lent = [f"{engines:.3g} by the GPU's JPEG engines"] if engines > 0 else []
+        lent = [f"{part} by the GPU's JPEG engines"] if self.shares.shared and engines else []
         lent += [f"{on_threads:.3g} by CPU threads"] if on_threads > 0 else []
         return "baseline JPEGs by the CUDA decoder" + (f", but {' and '.join(lent)}" if lent else "")
 
     @property
     def waits(self) -> bool:
-        return not self.shares.ours or self.shares.engines > 0 or self.shares.threads > 0
+        return self.shares.decoder != "auto"
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
         """What is cut out of each image; None for all of it."""

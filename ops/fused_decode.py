@@ -52,7 +52,7 @@ def shows_a_part(then: Operator) -> bool:
 
 def _our_kernels(decode: ImageDecoder) -> bool:
     wanted = decode.output_type in (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY)
-    return wanted and decode.dtype is DALIDataType.UINT8 and decode.jpeg_decoder == "auto"
+    return wanted and decode.dtype is DALIDataType.UINT8 and decode.jpeg_decoder != "nvjpeg"
 
 
 class DecodeResize(Operator, name="_fused.decode_resize"):

@@ -50,9 +50,9 @@ from .types import DALIImageType
 
 Mask = npt.NDArray[np.bool_]
 
-ENGINE_RATE, THREAD_RATE = 2700, 350
-"""Images a second of one JPEG engine and of one CPU thread on ImageNet files (H200 and its host): they set the share
-of the engines, which must not depend on the clock, or results would."""
+CUDA_RATE, ENGINE_RATE, THREAD_RATE = 250_000, 2700, 350
+"""Images a second of our CUDA decoder, of one JPEG engine and of one CPU thread on ImageNet files (H200 and its host):
+they set the share of the engines, which must not depend on the clock, or results would."""
 
 _engines: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 """One batch of a GPU at a time: several handles at once share the engines badly (one H200: 17.7k images/s with one,
@@ -147,7 +147,7 @@ def start(
     asked = ctx.attempt == 0 and (left | by_engine).any()
     batched, hybrid = decoders(lane, _fancy(rules, shares)) if asked else (None, None)
     if batched:
-        by_engine = by_engine | (left & batched.takes(batch, headers) & _share(ctx, batched, shares.engines))
+        by_engine = by_engine | (left & batched.takes(batch, headers) & _share(ctx, batched, shares))
     by_hybrid = left & ~by_engine & hybrid.takes(batch, headers, rules) if hybrid else np.zeros_like(left)
     job = Job(ctx, lane, batch, headers, rules, anchors, out)
     if (by_engine | by_hybrid).any():
@@ -179,11 +179,11 @@ def start(
 def lent(ctx: Context, batch: Batch, headers: Headers, rules: Rules, shares: Shares) -> tuple[Mask, Mask]:
     """What our CUDA decoder could take, and engines take instead, and CPU threads."""
     engines = on_threads = np.zeros(len(batch), np.bool_)
-    if shares.engines > 0:
+    if shares.shared and shares.engines:
         batched, _ = decoders(ctx.device, _fancy(rules, shares))
         # Without engines, what nvJPEG makes of an image depends on how many are in the batch.
         if batched and batched.engines:
-            engines = takes(headers, rules) & batched.takes(batch, headers) & _share(ctx, batched, shares.engines)
+            engines = takes(headers, rules) & batched.takes(batch, headers) & _share(ctx, batched, shares)
     if shares.threads > 0:
         on_threads = takes(headers, rules) & ~engines & (_chosen(ctx) >= 1 - shares.threads)
     return engines, on_threads
@@ -191,14 +191,16 @@ def lent(ctx: Context, batch: Batch, headers: Headers, rules: Rules, shares: Sha
 
 def _fancy(rules: Rules, shares: Shares) -> bool:
     """Whether nvJPEG interpolates chroma. Where it shares images with our decoder it does, as that does."""
-    return rules.fancy_upsampling or (shares.ours and shares.engines > 0)
+    return rules.fancy_upsampling or shares.shared
 
 
-def _share(ctx: Context, batched: BatchedDecoder, load: float) -> Mask:
+def _share(ctx: Context, batched: BatchedDecoder, shares: Shares) -> Mask:
     """Which samples the engines may take: a fixed part."""
+    load = shares.engines
     if load < 0:
         engines = batched.engines * ENGINE_RATE
-        load = engines / (engines + THREAD_RATE * thread_count()) if engines else 1.0
+        others = CUDA_RATE if shares.shared else THREAD_RATE * thread_count()
+        load = engines / (engines + others) if engines else 1.0
     return _chosen(ctx) < load
 
 

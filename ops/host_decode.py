@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -45,12 +45,22 @@ class Rules:
 class Shares:
     """Who decodes JPEGs on a GPU."""
 
-    ours: bool = True
-    """Our CUDA decoder takes what it can, but for the shares below; else it is left out."""
+    decoder: Literal["auto", "shared", "nvjpeg"] = "auto"
+    """Our CUDA decoder takes what it can; or that but for the parts below; or it is left out."""
     engines: float = -1.0
-    """The JPEG engines' part; -1: none beside our decoder, else a balance with the CPU's threads."""
+    """The JPEG engines' part, of what our decoder leaves them; -1: by their rate."""
     threads: float = 0.0
     """The part of CPU threads beside our decoder."""
+
+    @property
+    def ours(self) -> bool:
+        """Our CUDA decoder takes part."""
+        return self.decoder != "nvjpeg"
+
+    @property
+    def shared(self) -> bool:
+        """Others do what it could."""
+        return self.decoder == "shared"
 
 
 _headers: Any = Kernels("jpeg_header")

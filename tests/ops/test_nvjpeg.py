@@ -14,7 +14,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.decoders import Image, ImageRandomCrop
 from dali_run.ops.gpu_decode import BatchedDecoder, HybridDecoder, Job, _share
-from dali_run.ops.host_decode import Rules, read_headers
+from dali_run.ops.host_decode import Rules, Shares, read_headers
 from dali_run.ops.types import DALIDataType, DALIImageType
 
 
@@ -115,7 +115,7 @@ def test_the_share_of_the_engines_depends_on_the_sample_alone() -> None:
     samples = Samples.numbered(10_000)
 
     def share(part: Any, load: float) -> np.ndarray:
-        return _share(Context(op=Image(), stage="mixed", samples=samples.take(part)), batched, load)
+        return _share(Context(op=Image(), stage="mixed", samples=samples.take(part)), batched, Shares("nvjpeg", load))
 
     whole = share(slice(None), 0.65)
     assert abs(whole.mean() - 0.65) < 0.02

@@ -136,7 +136,7 @@ def test_engines_and_threads_take_their_parts(folder: Path, engines: type[FakeNv
     plain, reject = compile_graph(graph(folder, fused), Target(), 7), "11"
     expected, _ = results(plain)
     colour, gray = kinds(folder)
-    loads = {"hw_decoder_load": 0.35, "cpu_decoder_load": 0.25}
+    loads = {"jpeg_decoder": "shared", "hw_decoder_load": 0.35, "cpu_decoder_load": 0.25}
     offered = {k for k in colour if chosen(int(k)) < 0.35}
     by_engine = {k for k in offered if int(k) not in REFUSALS}
     on_threads = {k for k in colour + gray if chosen(int(k)) >= 0.75}
@@ -172,7 +172,7 @@ def test_engines_and_threads_take_their_parts(folder: Path, engines: type[FakeNv
 def test_engines_work_while_our_kernels_do(folder: Path, engines: type[FakeNvJpeg]) -> None:
     for fused in (False, True):
         launched, before = engines.fake.launched, engines.launched_before
-        results(compile_graph(graph(folder, fused, hw_decoder_load=0.4), Target("gpu"), 7), 41)
+        results(compile_graph(graph(folder, fused, jpeg_decoder="shared", hw_decoder_load=0.4), Target("gpu"), 7), 41)
         names = [name for name, _ in launched[: before[0]]]
         assert ("jpeg_resize" if fused else "jpeg_pixels") in names  # they were launched first
         assert "resample" not in "".join(names)
@@ -182,7 +182,7 @@ def test_engines_work_while_our_kernels_do(folder: Path, engines: type[FakeNvJpe
 
 def test_without_engines_our_decoder_takes_all(folder: Path, engines: type[FakeNvJpeg]) -> None:
     engines.engine_count = 0
-    found, report = results(compile_graph(graph(folder, hw_decoder_load=0.4), Target("gpu"), 7))
+    found, report = results(compile_graph(graph(folder, jpeg_decoder="shared", hw_decoder_load=0.4), Target("gpu"), 7))
     expected, _ = results(compile_graph(graph(folder), Target(), 7))
     assert not engines.launched_before
     assert set(report["decoders"]) == {"cuda", "libjpeg-turbo", "other formats"}
@@ -190,8 +190,9 @@ def test_without_engines_our_decoder_takes_all(folder: Path, engines: type[FakeN
         np.testing.assert_array_equal(found[key], value)
 
 
-def test_by_default_our_decoder_shares_with_nobody(folder: Path, engines: type[FakeNvJpeg]) -> None:
-    _, report = results(compile_graph(graph(folder), Target("gpu"), 7))
+@pytest.mark.parametrize("load", [-1.0, 0.65])  # programs written for DALI give it
+def test_by_default_our_decoder_shares_with_nobody(folder: Path, engines: type[FakeNvJpeg], load: float) -> None:
+    _, report = results(compile_graph(graph(folder, hw_decoder_load=load), Target("gpu"), 7))
     colour, gray = kinds(folder)
     assert not engines.launched_before
     assert report["decoders"] == {"cuda": len(colour + gray), "libjpeg-turbo": 2, "other formats": 1}
@@ -202,8 +203,9 @@ def test_windows_of_random_crops_do_not_depend_on_who_decodes(
     folder: Path, engines: type[FakeNvJpeg], decoder: str
 ) -> None:
     expected, _ = results(compile_graph(graph(folder, decoder=decoder), Target(), 7))
+    shared = {"jpeg_decoder": "shared", "hw_decoder_load": 0.5}
     found, report = results(
-        compile_graph(graph(folder, decoder=decoder, hw_decoder_load=0.5, output_type="BGR"), Target("gpu"), 7), 7
+        compile_graph(graph(folder, decoder=decoder, output_type="BGR", **shared), Target("gpu"), 7), 7
     )
     assert report["decoders"]["engines"] > 5
     for key, value in expected.items():
@@ -212,8 +214,17 @@ def test_windows_of_random_crops_do_not_depend_on_who_decodes(
         assert off.min() in (0, MARK)
 
 
+def test_the_engines_part_is_what_their_rate_makes_it(folder: Path, engines: type[FakeNvJpeg]) -> None:
+    engines.engine_count = 60  # so that a few of these pictures are for them
+    _, report = results(compile_graph(graph(folder, jpeg_decoder="shared"), Target("gpu"), 7))
+    colour, _ = kinds(folder)
+    part = 60 * 2700 / (60 * 2700 + 250_000)
+    offered = {k for k in colour if chosen(int(k)) < part}
+    assert report["decoders"]["engines"] == len([k for k in offered if int(k) not in REFUSALS]) > 3
+
+
 def test_on_the_cpu_reports_name_decoders_too(folder: Path) -> None:
-    _, report = results(compile_graph(graph(folder, fused=True, hw_decoder_load=0.5), Target(), 7))
+    _, report = results(compile_graph(graph(folder, fused=True, jpeg_decoder="shared"), Target(), 7))
     colour, gray = kinds(folder)
     turned = sum(int(k) % 9 == 4 for k in colour + gray)  # which our loops leave to libjpeg-turbo
     assert turned == 4
@@ -224,8 +235,7 @@ def test_on_the_cpu_reports_name_decoders_too(folder: Path) -> None:
 
 def test_a_launch_that_waits_has_another_beside_it(folder: Path) -> None:
     for arguments, count in (
-        ({}, 1), ({"hw_decoder_load": 0.0}, 1), ({"hw_decoder_load": 0.1}, 2), ({"cpu_decoder_load": 0.1}, 2),
-        ({"jpeg_decoder": "nvjpeg"}, 2),
+        ({}, 1), ({"hw_decoder_load": 0.65}, 1), ({"jpeg_decoder": "shared"}, 2), ({"jpeg_decoder": "nvjpeg"}, 2),
     ):  # fmt: skip
         plan = compile_graph(graph(folder, fused=True, **arguments), Target("gpu"), 7)
         (step,) = (s for s in plan.steps if s.kind == "device")
@@ -233,8 +243,8 @@ def test_a_launch_that_waits_has_another_beside_it(folder: Path) -> None:
 
 
 def test_a_launch_that_waits_is_no_matter_of_the_batch_size(folder: Path, engines: type[FakeNvJpeg]) -> None:
-    for load, advice in ((-1.0, "A larger batch_size."), (0.5, "Other parts for the GPU's JPEG engines")):
-        plan = compile_graph(graph(folder, fused=True, hw_decoder_load=load), Target("gpu"), 7)
+    for decoder, advice in (("auto", "A larger batch_size."), ("shared", "Other parts for the GPU's JPEG engines")):
+        plan = compile_graph(graph(folder, fused=True, jpeg_decoder=decoder), Target("gpu"), 7)
         with Sources(plan, 16) as sources:
             feed = JobFeed(sources)
             with Engine(plan, feed, feed.requests(16), Options()) as engine:
@@ -251,22 +261,23 @@ def test_a_plan_says_who_decodes(folder: Path) -> None:
         return [o["decoders"] for o in plan.describe()["operators"] if o["decoders"]]
 
     assert said() == ["baseline JPEGs by the CUDA decoder"]
-    assert said(hw_decoder_load=0.07, cpu_decoder_load=0.02) == [
+    assert said(jpeg_decoder="shared", hw_decoder_load=0.07, cpu_decoder_load=0.02) == [
         "baseline JPEGs by the CUDA decoder, but 0.07 by the GPU's JPEG engines and 0.02 by CPU threads"
     ]
     assert said(jpeg_decoder="nvjpeg", hw_decoder_load=0.7) == [
         "of baseline JPEGs 0.7 by the GPU's JPEG engines, the rest by CPU threads"
     ]
-    plan = compile_graph(graph(folder, hw_decoder_load=0.1), Target(), 7)
+    assert said(jpeg_decoder="shared") == ["baseline JPEGs by the CUDA decoder, but a part by the GPU's JPEG engines"]
+    plan = compile_graph(graph(folder, jpeg_decoder="shared"), Target(), 7)
     assert not any(o["decoders"] for o in plan.describe()["operators"])
 
 
 def test_shares_must_be_parts_of_one_whole(folder: Path) -> None:
     with pytest.raises(SpecError, match=r"hw_decoder_load 0.7 and cpu_decoder_load 0.4 are more than all"):
-        graph(folder, hw_decoder_load=0.7, cpu_decoder_load=0.4)
-    with pytest.raises(SpecError, match="cpu_decoder_load is for jpeg_decoder: auto"):
+        graph(folder, jpeg_decoder="shared", hw_decoder_load=0.7, cpu_decoder_load=0.4)
+    with pytest.raises(SpecError, match="cpu_decoder_load is for jpeg_decoder: shared"):
         graph(folder, jpeg_decoder="nvjpeg", cpu_decoder_load=0.4)
-    graph(folder, hw_decoder_load=0.6, cpu_decoder_load=0.4)
+    graph(folder, jpeg_decoder="shared", hw_decoder_load=0.6, cpu_decoder_load=0.4)
 
 
 # -- on a GPU ---------------------------------------------------------------------------------------------------------
@@ -277,7 +288,8 @@ def test_shares_must_be_parts_of_one_whole(folder: Path) -> None:
 @pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
 def test_decoders_share_a_batch_on_the_gpu(imagenet: list[Path], fused: bool, decoder: str) -> None:
     def run(batch: int, **loads: float) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return results(compile_graph(graph(imagenet, fused, decoder, **loads), Target("gpu"), 7), batch)
+        who = {"jpeg_decoder": "shared", "hw_decoder_load": 0.0, **loads}
+        return results(compile_graph(graph(imagenet, fused, decoder, **who), Target("gpu"), 7), batch)
 
     alone, report = run(64)
     assert report["decoders"]["cuda"] > 100
