@@ -51,6 +51,10 @@ fuzz: setup ## fuzz every parser for SECONDS each (600), guided by coverage
 test-gpu: setup ## the tests, where a missing or broken GPU fails them
 	DALI_RUN_DEMAND_GPU=1 $(BIN)/python -m pytest -q
 
+.PHONY: sanitize
+sanitize: setup ## compute-sanitizer over the CUDA JPEG decoder: FOLDER= of good JPEGs, BAD= of damaged ones
+	$(BIN)/python benchmarks/sanitize.py '$(FOLDER)' $(if $(BAD),--bad '$(BAD)') $(if $(TOOL),--tool $(TOOL))
+
 .PHONY: parity
 parity: setup ## compare with an installed DALI, write docs/parity.md (DALI_PYTHON=a Python that has DALI 2.4)
 	$(BIN)/python -m tests.parity --python '$(DALI_PYTHON)'

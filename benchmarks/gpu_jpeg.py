@@ -2,13 +2,17 @@
 
     python benchmarks/gpu_jpeg.py FOLDER [--batch 256] [--lanes 1,2,4,8,12] [--seconds 3] [--json out.json]
     python benchmarks/gpu_jpeg.py FOLDER --photos 24 --batch 24 [--lanes 1,4]
+    python benchmarks/gpu_jpeg.py FOLDER --small 120 --mutate 10000 --lanes ""
 
 Every file of FOLDER is compared with Pillow (libjpeg-turbo) first. Then two jobs are timed on random batches: `rgb`
 (decode to interleaved RGB) and `train` (resize to 256 x 256 with antialias, crop 224, mirror, normalise to float32
-CHW). `--mutate N` damages N copies of the files and compares what is accepted: that must be what Pillow makes of it.
+CHW). `--mutate N` damages N copies of the files, `--bad OTHER` takes the files of OTHER as they are: what is accepted
+of those must be what Pillow makes of it, and be accepted by both jobs. Ends with 1 where anything is not as it must be.
 "resident": the files are on the GPU already; "upload": they are copied from pinned memory each time; "host": the
 headers are walked and the batch is planned each time as well. `--once JOB` runs one batch and ends, for profilers.
-`--photos N` takes N photos of 12 megapixels made of FOLDER's pictures instead (benchmarks/photos.py).
+`--photos N` takes N photos of 12 megapixels made of FOLDER's pictures instead (benchmarks/photos.py), `--small N` N
+thumbnails in every sampling (benchmarks/small_pictures.py). `--apart` gives each buffer of the decoder an allocation
+of its own, for compute-sanitizer, which benchmarks/sanitize.py runs.
 
 Each kernel's time stands beside its floor: the bytes that it has to read and write once, at the rate at which this GPU
 copies its own memory in the same run. What keeps a kernel from that floor, mostly the instructions that it takes, is in
@@ -37,6 +41,7 @@ from PIL import Image, ImageOps
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.photos import write_photos
+from benchmarks.small_pictures import mutated, small_pictures
 from dali_run.ops import device, jpeg_gpu, jpeg_header, resample
 from dali_run.ops.types import DALIInterpType
 
@@ -79,10 +84,12 @@ class Batch:
 class Lane:
     """A stream with its decoder and its memory."""
 
+    kind: type[jpeg_gpu.Decoder] = jpeg_gpu.Decoder
+
     def __init__(self, defines: str, batch: Batch, job: str) -> None:
         self.lane, self.batch, self.job = device.Lane(), batch, job
         self.stream = self.lane.stream
-        self.decoder = jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(self.lane, defines))
+        self.decoder = self.kind(jpeg_gpu.LaneRuntime(self.lane, defines))
         self.plan, self.output = batch.plan(job)
         self.raw = cupy.empty(batch.bytes, np.uint8)
         dtype = jpeg_gpu.DTYPES[self.output.dtype]
@@ -147,21 +154,23 @@ def check(defines: str, files: list[bytes], names: list[str], size: int, job: st
     return {"files": len(files), "exact": exact, "rejected": rejected, "wrong": wrong}
 
 
-def mutated(files: list[bytes], count: int) -> list[bytes]:
-    """Copies with bytes overwritten, cut off or inserted."""
-    rng = np.random.default_rng(7)
-    result = []
-    for i in range(count):
-        data = bytearray(files[i % len(files)])
-        for at in rng.integers(0, len(data), rng.integers(1, 4)):
-            data[at] = rng.integers(0, 256)
-        if rng.random() < 0.1:
-            del data[rng.integers(2, len(data)) :]
-        if rng.random() < 0.1:
-            at = int(rng.integers(2, len(data)))
-            data[at:at] = rng.integers(0, 256, 5, dtype=np.uint8).tobytes()
-        result.append(bytes(data))
-    return result
+def check_damaged(defines: str, files: list[bytes], what: str, size: int) -> bool:
+    """Whether all that is accepted of ``files`` is what Pillow makes of it, and both jobs accept the same."""
+    result = check(defines, files, [f"{what} {i}" for i in range(len(files))], size, "stored")
+    found = dict(result["rejected"])
+    late = jpeg_gpu.OUT_OF_RANGE  # is found in the blocks that are computed: a resize may need fewer
+    for begin in range(0, len(files), size):
+        status = Lane(defines, Batch(files[begin : begin + size]), "train").status() & ~late
+        for i, bits in enumerate(status.tolist()):
+            name = f"{what} {begin + i}"
+            if bits != found.get(name, 0) & ~late:
+                result["wrong"].append((name, f"status {bits} where it is resized, {found.get(name, 0)} else"))
+    print(
+        f"{what}: {result['exact']} accepted and exact, {len(result['rejected'])} rejected,",
+        result["wrong"],
+        flush=True,
+    )
+    return not result["wrong"]
 
 
 def copy_rate(nbytes: int = 1 << 30, repeats: int = 10) -> float:
@@ -286,12 +295,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--photos", type=int, default=0, help="use so many large photos made of the files")
+    parser.add_argument("--small", type=int, default=0, help="use so many small pictures made of the files")
     parser.add_argument("--once", choices=JOBS)
+    parser.add_argument("--bad", type=Path, metavar="FOLDER", help="check the files of another folder, damaged ones")
+    parser.add_argument("--apart", action="store_true", help="each buffer in an allocation of its own, not for timing")
     parser.add_argument("--mutate", type=int, default=0)
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--define", action="append", default=[], help="compile-time size, e.g. SUBSEQUENCE_BITS=2048")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # Pillow on damaged Exif
+    if arguments.apart:  # and not in CuPy's pool, which rounds sizes up and hands out parts of larger pieces
+        cupy.cuda.set_allocator(None)
+        Lane.kind = jpeg_gpu.ApartDecoder
     for define in arguments.define:
         name, value = define.split("=")
         setattr(jpeg_gpu, name, int(value))
@@ -303,6 +318,10 @@ def main() -> None:
         else:
             paths = sorted(p for p in arguments.folder.iterdir() if p.is_file())
         files = [p.read_bytes() for p in paths]
+    names = [p.name for p in paths]
+    if arguments.small:
+        files = small_pictures(arguments.folder, arguments.small)
+        names = [f"small {i}" for i in range(len(files))]
     start = time.perf_counter()
     defines = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in arguments.define)
     jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(device.Lane(), defines))
@@ -323,16 +342,18 @@ def main() -> None:
         print("status", np.unique(Lane(defines, draw(), arguments.once).status(), return_counts=True))
         return
     print(report)
+    right = True
     if not arguments.no_check:
-        report["check"] = check(defines, files, [p.name for p in paths], arguments.batch, "rgb")
-        print(
-            "check:", {k: v if isinstance(v, int) else (len(v), v[:5]) for k, v in report["check"].items()}, flush=True
-        )
+        report["check"] = found = check(defines, files, names, arguments.batch, "rgb")
+        print("check:", {k: v if isinstance(v, int) else (len(v), v[:5]) for k, v in found.items()}, flush=True)
+        right = not found["wrong"]
+    if arguments.bad:
+        bad = [p.read_bytes() for p in sorted(arguments.bad.iterdir()) if p.is_file()]
+        right &= check_damaged(defines, bad, "bad file", arguments.batch)
     if arguments.mutate:
-        damaged = mutated(files, arguments.mutate)
-        names = [f"mutation {i}" for i in range(len(damaged))]
-        result = check(defines, damaged, names, arguments.batch, "stored")
-        print(f"mutations: {result['exact']} accepted and exact, {len(result['rejected'])} rejected,", result["wrong"])
+        right &= check_damaged(defines, mutated(files, arguments.mutate), "mutation", arguments.batch)
+    if not right:
+        sys.exit(1)
     counts = [int(n) for n in arguments.lanes.split(",") if n]
     if not counts:
         return

@@ -418,33 +418,38 @@ class Decoder:
         words (int32 per image), which hold until the decoder is used again. ``trace(name)`` is called after each
         launch, for measurements."""
         meta, zeroed, fixed = self._regions(plan, output)
-        at = aligned(BATCH.itemsize) + sum(aligned(a.nbytes) for a in meta.values())
-        zeros = sum(map(aligned, zeroed.values()))
-        runtime, workspace = self.runtime, self.workspace
-        workspace.reserve(at + zeros + sum(map(aligned, fixed.values())))
+        travelling = aligned(BATCH.itemsize) + sum(aligned(a.nbytes) for a in meta.values())
+        address, places = self._place(travelling, zeroed, fixed)
         # One block for all that travels: the batch record, then the arrays that it points to.
-        staged = runtime.stage(at)
-        addresses = {"raw": raw, "out": out, "filters": self._filters}
+        runtime = self.runtime
+        staged = runtime.stage(travelling)
+        addresses = {"raw": raw, "out": out, "filters": self._filters} | places
         position = aligned(BATCH.itemsize)
         for name, array in meta.items():
-            addresses[name] = workspace.address + position
+            addresses[name] = address + position
             staged[position : position + array.nbytes] = array.reshape(-1).view(np.uint8)
             position += aligned(array.nbytes)
-        for sizes in (zeroed, fixed):
-            for name, size in sizes.items():
-                addresses[name] = workspace.address + position
-                position += aligned(size)
         numbers = len(plan), output.output_type, output.dtype, output.round_to_uint8
         record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add)
         staged[: BATCH.itemsize].view(BATCH)[0] = record
-        runtime.upload(workspace.address, staged)
-        runtime.zero(workspace.address + at, zeros)
+        runtime.upload(address, staged)
         for kernel, grid, threads in self._launches(plan, output, meta):
             if grid:
-                runtime.launch(kernel, grid, threads, workspace.address)
+                runtime.launch(kernel, grid, threads, address)
             if trace is not None:
                 trace(kernel)
         return addresses["status"]
+
+    def _place(self, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]) -> tuple[int, dict[str, int]]:
+        """Where ``travelling`` bytes from the host go, and the regions of these sizes, ``zeroed`` or as they are."""
+        self.workspace.reserve(travelling + sum(map(aligned, zeroed.values())) + sum(map(aligned, fixed.values())))
+        address = self.workspace.address
+        places, position = {}, address + travelling
+        for name, size in (zeroed | fixed).items():
+            places[name] = position
+            position += aligned(size)
+        self.runtime.zero(address + travelling, sum(map(aligned, zeroed.values())))
+        return address, places
 
     def _regions(self, plan: Plan, output: Output) -> tuple[dict[str, NDArray[Any]], dict[str, int], dict[str, int]]:
         """Arrays that travel, sizes of the memory that starts as zeros, and of the rest."""
@@ -494,6 +499,25 @@ class Decoder:
             launches.append(("jpeg_weights", 2 * n, 128))
             launches.append(("jpeg_resize", int(meta["resize_first"][-1]), output.threads))
         return launches
+
+
+class ApartDecoder(Decoder):
+    """For whoever looks for accesses out of bounds: each region is an allocation of its own, so that what lies behind
+    it is not the next one. Slow; to be synchronised with between batches."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._owners: list[Any] = []
+
+    def _place(self, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]) -> tuple[int, dict[str, int]]:
+        self._owners.clear()
+        places = {}
+        for name, size in ({"": travelling} | zeroed | fixed).items():
+            owner, places[name] = self.runtime.allocate(size)
+            self._owners.append(owner)
+        for name, size in zeroed.items():
+            self.runtime.zero(places[name], size)
+        return places.pop(""), places
 
 
 def source_text() -> str:

@@ -92,9 +92,9 @@ class GpuRuntime(jpeg_gpu.LaneRuntime):
 class Harness:
     """One lane: files in, host arrays out."""
 
-    def __init__(self, runtime: Any) -> None:
+    def __init__(self, runtime: Any, kind: type[jpeg_gpu.Decoder] = jpeg_gpu.Decoder) -> None:
         self.runtime = runtime
-        self.decoder = jpeg_gpu.Decoder(runtime)
+        self.decoder = kind(runtime)
 
     def upload(self, address: int, data: NDArray[np.uint8]) -> None:
         staged = self.runtime.stage(len(data))

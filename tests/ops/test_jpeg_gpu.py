@@ -12,6 +12,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from benchmarks.small_pictures import mutated, small_pictures
 from dali_run.ops import jpeg_gpu, resample
 from dali_run.ops.types import DALIInterpType
 from tests.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
@@ -241,6 +242,31 @@ def test_damage_is_noticed(harness: Harness) -> None:
     for i in np.flatnonzero(status == 0):
         expected = np.asarray(Image.open(io.BytesIO(files[i])).convert("RGB"))  # TurboJPEG refuses odd samplings
         np.testing.assert_array_equal(results[i], expected, err_msg=f"mutation {i}")
+
+
+def test_small_pictures_of_all_kinds_and_their_mutations(tmp_path: Path, harness: Harness) -> None:
+    """What `make sanitize` runs, on a few: every buffer is an allocation of its own, with a strip behind it that no
+    kernel may write; and the same is accepted where the picture is resized."""
+    (tmp_path / "one.jpg").write_bytes(encode(200, 170))
+    files = small_pictures(tmp_path, 28)
+    assert any(b"\xff\xc1\0" in f for f in files)
+    assert any(b"\xff\xdd\0" in f for f in files)
+    apart = Harness(harness.runtime, jpeg_gpu.ApartDecoder)
+    assert_exact(apart, files)
+    damaged = mutated(files, 280)
+    results, status = apart.decode(damaged, pixels())
+    assert 0 < np.count_nonzero(status) < len(status)
+    for i in np.flatnonzero(status == 0):
+        expected = np.asarray(Image.open(io.BytesIO(damaged[i])).convert("RGB"))
+        np.testing.assert_array_equal(results[i], expected, err_msg=f"mutation {i}")
+
+    def resized(plan: jpeg_gpu.Plan) -> jpeg_gpu.Output:
+        whole = sampling(len(plan), (0, 0), (64, 64), (40, 40), resample.TRIANGULAR)
+        return jpeg_gpu.resize_output(plan, whole.window(np.full((len(plan), 2), 3), np.full((len(plan), 2), 30)))
+
+    _, again = apart.decode(damaged, resized, window=True)
+    late = jpeg_gpu.OUT_OF_RANGE  # is found in the blocks that are computed
+    np.testing.assert_array_equal(again & ~late, status & ~late)
 
 
 Span = tuple[float, float, int]  # lo, hi, size
