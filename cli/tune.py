@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .output import Device, Json, Set, Spec, overrides, print_json, say
+from .output import Device, Json, Set, Spec, overrides, print_json, say, writable
 
 NAME = "tune"
 
@@ -16,9 +16,9 @@ def command(
     spec: Spec,
     changes: Set = None,
     device: Device = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="Where the settings go.")] = Path(
-        "tuned.yaml"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="PATH", help="Where the settings go.", callback=writable)
+    ] = Path("tuned.yaml"),
     seconds: Annotated[float, typer.Option(min=0.01, help="Time of one measurement.")] = 2,
     repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Measurements of each setting.")] = 1,
     warm_up: Annotated[int, typer.Option(min=0, metavar="N", help="Batches before the clock starts.")] = 8,

@@ -5,9 +5,11 @@ Records come from the readers where those know the container, so that what is sh
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import json
+import os
 import re
 import tarfile
 import warnings
@@ -149,6 +151,8 @@ def open_data(target: Path) -> DataSet:
     load_operators()
     if not target.exists():
         raise SpecError(f"{target}: there is no such file or folder")
+    if not os.access(target, os.R_OK | (os.X_OK if target.is_dir() else 0)):
+        raise JobError(f"{target} cannot be read: {os.strerror(errno.EACCES)}")
     if (target / "data.mdb").is_file() or target.suffix == ".mdb":
         return _lmdb([target])
     if (target / "manifest.json").is_file():

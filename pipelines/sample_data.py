@@ -22,7 +22,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ..ops.errors import SpecError
+from ..ops.errors import JobError, SpecError
 
 CLASSES = ("landscape", "shapes", "text", "texture")
 """Class folders, in the order of their labels."""
@@ -78,7 +78,7 @@ def make_sample_data(folder: Path, count: int = 96, seed: int = 0) -> dict[str, 
     ``train/<class>/*.jpg``, ``val/<class>/*.jpg``; ``lmdb`` (values: Caffe Datum, encoded) and
     ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) hold the training pictures.
     A folder that holds exactly this already is left as it is. Raises SpecError where it holds anything else, and for a
-    ``count`` below `LEAST`.
+    ``count`` below `LEAST`; JobError where nothing can be written.
     """
     if count < LEAST:
         raise SpecError(
@@ -91,9 +91,12 @@ def make_sample_data(folder: Path, count: int = 96, seed: int = 0) -> dict[str, 
             return {**made, "already_there": True}
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SpecError(f"{folder} is there already and holds something else; name an empty or a new folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Made beside it and renamed, so that an interrupted run leaves nothing that looks complete.
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Made beside it and renamed, so that an interrupted run leaves nothing that looks complete.
+        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as e:
+        raise JobError(f"{folder} cannot be made: {e.strerror}") from None
     try:
         summary = {**wanted, **_write(work, count, seed)}
         (work / MARKER).write_text(json.dumps(summary, indent=2) + "\n")

@@ -154,13 +154,15 @@ def test_parts_of_a_job_make_the_whole(spec: Path, capsys: pytest.CaptureFixture
     assert {p.name: p.read_bytes() for p in parts.glob("*.tfrecord")} == whole
 
 
-@pytest.mark.parametrize("option", ["--report", "--html", "--trace"])
+@pytest.mark.parametrize(
+    ("command", "option"), [("run", "--report"), ("run", "--html"), ("run", "--trace"), ("tune", "--out")]
+)
 def test_paths_of_results_are_checked_before_the_job(
-    spec: Path, option: str, capsys: pytest.CaptureFixture[str]
+    spec: Path, command: str, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["run", str(spec), option, str(spec.parent / "nowhere" / "file")]) == 2
+    assert cli.main([command, str(spec), option, str(spec.parent / "nowhere" / "file")]) == 2
     assert "nowhere is no folder; name a file in a folder that exists" in capsys.readouterr().err
-    assert cli.main(["run", str(spec), option, str(spec.parent)]) == 2
+    assert cli.main([command, str(spec), option, str(spec.parent)]) == 2
     assert "is a folder" in capsys.readouterr().err
     assert not out_of(spec).exists()
 
@@ -488,6 +490,14 @@ def test_inspect_knows_containers_by_the_end_of_their_names(
     for target in (tmp_path, tmp_path / name):
         assert cli.main(["inspect", str(target), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["kind"] == kind
+
+
+def test_what_may_not_be_read_is_said_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may read everything
+    assert cli.main(["inspect", str(tmp_path)]) == 1
+    assert f"{tmp_path} cannot be read: Permission denied" in capsys.readouterr().err
 
 
 def test_inspect_of_a_folder_of_several_data_sets_shows_none_of_them(

@@ -13,7 +13,7 @@ import pytest
 import tfrecord
 from PIL import Image, ImageOps
 
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines import sample_data
 from dali_run.pipelines.sample_data import CLASSES, make_sample_data, plan_pictures
 
@@ -161,6 +161,11 @@ def test_few_pictures_fill_every_folder(count: int, tmp_path: Path) -> None:
     assert made["val"] == len(CLASSES)
     assert made["train"] + made["val"] == count
     assert len(list((tmp_path / "data" / "tfrecord").iterdir())) == 2
+
+
+def test_where_nothing_can_be_written_the_folder_is_named() -> None:
+    with pytest.raises(JobError, match=r"^/proc/here cannot be made: "):
+        make_sample_data(Path("/proc/here"), 8)
 
 
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
