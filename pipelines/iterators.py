@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,7 @@ class Epochs(Protocol):
         ...
 
     def counts(self, batch: int) -> list[int] | None:
-        """Samples that count in batch number ``batch``, for each pipeline; None for all."""
+        """Samples that count in batch number ``batch``, for each pipeline that takes part; None for all."""
         ...
 
     def advance(self) -> None:
@@ -134,9 +134,10 @@ class ReaderEpochs:
             self.epoch += 1
 
     def size(self) -> int:
+        samples, shards = int(self.shard_sizes.sum()), len(self.shard_sizes)
         if self.policy is LastBatchPolicy.DROP:
-            return int(self.shard_sizes.sum()) // len(self.shard_sizes)
-        return self.batches() * self.batch_size
+            return samples // shards
+        return math.ceil(samples / shards) if self.padded else self.batches() * self.batch_size
 
     def state(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "ahead": self.ahead.tolist()}
@@ -171,7 +172,8 @@ class SizedEpochs:
         if self.policy is not LastBatchPolicy.PARTIAL:
             return None
         left = self.samples - batch * self._step
-        return [min(max(left - p * self.batch_size, 0), self.batch_size) for p in range(self.pipelines)]
+        counts = [min(left - p * self.batch_size, self.batch_size) for p in range(self.pipelines)]
+        return [n for n in counts if n > 0]  # as in DALI, pipelines that are left with nothing are not in the list
 
     def advance(self) -> None:
         if self.policy is LastBatchPolicy.FILL and not self.padded:
@@ -293,7 +295,7 @@ class BaseIterator:
         self._batch += 1
         if counts is None:
             return outputs
-        return [tuple(_cut(t, n) for t in one) for one, n in zip(outputs, counts, strict=True)]
+        return [tuple(_cut(t, n) for t in one) for one, n in zip(outputs, counts, strict=False)]
 
     @property
     def _all_given(self) -> bool:
@@ -331,7 +333,7 @@ class BaseIterator:
         for p in self.pipelines:
             p.reset()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Self:
         if self._batch and (self._at_end or self._all_given):
             self.reset()
         return self

@@ -27,7 +27,8 @@ class Labels(_DaliBaseIterator):
         if not self._reader_name:  # the size alone decides: what is over is cut off the last batch
             over = max(0, self._counter - self._size)
             if self._last_batch_policy is LastBatchPolicy.PARTIAL and over:
-                labels = [x[: len(x) - over] for x in labels]
+                whole, rest = divmod(len(labels) * self.batch_size - over, self.batch_size)
+                labels = labels[:whole] + [x[:rest] for x in labels[whole : whole + 1] if rest]
             return labels
         drop, left = self._remove_padded()
         if np.any(drop):
@@ -50,25 +51,27 @@ def main():
         for i in range(11):
             files.append(f"{folder}/{i:03d}")
             Path(files[-1]).write_bytes(bytes([i]))
-        sizes = [(7, 2, 1), (6, 2, 1), (5, 4, 1), (10, 2, 3), (10, 3, 3), (10, 4, 3), (11, 2, 2), (8, 2, 2)]
+        data = [(7, 2, 1), (6, 2, 1), (5, 4, 1), (10, 2, 3), (10, 3, 3), (10, 4, 3), (11, 2, 2), (8, 2, 2)]
         for (n, batch, shards), policy, pad, stick in itertools.product(
-            sizes, LastBatchPolicy, (False, True), (False, True)
+            data, LastBatchPolicy, (False, True), (False, True)
         ):
             own = [
                 pipeline(files[:n], batch, s, shards, pad_last_batch=pad, stick_to_shard=stick) for s in range(shards)
             ]
             it = Labels(own, reader_name="R", last_batch_policy=policy, auto_reset=True)
-            lengths, epochs = [], []
+            sizes, lengths, epochs = [], [], []
             for _ in range(EPOCHS):
+                sizes.append(it.size)
                 lengths.append(len(it))
                 epochs.append(list(it))
             rows.append({"n": n, "batch": batch, "shards": shards, "policy": policy.name, "pad": pad, "stick": stick,
-                         "lengths": lengths, "epochs": epochs})  # fmt: skip
-        for n, batch, size, policy, padded in itertools.product((6,), (2, 4), (5, 6), LastBatchPolicy, (False, True)):
-            it = Labels([pipeline(files[:n], batch, 0, 1)], size=size, last_batch_policy=policy, auto_reset=True,
-                        last_batch_padded=padded)  # fmt: skip
-            rows.append({"n": n, "batch": batch, "size": size, "policy": policy.name, "padded": padded,
-                         "epochs": [list(it) for _ in range(EPOCHS)]})  # fmt: skip
+                         "sizes": sizes, "lengths": lengths, "epochs": epochs})  # fmt: skip
+        data = [(6, 2, 5, 1), (6, 2, 6, 1), (6, 4, 5, 1), (6, 4, 6, 1), (10, 3, 7, 2), (10, 3, 9, 2), (10, 3, 10, 2)]
+        for (n, batch, size, shards), policy, padded in itertools.product(data, LastBatchPolicy, (False, True)):
+            it = Labels([pipeline(files[:n], batch, s, shards) for s in range(shards)], size=size,
+                        last_batch_policy=policy, auto_reset=True, last_batch_padded=padded)  # fmt: skip
+            rows.append({"n": n, "batch": batch, "size": size, "shards": shards, "policy": policy.name,
+                         "padded": padded, "epochs": [list(it) for _ in range(EPOCHS)]})  # fmt: skip
     Path(__file__).with_name("epochs.json").write_text(json.dumps(rows, separators=(",", ":")) + "\n")
 
 

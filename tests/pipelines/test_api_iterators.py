@@ -10,11 +10,13 @@ import pytest
 
 import dali_run.fn as fn
 from dali_run import Pipeline, pipeline_def
+from dali_run.pipelines.place import Target
 from dali_run.plugin.base_iterator import LastBatchPolicy
 from dali_run.plugin.numpy import DALIGenericIterator, DALIRaggedIterator
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "epochs.json").read_text())
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +37,25 @@ def labels(files: list[str], batch_size: int, shard: int = 0, shards: int = 1, *
     return pipe()
 
 
-def epochs_of(row: dict[str, Any], files: list[str]) -> tuple[list[int], list[Any]]:
+def epochs_of(row: dict[str, Any], files: list[str]) -> tuple[list[int], list[int], list[Any]]:
+    """Sizes and lengths of the epochs, and what is in them."""
     policy = {"last_batch_policy": LastBatchPolicy[row["policy"]], "auto_reset": True}
+    shards = row["shards"]
     if "size" in row:
-        own = [labels(files[: row["n"]], row["batch"])]
+        own = [labels(files[: row["n"]], row["batch"], s, shards) for s in range(shards)]
         it = DALIGenericIterator(own, ["x"], size=row["size"], last_batch_padded=row["padded"], **policy)
     else:
-        shards = row["shards"]
         options = {"pad_last_batch": row["pad"], "stick_to_shard": row["stick"]}
         own = [labels(files[: row["n"]], row["batch"], s, shards, **options) for s in range(shards)]
         it = DALIGenericIterator(own, ["x"], reader_name="R", **policy)
-    lengths, epochs = [], []
+    sizes, lengths, epochs = [], [], []
     for _ in row["epochs"]:
+        sizes.append(it.size)
         lengths.append(len(it))
         epochs.append([[one["x"].reshape(-1).tolist() for one in batch] for batch in it])
     for p in own:
         p.close()
-    return lengths, epochs
+    return sizes, lengths, epochs
 
 
 def only_padding(row: dict[str, Any]) -> bool:
@@ -60,19 +64,20 @@ def only_padding(row: dict[str, Any]) -> bool:
 
 
 def named(row: dict[str, Any]) -> str:
-    return "-".join(f"{k}={v}" for k, v in row.items() if k not in ("lengths", "epochs"))
+    return "-".join(f"{k}={v}" for k, v in row.items() if k not in ("sizes", "lengths", "epochs"))
 
 
 @pytest.mark.parametrize("row", [r for r in GOLDEN if not only_padding(r)], ids=named)
 def test_epochs_are_dalis(row: dict[str, Any], files: list[str]) -> None:
-    lengths, epochs = epochs_of(row, files)
+    sizes, lengths, epochs = epochs_of(row, files)
     assert epochs == row["epochs"]
+    assert sizes == row.get("sizes", [row.get("size")] * len(sizes))
     assert lengths == row.get("lengths", lengths)
 
 
 @pytest.mark.parametrize("row", [r for r in GOLDEN if only_padding(r)], ids=named)
 def test_dropped_padding_does_not_come_back(row: dict[str, Any], files: list[str]) -> None:
-    _, epochs = epochs_of(row, files)
+    _, _, epochs = epochs_of(row, files)
     assert epochs != row["epochs"]
     for epoch in epochs:
         for batch in epoch:
@@ -162,7 +167,7 @@ def test_torch_tensors_are_views(files: list[str]) -> None:
 
     from dali_run.plugin.pytorch import DALIGenericIterator as TorchIterator
     from dali_run.plugin.pytorch import DALIRaggedIterator as TorchRagged
-    from dali_run.plugin.pytorch import feed_ndarray, to_torch_tensor
+    from dali_run.plugin.pytorch import feed_ndarray, to_torch_tensor, to_torch_type
 
     kept = np.arange(12, dtype=np.float32).reshape(2, 6)
 
@@ -175,6 +180,7 @@ def test_torch_tensors_are_views(files: list[str]) -> None:
     tensor = to_torch_tensor(out)
     assert tensor.data_ptr() == kept.ctypes.data
     assert torch.equal(torch.from_dlpack(out), tensor)
+    assert to_torch_type[out.dtype] is tensor.dtype
     into = torch.zeros(2, 6)
     feed_ndarray(out, into)
     assert torch.equal(into, tensor)
@@ -187,6 +193,9 @@ def test_torch_tensors_are_views(files: list[str]) -> None:
     def ragged():
         return fn.readers.file(files=files, name="R")
 
+    assert (TorchRagged.DENSE_TAG, TorchRagged.SPARSE_LIST_TAG, TorchRagged.SPARSE_COO_TAG) == (
+        "dense", "sparse_list", "sparse_coo",
+    )  # fmt: skip
     types = [TorchRagged.SPARSE_LIST_TAG, TorchRagged.DENSE_TAG]
     batch = next(TorchRagged(ragged(), ["data", "label"], reader_name="R", output_types=types))[0]
     assert [t.tolist() for t in batch["data"]] == [[0], [1, 1], [2, 2, 2]]
@@ -199,7 +208,10 @@ def test_torch_tensors_are_views(files: list[str]) -> None:
 def test_torch_function() -> None:
     import torch
 
-    from dali_run.plugin.pytorch import fn as torch_fn
+    import dali_run.plugin.pytorch.fn as torch_fn
+    from dali_run.plugin.pytorch import TorchPythonFunction
+
+    negated = TorchPythonFunction(lambda t: -t)
 
     @pipeline_def(batch_size=2, num_threads=1)
     def pipe():
@@ -208,6 +220,52 @@ def test_torch_function() -> None:
         b, c = torch_fn.torch_python_function(
             x, function=lambda ts: ([t * 2 for t in ts], [t.sum() for t in ts]), num_outputs=2, batch_processing=True
         )
-        return a, b, c
+        return a, b, c, negated(c)
 
-    assert [o.as_array().tolist() for o in pipe().run()] == [[[2, 1], [4, 3]], [[0, 2], [4, 6]], [1, 5]]
+    expected = [[[2, 1], [4, 3]], [[0, 2], [4, 6]], [1, 5], [-1, -5]]
+    assert [o.as_array().tolist() for o in pipe().run()] == expected
+
+
+@needs_jax
+def test_jax_batches_of_several_pipelines_are_rows(files: list[str]) -> None:
+    from dali_run.plugin.jax import DALIGenericIterator as JaxIterator
+
+    batch = next(JaxIterator([labels(files, 4, s, 2) for s in range(2)], ["x"], reader_name="R"))["x"]
+    assert batch.tolist() == [[[0], [1], [2], [3]], [[5], [6], [7], [8]]]
+    one = next(JaxIterator(labels(files, 2), ["x"], reader_name="R", pmap_compatible=True))["x"]
+    assert one.tolist() == [[[0], [1]]]
+
+
+@needs_jax
+def test_jax_iterators_work_where_jax_does(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from dali_run.plugin import jax as plugin
+
+    def where(decorate: Any, **arguments: Any) -> Any:
+        def definition() -> Any:
+            return fn.readers.file(files=files, name="R")[1]
+
+        it = plugin.data_iterator(decorate(definition), output_map=["x"], reader_name="R", prepare_first_batch=False)
+        pipe = it(batch_size=2, **arguments).pipelines[0]
+        return pipe.device_id, pipe.num_threads
+
+    gpu = type("Device", (), {"platform": "gpu", "local_hardware_id": 3})
+    assert where(lambda f: f) == (None, 4)
+    monkeypatch.setattr(plugin.jax, "local_devices", lambda: [gpu])
+    monkeypatch.setattr(Pipeline, "_target", lambda self: Target("cpu"))
+    assert where(lambda f: f) == (3, 4)
+    assert where(lambda f: f, device_id=1, num_threads=2) == (1, 2)
+    assert where(pipeline_def(device_id=None, num_threads=1)) == (None, 1)
+
+
+@needs_jax
+def test_jax_wants_a_checkpoint_for_each_device(files: list[str]) -> None:
+    import jax
+
+    from dali_run.plugin.jax import data_iterator
+
+    def definition(num_shards: int, shard_id: int) -> Any:
+        return fn.readers.file(files=files, name="R", num_shards=num_shards, shard_id=shard_id)[1]
+
+    make = data_iterator(definition, output_map=["x"], reader_name="R", devices=jax.local_devices())
+    with pytest.raises(ValueError, match="0 checkpoints for the"):
+        make(batch_size=2 * len(jax.local_devices()), checkpoints=[])

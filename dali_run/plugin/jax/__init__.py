@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -91,9 +91,15 @@ class DALIGenericIterator(BaseIterator):
         last_batch_policy: LastBatchPolicy = LastBatchPolicy.FILL,
         prepare_first_batch: bool = True,
         sharding: Any = None,
+        pmap_compatible: bool | None = None,
         devices: Sequence[Any] | None = None,
     ) -> None:
-        """``devices`` are those that hold each pipeline's batch; with ``sharding``, its own. Raises ValueError."""
+        """``devices`` are those that hold each pipeline's batch; with ``sharding``, its own.
+
+        Without a sharding, batches of several pipelines get a new first axis, which is spread over the devices
+        (``jax.pmap``'s). ``pmap_compatible`` is what gives the batch of a single pipeline that axis, too; by default
+        ``devices`` do. Raises ValueError.
+        """
         if last_batch_policy is LastBatchPolicy.PARTIAL:
             raise ValueError("LastBatchPolicy.PARTIAL would give arrays of other shapes, for which JAX compiles anew; "
                              "use FILL with pad_last_batch, or DROP")  # fmt: skip
@@ -106,20 +112,20 @@ class DALIGenericIterator(BaseIterator):
             self._devices = _devices_of(sharding)
         if self._devices is not None and len(self._devices) != len(self.pipelines):
             raise ValueError(f"there are {len(self.pipelines)} pipelines for {len(self._devices)} devices")
-        if self._devices is None and len(self.pipelines) > 1:
-            raise ValueError("several pipelines need a sharding, or devices")
+        rows = devices is not None if pmap_compatible is None else pmap_compatible
+        self._rows = sharding is None and (rows or len(self.pipelines) > 1)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> dict[str, jax.Array]:
         batches = self.next_outputs()
         columns = zip(*batches, strict=True)
         return {name: self._array(list(parts)) for name, parts in zip(self.output_map, columns, strict=True)}
 
     def _array(self, parts: list[TensorList]) -> Any:
-        if self._devices is None:
-            return _to_jax(parts[0])
-        arrays = [jax.device_put(_to_jax(p), d) for p, d in zip(parts, self._devices, strict=True)]
+        arrays = [_to_jax(p) for p in parts]
+        if self._devices is not None:
+            arrays = [jax.device_put(a, d) for a, d in zip(arrays, self._devices, strict=True)]
         if self._sharding is None:
-            return _stacked(arrays, self._devices)
+            return _stacked(arrays) if self._rows else arrays[0]
         shape = (sum(a.shape[0] for a in arrays), *arrays[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self._sharding, arrays)
 
@@ -144,7 +150,7 @@ class DALIPeekableIterator(DALIGenericIterator):
             return batch
         return super().__next__()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Self:
         return self if self._ahead is not None else super().__iter__()
 
     def checkpoints(self) -> list[bytes]:
@@ -186,8 +192,15 @@ def _to_jax(outputs: TensorList) -> Any:
     return jax.dlpack.from_dlpack(lent(dense, _Guard(dense)))
 
 
-def _stacked(arrays: list[Any], devices: Sequence[Any]) -> Any:
-    """One array (devices, N, ...), a row on each device: what jax.pmap takes."""
+def _stacked(arrays: list[Any]) -> Any:
+    """One array (pipelines, N, ...), a row on the device of each: what jax.pmap takes. Raises ValueError where some
+    arrays share a device and others do not."""
+    devices = [next(iter(a.devices())) for a in arrays]
+    if len(set(devices)) < len(devices):
+        if len(set(devices)) > 1:
+            raise ValueError(f"batches of {len(arrays)} pipelines are on {len(set(devices))} devices: put them on one, "
+                             "or each on its own")  # fmt: skip
+        return jax.numpy.stack(arrays)
     mesh = jax.sharding.Mesh(np.array(devices), ("device",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
     rows = [a[None] for a in arrays]
@@ -215,12 +228,14 @@ def data_iterator(
     prepare_first_batch: bool = True,
     sharding: Any = None,
     devices: Sequence[Any] | None = None,
+    pmap_compatible: bool | None = None,
 ) -> Any:
     """Turn a pipeline function into a function that makes iterators; used as decorator with arguments, or called.
 
-    The function that comes out takes the arguments of ``pipeline_fn`` and of Pipeline (``num_threads`` is 4 unless
-    given). With ``sharding`` or ``devices`` it makes a pipeline for each device, and gives ``pipeline_fn`` the
-    arguments ``num_shards`` and ``shard_id``; the batch size is then that of all devices together.
+    The function that comes out takes the arguments of ``pipeline_fn`` and of Pipeline. Unless given, ``num_threads`` is
+    4 and ``device_id`` the GPU that JAX uses first, if it uses any. With ``sharding`` or ``devices`` it makes a pipeline
+    for each device, and gives ``pipeline_fn`` the arguments ``num_shards`` and ``shard_id``; the batch size is then that
+    of all devices together. ``pmap_compatible`` is DALIGenericIterator's.
     """
     return _decorated(DALIGenericIterator, **locals())
 
@@ -236,6 +251,7 @@ def peekable_data_iterator(
     prepare_first_batch: bool = True,
     sharding: Any = None,
     devices: Sequence[Any] | None = None,
+    pmap_compatible: bool | None = None,
 ) -> Any:
     """As `data_iterator`; the iterators have `peek`, `peek_async` and `element_spec`."""
     return _decorated(DALIPeekableIterator, **locals())
@@ -256,18 +272,26 @@ def _decorated(
 
         @functools.wraps(function)
         def create(*args: Any, checkpoints: Sequence[bytes] | None = None, **kwargs: Any) -> DALIGenericIterator:
-            kwargs.setdefault("num_threads", 4)
+            kwargs = {"num_threads": 4, **getattr(factory, "pipeline_defaults", {}), **kwargs}
             own = _devices_of(sharding) if sharding is not None else list(devices) if devices is not None else None
             if own is None:
                 if checkpoints is not None:
                     kwargs["checkpoint"] = checkpoints[0]
-                return cls(factory(*args, **kwargs), **arguments)
+                return cls(factory(*args, **{"device_id": _first_gpu(), **kwargs}), **arguments)
+            if checkpoints is not None and len(checkpoints) != len(own):
+                raise ValueError(f"there are {len(checkpoints)} checkpoints for the {len(own)} devices")
             made = _pipelines(factory, function, own, sharding, args, kwargs, checkpoints)
             return cls(made, sharding=sharding, devices=devices, **arguments)
 
         return create
 
     return decorate if pipeline_fn is None else decorate(pipeline_fn)
+
+
+def _first_gpu() -> int | None:
+    """The GPU on which JAX puts what it is not told to put elsewhere; None where it has none."""
+    first = jax.local_devices()[0]
+    return int(first.local_hardware_id) if first.platform == "gpu" else None
 
 
 def _pipelines(

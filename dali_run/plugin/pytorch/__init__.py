@@ -2,81 +2,29 @@
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from ..pipelines.arrays import lent
-from ..pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
-from ..pipelines.pipeline import Pipeline
-from ..pipelines.python_functions import python_function
-from ..pipelines.tensors import Tensor, TensorList
+from ...pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
+from ...pipelines.pipeline import Pipeline
+from ...pipelines.tensors import TensorList
+from . import fn
+from .functions import TorchPythonFunction
+from .torch_utils import feed_ndarray, from_array, to_torch_tensor, to_torch_type
 
 __all__ = [
     "DALIClassificationIterator",
     "DALIGenericIterator",
     "DALIRaggedIterator",
     "LastBatchPolicy",
+    "TorchPythonFunction",
     "feed_ndarray",
     "fn",
     "to_torch_tensor",
+    "to_torch_type",
 ]
-
-_waiting: deque[tuple[Any, Any]] = deque()
-"""GPU arrays that no tensor refers to any more, until the work that was queued before is done."""
-
-
-class _Guard:
-    """Owner of a GPU array that a tensor views. When the tensor goes, kernels that read it may still be queued on
-    PyTorch's stream: the memory goes back to the pool only after them."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-
-    def __del__(self) -> None:
-        if sys.is_finalizing():
-            return
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._array.device.id))
-        _waiting.append((event, self._array))
-        while _waiting and _waiting[0][0].query():
-            _waiting.popleft()
-
-
-_COMPLETE = -1
-"""In the place of a stream, DLPack's word for: there is nothing to wait for."""
-
-
-def _from_array(array: Any, complete: bool = True) -> torch.Tensor:
-    """A view of ``array``. One on a GPU is ``complete``, as batches are when they are handed out, or PyTorch's stream
-    is made to wait for CuPy's."""
-    if isinstance(array, np.ndarray):
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
-    kept = lent(array, _Guard(array)) if array.size else array
-    return torch.from_dlpack(kept.__dlpack__(stream=_COMPLETE) if complete else kept)
-
-
-def to_torch_tensor(data: Any, copy: bool = False) -> torch.Tensor:
-    """A Tensor, or a TensorList of samples of one shape, as a tensor; a view of it, unless ``copy``."""
-    array = data.array if isinstance(data, Tensor) else data.batch.dense()
-    tensor = _from_array(array)
-    return tensor.clone() if copy else tensor
-
-
-def feed_ndarray(
-    dali_tensor: Any, arr: torch.Tensor, cuda_stream: Any = None, non_blocking: bool = False
-) -> torch.Tensor:
-    """Copy a Tensor or TensorList into ``arr``, which has its shape and type. Raises ValueError where it has not."""
-    del cuda_stream
-    source = to_torch_tensor(dali_tensor)
-    if source.shape != arr.shape or source.dtype != arr.dtype:
-        raise ValueError(f"the data is {source.dtype} of shape {tuple(source.shape)}, the tensor {arr.dtype} of shape "
-                         f"{tuple(arr.shape)}")  # fmt: skip
-    return arr.copy_(source, non_blocking=non_blocking)
 
 
 class DALIGenericIterator(BaseIterator):
@@ -101,13 +49,13 @@ class DALIGenericIterator(BaseIterator):
                          last_batch_policy, prepare_first_batch)  # fmt: skip
         self.output_map = checked_output_map(output_map, self.pipelines)
 
-    def __next__(self) -> list[dict[str, Any]]:
+    def __next__(self) -> list[dict[str, torch.Tensor]]:
         batches = self.next_outputs()
         return [{k: self.convert(k, t) for k, t in zip(self.output_map, one, strict=True)} for one in batches]
 
     def convert(self, name: str, outputs: TensorList) -> Any:
         """One output of one pipeline. Raises ValueError where its samples differ in shape."""
-        return _from_array(outputs.batch.dense())
+        return from_array(outputs.batch.dense())
 
 
 class DALIClassificationIterator(DALIGenericIterator):
@@ -131,8 +79,8 @@ class DALIRaggedIterator(DALIGenericIterator):
     """
 
     DENSE_TAG = "dense"
-    SPARSE_LIST_TAG = "list"
-    SPARSE_COO_TAG = "coo"
+    SPARSE_LIST_TAG = "sparse_list"
+    SPARSE_COO_TAG = "sparse_coo"
 
     def __init__(
         self, pipelines: Pipeline | Sequence[Pipeline], output_map: Sequence[str] | None = None, size: int = -1,
@@ -158,25 +106,8 @@ class DALIRaggedIterator(DALIGenericIterator):
         kind = self._types[name]
         if kind == self.DENSE_TAG:
             return super().convert(name, outputs)
-        samples = [_from_array(outputs.at(i)) for i in range(len(outputs))]
+        samples = [from_array(outputs.at(i)) for i in range(len(outputs))]
         return samples if kind == self.SPARSE_LIST_TAG else _coordinates(samples)
-
-
-class fn:  # noqa: N801  # a namespace of DALI's
-    """Operators of PyTorch's."""
-
-    @staticmethod
-    def torch_python_function(*inputs: Any, function: Callable[..., Any], **arguments: Any) -> Any:
-        """fn.python_function for a function that takes and returns tensors (lists of them with
-        ``batch_processing``). Inputs are views of the batch."""
-
-        def call(*arrays: Any) -> Any:
-            def view(array: Any) -> torch.Tensor:
-                return _from_array(array, complete=False)
-
-            return function(*([view(a) for a in x] if isinstance(x, list) else view(x) for x in arrays))
-
-        return python_function(*inputs, function=call, **arguments)
 
 
 def _coordinates(samples: list[torch.Tensor]) -> torch.Tensor:

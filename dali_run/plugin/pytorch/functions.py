@@ -1,0 +1,34 @@
+"""Functions of PyTorch's as operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...pipelines.python_functions import python_function
+from .torch_utils import from_array
+
+
+def torch_python_function(*inputs: Any, function: Callable[..., Any], **arguments: Any) -> Any:
+    """fn.python_function for a function that takes and returns tensors (lists of them with ``batch_processing``).
+    Inputs are views of the batch."""
+
+    def call(*arrays: Any) -> Any:
+        def view(array: Any) -> torch.Tensor:
+            return from_array(array, complete=False)
+
+        return function(*([view(a) for a in x] if isinstance(x, list) else view(x) for x in arrays))
+
+    return python_function(*inputs, function=call, **arguments)
+
+
+class TorchPythonFunction:
+    """`torch_python_function` as a class: made with arguments, called with inputs."""
+
+    def __init__(self, function: Callable[..., Any], num_outputs: int = 1, **arguments: Any) -> None:
+        self._arguments = {"function": function, "num_outputs": num_outputs, **arguments}
+
+    def __call__(self, *inputs: Any, **arguments: Any) -> Any:
+        return torch_python_function(*inputs, **{**self._arguments, **arguments})
