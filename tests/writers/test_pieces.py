@@ -5,16 +5,22 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_run.writers import files_io, pieces
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.errors import JobError
+from dali_run.writers import base, files_io, pieces
+from dali_run.writers.base import FieldConfig
 from dali_run.writers.columns import Column, Loose, as_they_are, pack, starts_of
+from dali_run.writers.config import WriteConfig
 from dali_run.writers.files_io import File
 from dali_run.writers.pieces import LOOSE, Pieces, Woven
+from dali_run.writers.shards import Output
 
 
 def column(rng: np.random.Generator, sizes: Any) -> Column:
@@ -175,3 +181,29 @@ def test_memory_is_held_until_it_is_written() -> None:
     trash = [np.full(250, 1, np.uint8) for _ in range(100)]
     assert found.packed().tolist() == list(range(250))
     assert len(trash) == 100
+
+
+def test_a_shard_of_input_that_is_cut_short_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "LARGE", 1)
+    monkeypatch.setattr(files_io, "_hook", None)
+    n, size = 4, 4 * mmap.PAGESIZE
+    (tmp_path / "in").write_bytes(bytes(n * size))
+    with (tmp_path / "in").open("r+b") as source:
+        data = np.frombuffer(mmap.mmap(source.fileno(), n * size, prot=mmap.PROT_READ), np.uint8)
+    samples = Samples.numbered(n)
+    values = Batch(data, np.arange(n) * size, np.full((n, 1), size, np.int32), "", samples)
+
+    def hook(operation: str, path: str) -> int | None:
+        if operation == "write" and ".tar" in path:
+            os.truncate(tmp_path / "in", size)
+        return None
+
+    files_io.set_hook(hook)
+    config = WriteConfig(tmp_path / "out", "x", "webdataset", fields={"bin": FieldConfig("keep")})
+    with (
+        pytest.raises(JobError, match=r"cannot write .*x-00000.*an input file was cut short.*EFAULT"),
+        Output.open(config, {}, total=n) as out,
+    ):
+        out.add(0, n, samples, {"bin": values})
+        out.finish()
+    assert not list((tmp_path / "out").glob("*.tar"))
