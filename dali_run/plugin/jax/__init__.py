@@ -232,10 +232,10 @@ def data_iterator(
 ) -> Any:
     """Turn a pipeline function into a function that makes iterators; used as decorator with arguments, or called.
 
-    The function that comes out takes the arguments of ``pipeline_fn`` and of Pipeline. Unless given, ``num_threads`` is
-    4 and ``device_id`` the GPU that JAX uses first, if it uses any. With ``sharding`` or ``devices`` it makes a pipeline
-    for each device, and gives ``pipeline_fn`` the arguments ``num_shards`` and ``shard_id``; the batch size is then that
-    of all devices together. ``pmap_compatible`` is DALIGenericIterator's.
+    The function that comes out takes the arguments of ``pipeline_fn`` and of Pipeline. Unless given, ``num_threads``
+    is 4 and ``device_id`` the GPU that JAX uses first, if it uses any. With ``sharding`` or ``devices`` it makes a
+    pipeline for each device, and gives ``pipeline_fn`` the arguments ``num_shards`` and ``shard_id``; the batch size is
+    then that of all devices together. ``pmap_compatible`` is DALIGenericIterator's.
     """
     return _decorated(DALIGenericIterator, **locals())
 
