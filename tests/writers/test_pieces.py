@@ -200,10 +200,12 @@ def test_a_shard_of_input_that_is_cut_short_is_not_published(tmp_path: Path, mon
 
     files_io.set_hook(hook)
     config = WriteConfig(tmp_path / "out", "x", "webdataset", fields={"bin": FieldConfig("keep")})
-    with (
-        pytest.raises(JobError, match=r"cannot write .*x-00000.*an input file was cut short.*EFAULT"),
-        Output.open(config, {}, total=n) as out,
-    ):
-        out.add(0, n, samples, {"bin": values})
-        out.finish()
+
+    def run() -> None:
+        with Output.open(config, {}, total=n) as out:
+            out.add(0, n, samples, {"bin": values})
+            out.finish()
+
+    with pytest.raises(JobError, match=r"cannot write .*x-00000.*an input file was cut short.*EFAULT"):
+        run()
     assert not list((tmp_path / "out").glob("*.tar"))
