@@ -32,6 +32,7 @@ import numpy as np
 
 from dali_run.ops.batch import I64, Batch, Origin, Samples
 from dali_run.pipelines.machine import facts
+from dali_run.writers import background
 from dali_run.writers.base import FieldConfig
 from dali_run.writers.config import WriteConfig
 from dali_run.writers.shards import Output
@@ -158,9 +159,11 @@ def main() -> None:
     parser.add_argument("--low", type=int, default=15_000)
     parser.add_argument("--high", type=int, default=30_000)
     parser.add_argument("--only", choices=("all", "ours"), default="all")
+    parser.add_argument("--files", type=int, default=background._WRITERS, help="how many ours writes at a time")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    background._WRITERS = options.files
     data = make_data(options.records, options.batch, options.low, options.high)
     peers: dict[str, Callable[[Data, Path], None]] = {
         "tfrecord package": tfrecord,
