@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from ..ops.batch import Batch, Samples
 from ..ops.types import from_numpy
 from .tensors import Tensor, TensorList
+from .warn import warn
 
 _CPU = 1
 """Device type of host memory in DLPack."""
@@ -106,8 +106,7 @@ def _samples(samples: Samples | None, n: int) -> Samples:
 
 def _fitting(layout: str, ndim: int) -> str:
     if layout and len(layout) != ndim:
-        warnings.warn(f"layout {layout!r} does not name the {ndim} dimensions of the data; it is left out",
-                      UserWarning, stacklevel=6)  # fmt: skip
+        warn(f"layout {layout!r} does not name the {ndim} dimensions of the data; it is left out")
         return ""
     return layout
 

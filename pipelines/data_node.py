@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any
@@ -15,6 +14,7 @@ from ..ops.base import Operator, find, parameters
 from ..ops.errors import SpecError
 from ..ops.types import DALIDataType, from_numpy, parse_dtype
 from .graph import DeviceRequest, Edge, GraphBuilder
+from .warn import warn
 
 _RESERVED = ("name", "device", "seed", "preserve", "bytes_per_sample_hint")
 _CASTS = {
@@ -389,7 +389,7 @@ def say_once(cls: type[Operator], given: Iterable[str]) -> None:
         why = known[name].arg.ignored if name in known else ""
         if why and (cls.name, name) not in _said:
             _said.add((cls.name, name))
-            warnings.warn(f"{cls.name}: argument {name!r} has no effect: {why}", UserWarning, stacklevel=5)
+            warn(f"{cls.name}: argument {name!r} has no effect: {why}")
 
 
 def _device(cls: type[Operator], inputs: Sequence[DataNode], asked: Any) -> DeviceRequest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, Self
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from .pipeline import Pipeline
 from .tensors import TensorList
+from .warn import warn
 
 I64 = npt.NDArray[np.int64]
 
@@ -238,9 +238,7 @@ class BaseIterator:
         if any(p.max_batch_size != self.batch_size for p in self.pipelines):
             raise ValueError("all pipelines must have the same batch_size")
         if fill_last_batch is not None:
-            warnings.warn(
-                "fill_last_batch is DALI's old spelling of last_batch_policy", DeprecationWarning, stacklevel=4
-            )
+            warn("fill_last_batch is DALI's old spelling of last_batch_policy", DeprecationWarning)
             last_batch_policy = LastBatchPolicy.FILL if fill_last_batch else LastBatchPolicy.PARTIAL
         if not isinstance(last_batch_policy, LastBatchPolicy):
             raise ValueError(f"last_batch_policy must be a LastBatchPolicy, got {last_batch_policy!r}")
@@ -324,7 +322,7 @@ class BaseIterator:
                 self._run()
         if not self._at_end:
             if self._batch:
-                warnings.warn("the epoch is not over yet: reset is ignored", UserWarning, stacklevel=2)
+                warn("the epoch is not over yet: reset is ignored")
             return
         self._epochs.advance()
         self._total = self._epochs.batches()

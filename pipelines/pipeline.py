@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from .pipeline_run import Running
 from .pipeline_settings import OperatorConcurrency, StreamPolicy
 from .prune import prune
 from .serialize import dump_pipeline, parse_pipeline
+from .warn import warn
 
 __all__ = ["OperatorConcurrency", "Pipeline", "StreamPolicy"]
 
@@ -70,8 +70,8 @@ class Pipeline(Running):
         self._iteration, self._epoch = state["iteration"], state["epoch"]
         for i in self._inputs.values():
             if i.has_source and not i.is_function:
-                warnings.warn(f"{i.name}: its source is an iterable, which is read again up to the checkpoint; use a "
-                              "callable that takes SampleInfo or BatchInfo", UserWarning, stacklevel=4)  # fmt: skip
+                warn(f"{i.name}: its source is an iterable, which is read again up to the checkpoint; use a "
+                     "callable that takes SampleInfo or BatchInfo")  # fmt: skip
             i.skip(self._iteration)
 
     @property

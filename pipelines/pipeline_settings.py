@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import os
 import secrets
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
@@ -13,6 +12,7 @@ from ..ops.isolation import TIMEOUT, Mode
 from ..ops.types import Library
 from ..readers.lenders import Upload
 from .memory import memory_of
+from .warn import warn
 
 _said: set[str] = set()
 
@@ -37,7 +37,7 @@ def say_once(name: str, why: str) -> None:
     """Warn that an argument of Pipeline means nothing here, once a process."""
     if name not in _said:
         _said.add(name)
-        warnings.warn(f"Pipeline argument {name!r} has no effect: {why}", UserWarning, stacklevel=4)
+        warn(f"Pipeline argument {name!r} has no effect: {why}")
 
 
 class Settings:

@@ -162,6 +162,27 @@ def test_ignored_arguments_say_so_once() -> None:
     assert second == []
 
 
+def test_warnings_point_at_the_program_s_line(root: str) -> None:
+    """Wherever in the package they arise."""
+    from dali_run.pipelines import pipeline_settings
+
+    pipeline_settings._said.clear()
+
+    @pipeline_def(batch_size=2, num_threads=1, device_id=None, bytes_per_sample=3)
+    def told() -> Any:
+        files, _ = fn.readers.file(file_root=root, name="Reader", lazy_init=True)
+        return files, fn.external_source(source=lambda _: [np.zeros(3, np.uint8)] * 2, layout="HWC")
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        pipe = told()
+        pipe.build()
+        pipe.run()
+    said = [str(w.message) for w in found]
+    assert [any(words in s for s in said) for words in ("bytes_per_sample", "lazy_init", "layout 'HWC'")] == [True] * 3
+    assert {w.filename for w in found} == {__file__}
+
+
 @pytest.mark.parametrize("options", [{}, {"exec_pipelined": False}, {"exec_async": False}, {"prefetch_queue_depth": 1},
                                      {"exec_dynamic": True}, {"num_threads": 1}])  # fmt: skip
 def test_options_change_nothing(options: dict[str, Any], root: str) -> None:
