@@ -29,6 +29,7 @@ from ..ops.image_formats import recognise
 from ..ops.urls import is_url, plain_path
 from ..readers.base import Reader
 from ..readers.parquet import columns_of
+from ..readers.varint import varint
 from .inspect import as_picture, save_pictures
 from .registry import load_operators
 from .skeleton import skeleton
@@ -318,16 +319,16 @@ def _message(data: bytes) -> Iterator[tuple[int, Any]]:
     """Field numbers and values (int, or bytes) of a protobuf message. Raises ValueError for what is none."""
     at = 0
     while at < len(data):
-        tag, at = _varint(data, at)
+        tag, at = varint(data, at)
         number, wire = tag >> 3, tag & 7
         if number == 0:
             raise ValueError("field number 0")
         if wire == 0:
-            value, at = _varint(data, at)
+            value, at = varint(data, at)
             yield number, value
             continue
         if wire == 2:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
@@ -336,19 +337,6 @@ def _message(data: bytes) -> Iterator[tuple[int, Any]]:
             raise ValueError("a field ends behind its message")
         yield number, data[at : at + size]
         at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            raise ValueError("a number ends behind its message")
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise ValueError("a number of more than ten bytes")
 
 
 def example_fields(data: bytes) -> dict[str, Any]:
@@ -387,7 +375,7 @@ def _feature(data: bytes) -> Any:
 def _varints(data: bytes) -> list[int]:
     at, values = 0, []
     while at < len(data):
-        value, at = _varint(data, at)
+        value, at = varint(data, at)
         values.append(value)
     return values
 

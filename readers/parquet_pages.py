@@ -10,6 +10,7 @@ from typing import Any
 
 from ..ops.errors import SampleError
 from .extents import FREE_UNPACKED, MAX_RATIO
+from .varint import varint
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _DICTIONARY_PAGE = 2
@@ -80,7 +81,7 @@ def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]
         if step:
             field += step
         else:
-            number, at = _varint(data, at)
+            number, at = varint(data, at)
             field = _signed(number)
         if kind in (_TRUE, _FALSE):
             continue
@@ -90,10 +91,10 @@ def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]
 
 def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind in (_I16, _I32, _I64):
-        number, at = _varint(data, at)
+        number, at = varint(data, at)
         return _signed(number), at
     if kind == _BINARY:
-        size, at = _varint(data, at)
+        size, at = varint(data, at)
         if size > len(data) - at:
             raise ValueError("a text ends behind its page")
         return None, at + size
@@ -108,24 +109,13 @@ def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
         at += 1
         size = head >> 4
         if size == 15:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
         if size > _MOST_ITEMS:
             raise ValueError(f"a list of {size}")
         for _ in range(size):
             _, at = _value(data, at, head & 15, depth + 1)
         return None, at
     raise ValueError(f"type {kind}")
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise ValueError("a number of more than ten bytes")
 
 
 def _signed(number: int) -> int:

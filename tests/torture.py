@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from tests import torture_growth, torture_isolation, torture_memory
+from tests.small_spec import small_spec
 from tests.torture_isolation import Row
 
 ROOT = Path(__file__).parents[1]
@@ -247,19 +248,6 @@ def specs(work: Path, times: int) -> Iterator[Row]:
 
 # -- the command ------------------------------------------------------------------------------------------------------
 
-SPEC = """\
-version: 1
-name: small
-pipeline: {{batch_size: 5, num_threads: 2, device: cpu, seed: 3}}
-graph:
-  - {{op: readers.file, name: Reader, file_root: "{data}", random_shuffle: true, out: [jpegs, labels]}}
-  - {{op: decoders.image_random_crop, in: jpegs, out: images}}
-  - {{op: resize, in: images, size: [48, 48], out: images}}
-outputs: {{image: images, label: labels}}
-write: {{writer: {writer}, path: ./out, shard: {{samples: 6}}, fields: {{image: {{encode: {encode}}}, label: {{}}}}}}
-on_error: {{policy: skip, max_errors: 50%}}
-"""
-
 
 def content(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*"))
@@ -298,7 +286,7 @@ def from_outside(work: Path, times: int) -> Iterator[Row]:
         place = work / f"outside-{writer}"
         place.mkdir()
         spec = place / "spec.yaml"
-        spec.write_text(SPEC.format(data=data, writer=writer, encode=encode))
+        spec.write_text(small_spec(data, writer=writer, encode=encode))
         began = time.monotonic()
         with run(spec) as first:
             if first.wait() != 3:
@@ -419,7 +407,7 @@ def layouts(work: Path, quick: bool) -> Iterator[Row]:
 def restarts(work: Path, times: int) -> Iterator[Row]:
     """SIGKILL, and the same command at once: before anyone has waited for the dead process, or tidied anything."""
     spec = work / "spec.yaml"
-    spec.write_text(SPEC.format(data=sample_data(work, 6), writer="tfrecord", encode="jpeg"))
+    spec.write_text(small_spec(sample_data(work, 6), writer="tfrecord", encode="jpeg"))
     began = time.monotonic()
     with run(spec) as first:
         first.wait()

@@ -13,18 +13,7 @@ from dali_run.pipelines.job import run_job
 from dali_run.pipelines.retry import retry_failed
 from dali_run.pipelines.sample_data import make_sample_data
 from dali_run.writers.verify import verify
-
-SPEC = """\
-version: 1
-name: small
-pipeline: {{batch_size: 5, num_threads: 2, device: cpu, seed: 3}}
-graph:
-  - {{op: readers.file, name: Reader, file_root: "{data}", random_shuffle: true, out: [jpegs, labels]}}
-  - {{op: decoders.image_random_crop, in: jpegs, out: images}}
-  - {{op: resize, in: images, size: [24, 24], out: images}}
-outputs: {{image: images, label: labels}}
-write: {{writer: webdataset, path: "{out}", shard: {{samples: 6}}, fields: {{image: {{encode: png}}, label: {{}}}}}}
-"""
+from tests.small_spec import small_spec
 
 
 @pytest.fixture
@@ -32,7 +21,7 @@ def place(tmp_path: Path) -> Path:
     make_sample_data(tmp_path / "data", 24)
     for name in ("clean", "broken"):
         shutil.copytree(tmp_path / "data/train", tmp_path / name)
-        (tmp_path / f"{name}.yaml").write_text(SPEC.format(data=tmp_path / name, out=tmp_path / f"out-{name}"))
+        (tmp_path / f"{name}.yaml").write_text(small_spec(tmp_path / name, tmp_path / f"out-{name}", size=24))
     return tmp_path
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from dali_run.pipelines.sample_data import make_sample_data
+from tests.small_spec import small_spec
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("s3fs", reason="needs s3fs")
@@ -27,18 +28,6 @@ if os.environ.get("DALI_RUN_TEST_S3") != "1" and importlib.util.find_spec("moto"
     pytest.skip("needs moto[server], or DALI_RUN_TEST_S3=1 and AWS_ENDPOINT_URL", allow_module_level=True)
 
 COMMAND = (sys.executable, "-m", "dali_run.cli.main")
-SPEC = """\
-version: 1
-name: small
-pipeline: {{batch_size: 5, num_threads: 2, device: cpu, seed: 3}}
-graph:
-  - {{op: readers.file, name: Reader, file_root: "{data}", random_shuffle: true, out: [jpegs, labels]}}
-  - {{op: decoders.image_random_crop, in: jpegs, out: images}}
-  - {{op: resize, in: images, size: [48, 48], out: images}}
-outputs: {{image: images, label: labels}}
-write: {{writer: webdataset, path: "{out}", shard: {{samples: 6}}, fields: {{image: {{encode: png}}, label: {{}}}}}}
-on_error: {{policy: skip, max_errors: 50%}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +124,7 @@ def upload(folder: Path, url: str) -> str:
 
 def spec(place: Path, **changes: Any) -> str:
     path = place / "spec.yaml"
-    path.write_text(SPEC.format(**changes))
+    path.write_text(small_spec(**changes))
     return str(path)
 
 
