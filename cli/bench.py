@@ -31,7 +31,7 @@ def command(
     device: Device = None,
     sweep: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=A,B,...", help="Measure all of these values (batch_size=64,256); combines."),
+        typer.Option(metavar="KEY=A,B,...", help="Measure all of these values (batch_size=64,256); more keys combine."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time of one measurement.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Of each measurement, all in turns.")] = 3,
@@ -52,8 +52,9 @@ def command(
         typer.Option(metavar="PATH", exists=True, dir_okay=False, help="An earlier --json to compare with."),
     ] = None,
     fail_below: Annotated[
-        float, typer.Option(min=0, metavar="SHARE", help="End with 1 below this share of the baseline.")
-    ] = 0.95,
+        float | None,
+        typer.Option(min=0, metavar="SHARE", help="End with 1 below this share of the baseline.  [default: 0.95]"),
+    ] = None,
     json: Annotated[
         Path | None, typer.Option("--json", metavar="PATH", help="Write the results here.", callback=writable)
     ] = None,
@@ -68,42 +69,50 @@ def command(
     \b
     Examples:
       dali-run bench spec.yaml
-      dali-run bench spec.yaml --sweep batch_size=64,256 --sweep num_threads=2,4 --html bench.html
+      dali-run bench spec.yaml --sweep batch_size=64,256 num_threads=2,4 --html bench.html
       dali-run bench spec.yaml --json now.json --baseline before.json --fail-below 0.95
       dali-run bench --suite imagenet --data ./train --strata --html bench.html
       dali-run bench spec.yaml --no-encode --peer dali --peer-python dali=~/dali/bin/python
     """
-    from ..pipelines.bench import Bench, compare, failures, load_baseline, run_bench
+    from ..pipelines.bench import Bench, compare, comparison, failures, load_baseline, run_bench
     from ..pipelines.bench_child import Measurement
     from ..pipelines.bench_view import bench_html, bench_view
 
+    if fail_below is not None and baseline is None:
+        raise typer.BadParameter("needs --baseline: the results to compare with", param_hint="--fail-below")
+    specs, more = _told_apart(specs or [], sweep)
     given = overrides(changes, settings)
     if device is not None:
         given["pipeline.device"] = device
     before = None if baseline is None else load_baseline(baseline)
     with TemporaryDirectory(prefix="dali-run-") as folder:
         if data is not None:
+            if not data.is_dir():
+                raise typer.BadParameter(f"there is no folder {data}", param_hint="--data")
             given["data"] = str(data.absolute())
         bench = Bench(
             specs={
                 name: Measurement(str(path), given, seconds, warm_up, to_host, not no_encode)
-                for name, path in _specs(specs or [], suite, data, Path(folder)).items()
+                for name, path in _specs(specs, suite, data, Path(folder)).items()
             },
-            sweep=_swept(sweep),
+            sweep=_swept(more),
             repeats=repeats,
             peers=_peers(peer, peer_python),
             strata=strata,
             limits=limits if limits is not None else (json is not None or html is not None),
         )
-        report = run_bench(bench, ["dali-run", *sys.argv[1:]], say)
+        report = run_bench(bench, ["dali-run", *sys.argv[1:]], say, before)
     if json is not None:
         json.write_text(json_.dumps(report, indent=2) + "\n")
     if html is not None:
         html.write_text(bench_html(report))
     console().print(bench_view(report))
     problems = failures(report)
-    if not problems and before is not None:
-        problems = compare(report, before, fail_below)
+    share = 0.95 if fail_below is None else fail_below
+    if before is not None:
+        for line in comparison(report, share):
+            say(line)
+        problems += compare(report, share)
     for line in problems:
         say(line)
     raise typer.Exit(JOB_FAILED if problems else 0)
@@ -125,14 +134,20 @@ def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path
     return {**made, **write_suite(suite, folder)}
 
 
-def _swept(sweep: list[str] | None) -> dict[str, list[str]]:
-    result = {}
-    for one in sweep or []:
+def _told_apart(given: list[Path], sweep: list[str] | None) -> tuple[list[Path], list[str]]:
+    """Specs, and what is swept: `--sweep a=1,2 b=3,4` is one option and one argument."""
+    more = [str(p) for p in given if sweep and "=" in str(p) and not p.exists()]
+    return [p for p in given if str(p) not in more], [*(sweep or []), *more]
+
+
+def _swept(sweep: list[str]) -> dict[str, list[str]]:
+    result: dict[str, list[str]] = {}
+    for one in sweep:
         key, equals, values = one.partition("=")
         if not key or not equals or not all(values.split(",")):
             raise typer.BadParameter(f"needs KEY=A,B,..., got {one!r}", param_hint="--sweep")
-        result[key] = values.split(",")
-    return result
+        result.setdefault(key, []).extend(values.split(","))
+    return {key: list(dict.fromkeys(values)) for key, values in result.items()}
 
 
 def _peers(names: list[str] | None, pythons: list[str] | None) -> dict[str, str]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..ops.errors import JobError, SpecError
-from .bench_child import Measurement
+from ..ops.errors import SpecError
+from .bench_child import FEWEST_BATCHES, Measurement
 from .bench_dali import dali_script
 from .bench_recipe import recipe_of
 from .bench_strata import strata_of
@@ -96,12 +96,16 @@ class _Subject:
 
 
 def run_bench(
-    bench: Bench, command: Sequence[str] = (), note: Callable[[str], None] = lambda _: None
+    bench: Bench,
+    command: Sequence[str] = (),
+    note: Callable[[str], None] = lambda _: None,
+    baseline: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Measure all settings of ours and of the peers in turns, ``repeats`` times; the report as plain data.
 
-    ``note`` is told each result as it comes. Raises SpecError for a wrong spec, before anything is measured; what fails
-    while it is measured is an ``error`` in the report.
+    ``note`` is told each result as it comes. ``baseline``: an earlier report, to compare with. Raises SpecError for a
+    wrong spec, or where no setting is in the baseline, before anything is measured; what fails while it is measured is
+    an ``error`` in the report.
     """
     subjects = []
     for label, this in bench.settings():
@@ -109,6 +113,9 @@ def run_bench(
         subjects.append(_Subject(label, OURS, lambda this=this: run_apart(this, "measure")))  # type: ignore[misc]
         for peer, python in bench.peers.items():
             subjects.append(_Subject(label, peer, _peer(peer, this, python)))
+    before = {} if baseline is None else _medians(baseline)
+    if baseline is not None and not any(s.label in before for s in subjects):
+        raise SpecError(f"no setting is in the baseline, too; it has: {', '.join(before) or 'none'}")
     machine_limits = run_apart(bench.first, "limits") if bench.limits else None
     total = len(subjects) * bench.repeats
     for number, (_, subject) in enumerate(itertools.product(range(bench.repeats), subjects), 1):
@@ -118,7 +125,7 @@ def run_bench(
         _refuse_unlike(subject, subjects)
         note(f"[{number}/{total}] {subject.engine} {subject.label}: {_said(subject.results[-1])}")
     base = bench.first
-    return {
+    report: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "kind": "dali-run bench",
         "command": list(command),
@@ -133,6 +140,29 @@ def run_bench(
         "limits_gb_per_second": machine_limits,
         "results": [_summary(s) for s in subjects],
     }
+    if baseline is not None:
+        report["baseline"] = {
+            "time": baseline.get("machine", {}).get("time"),
+            "other_machine": _other_machine(report["machine"], baseline.get("machine", {})),
+            "samples_per_second": {
+                s.label: before[s.label] for s in subjects if s.engine == OURS and s.label in before
+            },
+        }
+    return report
+
+
+_SAME_MACHINE = ("cpu", "usable_cores", "gpus")
+
+
+def _other_machine(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """What says that the baseline was measured elsewhere; empty where nothing does."""
+    return [f"{k} {now.get(k)}, was {before.get(k)}" for k in _SAME_MACHINE if now.get(k) != before.get(k)]
+
+
+def _medians(report: Mapping[str, Any]) -> dict[str, float]:
+    """Our speeds by setting, where there are any."""
+    rows = report["results"]
+    return {r["setting"]: m for r in rows if r["engine"] == OURS and (m := median_of(r)) is not None}
 
 
 def _refuse_unlike(peer: _Subject, subjects: Sequence[_Subject]) -> None:
@@ -181,7 +211,7 @@ def peer_files(name: str, this: Measurement) -> dict[str, str]:
     threads = threads_of(settings.num_threads)
     if name == "dali":  # as a file, because DALI looks its callers up
         script = dali_script(graph, target, settings, threads, seconds=this.seconds, warm_up=this.warm_up,
-                             to_host=this.to_host)  # fmt: skip
+                             to_host=this.to_host, fewest=FEWEST_BATCHES)  # fmt: skip
         return {"peer.py": script}
     if target.device == "null":
         raise SpecError("device null is no device of a peer's")
@@ -191,7 +221,8 @@ def peer_files(name: str, this: Measurement) -> dict[str, str]:
     script = Path(__file__).with_name(f"bench_{'nvjpeg' if name == 'nvjpeg' else 'torch'}_peer.py").read_text()
     gpu = target.index if target.device == "gpu" else None
     data = {**recipe.as_dict(), "batch_size": settings.batch_size, "num_threads": threads, "gpu": gpu,
-            "seconds": this.seconds, "warm_up": this.warm_up, "to_host": this.to_host}  # fmt: skip
+            "seconds": this.seconds, "warm_up": this.warm_up, "to_host": this.to_host,
+            "fewest_batches": FEWEST_BATCHES}  # fmt: skip
     return {"peer.py": script, "recipe.json": json.dumps(data)}
 
 
@@ -266,18 +297,28 @@ def load_baseline(path: Path) -> dict[str, Any]:
     return found
 
 
-def compare(report: Mapping[str, Any], baseline: Mapping[str, Any], share: float) -> list[str]:
-    """The settings of ours whose median is below ``share`` of the baseline's, as sentences.
-
-    Raises JobError where no setting is in both: a comparison of nothing must not pass.
-    """
-    before = {r["setting"]: m for r in baseline["results"] if r["engine"] == OURS and (m := median_of(r))}
-    now = {r["setting"]: m for r in report["results"] if r["engine"] == OURS and (m := median_of(r)) is not None}
-    common = [label for label in now if label in before]
-    if not common:
-        raise JobError(f"no setting is in the baseline, too; it has: {', '.join(before) or 'none'}")
+def compare(report: Mapping[str, Any], share: float) -> list[str]:
+    """The settings of ours whose median is below ``share`` of the baseline's, as sentences."""
+    before, now = report["baseline"]["samples_per_second"], _medians(report)
     return [
-        f"{label}: {now[label]:,.1f}/s is {now[label] / before[label]:.1%} of the baseline's {before[label]:,.1f}/s"
-        for label in common
-        if now[label] < share * before[label]
+        f"{label}: {now[label]:,.1f}/s is {now[label] / was:.1%} of the baseline's {was:,.1f}/s"
+        for label, was in before.items()
+        if label in now and now[label] < share * was
     ]
+
+
+def comparison(report: Mapping[str, Any], share: float) -> list[str]:
+    """What was compared with the baseline, for people who wonder whether anything was."""
+    found, now = report["baseline"], _medians(report)
+    ratios = [now[k] / v for k, v in found["samples_per_second"].items() if k in now and v]
+    alone = [k for k in now if k not in found["samples_per_second"]]
+    lines = (
+        [f"the baseline is of another machine: {'; '.join(found['other_machine'])}"] if found["other_machine"] else []
+    )
+    if alone:
+        lines.append(f"not in the baseline: {', '.join(alone)}")
+    if ratios:
+        slow = len(compare(report, share))
+        lines.append(f"{count(len(ratios), 'setting')} compared with the baseline: {min(ratios):.1%} to "
+                     f"{max(ratios):.1%} of it, {slow} below {share:.0%}")  # fmt: skip
+    return lines

@@ -25,6 +25,8 @@ from .place import resolve_target
 from .report import build_report
 from .stats import Stats
 
+FEWEST_BATCHES = 4
+"""A measurement has so many at least, however short: with one, it would say when a batch happened to come."""
 _FILES_ASKED = 4096
 """Samples whose files are looked up to measure the page cache."""
 
@@ -76,12 +78,13 @@ def measure(this: Measurement) -> dict[str, Any]:
         for _ in range(this.warm_up):
             next(engine)
         _forget(engine)
-        samples = read = 0
+        samples = read = batches = 0
         began = time.perf_counter()
-        while (taken := time.perf_counter() - began) < this.seconds:
+        while (taken := time.perf_counter() - began) < this.seconds or batches < FEWEST_BATCHES:
             batch = next(engine)
             samples += len(batch.samples)
             read += batch.request.n
+            batches += 1
         report = build_report(engine, taken, {"read": read}, sink="take")
         outputs = [[from_numpy(b.dtype).name, b.shapes.shape[1], b.layout] for b in batch.outputs(plan).values()]
     return {"samples_per_second": samples / taken, "first_batch_seconds": first, "outputs": outputs, "report": report}

@@ -105,10 +105,11 @@ def take():
 
 for _ in range(WARM_UP):
     take()
-samples = 0
+samples = batches = 0
 began = time.perf_counter()
-while (taken := time.perf_counter() - began) < SECONDS:
+while (taken := time.perf_counter() - began) < SECONDS or batches < FEWEST_BATCHES:
     samples += take()
+    batches += 1
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({"samples_per_second": samples / taken, "first_batch_seconds": first, "outputs": made,
                   "version": nvidia.dali.__version__, "memory": {"peak_host_bytes": peak}}))
@@ -116,7 +117,15 @@ print(json.dumps({"samples_per_second": samples / taken, "first_batch_seconds": 
 
 
 def dali_script(
-    graph: Graph, target: Target, settings: Settings, threads: int, *, seconds: float, warm_up: int, to_host: bool
+    graph: Graph,
+    target: Target,
+    settings: Settings,
+    threads: int,
+    *,
+    seconds: float,
+    warm_up: int,
+    to_host: bool,
+    fewest: int = 1,
 ) -> str:
     """The script that measures ``graph`` - placed, not fused - with DALI; its last line of output is JSON.
 
@@ -138,7 +147,7 @@ def dali_script(
         "prefetch_queue_depth": settings.prefetch_gpu if on_gpu else settings.prefetch_cpu,
         "seed": settings.seed,
     }
-    constants = f"SECONDS, WARM_UP, TO_HOST = {seconds!r}, {warm_up!r}, {to_host!r}\n"
+    constants = f"SECONDS, WARM_UP, TO_HOST, FEWEST_BATCHES = {seconds!r}, {warm_up!r}, {to_host!r}, {fewest!r}\n"
     pipe = f"pipe = nvidia.dali.Pipeline({_keywords(made)})\nwith pipe:\n"
     pipe += "\n".join(lines) + f"\n    pipe.set_outputs({outputs})\n"
     return "\n".join([_HEAD, *filter(None, checks), constants + pipe]) + _TAIL

@@ -64,10 +64,11 @@ def main() -> None:
     first = time.perf_counter() - began
     for _ in range(RECIPE["warm_up"]):
         decode()
-    samples = 0
+    samples = made = 0
     began = time.perf_counter()
-    while (taken := time.perf_counter() - began) < RECIPE["seconds"]:
+    while (taken := time.perf_counter() - began) < RECIPE["seconds"] or made < RECIPE["fewest_batches"]:
         samples += decode()
+        made += 1
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     outputs = [["UINT8", len(images[0].shape), "HWC"] if name == "image" else ["INT32", 1, ""]
                for name in RECIPE["outputs"]]  # fmt: skip

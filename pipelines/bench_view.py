@@ -24,12 +24,15 @@ _LIMITS = {
     "device_copy": "copying on the GPU",
 }
 _COLUMNS = ("setting", "engine", "median", "min", "max", "against", "first batch", "memory")
+_WITH_BASELINE, _WITH_GPU = "of baseline", "GPU memory"
+"""Columns that are there where there is something to show in them."""
 
 
 def bench_view(report: Mapping[str, Any]) -> RenderableType:
     """Every setting, then the operators and the bottleneck of the fastest of ours."""
-    rows: list[Row] = [[Text(c, "bold") if c == OURS else c for c in row] for row in _rows(report)]
-    parts: list[RenderableType] = [Text(_machine(report)), Text(), table(_COLUMNS, rows, numbers=_COLUMNS[2:])]
+    columns, plain = _table(report)
+    rows: list[Row] = [[Text(c, "bold") if c == OURS else c for c in row] for row in plain]
+    parts: list[RenderableType] = [Text(_machine(report)), Text(), table(columns, rows, numbers=columns[2:])]
     parts += [Text(f"{r['engine']}, {r['setting']}: {_problem(r)}", "yellow") for r in report["results"] if _problem(r)]
     for name, speed in _limits(report):
         parts.append(Text(f"Limit of the machine: {name}: {speed}"))
@@ -44,14 +47,16 @@ def bench_view(report: Mapping[str, Any]) -> RenderableType:
 def bench_html(report: Mapping[str, Any]) -> str:
     """The page of a benchmark; it needs nothing else."""
     measured = [r for r in report["results"] if median_of(r) is not None]
-    most = max((median_of(r) or 0.0 for r in measured), default=0.0) or 1.0
+    most = max((r["samples_per_second"]["max"] for r in measured), default=0.0) or 1.0
+    spreads = [(r["samples_per_second"]["min"] / most, r["samples_per_second"]["max"] / most) for r in measured]
     speeds = [
         (f"{r['engine']} {r['setting']}", [((median_of(r) or 0.0) / most, _COLORS.get(r["engine"], _PEER_COLOR))],
          rate(median_of(r)))
         for r in measured
     ]  # fmt: skip
     parts = [f"<h1>Benchmark of {escape(', '.join(report['specs']))}</h1><p>{escape(_machine(report))}</p>",
-             "<h2>Samples per second</h2>", bars(speeds), html_table(_COLUMNS, _rows(report), text=2)]  # fmt: skip
+             "<h2>Samples per second</h2>", bars(speeds, spreads), "<p>Bars: medians; lines: from min to max.</p>",
+             html_table(*_table(report), text=2)]  # fmt: skip
     problems = [(r["engine"], r["setting"], _problem(r)) for r in report["results"] if _problem(r)]
     if problems:
         parts += ["<h2>Not measured</h2>", html_table(("engine", "setting", "why"), problems, text=3)]
@@ -94,6 +99,27 @@ def _rows(report: Mapping[str, Any]) -> list[list[str]]:
         rows.append([r["setting"], r["engine"], *(rate(speeds[k]) for k in ("median", "min", "max")), against,
                      duration(r["first_batch_seconds"]), size(memory) if memory else "-"])  # fmt: skip
     return rows
+
+
+def _table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows, with those of the baseline and of a GPU where there are any."""
+    columns, rows = list(_COLUMNS), _rows(report)
+    if any(_gpu_memory(r) for r in report["results"]):
+        columns.append(_WITH_GPU)
+        for row, r in zip(rows, report["results"], strict=True):
+            row.append(size(held) if (held := _gpu_memory(r)) else "")
+    if "baseline" in report:
+        columns.append(_WITH_BASELINE)
+        before = report["baseline"]["samples_per_second"]
+        for row, r in zip(rows, report["results"], strict=True):
+            was, now = before.get(r["setting"]), median_of(r)
+            row.append(f"{now / was:.1%}" if r["engine"] == OURS and was and now is not None else "")
+    return columns, rows
+
+
+def _gpu_memory(row: Mapping[str, Any]) -> float | None:
+    """What an engine took of the GPU, where it is known."""
+    return (row.get("memory") or {}).get("gpu_pool_bytes")
 
 
 def _limits(report: Mapping[str, Any]) -> list[tuple[str, str]]:

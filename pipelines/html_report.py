@@ -18,9 +18,11 @@ td, th { padding: .25rem .6rem .25rem 0; } td.n, th.n { text-align: right; font-
 svg { width: 100%; height: auto; } text { font: 13px system-ui, sans-serif; fill: #1d2330; }
 .key span { display: inline-block; width: .8rem; height: .8rem; margin: 0 .3rem 0 1rem; border-radius: 2px; }
 """
-_BUSY, _WAITING, _BLOCKED, _FREE = "#2f7ed8", "#b8c4d6", "#e0703c", "#eef1f6"
+_BUSY, _WAITING, _BLOCKED, _FREE, _INK = "#2f7ed8", "#b8c4d6", "#e0703c", "#eef1f6", "#1d2330"
 _NAMES, _WIDTH, _ROW = 260, 900, 26
 """Of the drawings: where bars begin, how wide it all is, how high a row is."""
+_LETTER, _LONGEST = 7.2, 64
+"""Width of a letter, about; letters of a name that are shown."""
 
 
 def html_report(report: Mapping[str, Any]) -> str:
@@ -41,6 +43,7 @@ def html_report(report: Mapping[str, Any]) -> str:
         _stages(report),
         "<h2>Operators</h2>",
         _operators(report["operators"]),
+        *_memory(report.get("memory") or {}),
         *_counts("Rejected samples", "reason", report.get("rejected", {})),
         *_counts("Images by decoder", "decoder", report.get("decoders", {})),
         *_counts("Fallbacks", "what happened", report.get("fallbacks", {})),
@@ -82,22 +85,31 @@ def _stages(report: Mapping[str, Any]) -> str:
     return f'<p class="key">{key}</p>' + bars(rows)
 
 
-def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]]) -> str:
-    """Named rows of shares (0..1, cut there) drawn one after the other, with a text behind."""
-    room = _WIDTH - _NAMES - 110
+def bars(
+    rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], spreads: Sequence[tuple[float, float]] = ()
+) -> str:
+    """Named rows of shares (0..1, cut there) drawn one after the other, with a text behind; ``spreads``: from where to
+    where (0..1) each row was seen, as a line."""
+    longest = max((min(len(name), _LONGEST) for name, _, _ in rows), default=0)
+    begin = max(_NAMES, round(_LETTER * longest) + 12)
+    room = _WIDTH - begin - 110
     drawn = []
     for i, (name, shares, text) in enumerate(rows):
         top = i * _ROW
-        drawn.append(f'<text x="{_NAMES - 8}" y="{top + 17}" text-anchor="end">{escape(name[:40])}</text>')
-        drawn.append(f'<rect x="{_NAMES}" y="{top + 4}" width="{room}" height="{_ROW - 8}" fill="{_FREE}"/>')
+        shown = name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[1 - _LONGEST // 2 :]}"
+        drawn.append(f'<text x="{begin - 8}" y="{top + 17}" text-anchor="end">{escape(shown)}</text>')
+        drawn.append(f'<rect x="{begin}" y="{top + 4}" width="{room}" height="{_ROW - 8}" fill="{_FREE}"/>')
         at = 0.0
         for share, color in shares:
             width = min(max(share, 0.0), 1.0 - at)
-            x = _NAMES + at * room
+            x = begin + at * room
             drawn.append(f'<rect x="{x:.1f}" y="{top + 4}" width="{width * room:.1f}" height="{_ROW - 8}" '
                          f'fill="{color}"/>')  # fmt: skip
             at += width
-        drawn.append(f'<text x="{_NAMES + room + 8}" y="{top + 17}">{escape(text)}</text>')
+        for low, high in spreads[i : i + 1]:
+            ends = f'x1="{begin + low * room:.1f}" x2="{begin + high * room:.1f}"'
+            drawn.append(f'<line {ends} y1="{top + 13}" y2="{top + 13}" stroke="{_INK}" stroke-width="2"/>')
+        drawn.append(f'<text x="{begin + room + 8}" y="{top + 17}">{escape(text)}</text>')
     return f'<svg viewBox="0 0 {_WIDTH} {max(1, len(rows)) * _ROW}" role="img">{"".join(drawn)}</svg>'
 
 
@@ -109,6 +121,18 @@ def _operators(operators: Sequence[Mapping[str, Any]]) -> str:
         for o in operators
     ]  # fmt: skip
     return table(columns, rows, text=2)
+
+
+def _memory(memory: Mapping[str, float]) -> list[str]:
+    """What was held at most, beside its budget where there is one."""
+    names = (
+        ("host_peak_bytes", "batches and work on the host", "host_budget_bytes"),
+        ("gpu_peak_bytes", "batches and work on the GPU", "gpu_budget_bytes"),
+        ("peak_host_bytes", "the whole process", ""),
+        ("gpu_pool_bytes", "taken from the GPU, spare blocks included", ""),
+    )
+    rows = [(what, size(memory[k]), size(memory[of]) if of in memory else "-") for k, what, of in names if k in memory]
+    return ["<h2>Memory</h2>", table(("of", "at most", "budget"), rows, text=1)] if rows else []
 
 
 def _counts(title: str, what: str, counts: Mapping[str, int]) -> list[str]:

@@ -44,16 +44,28 @@ def test_bench_shows_and_writes_results(spec: str, tmp_path: Path, capsys: pytes
     old = tmp_path / "old.json"
     old.write_text(json.dumps(report))
     assert cli.main(["bench", spec, *QUICK, "--sweep", "batch_size=8", "--baseline", str(old)]) == 1
-    assert "batch_size=8: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "batch_size=8: " in said
+    assert "1 setting compared with the baseline" in said
     assert (
         cli.main(["bench", spec, *QUICK, "--sweep", "batch_size=8", "--baseline", str(old), "--fail-below", "0"]) == 0
     )
 
 
+@pytest.mark.parametrize("apart", [["--sweep"], []])
+def test_several_keys_are_swept_by_one_option_or_by_two(spec: str, tmp_path: Path, apart: list[str]) -> None:
+    out = tmp_path / "now.json"
+    sweep = ["--sweep", "batch_size=4,8", *apart, "prefetch_queue_depth=2", "--sweep", "batch_size=8,2"]
+    assert cli.main(["bench", *sweep, spec, *QUICK, "--no-limits", "--json", str(out)]) == 0
+    labels = [r["setting"] for r in json.loads(out.read_text())["results"]]
+    assert labels == [f"batch_size={b} prefetch_queue_depth=2" for b in (4, 8, 2)]
+
+
 @pytest.mark.parametrize(
     "options",
     [["--sweep", "batch_size"], ["--sweep", "batch_size=1,,2"], ["--peer", "other"], ["--peer-python", "dali"],
-     ["--sweep", "no_such_key=1"], ["--baseline", "no-such-file"]],
+     ["--sweep", "no_such_key=1"], ["--baseline", "no-such-file"], ["--fail-below", "0.9"], ["num_threads=1"],
+     ["--suite", "imagenet", "--data", "no-such-folder"]],
 )  # fmt: skip
 def test_wrong_options_of_bench_end_with_2(spec: str, options: list[str]) -> None:
     assert cli.main(["bench", spec, *QUICK, *options]) == 2

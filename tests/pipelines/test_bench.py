@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
-from dali_run.ops.errors import JobError, SpecError
+from dali_run.ops.errors import SpecError
 from dali_run.pipelines import bench as module
-from dali_run.pipelines.bench import Bench, compare, failures, load_baseline, median_of, run_bench
-from dali_run.pipelines.bench_child import Measurement, measure
+from dali_run.pipelines.bench import Bench, compare, comparison, failures, load_baseline, median_of, run_bench
+from dali_run.pipelines.bench_child import FEWEST_BATCHES, Measurement, measure
 from dali_run.pipelines.bench_dali import dali_script
-from dali_run.pipelines.bench_view import bench_html
+from dali_run.pipelines.bench_view import bench_html, bench_view
 from dali_run.pipelines.compile import compile_graph
 from dali_run.pipelines.job import run_job
 from dali_run.pipelines.machine import facts, limits
@@ -146,16 +149,72 @@ def test_a_wrong_setting_is_refused_before_anything_runs(spec: Path) -> None:
 # -- baselines --------------------------------------------------------------------------------------------------------
 
 
+def compared(before: dict[str, float], **now: float) -> dict[str, Any]:
+    return report_of(**now) | {"baseline": {"samples_per_second": before, "other_machine": []}}
+
+
 def test_compare_names_the_settings_that_are_slower() -> None:
-    before = report_of(a=100, b=100, gone=100)
-    assert compare(report_of(a=95, b=200, new=1), before, 0.95) == []
-    (line,) = compare(report_of(a=94, b=100), before, 0.95)
+    before = {"a": 100.0, "b": 100.0, "gone": 100.0}
+    assert compare(compared(before, a=95, b=200, new=1), 0.95) == []
+    assert comparison(compared(before, a=95, b=200, new=1), 0.95) == [
+        "not in the baseline: new",
+        "2 settings compared with the baseline: 95.0% to 200.0% of it, 0 below 95%",
+    ]
+    (line,) = compare(compared(before, a=94, b=100), 0.95)
     assert line == "a: 94.0/s is 94.0% of the baseline's 100.0/s"
 
 
-def test_a_comparison_of_nothing_does_not_pass() -> None:
-    with pytest.raises(JobError, match="no setting is in the baseline, too; it has: a"):
-        compare(report_of(b=1), report_of(a=1), 0.95)
+def test_a_comparison_of_nothing_is_refused_before_anything_runs(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "run_apart", lambda *_: pytest.fail("measured"))
+    with pytest.raises(SpecError, match="no setting is in the baseline, too; it has: a"):
+        run_bench(Bench({"b": measurement(spec)}), baseline=report_of(a=1))
+
+
+def test_the_baseline_is_in_the_report_and_on_the_page(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measure(measurement(spec))
+    monkeypatch.setattr(module, "run_apart", lambda *_: whole | result(50.0))
+    before = report_of(**{"as in the spec": 100.0}) | {"machine": facts() | {"cpu": "another"}}
+    report = run_bench(Bench({"a": measurement(spec)}, repeats=1), baseline=before)
+    assert report["baseline"]["samples_per_second"] == {"as in the spec": 100.0}
+    assert len(compare(report, 0.95)) == 1
+    assert "another machine: cpu" in comparison(report, 0.95)[0]
+    for page in (bench_html(report), str(rendered(bench_view(report)))):
+        assert "of baseline" in page
+        assert "50.0%" in page
+
+
+def rendered(view: Any) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(view)
+    return console.export_text()
+
+
+def test_a_plot_shows_long_names_whole_and_how_far_results_are_apart(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds, whole = iter([100.0, 40.0, 60.0]), measure(measurement(spec))
+    monkeypatch.setattr(module, "run_apart", lambda *_: whole | result(next(speeds)))
+    sweep = {"graph.random.coin_flip.probability": ["0.25"]}
+    page = bench_html(run_bench(Bench({"a": measurement(spec)}, sweep, repeats=3)))
+    assert ">dali-run graph.random.coin_flip.probability=0.25</text>" in page
+    (begin, width), (_, bar), low, high = (
+        float_pairs(page, r'<rect x="([\d.]+)" y="4" width="([\d.]+)"')[0],
+        float_pairs(page, r'<rect x="([\d.]+)" y="4" width="([\d.]+)"')[1],
+        *float_pairs(page, r'<line x1="([\d.]+)" x2="([\d.]+)"')[0],
+    )
+    assert (bar / width, (low - begin) / width, (high - begin) / width) == pytest.approx((0.6, 0.4, 1.0), abs=1e-3)
+    assert "http" not in page  # nothing is fetched
+    assert "<script" not in page
+
+
+def float_pairs(text: str, pattern: str) -> list[tuple[float, float]]:
+    return [(float(a), float(b)) for a, b in re.findall(pattern, text)]
+
+
+def test_a_measurement_has_some_batches_however_short_it_is(spec: Path) -> None:
+    found = measure(measurement(spec, seconds=1e-9))
+    assert found["report"]["samples"]["read"] == 4 * FEWEST_BATCHES
+    assert "batches < FEWEST_BATCHES" in script(spec)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"kind": "other"}', '{"kind": "dali-run bench", "schema_version": 99}'])

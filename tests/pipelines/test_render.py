@@ -85,6 +85,14 @@ def test_the_page_holds_the_numbers_and_nothing_foreign() -> None:
         assert f">{cell}<" in page
 
 
+def test_the_page_says_how_much_memory_was_held_and_allowed() -> None:
+    memory = {"peak_host_bytes": 3 << 30, "host_budget_bytes": 2 << 30, "host_peak_bytes": 1 << 30}
+    page = html_report({**REPORT, "memory": memory})
+    assert "<td>batches and work on the host</td><td class=n>1.0 GiB</td><td class=n>2.0 GiB</td>" in page
+    assert "<td>the whole process</td><td class=n>3.0 GiB</td><td class=n>-</td>" in page
+    assert "Memory" not in html_report({**REPORT, "memory": {}})
+
+
 def test_compiling_is_told_apart() -> None:
     assert "; 12.50 s before that to compile" in lines(report_view({**REPORT, "warm_up_seconds": 12.5}))[0]
     assert "compile" not in lines(report_view({**REPORT, "warm_up_seconds": 0.4}))[0]
