@@ -58,6 +58,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'dali_run' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def _operator_class(name: str) -> Any:
     from .pipelines.functions import ops_member
 

@@ -33,8 +33,8 @@ RejectCode = Literal[
 REJECT_CODES: tuple[str, ...] = get_args(RejectCode)
 
 
-class DaliRunError(Exception):
-    """Base of all errors that are meant for the user."""
+class DaliRunError(RuntimeError):
+    """Base of all errors that are meant for the user; a RuntimeError, as programs for DALI expect."""
 
 
 class SpecError(DaliRunError):

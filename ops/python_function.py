@@ -111,7 +111,10 @@ def _checked(value: Any) -> Any:
 
         return cupy.asarray(value)
     array = np.asarray(value)
-    from_numpy(array.dtype)
+    try:
+        from_numpy(array.dtype)
+    except (KeyError, TypeError):
+        raise TypeError(f"it must return arrays of numbers, got {type(value).__name__}") from None
     return array
 
 

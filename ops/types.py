@@ -14,7 +14,13 @@ Library = Literal["dali", "torchvision", "opencv", "pillow"]
 """Whose numbers an operator gives: presets for parity with what a model was trained with."""
 
 
-class DALIDataType(enum.IntEnum):
+class _Named(enum.IntEnum):
+    """Numbers that are shown by their names: ``DALIDataType.FLOAT``."""
+
+    __str__ = enum.Enum.__str__
+
+
+class DALIDataType(_Named):
     """Element type of a tensor."""
 
     NO_TYPE = -1
@@ -33,7 +39,7 @@ class DALIDataType(enum.IntEnum):
     STRING = 12
 
 
-class DALIInterpType(enum.IntEnum):
+class DALIInterpType(_Named):
     """Resampling filter. LINEAR and TRIANGULAR are the same when shrinking with antialiasing, DALI's default."""
 
     INTERP_NN = 0
@@ -44,7 +50,7 @@ class DALIInterpType(enum.IntEnum):
     INTERP_GAUSSIAN = 5
 
 
-class DALIImageType(enum.IntEnum):
+class DALIImageType(_Named):
     """Colour space of decoded images."""
 
     RGB = 0

@@ -55,7 +55,8 @@ def lent(array: Any, guard: object) -> Any:
 
 
 def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True) -> Batch:
-    """A batch from one array (N, ...) or a list of arrays, one a sample.
+    """A batch from one array (N, ...) or a list of arrays, one a sample. A layout that is not given is that of the
+    TensorList, or of the first Tensor.
 
     ``copy`` makes the batch independent of ``data``. Raises TypeError and ValueError that say what is wrong.
     """
@@ -63,6 +64,7 @@ def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bo
         batch = data.batch
         return batch.replace(samples=_samples(samples, len(batch)), layout=layout or batch.layout)
     if isinstance(data, (list, tuple)):
+        layout = layout or (data[0].layout() if data and isinstance(data[0], Tensor) else "")
         return _from_list([as_array(d) for d in data], layout, samples)
     whole = as_array(data)
     if whole.ndim == 0:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..ops.base import Operator, find, parameters
 from ..ops.errors import SpecError
-from ..ops.types import DALIDataType, from_numpy, parse_dtype
+from ..ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
 from .graph import DeviceRequest, Edge, GraphBuilder
 from .warn import warn
 
@@ -56,9 +56,16 @@ class ScalarConstant:
 
     __slots__ = ("dtype", "value")
 
-    def __init__(self, value: bool | int | float, dtype: Any = None) -> None:
-        self.value = value
-        self.dtype = natural_type(value) if dtype is None else parse_dtype(dtype)
+    def __init__(self, value: Any, dtype: Any = None) -> None:
+        """A Python number, or one of NumPy's, which has a type. It is converted as Python does it: ``uint8`` of 2.7
+        is 2. Raises TypeError for what is no number."""
+        own = getattr(value, "dtype", None)
+        plain = value if own is None else np.asarray(value).item()
+        if not isinstance(plain, (bool, int, float)):
+            raise TypeError(f"{value!r} ({type(value).__name__}) is no number, and cannot be a constant of arithmetic")
+        self.dtype = parse_dtype(dtype if dtype is not None else natural_type(plain) if own is None else own)
+        kind = to_numpy(self.dtype).kind
+        self.value = (bool if kind == "b" else float if kind == "f" else int)(plain)
 
     def _as(self, dtype: DALIDataType) -> ScalarConstant:
         return ScalarConstant(self.value, dtype)
@@ -110,6 +117,12 @@ class ScalarConstant:
     def bool(self) -> ScalarConstant:
         """The number as a truth value."""
         return self._as(DALIDataType.BOOL)
+
+    def __str__(self) -> str:
+        return f"{self.value}:{self.dtype}"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
 
     @property
     def text(self) -> str:
@@ -484,7 +497,7 @@ def _literal(value: Any) -> str | None:
     if isinstance(value, np.float64):
         return f"({float(value)!r})" if math.isfinite(value) else None
     if isinstance(value, np.generic) and value.dtype.kind in "biuf" and np.isfinite(value):
-        return ScalarConstant(value.item(), from_numpy(value.dtype)).text
+        return ScalarConstant(value).text
     return None
 
 

@@ -152,6 +152,15 @@ class ExternalSourceClass(OperatorClass):
         super().__init__(**{k: v for k, v in given.items() if v is not None})
 
 
+class PythonFunctionClass(OperatorClass):
+    """ops.PythonFunction: the function comes first."""
+
+    operator_name = "python_function"
+
+    def __init__(self, function: Callable[..., Any], num_outputs: int = 1, **arguments: Any) -> None:
+        super().__init__(function=function, num_outputs=num_outputs, **arguments)
+
+
 class Compose:
     """ops.Compose: the operators one after the other."""
 
@@ -167,10 +176,13 @@ class Compose:
         return result
 
 
+_CLASSES = {c.operator_name: c for c in (ExternalSourceClass, PythonFunctionClass)}
+
+
 def operator_class(name: str) -> type[Any]:
     """``ops.<Name>`` of the operator ``name``."""
-    if names()[name] == "external_source":
-        return ExternalSourceClass
+    if names()[name] in _CLASSES:
+        return _CLASSES[names()[name]]
     spelled = class_name(name)
     cls = find(names()[name])
     body: Mapping[str, Any] = {"operator_name": name, "__doc__": describe(cls), "__module__": "dali_run.ops"}

@@ -181,14 +181,15 @@ class Running(Building):
     ) -> None:  # fmt: skip
         """Give the next batch to an external_source without a source: an array (N, ...) or a list of arrays.
 
-        Raises KeyError for a name that is no external_source, RuntimeError where it has a source of its own.
+        With ``blocking=True`` a run waits for it, in another thread. Raises KeyError for a name that is no
+        external_source, RuntimeError where it has a source of its own.
         """
         del cuda_stream, use_copy_kernel
         self.build()
         found = self._input(data_node)
         if found.has_source:
             raise RuntimeError(f"{found.name} has a source: it cannot be fed by feed_input")
-        found.fed.append((data, layout))
+        found.fed.put((data, layout))
 
     def input_feed_count(self, input_name: str) -> int:
         """How many batches the input needs before the first run."""
@@ -197,6 +198,8 @@ class Running(Building):
 
     def _input(self, node: DataNode | str) -> Input:
         self.build()
+        if not isinstance(node, (str, DataNode)):
+            raise TypeError(f"an input goes by its name or its DataNode, got {node!r}")
         name = node if isinstance(node, str) else node.builder.nodes[node.edge.node].name
         if name not in self._inputs:
             known = ", ".join(self._inputs) or "none"

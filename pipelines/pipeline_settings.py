@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 from ..ops.isolation import TIMEOUT, Mode
-from ..ops.types import Library
+from ..ops.types import DALIDataType, Library
 from ..readers.lenders import Upload
 from .memory import memory_of
 from .warn import warn
@@ -89,10 +89,15 @@ class Settings:
         opencv | pillow). ``memory`` is what a run may hold: ``{"host": "4GiB", "gpu": "50%"}``. ``upload`` is how
         records of containers come to a GPU (auto | copy | registered | kvikio).
 
-        Raises ValueError for impossible sizes.
+        Raises ValueError for impossible sizes, TypeError for types that are none.
         """
         if num_threads is not None and num_threads < 1 and num_threads != -1:
             raise ValueError(f"num_threads must be positive, got {num_threads}")
+        for t in output_dtype if isinstance(output_dtype, (list, tuple)) else [output_dtype]:
+            if t is not None and not isinstance(t, DALIDataType):
+                raise TypeError(f"output_dtype must be types.DALIDataType, a list of these, or None, got {t!r}")
+            if t is DALIDataType.NO_TYPE:
+                raise ValueError("output_dtype must not be NO_TYPE; None stands for any type")
         if output_ndim is not None:
             for n in output_ndim if isinstance(output_ndim, Sequence) else [output_ndim]:
                 if n is not None and n < 0:

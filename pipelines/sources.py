@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
+import queue
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,7 +91,7 @@ class Input:
     op: ExternalSource
     state: FedBatches
     max_batch_size: int
-    fed: deque[Any] = field(default_factory=deque)
+    fed: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     """Given by feed_input: (data, layout)."""
     last: Any = None
     workers: Any = None
@@ -117,6 +117,9 @@ class Input:
             made._function = source
             made.wants_info = takes_argument(source)
         else:
+            if inspect.isgenerator(source) and node.op.cycle not in (None, False, "no"):
+                raise JobError(f"{node.name}: a generator ends once and for all, so that cycle cannot begin it again; "
+                               "give the generator function itself as the source")  # fmt: skip
             made._iterator = made._begin()
         return made
 
@@ -164,16 +167,16 @@ class Input:
         return next(self._iterator)
 
     def _next_fed(self) -> Any:
-        if self.fed:
-            self.last = self.fed.popleft()
-        elif not (self.op.repeat_last and self.last is not None):
+        if not self.ready and not self.op.blocking:
             raise JobError(f"{self.name}: no data: call feed_input before each run, or run({self.name}=...)")
+        if not self.fed.empty() or not self.ready:
+            self.last = self.fed.get()  # waits for another thread to feed, where nothing is there
         return self.last
 
     @property
     def ready(self) -> bool:
         """There is data for one more batch."""
-        return self.has_source or bool(self.fed) or (self.op.repeat_last and self.last is not None)
+        return self.has_source or not self.fed.empty() or (self.op.repeat_last and self.last is not None)
 
     def reset(self) -> None:
         """A new epoch begins."""

@@ -16,7 +16,7 @@ import dali_run.ops as ops
 import dali_run.types as types
 from dali_run import pipeline_def
 from dali_run.ops.base import find
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.functions import names
 from dali_run.pipelines.names import LEGACY, class_name
 from dali_run.pipelines.sample_data import make_sample_data
@@ -68,6 +68,12 @@ def test_help() -> None:
     assert "resize_x" in str(fn.resize.__doc__)
     assert "resize" in dir(fn)
     assert "image" in dir(fn.decoders)
+
+
+def test_the_package_lists_its_members() -> None:
+    import dali_run
+
+    assert {"Pipeline", "pipeline_def", "fn", "types", "load_spec"} <= set(dir(dali_run))
 
 
 def test_modules_stay_modules() -> None:
@@ -188,9 +194,61 @@ def test_scalar_constants() -> None:
     assert [o.dtype.name for o in out] == ["UINT8", "INT32", "UINT8", "FLOAT", "INT32", "INT16", "FLOAT"]
 
 
+def test_scalar_constants_are_converted_as_by_python() -> None:
+    made = [types.Constant(2.7).uint8(), types.Constant(-2.7, types.INT32), types.Constant(0.3).bool(),
+            types.Constant(np.int16(5)), types.Constant(3, types.FLOAT, shape=[1])]  # fmt: skip
+    shown = ["2:DALIDataType.UINT8", "-2:DALIDataType.INT32", "True:DALIDataType.BOOL", "5:DALIDataType.INT16",
+             "3.0:DALIDataType.FLOAT"]  # fmt: skip
+    assert [str(c) for c in made] == shown
+    assert repr(made[0]) == "2"
+
+    @pipeline_def(batch_size=1, num_threads=1)
+    def pipe():
+        return fn.constant(idata=10, dtype=types.UINT8) + made[0], made[-1]
+
+    out = pipe().run()
+    assert [o.at(0).tolist() for o in out] == [[12], 3]
+    assert [o.dtype for o in out] == [types.UINT8, types.FLOAT]
+    with pytest.raises(TypeError, match="is no number"):
+        types.ScalarConstant("3")
+
+
+def test_errors_are_runtime_errors() -> None:
+    """What programs for DALI catch."""
+
+    @pipeline_def(batch_size=1, num_threads=1)
+    def pipe():
+        return fn.decoders.image(fn.external_source(lambda: np.zeros((1, 3), np.uint8)))
+
+    with pytest.raises(RuntimeError, match="truncated"):
+        pipe().run()
+    with pytest.raises(TypeError, match="output_dtype must be"):
+        pipe(output_dtype="uint8")
+    with pytest.raises(ValueError, match="NO_TYPE"):
+        pipe(output_dtype=[types.NO_TYPE])
+
+
+def test_functions_come_first() -> None:
+    @pipeline_def(batch_size=1, num_threads=1)
+    def pipe():
+        twice = ops.PythonFunction(lambda x: x * 2)
+        return twice(fn.constant(idata=4))
+
+    assert pipe().run()[0].at(0) == 8
+
+    @pipeline_def(batch_size=1, num_threads=1)
+    def nothing():
+        return fn.python_function(fn.constant(idata=4), function=lambda x: None)
+
+    with pytest.raises(JobError, match="must return arrays of numbers, got NoneType"):
+        nothing().run()
+
+
 def test_types() -> None:
     assert types.to_dali_type(np.float32) == types.FLOAT
     assert types.to_numpy_type(types.UINT8) == np.uint8
+    assert [str(t) for t in (types.FLOAT, types.RGB)] == ["DALIDataType.FLOAT", "DALIImageType.RGB"]
+    assert f"{types.INTERP_NN}" == "DALIInterpType.INTERP_NN"
 
 
 def test_tfrecord_features(tmp_path: Path) -> None:

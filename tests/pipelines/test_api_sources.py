@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -143,6 +144,8 @@ def test_data_is_checked() -> None:
             pipe(source, **arguments).run()
     with pytest.raises(SpecError, match="callable or iterable"):
         pipe(3)
+    with pytest.raises(JobError, match="give the generator function itself"):
+        pipe((np.zeros(2) for _ in range(3)), cycle=True).run()
 
     def fails() -> np.ndarray:
         raise RuntimeError("of the user's")
@@ -204,6 +207,17 @@ def test_feed_input() -> None:
     assert take(p, 1) == [[3, 3]]
     with pytest.raises(KeyError, match="no external_source"):
         p.run(other=np.zeros(2))
+    with pytest.raises(TypeError, match=r"by its name or its DataNode, got 3\.5"):
+        p.feed_input(3.5, np.zeros(2))
+
+
+def test_a_run_waits_for_data_of_another_thread() -> None:
+    p = pipe(name="x", blocking=True, pipeline={"prefetch_queue_depth": 1})
+    p.build()
+    feeder = threading.Timer(0.05, lambda: p.feed_input("x", np.full(2, 7)))
+    feeder.start()
+    assert take(p, 1) == [[7, 7]]
+    feeder.join()
 
 
 def test_tensor_lists_of_ones_own() -> None:
@@ -212,7 +226,10 @@ def test_tensor_lists_of_ones_own() -> None:
     (out,) = pipe(lambda: made).run()
     assert out.layout() == "XY"
     assert out.at(1).tolist() == [[1, 1], [1, 1]]
-    assert pipe(lambda: [made[0], made[1]]).run()[0].shape() == made.shape()
+    (parts,) = pipe(lambda: [made[0], made[1]]).run()
+    assert parts.shape() == made.shape()
+    assert parts.layout() == "XY"
+    assert pipe(lambda: [made[0], made[1]], layout="AB").run()[0].layout() == "AB"
 
 
 def test_iter_setup_ends() -> None:
