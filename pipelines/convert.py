@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.base import nearest
 from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.image_formats import recognise
 from ..ops.urls import Store, is_url, plain_path
@@ -125,6 +126,10 @@ def conversion(
     load_operators()
     find_writer(wanted.to)
     _check_apart(str(source), str(target))
+    if wanted.format is not None and wanted.format not in _SUFFIXES:
+        raise SpecError(
+            f"format must be {', '.join(_SUFFIXES)}, got {wanted.format!r}{nearest(wanted.format, _SUFFIXES)}"
+        )
     columns = wanted.columns
     _check_finished(str(source))
     found = look_behind(str(source), columns) if is_url(source) else look(Path(plain_path(str(source))), columns)

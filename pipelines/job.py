@@ -36,6 +36,7 @@ from .report import build_report
 from .serialize import described
 from .spec import Spec
 from .stats import Stats
+from .units import count
 from .warm_up import rehearse, warm_up
 
 CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
@@ -266,7 +267,7 @@ def _already_done(written: int, rejected: int, root: Path, config: WriteConfig) 
     if (root / "report.json").exists():
         report = json.loads((root / "report.json").read_text())
     code = REJECTS if rejected else CLEAN
-    return JobResult(code, f"{config.where} is complete already ({written} samples); nothing to do. "
+    return JobResult(code, f"{config.where} is complete already ({count(written, 'sample')}); nothing to do. "
                      "--fresh starts anew", report, config.url or config.path, ran=False)  # fmt: skip
 
 
@@ -331,7 +332,9 @@ class JobRun:
             return self._ended(FAILED, f"out of memory while writing: {str(e) or 'an allocation failed'}; {remedy}")
         code = REJECTS if self.output.rejected else CLEAN
         rejected = f", {self.output.rejected} rejected (see {self.config.where}/rejects.jsonl)" * (code == REJECTS)
-        return self._result(code, f"wrote {self.output.written} samples to {self.config.where}{rejected}", report)
+        return self._result(
+            code, f"wrote {count(self.output.written, 'sample')} to {self.config.where}{rejected}", report
+        )
 
     def _write(self, iteration: Iteration) -> None:
         low = iteration.request.start

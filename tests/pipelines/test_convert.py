@@ -486,6 +486,8 @@ def test_what_cannot_be_converted_is_said(tmp_path: Path, make: Any, words: str)
         conversion(make(tmp_path), tmp_path.parent / "elsewhere", Wanted("tfrecord"))
     with pytest.raises(SpecError, match="no writer 'tfrecords'"):
         conversion(tmp_path, tmp_path.parent / "elsewhere", Wanted("tfrecords"))
+    with pytest.raises(SpecError, match=r"^format must be jpeg, png, webp, got 'jpg'; did you mean jpeg"):
+        conversion(tmp_path, tmp_path.parent / "elsewhere", Wanted("tfrecord", format="jpg"))
     (tmp_path / "none" / "a").mkdir(parents=True)
     with pytest.raises(JobError, match=r"^file_root .*none has no files <folder>/<file>"):
         convert(tmp_path / "none", tmp_path.parent / "elsewhere", Wanted("tfrecord"))

@@ -236,6 +236,15 @@ def test_inputs_that_are_not_there_are_named_with_their_step(
         run_job(spec)
 
 
+def test_one_sample_is_one(spec: Path) -> None:
+    out = spec.parent / "out"
+    for message in (
+        f"wrote 1 sample to {out}",
+        f"{out} is complete already (1 sample); nothing to do. --fresh starts anew",
+    ):
+        assert run_job(spec, {"write.path": str(out)}, limit=1).message == message
+
+
 def test_a_part_that_does_not_exist_is_refused(spec: Path) -> None:
     with pytest.raises(SpecError, match="from 0 to 2"):
         run_job(spec, part=(3, 3))
