@@ -247,18 +247,18 @@ def test_several_devices_give_what_one_gives(devices: int, batch: int, lanes: in
 
 
 class Failing(Work, name="testing.failing"):
-    """Work whose device fails at a value: while it is launched, when the batch is settled, or from then on."""
+    """Work whose device fails from a value on: while it is launched, or when the batch is settled."""
 
-    fail_at: Annotated[int, Arg("fail when this value is in the batch")] = -1
-    how: Annotated[str, Arg("launch, settle or lost")] = "launch"
+    fail_from: Annotated[int, Arg("fail when this value, or a larger one, is in the batch")] = -1
+    how: Annotated[str, Arg("launch or settle")] = "launch"
 
     def gpu(self, ctx: Context, x: Batch) -> Batch:
-        last = int(x.data[x.offsets].max(initial=-1))
+        fails = int(x.data[x.offsets].max(initial=-1)) >= self.fail_from
 
         def check() -> Any:
             raise JobError("failed on request")
 
-        if last == self.fail_at or (self.how == "lost" and last > self.fail_at):
+        if fails:
             if self.how == "launch":
                 raise JobError("failed on request")
             ctx.check_later(check)
@@ -268,12 +268,12 @@ class Failing(Work, name="testing.failing"):
 
 
 @pytest.mark.parametrize("devices", [1, 3])
-@pytest.mark.parametrize("how", ["launch", "settle", "lost"])
+@pytest.mark.parametrize("how", ["launch", "settle"])
 @pytest.mark.parametrize("then", ["", "gpu", "cpu"])
 def test_batches_before_one_that_fails_on_a_device_are_handed_out(devices: int, how: str, then: str) -> None:
     b = GraphBuilder()
     (x,) = b.add("testing.numbers")
-    (z,) = b.add("testing.failing", [x], {"fail_at": 23, "how": how}, device="gpu")
+    (z,) = b.add("testing.failing", [x], {"fail_from": 23, "how": how}, device="gpu")
     if then == "gpu":  # another step: it must not wait for a batch that never comes
         (z,) = b.add("testing.late", [z], device="gpu")
         (z,) = b.add("testing.work", [z], device="gpu")
@@ -291,6 +291,29 @@ def test_batches_before_one_that_fails_on_a_device_are_handed_out(devices: int, 
         for _ in range(2):
             with pytest.raises(JobError, match="failed on request"):
                 next(engine)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("how", ["launch", "settle"])
+def test_where_batches_go_together_those_before_the_failed_ones_are_handed_out(whole: bool, how: str) -> None:
+    """One by one, or as they went; none is left out, and few are lost with the one that failed."""
+    b = GraphBuilder()
+    (x,) = b.add("testing.numbers")
+    (z,) = b.add("testing.failing", [x], {"fail_from": 801, "how": how}, device="gpu")
+    plan = compile_graph(b.build({"x": x, "z": z}), Target("null"))
+    options = Options(policy="fail", together=True, whole_batches=whole)
+    came: list[Any] = []
+    with Engine(plan, CountingFeed(), requests(10**9, 4), options) as engine:
+        with pytest.raises(JobError, match="failed on request"):
+            came.extend(iter(engine.__next__, None))
+        with pytest.raises(JobError, match="failed on request"):
+            next(engine)
+    reached = 0
+    for it in came:
+        assert it.request.start == reached
+        reached += it.request.n
+        assert [int(v[0]) for v in it.outputs(plan)["z"]] == list(range(it.request.start + 1, reached + 1))
+    assert 600 <= reached <= 800  # a launch is at most a quarter of what came before
 
 
 def test_policy_fail_names_the_sample_and_the_cause() -> None:
