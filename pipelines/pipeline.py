@@ -17,6 +17,7 @@ from .pipeline_run import Running
 from .pipeline_settings import OperatorConcurrency, StreamPolicy
 from .prune import prune
 from .serialize import dump_pipeline, parse_pipeline
+from .spec import Settings as SpecSettings
 from .warn import warn
 
 __all__ = ["OperatorConcurrency", "Pipeline", "StreamPolicy"]
@@ -135,7 +136,8 @@ class Pipeline(Running):
         self.build()
 
     def to_yaml(self, names: Sequence[str] | None = None) -> str:
-        """The graph as the text of a spec, with outputs called ``names`` (or as the definition's dict calls them).
+        """The graph and the settings as the text of a spec, with outputs called ``names`` (or as the definition's dict
+        calls them). What is for Python alone is left out: ``output_dtype`` and its like, processes, checkpoints.
 
         Raises SpecError for Python functions.
         """
@@ -148,17 +150,29 @@ class Pipeline(Running):
         called = list(own) if own is not None else [f"output{k}" for k in keys]
         if len(called) != len(keys):
             raise SpecError(f"{len(called)} names for {len(keys)} outputs")
-        sections: dict[str, Any] = {"batch_size": self._batch_size, "num_threads": self._num_threads}
-        sections["device"] = "cpu"
-        if self._device_id is not None:
-            several = (self._device_id,) if isinstance(self._device_id, int) else self._device_id
-            sections["device"] = "gpu:" + ",".join(map(str, several))
-        if self._seed is not None:
-            sections["seed"] = self._seed
         graph = self._builder.build({c: edges[k] for c, k in zip(called, keys, strict=True)})
         if self._seed is not None and any(isinstance(n.op, Split) for n in graph.nodes):
             # YAML writes branches down in another order, by which seeds are dealt out: they are written, too
             graph = prune(graph)
             seeds = assign_seeds(graph, self._seed)
             graph = replace(graph, nodes=tuple(replace(n, seed=seeds.get(n.id, n.seed)) for n in graph.nodes))
-        return to_yaml(without_conditions(graph), sections={"pipeline": sections})
+        sections = {"pipeline": self._section(), "on_error": {"policy": self._on_error}}
+        return to_yaml(without_conditions(graph), sections=sections)
+
+    def _section(self) -> dict[str, Any]:
+        """``pipeline:`` of a spec: what is not the default there."""
+        several = (self._device_id,) if isinstance(self._device_id, int) else self._device_id
+        given: dict[str, Any] = {"batch_size": self._batch_size}
+        if not self._auto_threads:
+            given["num_threads"] = self._num_threads
+        given["device"] = "cpu" if several is None else "gpu:" + ",".join(map(str, several))
+        if self._seed is not None:
+            given["seed"] = self._seed
+        default = SpecSettings()
+        if self._prefetch != default.prefetch_cpu:
+            given["prefetch_queue_depth"] = self._prefetch
+        for name in ("rng", "parity", "isolation", "decode_timeout", "upload"):
+            value = getattr(self, f"_{name}")
+            if value != getattr(default, name):
+                given[name] = value
+        return {**given, "memory": self._memory} if self._memory else given

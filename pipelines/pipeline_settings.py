@@ -111,6 +111,7 @@ class Settings:
         if not 0 < decode_timeout <= 86400:
             raise ValueError(f"decode_timeout must be seconds, above 0, got {decode_timeout}")
         self._batch_size = max(batch_size or 0, 0)  # what it must be is known when the pipeline is built
+        self._auto_threads = num_threads in (None, -1)
         self._num_threads = num_threads if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
         self._device_id = _checked_devices(device_id)
         self._seed = seed if seed is not None and seed >= 0 else None

@@ -18,8 +18,8 @@ from .problems import Problems
 from .yaml_marks import Value, parse, resolve
 
 _PATH = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
-_BATCH_SIZE = 64
-"""Of a pipeline function that does not say."""
+_DEFAULTS = {"batch_size": 64, "on_error": "skip"}
+"""Of a pipeline function that does not say: those of a spec."""
 
 
 def is_python(path: str | os.PathLike[str]) -> bool:
@@ -56,7 +56,7 @@ def _text(path: str, overrides: Mapping[str, Any], problems: Problems) -> tuple[
     own = inspect.signature(factory).parameters
     used = {k for k in overrides if k in own}
     given = {k: _value(overrides[k], Mark(f"--set {k}", 1, 1), problems) for k in used}
-    defaults = {} if "batch_size" in factory.pipeline_defaults else {"batch_size": _BATCH_SIZE}
+    defaults = {k: v for k, v in _DEFAULTS.items() if k not in factory.pipeline_defaults}
     try:
         pipeline = factory(**given, **defaults)
         return pipeline.to_yaml(), used

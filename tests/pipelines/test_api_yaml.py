@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import dali_run
 from dali_run import Pipeline, fn, math, pipeline_def, types
+from dali_run.pipelines.build import load_spec
 from dali_run.pipelines.job import run_job
 from dali_run.pipelines.place import Target
 from dali_run.pipelines.problems import SpecErrors
@@ -211,6 +212,45 @@ def test_a_python_pipeline_goes_to_yaml_and_back(root: str, tmp_path: Path) -> N
     restored = dali_run.load_spec(file, checkpoint=checkpoint)
     assert all(np.array_equal(a, t.as_array()) for a, t in zip(rest, restored.run(), strict=True))
     assert dali_run.load_spec(file).to_yaml() == dali_run.load_spec(file).to_yaml()
+
+
+@pytest.mark.parametrize("given_settings", [
+    {"rng": "dali", "parity": "torchvision"},
+    {"prefetch_queue_depth": 3, "isolation": "none", "decode_timeout": 5.0, "on_error": "skip"},
+    {"prefetch_queue_depth": {"cpu_size": 3, "gpu_size": 2}, "memory": {"host": 1 << 30}, "upload": "copy"},
+])  # fmt: skip
+def test_yaml_keeps_the_settings(given_settings: dict[str, Any], root: str, tmp_path: Path) -> None:
+    @pipeline_def(batch_size=3, num_threads=2, seed=7, **given_settings)
+    def definition():
+        x = fn.readers.numpy(file_root=root, random_shuffle=True)
+        return x, fn.random.uniform(range=(0.0, 1.0)), fn.random.normal()
+
+    file = tmp_path / "spec.yaml"
+    file.write_text(definition().to_yaml())
+    first, back = definition(), dali_run.load_spec(file)
+    assert back._arguments() == first._arguments()
+    assert arrays(back) == arrays(first)
+    assert back.to_yaml() == first.to_yaml()
+
+
+def test_yaml_leaves_threads_to_the_machine() -> None:
+    @pipeline_def(batch_size=3)
+    def definition():
+        return fn.random.uniform()
+
+    assert "num_threads" not in definition().to_yaml()
+    assert "num_threads: 2" in definition(num_threads=2).to_yaml()
+
+
+def test_what_python_pipelines_that_run_as_jobs_do_with_bad_samples(tmp_path: Path) -> None:
+    """As specs do, unless they say otherwise."""
+    module = tmp_path / "module.py"
+    head = "from dali_run import fn, pipeline_def\n"
+    body = "def {}():\n    return fn.random.uniform()\n"
+    parts = ["@pipeline_def\n", body.format("plain"), "@pipeline_def(on_error='replace')\n", body.format("own")]
+    module.write_text(head + "".join(parts))
+    policies = [load_spec(f"{module}:{name}").spec.on_error.policy for name in ("plain", "own")]
+    assert policies == ["skip", "replace"]
 
 
 def test_iterators_take_the_names_of_a_spec(root: str, tmp_path: Path) -> None:
