@@ -135,7 +135,7 @@ def decode_images(
 @njit(nogil=True, cache=True)
 def _taken(row: Any) -> Any:
     """Gray, and YCbCr whose chroma is whole, halved in width, or halved in both; 8-bit quantisation."""
-    if row.status != OK or row.quant_16bit != 0:
+    if row.status != OK or row.quant_16bit != 0 or row.scans > 1:
         return False
     if row.components == 1:
         return row.colour == GRAY

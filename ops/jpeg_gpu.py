@@ -88,7 +88,7 @@ IMAGE = np.dtype(
     + _fields(np.int32, "raw_size scan width height components colour mcus_x mcus blocks_in_mcu block_count")
     + _fields(np.int32, "restart segments segment_count dc_slots ac_slots")
     + _fields((np.int32, 2), "dc ac")
-    + _fields(np.int32, "unused")
+    + _fields(np.int32, "owner")
     + _fields((COMPONENT, 3), "component")
 )
 AXIS = np.dtype(
@@ -147,8 +147,8 @@ class LaneRuntime:
 class Plan:
     """What decoding a batch takes, before any output is chosen."""
 
-    images: NDArray[Any]  # IMAGE
-    status: I32  # what is known before the device has seen a byte
+    records: NDArray[Any]  # IMAGE: the pictures, and behind them scans of those that have one for each component
+    marks: I32  # of each: what is known before the device has seen a byte
     orientation: I32
     needed: NDArray[np.bool_]  # components that the output needs
     unstuff_first: I32
@@ -161,7 +161,17 @@ class Plan:
     planes: int
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.needed)
+
+    @property
+    def images(self) -> NDArray[Any]:
+        """The records of the pictures."""
+        return self.records[: len(self)]
+
+    @property
+    def status(self) -> I32:
+        """The status words of the pictures."""
+        return self.marks[: len(self)]
 
 
 def _firsts(counts: NDArray[Any]) -> I32:
@@ -202,9 +212,10 @@ def plan_decode(
     from .jpeg_plan_cpu import BLOCKS, ENTRIES, PLANES, SEGMENTS, TOTALS, WORDS, plan_images
 
     n = len(headers)
-    images = np.zeros(n, IMAGE)
-    status, needed = np.empty(n, np.int32), np.empty((n, 3), np.bool_)
-    unstuff_first, entropy_first = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
+    rows = n + 3 * int(np.count_nonzero(headers["scans"] == 3))
+    images = np.zeros(rows, IMAGE)
+    status, needed = np.empty(rows, np.int32), np.empty((n, 3), np.bool_)
+    unstuff_first, entropy_first = np.empty(rows + 1, np.int64), np.empty(rows + 1, np.int64)
     totals = np.zeros(TOTALS, np.int64)
     limits = (UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1)
     plan_images(
@@ -215,8 +226,8 @@ def plan_decode(
     if totals[ENTRIES] >= 1 << 32:
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
     plan = Plan(
-        images=images,
-        status=status,
+        records=images,
+        marks=status,
         orientation=headers["orientation"].astype(np.int32) if orientation is None else orientation,
         needed=needed,
         unstuff_first=_narrow(unstuff_first),
@@ -237,9 +248,9 @@ def limit(plan: Plan, windows: I32 | None) -> None:
     """Compute only the blocks that hold the windows, and one sample more on each side, which upsampling reads."""
     from .jpeg_plan_cpu import limit_blocks
 
-    first = np.empty(3 * len(plan) + 1, np.int64)
+    first = np.empty(3 * len(plan.records) + 1, np.int64)
     where = np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32)
-    limit_blocks(where, plan.images, plan.images["component"], plan.needed, IDCT_GROUPS, first)
+    limit_blocks(where, plan.records, plan.records["component"], plan.needed, IDCT_GROUPS, first)
     plan.idct_first = _narrow(first)
 
 
@@ -429,7 +440,7 @@ class Decoder:
             addresses[name] = address + position
             staged[position : position + array.nbytes] = array.reshape(-1).view(np.uint8)
             position += aligned(array.nbytes)
-        numbers = len(plan), output.output_type, output.dtype, output.round_to_uint8
+        numbers = len(plan.records), output.output_type, output.dtype, output.round_to_uint8
         record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add)
         staged[: BATCH.itemsize].view(BATCH)[0] = record
         runtime.upload(address, staged)
@@ -454,17 +465,20 @@ class Decoder:
     def _regions(self, plan: Plan, output: Output) -> tuple[dict[str, NDArray[Any]], dict[str, int], dict[str, int]]:
         """Arrays that travel, sizes of the memory that starts as zeros, and of the rest."""
         meta: dict[str, NDArray[Any]] = {
-            "status": plan.status,
-            "images": plan.images,
+            "status": plan.marks,
+            "images": plan.records,
             "unstuff_first": plan.unstuff_first,
             "entropy_first": plan.entropy_first,
             "idct_first": plan.idct_first,
         }
         assert output.blocks_first is not None
+        blocks_first = output.blocks_first
+        if len(plan.records) > len(plan):  # scans have no blocks there
+            blocks_first = np.pad(blocks_first, (0, len(plan.records) - len(plan)), "edge")
         if output.pixels is not None:
-            meta |= {"pixels": output.pixels, "pixel_first": output.blocks_first}
+            meta |= {"pixels": output.pixels, "pixel_first": blocks_first}
         if output.resize is not None:
-            meta |= {"resize": output.resize, "resize_first": output.blocks_first}
+            meta |= {"resize": output.resize, "resize_first": blocks_first}
         zeroed = {
             "tickets": 256,
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
@@ -473,8 +487,8 @@ class Decoder:
         fixed = {
             "words": 4 * plan.words,
             "segments": 4 * plan.segments,
-            "stream": 8 * len(plan),
-            "tables": 4 * TABLE_BYTES * len(plan),
+            "stream": 8 * len(plan.records),
+            "tables": 4 * TABLE_BYTES * len(plan.records),
             "starts": 8 * (plan.entries // ENTRIES_EACH),
             "blocks": 8 * plan.blocks,
             "entries": 4 * plan.entries,
@@ -484,7 +498,7 @@ class Decoder:
         return meta, zeroed, fixed
 
     def _launches(self, plan: Plan, output: Output, meta: dict[str, NDArray[Any]]) -> list[tuple[str, int, int]]:
-        n = len(plan)
+        n = len(plan.records)
         launches = [
             ("jpeg_tables", 4 * n, 128),
             ("jpeg_unstuff", int(plan.unstuff_first[-1]), UNSTUFF_THREADS),
@@ -496,7 +510,7 @@ class Decoder:
         if output.pixels is not None:
             launches.append(("jpeg_pixels", int(meta["pixel_first"][-1]), PIXEL_THREADS))
         if output.resize is not None:
-            launches.append(("jpeg_weights", 2 * n, 128))
+            launches.append(("jpeg_weights", 2 * len(plan), 128))
             launches.append(("jpeg_resize", int(meta["resize_first"][-1]), output.threads))
         return launches
 

@@ -46,7 +46,7 @@ _SCALARS = (
     "adobe_transform",  # -1: no APP14
     "orientation",  # Exif, 1 ... 8
     "restart_interval",  # in MCUs, 0: none
-    "scans",  # 1: the first scan holds every component; 0: several scans, not counted
+    "scans",  # 1: one scan holds every component; 3: each of three components has one; 0: not one of these
     "scan_offset",  # first entropy-coded byte, from the start of the image
     "quant_16bit",  # bit i: the quantisation table of component i has 16-bit entries
     "jfif",
@@ -59,12 +59,15 @@ _VECTORS = (
     "quant",  # per component, from the start of the image: 64 entries in zig-zag order; 0: no such table
     "dc",  # 16 code counts and the symbols of its DC and AC Huffman tables in the first scan
     "ac",
+    "begin",  # with a scan for each component: its first entropy-coded byte, the byte behind its last one,
+    "end",
+    "interval",  # and its restart interval
 )
 HEADER = np.dtype([(name, np.int32) for name in _SCALARS] + [(name, np.int32, (4,)) for name in _VECTORS])
 
 _STATUS, _WIDTH, _HEIGHT, _COMPONENTS, _PRECISION, _SOF, _COLOUR, _ADOBE = range(8)
 _ORIENTATION, _RESTART, _SCANS, _SCAN_OFFSET, _QUANT_16BIT, _JFIF, _JUNK = range(8, 15)
-_H, _V, _ID, _QUANT, _DC, _AC = (len(_SCALARS) + 4 * i for i in range(len(_VECTORS)))
+_H, _V, _ID, _QUANT, _DC, _AC, _BEGIN, _END, _INTERVAL = (len(_SCALARS) + 4 * i for i in range(len(_VECTORS)))
 _COLUMNS = len(_SCALARS) + 4 * len(_VECTORS)
 
 
@@ -104,7 +107,7 @@ def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
         ("lossless or hierarchical", ~np.isin(sof, (0xC0, 0xC1))),
         ("more than 8 bits", rows["precision"] != 8),
         ("CMYK, or an odd number of components", (rows["components"] != 1) & (rows["components"] != 3)),
-        ("several scans", rows["scans"] != 1),
+        ("several scans", (rows["scans"] != 1) & (rows["scans"] != 3)),
         ("odd sampling, tables or markers", rows["status"] != OK),
         ("output type, or cut short", np.ones(len(rows), np.bool_)),
     )
@@ -288,6 +291,7 @@ def _scan(data, at, end, row, tables, wide):  # type: ignore[no-untyped-def]
     sequential = row[_SOF] == 0xC0 or row[_SOF] == 0xC1
     row[_SCANS] = 1 if sequential and count == components else 0
     in_order = count == components
+    quant = (np.int64(row[_QUANT]), np.int64(row[_QUANT + 1]), np.int64(row[_QUANT + 2]))
     missing_quant = missing_huffman = False
     for i in range(min(components, 4)):
         table = row[_QUANT + i]
@@ -306,14 +310,96 @@ def _scan(data, at, end, row, tables, wide):  # type: ignore[no-untyped-def]
         missing_huffman |= row[_DC + i] == 0 or row[_AC + i] == 0
     spectral = 4 + 2 * count - 3
     whole = data[at + spectral] == 0 and data[at + spectral + 1] == 63 and data[at + spectral + 2] == 0
+    warned = row[_JUNK] > 0 or row[_JFIF] == 2 or (components == 3 and row[_ADOBE] > 1)
+    if sequential and row[_PRECISION] == 8 and count == 1 and components == 3:
+        return UNSUPPORTED if warned or not _sampling_supported(row) else _scans(data, at, row, tables, wide, quant)
     if not sequential or row[_PRECISION] != 8 or not in_order or not whole or (components != 1 and components != 3):
         return UNSUPPORTED
     if missing_quant:
         return CORRUPT
-    warned = row[_JUNK] > 0 or row[_JFIF] == 2 or (components == 3 and row[_ADOBE] > 1)
     if missing_huffman or warned or not _sampling_supported(row):
         return UNSUPPORTED
     return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def _scans(data, at, row, tables, wide, quant):  # type: ignore[no-untyped-def]
+    """Find the scans of three components that have one each; ``at``: the parameters of the first; ``quant``: which
+    table each component has. UNSUPPORTED where anything is unusual, also for tables that come too late.
+    """
+    found = np.zeros((3, 6), np.int64)  # dc, ac, quant, begin, end, interval
+    interval, wide_found, component = np.int64(row[_RESTART]), np.int64(0), 0
+    for nth in range(3):
+        if nth > 0:
+            found[component, 4], at, interval, wide = _next_scan(data, found[component, 3], tables, interval, wide)
+            if at < 0:
+                return UNSUPPORTED
+        if data[at] != 1 or data[at + 3] != 0 or data[at + 4] != 63 or data[at + 5] != 0:
+            return UNSUPPORTED
+        component = -1
+        for c in range(3):
+            if row[_ID + c] == np.int32(data[at + 1]) and component < 0:
+                component = c
+        dc, ac = data[at + 2] >> 4, data[at + 2] & 15
+        if component < 0 or found[component, 3] > 0 or dc > 3 or ac > 3 or quant[component] > 3:
+            return UNSUPPORTED
+        table = quant[component]
+        found[component, 0], found[component, 1], found[component, 2] = tables[1, dc], tables[2, ac], tables[0, table]
+        found[component, 3], found[component, 4], found[component, 5] = at + 6, len(data), interval
+        wide_found |= (wide >> table & 1) << component
+        if tables[1, dc] == 0 or tables[2, ac] == 0 or tables[0, table] == 0:
+            return UNSUPPORTED
+    for c in range(3):
+        row[_DC + c], row[_AC + c], row[_QUANT + c] = found[c, 0], found[c, 1], found[c, 2]
+        row[_BEGIN + c], row[_END + c], row[_INTERVAL + c] = found[c, 3], found[c, 4], found[c, 5]
+    row[_QUANT_16BIT], row[_SCANS] = wide_found, 3
+    return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def _next_scan(data, at, tables, interval, wide):  # type: ignore[no-untyped-def]
+    """From the entropy-coded bytes at ``at`` to the next scan of one component: where these end, where its parameters
+    begin (-1: there is none, or something unusual before it), and what DRI and DQT said in between."""
+    size = len(data)
+    stop: Any = np.int64(at)
+    nothing = stop, np.int64(-1), interval, wide
+    marker: Any = np.int64(0)
+    while marker == 0 or 0xD0 <= marker <= 0xD7:
+        while at < size and data[at] != 0xFF:
+            at += 1
+        stop = at
+        while at < size and data[at] == 0xFF:
+            at += 1
+        if at >= size:
+            return nothing
+        marker = np.int64(data[at])
+        at += 1
+    while True:
+        if at + 2 > size:
+            return nothing
+        begin, end = at + 2, at + _u16(data, at)
+        if end < begin or end > size:
+            return nothing
+        error: Any = OK
+        if marker == 0xDA:
+            return (stop, begin, interval, wide) if end - begin == 6 else nothing
+        if marker == 0xC4:
+            error = _huffman_tables(data, begin, end, tables)
+        elif marker == 0xDB:
+            error, wide = _quantisation_tables(data, begin, end, tables, wide)
+        elif marker == 0xDD and end - begin == 2:
+            interval = _u16(data, begin)
+        elif marker != 0xFE:
+            return nothing
+        at = end
+        if error != OK or at >= size or data[at] != 0xFF:
+            return nothing
+        while at < size and data[at] == 0xFF:
+            at += 1
+        if at >= size:
+            return nothing
+        marker = np.int64(data[at])
+        at += 1
 
 
 @numba.njit(nogil=True, cache=True)

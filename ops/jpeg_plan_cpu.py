@@ -26,11 +26,12 @@ def plan_images(
     status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any,
 ) -> None:  # fmt: skip
     """Plan the images ``which``; the others are UNSUPPORTED here. Fill ``images`` and ``component`` (zeros before),
-    ``status``, ``needed``, the exclusive sums of thread blocks and the totals. ``limits``: status UNSUPPORTED and
-    MISSING, most blocks, bits of a subsequence, entries of one, bytes of an unstuffing block, subsequences of an
-    entropy block."""
+    ``status``, ``needed``, the exclusive sums of thread blocks and the totals. Behind the rows of all pictures come
+    three for each picture that has a scan for each component. ``limits``: status UNSUPPORTED and MISSING, most blocks,
+    bits of a subsequence, entries of one, bytes of an unstuffing block, subsequences of an entropy block."""
     unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk = limits
     unstuffs = entropies = 0
+    extra = len(headers)
     for i in range(len(headers)):
         row, image = headers[i], images[i]
         good = which[i] and row.status == OK and row.width > 0
@@ -63,16 +64,20 @@ def plan_images(
                 image.dc[0], image.dc[1], dc_slots = a, second, slots
             else:
                 image.ac[0], image.ac[1], ac_slots = a, second, slots
+        several = row.scans == 3
+        fits = fits or several  # each has its own tables then
         status[i] = 0 if good and fits and blocks < most_blocks else unsupported
         # A block takes two bits at least, so a huge picture from a small file needs no memory to be refused.
         if status[i] == 0 and blocks * 2 > scan_bytes * 8:
             status[i] = missing
         go = status[i] == 0
-        if not go:
+        alone = go and not several
+        if not alone:
             blocks = scan_bytes = 0
         subsequences = _ceil(scan_bytes * 8, sub_bits) + 1
         restart = row.restart_interval
-        segments = _ceil(mcus_x * mcus_y, restart) - 1 if go and restart > 0 else 0
+        segments = _ceil(mcus_x * mcus_y, restart) - 1 if alone and restart > 0 else 0
+        image.owner = i
         image.raw, image.raw_size, image.scan = offsets[i], sizes[i], row.scan_offset
         image.width, image.height, image.components, image.colour = row.width, row.height, components, row.colour
         image.mcus_x, image.mcus, image.blocks_in_mcu, image.block_count = mcus_x, mcus_x * mcus_y, in_mcu, blocks
@@ -93,10 +98,43 @@ def plan_images(
         totals[BLOCKS] += blocks
         totals[ENTRIES] += subsequences * sub_entries
         unstuff_first[i], entropy_first[i] = unstuffs, entropies
-        if go:
+        if alone:
             unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
             entropies += _ceil(subsequences, entropy_chunk)
-    unstuff_first[len(headers)], entropy_first[len(headers)] = unstuffs, entropies
+    for i in range(len(headers)):
+        row = headers[i]
+        for c in range(3 if row.scans == 3 else 0):
+            scan, whole, part = images[extra], component[i, c], component[extra, 0]
+            mcus_x, mcus_y = _ceil(whole.width, 8), _ceil(whole.height, 8)  # one block in each
+            blocks, scan_bytes = np.int64(mcus_x) * mcus_y, max(row.end[c] - row.begin[c], 0)
+            if status[i] == 0 and blocks * 2 > scan_bytes * 8:
+                status[i] = missing
+            go = status[i] == 0
+            status[extra] = status[i]
+            if not go:
+                blocks = scan_bytes = 0
+            restart = row.interval[c]
+            segments = _ceil(mcus_x * mcus_y, restart) - 1 if go and restart > 0 else 0
+            subsequences = _ceil(scan_bytes * 8, sub_bits) + 1
+            scan.owner, scan.raw, scan.raw_size, scan.scan = i, offsets[i], row.end[c], row.begin[c]
+            scan.width, scan.height, scan.components, scan.colour = whole.width, whole.height, 1, 0
+            scan.mcus_x, scan.mcus, scan.blocks_in_mcu, scan.block_count = mcus_x, mcus_x * mcus_y, 1, blocks
+            scan.restart, scan.segment_count, scan.dc[0], scan.ac[0] = restart, segments, row.dc[c], row.ac[c]
+            scan.words, scan.segments, scan.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
+            scan.entries = totals[ENTRIES]
+            part.h, part.v, part.expand_x, part.expand_y = 1, 1, 1, 1
+            part.width, part.height, part.pitch, part.plane = whole.width, whole.height, whole.pitch, whole.plane
+            part.quant, part.quant_wide = whole.quant, whole.quant_wide
+            totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
+            totals[SEGMENTS] += segments
+            totals[BLOCKS] += blocks
+            totals[ENTRIES] += subsequences * sub_entries
+            unstuff_first[extra], entropy_first[extra] = unstuffs, entropies
+            if go:
+                unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
+                entropies += _ceil(subsequences, entropy_chunk)
+            extra += 1
+    unstuff_first[extra], entropy_first[extra] = unstuffs, entropies
 
 
 @numba.njit(nogil=True, cache=True)
@@ -104,7 +142,7 @@ def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_
     """The blocks to compute: those that hold the windows (x0, y0, x1, y1; none: everything) and one sample more on each
     side, which upsampling reads. Fills the exclusive sums of thread blocks; returns their total."""
     total = np.int64(0)
-    for i in range(len(images)):
+    for i in range(len(needed)):
         x0, y0, x1, y1 = 0, 0, images[i].width, images[i].height
         if len(windows):
             x0, y0 = max(min(windows[i, 0], x1 - 1), 0), max(min(windows[i, 1], y1 - 1), 0)
@@ -120,7 +158,15 @@ def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_
             part.roi_groups = last_x // 32 - first_x // 32 + 1 if needed[i, c] else 0
             part.roi_rows = last_y // 8 - first_y // 8 + 1
             idct_first[3 * i + c] = total
-            total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
+            if images[i].block_count > 0:
+                total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
+    for i in range(len(needed), len(images)):  # scans: the blocks of their component
+        whole, part = component[images[i].owner, (i - len(needed)) % 3], component[i, 0]
+        part.roi_group, part.roi_groups = whole.roi_group, whole.roi_groups
+        part.roi_row, part.roi_rows = whole.roi_row, whole.roi_rows
+        idct_first[3 * i] = total
+        total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
+        idct_first[3 * i + 1] = idct_first[3 * i + 2] = total
     idct_first[3 * len(images)] = total
     return total
 

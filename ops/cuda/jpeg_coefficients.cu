@@ -148,5 +148,5 @@ KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_coefficients(
     SharedRing ring(rings + (threadIdx.x / 32) * 32 * RING + threadIdx.x % 32);
     u64 start = batch->starts[image.entries / ENTRIES_EACH + nth];
     u32 flags = store_blocks(batch, at, codes_of(tables, image), ring, nth, (u32)start, (u32)(start >> 32));
-    if (flags) atomicOr(&batch->status[at], (int)flags);
+    if (flags) mark(batch, batch->images[at], at, (int)flags);
 }

@@ -44,6 +44,8 @@ struct Component {
     i32 roi_groups, roi_rows;     // and how many of either
 };
 
+// A picture, or one scan of a picture that has a scan for each component: then these follow behind all pictures, each as
+// a gray image that decodes into the plane of its component, and the picture itself has nothing but planes.
 struct Image {
     i64 raw;                      // first byte in Batch::raw
     i64 words;                    // first word in Batch::words
@@ -58,7 +60,7 @@ struct Image {
     i32 segments, segment_count;  // first slot in Batch::segments; restart markers expected
     i32 dc_slots, ac_slots;       // bit b: table slot of block b of an MCU
     i32 dc[2], ac[2];             // Huffman tables of the two slots, from the start of the image
-    i32 unused;
+    i32 owner;                    // the picture: itself, or, for one scan of several, the picture whose component it is
     Component component[3];
 };
 
@@ -119,6 +121,12 @@ struct Batch {
     i32 round_to_uint8;           // between resize and normalisation, as in the unfused graph
     float mul[4], add[4];         // value * mul + add per channel
 };
+
+// Notes what is wrong with image `at`, also for the picture that it is a scan of.
+DEVICE void mark(const Batch *batch, const Image &image, int at, int bits) {
+    atomicOr(&batch->status[at], bits);
+    if (image.owner != at) atomicOr(&batch->status[image.owner], bits);
+}
 
 // Largest i with first[i] <= x, where first[0] = 0 and x < first[count].
 DEVICE int locate(const i32 *first, int count, int x) {

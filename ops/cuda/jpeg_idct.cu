@@ -174,5 +174,5 @@ KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
         if (real) *(uint2 *)to = make_uint2(low, high);
         if (left <= 0) break;
     }
-    if (wrapped) atomicOr(&batch->status[at], OUT_OF_RANGE);
+    if (wrapped) mark(batch, image, at, OUT_OF_RANGE);
 }

@@ -192,7 +192,7 @@ KERNEL __launch_bounds__(ENTROPY_THREADS, STATES_BLOCKS) jpeg_states(const Batch
     u64 before = link_blocks(shared.before);
     if (threadIdx.x == 0) {
         hand_on(batch->entropy_chain + work, pack_link(shared.states[STEPS], before + total));
-        if (chunk == chunks - 1 && before + total < (u64)image.block_count) atomicOr(&batch->status[at], MISSING);
+        if (chunk == chunks - 1 && before + total < (u64)image.block_count) mark(batch, image, at, MISSING);
         return;
     }
     if (origin > (i64)batch->stream[2 * at] * 8) return;  // behind the stream, where the next image's may be

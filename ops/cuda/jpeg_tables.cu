@@ -79,13 +79,13 @@ KERNEL jpeg_tables(const Batch *batch) {
     }
     __syncthreads();
     if (bad) {
-        if (threadIdx.x == 0) atomicOr(&batch->status[blockIdx.x >> 2], BAD_TABLE);
+        if (threadIdx.x == 0) mark(batch, image, blockIdx.x >> 2, BAD_TABLE);
         return;
     }
     for (int i = threadIdx.x; i < 256; i += blockDim.x) {
         u8 symbol = i < index[17] ? symbols[i] : 0;
         table.longer.symbol[i] = symbol;
-        if (is_dc && symbol > 15) atomicOr(&batch->status[blockIdx.x >> 2], BAD_TABLE);
+        if (is_dc && symbol > 15) mark(batch, image, blockIdx.x >> 2, BAD_TABLE);
     }
     for (int i = threadIdx.x; i < PAIRS; i += blockDim.x) {
         u32 entry = 0;

@@ -185,12 +185,12 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
             // libjpeg reads on to EOI: what other markers lead to, it has to say. FF FF 00, a fill byte without a marker:
             // libjpeg-turbo decodes the MCU twice and adds what it got the first time.
             bool odd_end = last < UNSTUFF_CHUNK && (shared.scan_end & 255) != EOI;
-            if (!(previous & SCAN_ENDED) && (odd_end || shared.stray)) atomicOr(&batch->status[at], EXTRANEOUS);
+            if (!(previous & SCAN_ENDED) && (odd_end || shared.stray)) mark(batch, image, at, EXTRANEOUS);
             if (work + 1 == batch->unstuff_first[at + 1]) {
                 u32 markers = (u32)(sofar >> 32) & 0x1fffffff;
                 batch->stream[2 * at] = (u32)sofar;
                 batch->stream[2 * at + 1] = min(markers, (u32)image.segment_count);
-                if (markers != (u32)image.segment_count) atomicOr(&batch->status[at], BAD_RESTART);
+                if (markers != (u32)image.segment_count) mark(batch, image, at, BAD_RESTART);
             }
         }
     }
@@ -204,7 +204,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
             int i = __ffs(restarts) - 1;
             if (marker < (u32)image.segment_count)
                 batch->segments[image.segments + marker] = start + mine_at + __popc(keep & low_bits(i));
-            if ((scan[place + i] & 7) != (marker & 7)) atomicOr(&batch->status[at], BAD_RESTART);
+            if ((scan[place + i] & 7) != (marker & 7)) mark(batch, image, at, BAD_RESTART);
         }
     }
     // Whole groups of 16 bytes go out as four words; what shares a group with a neighbour chunk goes byte by byte.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from benchmarks.small_pictures import mutated, small_pictures
-from dali_run.ops import jpeg_gpu, resample
+from dali_run.ops import jpeg_gpu, jpeg_header, resample
 from dali_run.ops.types import DALIInterpType
 from tests.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
 
@@ -157,6 +158,130 @@ def test_fill_bytes_before_restart_markers(harness: Harness) -> None:
     results, status = harness.decode([file[:start] + scan], pixels())
     assert not status.any()
     np.testing.assert_array_equal(results[0], reference(file))
+
+
+def segments_of(file: bytes) -> tuple[dict[int, list[bytes]], bytes]:
+    """Marker segments of a JPEG by marker, and its entropy-coded bytes."""
+    found: dict[int, list[bytes]] = {}
+    at = 2
+    while True:
+        marker, end = file[at + 1], at + 2 + int.from_bytes(file[at + 2 : at + 4], "big")
+        found.setdefault(marker, []).append(file[at:end])
+        at = end
+        if marker == 0xDA:
+            return found, file[at:-2]
+
+
+def in_scans(
+    width: int,
+    height: int,
+    h: int,
+    v: int,
+    order: tuple[int, ...] = (0, 1, 2),
+    sof: int = 0xC0,
+    seed: int = 0,
+    **options: Any,
+) -> bytes:
+    """A JPEG with a scan for each component, with its own tables (and DRI), whose luma is sampled h x v as often."""
+    planes = np.moveaxis(np.asarray(Image.fromarray(picture(width, height, seed)).convert("YCbCr")), 2, 0)
+    small = (-(-width // h), -(-height // v))
+    parts = []
+    for c, plane in enumerate(planes):
+        image, stream = Image.fromarray(plane), io.BytesIO()
+        (image.resize(small) if c else image).save(
+            stream, "JPEG", **({"quality": 80 - 10 * c, "optimize": True} | options)
+        )
+        parts.append(segments_of(stream.getvalue()))
+    frame = bytes([8]) + height.to_bytes(2, "big") + width.to_bytes(2, "big") + b"\x03"
+    frame += b"".join(bytes([k + 1, (h << 4 | v) if k == 0 else 0x11, k]) for k in range(3))
+    file = b"\xff\xd8" + segment(sof, frame)
+    for c in order:
+        found, scan = parts[c]
+        quant = found[0xDB][0]
+        file += quant[:4] + bytes([c]) + quant[5:]  # late, under a number of its own
+        file += b"".join(found[0xC4]) + b"".join(found.get(0xDD, [segment(0xDD, b"\0\0")])) + segment(0xFE, b"\xff\xda")
+        file += segment(0xDA, bytes([1, c + 1, 0, 0, 63, 0])) + scan
+    return file + b"\xff\xd9"
+
+
+SAMPLED = [(1, 1), (2, 1), (2, 2), (1, 2), (4, 1)]
+
+
+@pytest.mark.parametrize(("h", "v"), SAMPLED)
+def test_a_scan_for_each_component(harness: Harness, h: int, v: int) -> None:
+    orders = itertools.cycle([(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+    files = [in_scans(*size, h, v, next(orders)) for size in [*SIZES, (400, 300)]]
+    files += [in_scans(130, 61, h, v, restart_marker_blocks=n) for n in (1, 7)]
+    files += [in_scans(90, 70, h, v, sof=0xC1), encode(90, 70)]
+    files.insert(3, encode(64, 70))
+    headers = jpeg_header.read_headers(*packed(files))
+    assert headers["scans"].tolist() == [1 if i in (3, len(files) - 1) else 3 for i in range(len(files))]
+    assert_exact(harness, files)
+    windows = np.tile(np.array([[5, 3, 40, 50]], np.int32), (3, 1))
+    some = [files[-1], in_scans(257, 131, h, v), in_scans(90, 70, h, v)]
+    results, status = harness.decode(some, pixels(windows=windows), windows=windows)
+    assert not status.any()
+    for file, result in zip(some, results, strict=True):
+        np.testing.assert_array_equal(result, reference(file)[3:50, 5:40])
+
+
+def packed(files: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    sizes = np.array([len(f) for f in files], np.int64)
+    return np.frombuffer(b"".join(files), np.uint8), np.cumsum(sizes) - sizes, sizes
+
+
+def test_scans_of_components_are_resized_and_luma_alone_is_read(harness: Harness) -> None:
+    files = [in_scans(120, 90, 2, 2), encode(120, 90), in_scans(120, 90, 2, 1, (2, 1, 0))]
+
+    def output(plan: jpeg_gpu.Plan) -> jpeg_gpu.Output:
+        whole = sampling(3, (0, 0), (90, 120), (24, 20), resample.TRIANGULAR)
+        return jpeg_gpu.resize_output(plan, whole, round_to_uint8=False)
+
+    results, status = harness.decode(files, output, window=True)
+    assert not status.any()
+    for file, result in zip(files, results, strict=True):
+        expected = expected_resize(reference(file), (0, 120, 20), (0, 90, 24), resample.TRIANGULAR)
+        np.testing.assert_allclose(result.transpose(1, 2, 0), expected, atol=0.02)
+    gray, _ = harness.decode(files, pixels(output_type=jpeg_gpu.GRAY), luma_only=True)
+    for file, result in zip(files, gray, strict=True):
+        np.testing.assert_array_equal(result, reference(file, "GRAY"))
+
+
+def test_damage_in_any_scan_is_noticed(harness: Harness) -> None:
+    """And costs nobody else his picture."""
+    good = encode(60, 44)
+    rng = np.random.default_rng(3)
+    files = [good]
+    for h, v in SAMPLED[:3]:
+        file = in_scans(60, 44, h, v, restart_marker_blocks=5 * (h == 2))
+        files += [file, *mutated([file], 60), good]
+        ends = [i for i in range(len(file) - 1) if file[i : i + 2] == b"\xff\xda"]
+        files += [file[:at] + bytes(rng.integers(0, 256, 3, np.uint8)) + file[at:] for at in ends]  # behind a scan
+        files += [file[: ends[2]], file[: ends[2]] + b"\xff\xd9", file[:-200]]
+    results, status = Harness(harness.runtime, jpeg_gpu.ApartDecoder).decode(files, pixels())
+    assert (status != 0).sum() > 100
+    for i, (file, result) in enumerate(zip(files, results, strict=True)):
+        if file == good:
+            assert status[i] == 0
+        if status[i] == 0:
+            expected = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
+            np.testing.assert_array_equal(result, expected, err_msg=f"file {i}")
+
+
+@pytest.mark.parametrize("scans", [[(0,), (0,), (1,), (2,)], [(0,), (1,)], [(0, 1), (2,)], [(0,), (1, 2)]])
+def test_other_divisions_into_scans_are_for_other_decoders(scans: list[tuple[int, ...]]) -> None:
+    file = in_scans(40, 30, 1, 1)
+    heads = [i for i in range(len(file)) if file[i : i + 4] == b"\xff\xda\0\x08"]
+    begin = file.index(b"\xff\xdb")
+    head, ends = file[:begin], [*heads[1:], len(file) - 2]
+    made = head
+    for which in scans:
+        tables = file[begin : heads[0]]
+        made += tables + segment(0xDA, bytes([len(which)]) + b"".join(bytes([c + 1, 0]) for c in which) + b"\0\x3f\0")
+        made += file[heads[which[0]] + 10 : ends[which[0]]]
+    row = jpeg_header.read_headers(*packed([made + b"\xff\xd9"]))[0]
+    assert row["status"] == jpeg_header.UNSUPPORTED
+    assert row["scans"] == 0
 
 
 def test_rgb_and_gray_outputs(harness: Harness) -> None:

@@ -67,7 +67,7 @@ def run(runtime: Any, scans: list[bytes], restarts: list[int]) -> list[tuple[byt
         row["raw"], row["scan"], row["raw_size"] = start, gap, gap + len(scan)
         raw[start + gap : start + gap + len(scan)] = np.frombuffer(scan, np.uint8)
     images["words"], images["segments"] = np.cumsum(words) - words, np.cumsum(restarts) - restarts
-    images["segment_count"] = restarts
+    images["segment_count"], images["owner"] = restarts, np.arange(n)
     first = np.zeros(n + 1, np.int32)
     np.cumsum(-(-(sizes + 15) // jpeg_gpu.UNSTUFF_CHUNK), out=first[1:])
     lengths = {"words": 4 * int(words.sum()), "segments": 4 * (sum(restarts) + 1), "stream": 8 * n, "status": 4 * n,
