@@ -1,19 +1,22 @@
 """Small JPEGs of every kind that the CUDA decoder takes, whole and damaged, for tools that slow kernels down a lot.
 
 Thumbnails of a folder's pictures, 64 x 64 to 160 x 120 pixels: gray, every chroma subsampling, RGB; standard and
-optimised tables, qualities from 20 to 98; with and without restart intervals; baseline and extended sequential.
+optimised tables, qualities from 20 to 98; with and without restart intervals; one scan or one for each component;
+baseline and extended sequential.
 """
 
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import simplejpeg
 from PIL import Image
 
-SAMPLINGS = ("444", "422", "420", "440", "411", "gray", "rgb")
+KINDS = ("444", "422", "420", "440", "411", "gray", "rgb", "scans")
 
 
 def small_pictures(pictures: Path, count: int) -> list[bytes]:
@@ -28,12 +31,15 @@ def small_pictures(pictures: Path, count: int) -> list[bytes]:
         with Image.open(paths[i % len(paths)]) as picture:
             small = picture.convert("RGB").resize(size, reducing_gap=2.0)
         quality, restart = int(rng.integers(20, 99)), int(rng.choice([0, 0, 1, 2, 5, 17]))
-        file = _encoded(small, SAMPLINGS[i % len(SAMPLINGS)], quality, restart, optimize=bool(rng.integers(2)))
+        file = _encoded(small, KINDS[i % len(KINDS)], quality, restart, optimize=bool(rng.integers(2)))
         files.append(as_extended(file) if rng.random() < 0.2 else file)
     return files
 
 
 def _encoded(picture: Image.Image, sampling: str, quality: int, restart: int, *, optimize: bool) -> bytes:
+    if sampling == "scans":
+        h, v = 1 + quality % 2, 1 + quality // 2 % 2
+        return scan_each(picture, h, v, quality=quality, restart_marker_blocks=restart)
     if sampling in ("440", "411"):  # Pillow does not write them, and libjpeg-turbo's own interface no restart intervals
         return bytes(simplejpeg.encode_jpeg(np.asarray(picture), quality, "RGB", sampling))
     stream = io.BytesIO()
@@ -43,6 +49,45 @@ def _encoded(picture: Image.Image, sampling: str, quality: int, restart: int, *,
         **options,
     )  # fmt: skip
     return stream.getvalue()
+
+
+def scan_each(
+    picture: Image.Image, h: int, v: int, order: tuple[int, ...] = (0, 1, 2), sof: int = 0xC0, **options: Any
+) -> bytes:
+    """A JPEG with a scan for each component, in this order, each behind its own tables and restart interval; its luma
+    is sampled h x v as often as its chroma."""
+    width, height = picture.size
+    parts = []
+    for c, plane in enumerate(picture.convert("YCbCr").split()):
+        stream = io.BytesIO()
+        small = plane.resize((-(-width // h), -(-height // v))) if c else plane
+        small.save(stream, "JPEG", **({"quality": 80 - 10 * c, "optimize": True} | options))
+        parts.append(_segments(stream.getvalue()))
+    file = b"\xff\xd8" + _segment(sof, struct.pack(">BHHB", 8, height, width, 3) + b"".join(
+        bytes([c + 1, (h << 4 | v) if c == 0 else 0x11, c]) for c in range(3)
+    ))  # fmt: skip
+    for c in order:
+        found, scan = parts[c]
+        quant = found[0xDB][0]
+        interval = found.get(0xDD, [_segment(0xDD, b"\0\0")])
+        file += quant[:4] + bytes([c]) + quant[5:] + b"".join(found[0xC4] + interval) + _segment(0xFE, b"\xff\xda")
+        file += _segment(0xDA, bytes([1, c + 1, 0, 0, 63, 0])) + scan
+    return file + b"\xff\xd9"
+
+
+def _segment(marker: int, payload: bytes) -> bytes:
+    return bytes([0xFF, marker]) + struct.pack(">H", len(payload) + 2) + payload
+
+
+def _segments(file: bytes) -> tuple[dict[int, list[bytes]], bytes]:
+    """Marker segments of a JPEG of one scan by marker, and its entropy-coded bytes."""
+    found: dict[int, list[bytes]] = {}
+    at, marker = 2, 0
+    while marker != 0xDA:
+        marker, end = file[at + 1], at + 2 + int.from_bytes(file[at + 2 : at + 4], "big")
+        found.setdefault(marker, []).append(file[at:end])
+        at = end
+    return found, file[at:-2]
 
 
 def as_extended(file: bytes) -> bytes:

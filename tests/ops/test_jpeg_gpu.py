@@ -13,7 +13,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from benchmarks.small_pictures import mutated, small_pictures
+from benchmarks.small_pictures import mutated, scan_each, small_pictures
 from dali_run.ops import jpeg_gpu, jpeg_header, resample
 from dali_run.ops.types import DALIInterpType
 from tests.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
@@ -160,48 +160,9 @@ def test_fill_bytes_before_restart_markers(harness: Harness) -> None:
     np.testing.assert_array_equal(results[0], reference(file))
 
 
-def segments_of(file: bytes) -> tuple[dict[int, list[bytes]], bytes]:
-    """Marker segments of a JPEG by marker, and its entropy-coded bytes."""
-    found: dict[int, list[bytes]] = {}
-    at = 2
-    while True:
-        marker, end = file[at + 1], at + 2 + int.from_bytes(file[at + 2 : at + 4], "big")
-        found.setdefault(marker, []).append(file[at:end])
-        at = end
-        if marker == 0xDA:
-            return found, file[at:-2]
-
-
-def in_scans(
-    width: int,
-    height: int,
-    h: int,
-    v: int,
-    order: tuple[int, ...] = (0, 1, 2),
-    sof: int = 0xC0,
-    seed: int = 0,
-    **options: Any,
-) -> bytes:
-    """A JPEG with a scan for each component, with its own tables (and DRI), whose luma is sampled h x v as often."""
-    planes = np.moveaxis(np.asarray(Image.fromarray(picture(width, height, seed)).convert("YCbCr")), 2, 0)
-    small = (-(-width // h), -(-height // v))
-    parts = []
-    for c, plane in enumerate(planes):
-        image, stream = Image.fromarray(plane), io.BytesIO()
-        (image.resize(small) if c else image).save(
-            stream, "JPEG", **({"quality": 80 - 10 * c, "optimize": True} | options)
-        )
-        parts.append(segments_of(stream.getvalue()))
-    frame = bytes([8]) + height.to_bytes(2, "big") + width.to_bytes(2, "big") + b"\x03"
-    frame += b"".join(bytes([k + 1, (h << 4 | v) if k == 0 else 0x11, k]) for k in range(3))
-    file = b"\xff\xd8" + segment(sof, frame)
-    for c in order:
-        found, scan = parts[c]
-        quant = found[0xDB][0]
-        file += quant[:4] + bytes([c]) + quant[5:]  # late, under a number of its own
-        file += b"".join(found[0xC4]) + b"".join(found.get(0xDD, [segment(0xDD, b"\0\0")])) + segment(0xFE, b"\xff\xda")
-        file += segment(0xDA, bytes([1, c + 1, 0, 0, 63, 0])) + scan
-    return file + b"\xff\xd9"
+def in_scans(width: int, height: int, h: int, v: int, *arguments: Any, **options: Any) -> bytes:
+    """A JPEG with a scan for each component, whose luma is sampled h x v as often."""
+    return scan_each(Image.fromarray(picture(width, height)), h, v, *arguments, **options)
 
 
 SAMPLED = [(1, 1), (2, 1), (2, 2), (1, 2), (4, 1)]
@@ -373,9 +334,10 @@ def test_small_pictures_of_all_kinds_and_their_mutations(tmp_path: Path, harness
     """What `make sanitize` runs, on a few: every buffer is an allocation of its own, with a strip behind it that no
     kernel may write; and the same is accepted where the picture is resized."""
     (tmp_path / "one.jpg").write_bytes(encode(200, 170))
-    files = small_pictures(tmp_path, 28)
+    files = small_pictures(tmp_path, 32)
     assert any(b"\xff\xc1\0" in f for f in files)
     assert any(b"\xff\xdd\0" in f for f in files)
+    assert 3 in jpeg_header.read_headers(*packed(files))["scans"]
     apart = Harness(harness.runtime, jpeg_gpu.ApartDecoder)
     assert_exact(apart, files)
     damaged = mutated(files, 280)
