@@ -100,7 +100,8 @@ class Workers:
 
     def __init__(self) -> None:
         self.writes = Line("write", _WRITES, _WRITERS)
-        self.checksums = ThreadPoolExecutor(_SHARDS + 1, "checksums")
+        # two for each file that is not published: one may wait for the other
+        self.checksums = ThreadPoolExecutor(2 * (_SHARDS + 1), "checksums")
         self.publishing = Line("publish", _SHARDS)
 
     def check(self) -> None:
