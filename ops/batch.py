@@ -29,6 +29,16 @@ class Origin:
     """Number of the record in the container, -1 for a file of its own."""
     offset: int = -1
     """Byte offset in the container, -1 where there is none."""
+    named: str = field(default="", compare=False)
+    """What ``source_info`` says, where that is neither the source nor a place in it."""
+
+    @property
+    def source_info(self) -> str:
+        """Where the sample came from in DALI's words: a file as it is listed, or a container and the place in it; empty
+        for samples that no reader produced."""
+        if self.named or self.record < 0:
+            return self.named or self.source
+        return f"{self.source} at index {self.record if self.offset < 0 else self.offset}"
 
 
 @runtime_checkable

@@ -345,8 +345,7 @@ class GetProperty(Operator, name="get_property"):
         if self.key == "layout":
             texts = [data.layout.encode()] * len(data)
         else:
-            origins = [data.samples.origin(i) for i in range(len(data))]
-            texts = [(o.source or o.key).encode() for o in origins]
+            texts = [data.samples.origin(i).source_info.encode("utf-8", "surrogateescape") for i in range(len(data))]
         sizes = np.array([len(t) for t in texts], np.int64)
         flat: Any = np.frombuffer(b"".join(texts), np.uint8).copy()
         if ctx.stage != "cpu":

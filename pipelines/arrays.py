@@ -61,8 +61,15 @@ def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bo
     ``copy`` makes the batch independent of ``data``. Raises TypeError and ValueError that say what is wrong.
     """
     if isinstance(data, TensorList):
-        batch = data.batch
-        return batch.replace(samples=_samples(samples, len(batch)), layout=layout or batch.layout)
+        batch = data.batch.replace(samples=_samples(samples, len(data)), layout=layout or data.batch.layout)
+        if not copy:
+            return batch
+        own = batch.data.copy()
+        if not batch.on_host:
+            import cupy
+
+            cupy.cuda.get_current_stream().synchronize()  # the engine goes on with it on streams of its own
+        return batch.replace(data=own)
     if isinstance(data, (list, tuple)):
         layout = layout or (data[0].layout() if data and isinstance(data[0], Tensor) else "")
         return _from_list([as_array(d) for d in data], layout, samples)

@@ -179,7 +179,8 @@ class Running(Building):
         self, data_node: DataNode | str, data: Any, layout: str | None = None, cuda_stream: Any = None,
         use_copy_kernel: bool = False,
     ) -> None:  # fmt: skip
-        """Give the next batch to an external_source without a source: an array (N, ...) or a list of arrays.
+        """Give the next batch to an external_source without a source: an array (N, ...) or a list of arrays. It is
+        copied, unless the external_source has ``no_copy``.
 
         With ``blocking=True`` a run waits for it, in another thread. Raises KeyError for a name that is no
         external_source, RuntimeError where it has a source of its own.
@@ -189,7 +190,7 @@ class Running(Building):
         found = self._input(data_node)
         if found.has_source:
             raise RuntimeError(f"{found.name} has a source: it cannot be fed by feed_input")
-        found.fed.put((data, layout))
+        found.feed(data, layout)
 
     def input_feed_count(self, input_name: str) -> int:
         """How many batches the input needs before the first run."""

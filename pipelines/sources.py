@@ -92,7 +92,7 @@ class Input:
     state: FedBatches
     max_batch_size: int
     fed: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-    """Given by feed_input: (data, layout)."""
+    """Given by feed_input, as batches."""
     last: Any = None
     workers: Any = None
     """The processes that ask the source, for parallel ones."""
@@ -193,9 +193,18 @@ class Input:
 
     # -- converting ---------------------------------------------------------------------------------------------
 
+    def feed(self, data: Any, layout: str | None) -> None:
+        """Take the data of one batch; it is copied now, unless ``no_copy``. Raises JobError that says what is wrong."""
+        self.fed.put(self._converted(data, layout))
+
     def batches(self, polled: Any) -> tuple[Batch, ...]:
         """What `poll` gave, checked, as one batch an output. Raises JobError that says what is wrong."""
-        data, layout = polled
+        if not self.has_source:
+            fed: tuple[Batch, ...] = polled
+            return fed
+        return self._converted(*polled)
+
+    def _converted(self, data: Any, layout: str | None) -> tuple[Batch, ...]:
         if self.op.arity:
             if not isinstance(data, (tuple, list)) or len(data) != self.op.arity:
                 got = f"{len(data)}" if isinstance(data, (tuple, list)) else type(data).__name__

@@ -167,7 +167,7 @@ class TensorList:
         i %= n
         origin = self.batch.samples.origin(i)
         kind = TensorCPU if self.batch.on_host else TensorGPU
-        return kind(self.batch.sample(i), self.batch.layout, origin.source or origin.key)
+        return kind(self.batch.sample(i), self.batch.layout, origin.source_info)
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
@@ -267,7 +267,8 @@ class TensorList:
 
 
 class TensorListCPU(TensorList):
-    """A batch on the host, also of one's own: from an array (N, ...), a list of arrays, one a sample, or another."""
+    """A batch on the host, also of one's own: from an array (N, ...), which is not copied, a list of arrays, one a
+    sample, or another batch."""
 
     def __init__(
         self, data: Any, layout: str | None = None, is_pinned: bool = False, *, contiguous: bool = True
@@ -318,7 +319,7 @@ def _batch(data: Any, layout: str | None) -> Batch:
         return data
     from .arrays import as_batch
 
-    return as_batch(data, layout or "")
+    return as_batch(data, layout or "", copy=False)
 
 
 def tensor_list(batch: Batch) -> TensorList:

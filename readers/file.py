@@ -98,7 +98,7 @@ class FileSet:
         """The key is the path below the root; a file that is listed twice has its number added."""
         name = self.name(index)
         key = name.decode("utf-8", "backslashreplace")
-        return Origin(f"{key}#{index}" if name in self._twice() else key, self.path(index))
+        return Origin(f"{key}#{index}" if name in self._twice() else key, self.path(index), named=key)
 
     def keys(self, index: I64) -> list[bytes]:
         """The keys of some files, as `origin` gives them, in UTF-8."""

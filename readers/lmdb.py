@@ -179,9 +179,10 @@ class _Records:
             key = self._mapped.data[start + at : start + at + size].tobytes().decode("utf-8", "backslashreplace")
         else:
             key = f"record-{record:08d}" if kind != 2 else f"page-{value}"
+        named = f"{self.folders[file]} at key {key}"
         if len(self._names) > 1:
             key = f"{self._names[file]}/{key}"
-        return Origin(key, self.folders[file], record, value)
+        return Origin(key, self.folders[file], record, value, named)
 
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._rows)

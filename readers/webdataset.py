@@ -124,7 +124,8 @@ class _Samples:
         key = name.decode("utf-8", "backslashreplace")
         if not self._unique or not key:
             key = f"{self._names[file]}/{key}#{record:08d}" if key else f"{self._names[file]}/{record:08d}"
-        return Origin(key, self._mapped.paths[file], record, header)
+        path = self._mapped.paths[file]
+        return Origin(key, path, record, header, f"{path}:{header}:{name.decode('utf-8', 'backslashreplace')}")
 
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._offsets, self._sizes)

@@ -1,5 +1,7 @@
 """Indexing of DataNodes against NumPy's."""
 
+import io
+import tarfile
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import dali_run
 import dali_run.fn as fn
 from dali_run import newaxis, pipeline_def
+from dali_run.ops.batch import Origin
 from dali_run.ops.errors import JobError, SpecError
 
 SAMPLES = [np.arange(5 * 4 * 3, dtype=np.int16).reshape(5, 4, 3) + 100 * k for k in range(3)]
@@ -106,11 +109,30 @@ def test_shape_property_source_info(tmp_path) -> None:
     def pipe():
         data, _ = fn.readers.file(files=files)
         image = fn.external_source(lambda: SAMPLES, layout="HWC")
-        return data.shape(), data.source_info(), image.property("layout"), image.shape(dtype=dali_run.types.FLOAT)
+        floats = image.shape(dtype=dali_run.types.FLOAT)
+        return data.shape(), data.source_info(), image.property("layout"), floats, data
 
-    shapes, sources, layouts, floats = pipe().run()
+    shapes, sources, layouts, floats, data = pipe().run()
+    assert [t.source_info() for t in data] == files
     assert shapes.as_array().tolist() == [[1], [2], [3]]
     assert shapes.dtype == dali_run.types.INT64
     assert [bytes(sources.at(k)).decode() for k in range(3)] == files
     assert [bytes(layouts.at(k)) for k in range(3)] == [b"HWC"] * 3
     assert floats.as_array().tolist() == [[5.0, 4.0, 3.0]] * 3
+
+
+def test_source_info_names_records(tmp_path) -> None:
+    """As DALI's does: files below the root, containers with the place of the record."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.jpg").write_bytes(b"0")
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("s0.txt"), io.BytesIO())
+
+    @pipeline_def(batch_size=1, num_threads=1)
+    def pipe():
+        text = fn.readers.webdataset(paths=[str(tmp_path / "x.tar")], ext=["txt"])
+        return fn.readers.file(file_root=str(tmp_path))[0], text
+
+    assert [o[0].source_info() for o in pipe().run()] == ["a/0.jpg", f"{tmp_path}/x.tar:0:s0"]
+    assert Origin("k", "x.rec", 3, 36).source_info == "x.rec at index 36"
+    assert Origin("k", "x.parquet", 3).source_info == "x.parquet at index 3"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run import tensors, types
+from dali_run import fn, pipeline_def, tensors, types
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.tensors import stream_number
 
@@ -183,3 +183,19 @@ def test_members_on_a_gpu() -> None:
     assert [np.asarray(t).tolist() for t in repeated] == [BITS[0].tolist()] * 2
     batch.reset()
     assert len(batch) == 0
+
+
+def test_batches_of_ones_own_are_views_until_they_are_fed() -> None:
+    numbers = np.arange(6, dtype=np.float32).reshape(3, 2)
+    made = tensors.TensorListCPU(numbers)
+    assert made.data_ptr() == numbers.ctypes.data
+
+    @pipeline_def(batch_size=3, num_threads=1)
+    def pipe():
+        return fn.external_source(name="x")
+
+    p = pipe()
+    for k in range(3):
+        numbers[:] = k
+        p.feed_input("x", made if k == 1 else numbers)
+    assert [p.run()[0].as_array()[0, 0] for _ in range(3)] == [0, 1, 2]

@@ -86,6 +86,7 @@ def test_several_databases_and_patterns_of_keys(tmp_path: Path) -> None:
     (values,), _ = fetch(reader, source, range(2))
     assert content(values) == [b"one", b"two"]
     assert (source.origin(1).source, source.origin(1).record) == (str(tmp_path / "a"), 0)
+    assert source.origin(1).source_info == f"{tmp_path}/a at key {source.origin(1).key.removeprefix('a/')}"
     assert len(open_reader(LMDB(path=str(tmp_path / "c")))) == 0
 
 
