@@ -9,8 +9,8 @@ from .types import DALIDataType, DALIImageType, DALIInterpType
 from .pipelines.data_node import DataNode as DataNode
 
 _Tensor = DataNode | npt.ArrayLike | Sequence[DataNode]
-_Ints = int | Sequence[int]
-_Floats = float | Sequence[float]
+_Ints = int | Sequence[int] | npt.NDArray[Any]
+_Floats = float | Sequence[float] | npt.NDArray[Any]
 
 def caffe2_reader(
     *,

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..ops.errors import SpecError
 from ..ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
 from .graph import DeviceRequest, Edge, GraphBuilder
 from .warn import warn
+
+if TYPE_CHECKING:
+    from .tensors import TensorList
 
 _RESERVED = ("name", "device", "seed", "preserve", "bytes_per_sample_hint")
 _CASTS = {
@@ -191,6 +194,11 @@ class DataNode:
         """``source_info`` or ``layout`` of every sample, as 1-D bytes."""
         found = one(apply("get_property", [self], {"key": key}))
         return found.gpu() if device == "gpu" else found.cpu()
+
+    if TYPE_CHECKING:
+
+        def get(self) -> TensorList:
+            """The data, in debug mode: there, operators have run when they return."""
 
     def source_info(self, *, device: str = "cpu") -> DataNode:
         """Where every sample came from, as 1-D bytes."""

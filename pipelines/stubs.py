@@ -26,8 +26,8 @@ from .{dots}types import DALIDataType, DALIImageType, DALIInterpType
 from .{dots}pipelines.data_node import DataNode as DataNode
 
 _Tensor = DataNode | npt.ArrayLike | Sequence[DataNode]
-_Ints = int | Sequence[int]
-_Floats = float | Sequence[float]
+_Ints = int | Sequence[int] | npt.NDArray[Any]
+_Floats = float | Sequence[float] | npt.NDArray[Any]
 '''
 _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", DALIDataType: "DALIDataType | npt.DTypeLike",
           DALIInterpType: "DALIInterpType", DALIImageType: "DALIImageType"}  # fmt: skip

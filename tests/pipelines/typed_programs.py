@@ -116,6 +116,8 @@ with Pipeline(batch_size=2, num_threads=1, prefetch_queue_depth={"cpu_size": 3, 
 it = DALIGenericIterator(
     [pipe], ["a", "b"], reader_name="Reader", last_batch_policy=LastBatchPolicy.PARTIAL, auto_reset=True
 )
+normalized = fn.crop_mirror_normalize(img, mean=np.array([1.0, 2.0]), crop=np.array([2, 2]))
+shown = np.array(normalized.get()[0])  # in debug mode
 for data in it:
     arr = data[0]["a"]
 k = len(it)
