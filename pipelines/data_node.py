@@ -373,7 +373,8 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
     say_once(cls, rest)
     nodes = [as_node(i) for i in inputs]
     device = _device(cls, nodes, reserved.get("device"))
-    args = {k: _argument(builder, v) for k, v in rest.items()}
+    known = parameters(cls)
+    args = {k: _argument(builder, v, k in known and known[k].arg.per_sample) for k, v in rest.items()}
     try:
         edges = builder.add(
             cls,
@@ -395,12 +396,14 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
     return made[0] if len(made) == 1 else made
 
 
-def _argument(builder: GraphBuilder, value: Any) -> Any:
+def _argument(builder: GraphBuilder, value: Any, per_sample: bool) -> Any:
     if isinstance(value, DataNode):
         return _adopted(builder, value)
     if isinstance(value, ScalarConstant):
         return value.value
-    return _adopted(builder, builder.feed(value)) if isinstance(builder, EagerBuilder) and _is_batch(value) else value
+    if per_sample and isinstance(builder, EagerBuilder) and _is_batch(value):
+        return _adopted(builder, builder.feed(value))
+    return value
 
 
 def say_once(cls: type[Operator], given: Iterable[str]) -> None:
@@ -446,7 +449,8 @@ def as_node(value: Any) -> DataNode:
 def _is_batch(value: Any) -> bool:
     """A list of arrays, one a sample, or a TensorList: what the debug mode takes in the place of a DataNode."""
     if isinstance(value, (list, tuple)):
-        return any(hasattr(v, "__array__") or hasattr(v, "__dlpack__") for v in value)
+        arrays = (v for v in value if not isinstance(v, np.generic))
+        return any(hasattr(v, "__array__") or hasattr(v, "__dlpack__") for v in arrays)
     return hasattr(value, "is_dense_tensor")
 
 

@@ -15,6 +15,7 @@ from ..ops.types import from_numpy
 from ..readers.base import Reader
 from ..readers.external_source import ExternalSource, FedBatches
 from .arrays import as_batch
+from .compile import Plan
 from .data_node import DataNode, EagerBuilder, as_node
 from .execute import Request
 from .feed import numbered
@@ -142,6 +143,8 @@ class Kept:
         self._readers: dict[int, tuple[Any, Any]] = {}
         self._names: dict[int, tuple[str, Reader]] = {}
         self._inputs: dict[int, Input] = {}
+        self._fed: dict[str, list[tuple[Any, str | None]]] = {}
+        """Data of feed_input for external_sources that have not been called yet."""
         self._known: dict[int, str] = {}
 
     @property
@@ -175,8 +178,20 @@ class Kept:
     def input(self, node: Node) -> Input:
         """The source behind an external_source."""
         if node.id not in self._inputs:
-            self._inputs[node.id] = Input.of(node, FedBatches(), self.batch_size)
+            made = self._inputs[node.id] = Input.of(node, FedBatches(), self.batch_size)
+            for data, layout in self._fed.pop(node.name, ()):
+                made.feed(data, layout)
         return self._inputs[node.id]
+
+    def feed(self, name: str, data: Any, layout: str | None) -> None:
+        """Data of one batch for the external_source ``name``, which may not have been called yet."""
+        found = next((i for i in self._inputs.values() if i.name == name), None)
+        if found is None:
+            self._fed.setdefault(name, []).append((data, layout))
+        elif found.has_source:
+            raise RuntimeError(f"{name} has a source: it cannot be fed by feed_input")
+        else:
+            found.feed(data, layout)
 
     def inputs(self) -> Mapping[int, Input]:
         """All sources."""
@@ -217,8 +232,8 @@ class DebugPipeline(Pipeline):
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
             return ahead
-        if pipeline_inputs:
-            raise RuntimeError("inputs by name are not available in debug mode; give external_source a source")
+        for name, data in pipeline_inputs.items():
+            self.feed_input(name, data)
         eager = Eager(self._kept, Request(self._next, self._batch_size), self._iteration, self._epoch)
         from .data_node import pop_builder, push_builder
         from .pipeline_graph import _current
@@ -227,6 +242,8 @@ class DebugPipeline(Pipeline):
         push_builder(eager)
         try:
             result = self._definition()
+            if isinstance(result, Mapping):
+                self._names, result = [str(k) for k in result], tuple(result.values())
             outputs = result if isinstance(result, (tuple, list)) else (result,)
             batches = [eager.batch(as_node(o).edge) for o in outputs]
         finally:
@@ -239,6 +256,30 @@ class DebugPipeline(Pipeline):
         self._number = len(made)
         self._check_outputs(made)
         return made
+
+    def feed_input(
+        self, data_node: DataNode | str, data: Any, layout: str | None = None, cuda_stream: Any = None,
+        use_copy_kernel: bool = False,
+    ) -> None:  # fmt: skip
+        """As `Pipeline.feed_input`, also before the external_source was called for the first time."""
+        del cuda_stream, use_copy_kernel
+        name = data_node if isinstance(data_node, str) else data_node.builder.nodes[data_node.edge.node].name
+        self._kept.feed(name, data, layout)
+
+    def _define(self) -> None:
+        raise RuntimeError("in debug mode there is no graph: build the pipeline without debug=True for its graph, its "
+                           "YAML, to serialise it, and for checkpoints")  # fmt: skip
+
+    @property
+    def plan(self) -> Plan:
+        """There is none. Raises RuntimeError."""
+        self._define()
+        raise AssertionError
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Keys of the dict that the definition returned; empty without."""
+        return tuple(self._names or ())
 
     @property
     def num_outputs(self) -> int:
