@@ -94,7 +94,7 @@ IMAGE = np.dtype(
 AXIS = np.dtype(
     _fields(np.int64, "weights stride")
     + _fields(np.float32, "lo scale support")
-    + _fields(np.int32, "table table_last first count taps begin end flip tile")
+    + _fields(np.int32, "table table_last first step count taps corner stepwise base flip begin end tile")
 )
 RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
 PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))

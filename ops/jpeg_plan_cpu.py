@@ -182,8 +182,9 @@ def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, 
     works = np.empty(len(axis), np.float64)  # of a row of the output
     for i in range(len(axis)):
         across, down = axis[i, 0], axis[i, 1]
-        row = 20.0 * (across.count * np.float64(across.scale) + across.taps) + (20.0 + 4.0 * across.taps) * across.count
-        works[i] = down.scale * row + 50.0 * across.count
+        wide, high = abs(np.float64(across.scale)), abs(np.float64(down.scale))
+        row = 20.0 * (across.count * wide + across.taps) + (20.0 + 4.0 * across.taps) * across.count
+        works[i] = high * row + 50.0 * across.count
         if 0 < works[i] < 1e15:
             total += works[i] * down.count
     goal = min(np.float64(block_work), total / (2 * blocks_at_once))
@@ -193,7 +194,7 @@ def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, 
             across, down = axis[i, 0], axis[i, 1]
             first[i] = blocks
             if across.count > 0 and down.count > 0:
-                rows = max(goal / works[i], share * (down.taps + 3) / np.float64(down.scale))
+                rows = max(goal / works[i], share * (down.taps + 3) / abs(np.float64(down.scale)))
                 tile = np.int64(down.count if rows >= down.count else rows if rows >= 1 else 1)
                 tiles = _ceil(np.int64(down.count), tile)
                 down.tile = _ceil(np.int64(down.count), tiles)
@@ -240,6 +241,14 @@ def plan_resizes(
             a = 1 - d if swap else d  # which are these of the picture as it is shown
             begin, end = (domain[i, a, 0], domain[i, a, 1]) if len(domain) else (np.int64(0), stored[d])
             low, high = lo[i, a], hi[i, a]
+            part = axis[i, 1 - d]
+            part.lo = np.float32(low - np.float32(begin)) if len(domain) else low
+            part.scale = np.float32(high - low) / np.float32(size[i, a])
+            corner = np.floor(min(part.lo, part.lo + np.float32(high - low)))
+            part.corner = int(min(max(corner, 0), end - begin)) if corner == corner else 0
+            part.stepwise = a == 0
+            part.base = begin
+            turns = high < low
             count = shape[i, a] if status[i] == 0 else 0
             at, reverse = anchor[i, a], flip[i, a]
             if a == 1 and len(mirror) and mirror[i]:
@@ -249,21 +258,22 @@ def plan_resizes(
                 at, reverse = size[i, a] - at - count, not reverse
             if backwards_x if d else backwards_y:  # counted from the other end
                 low, high = np.float32(stored[d] - np.float64(high)), np.float32(stored[d] - np.float64(low))
+                part.base = stored[d] - 1 - begin
                 begin, end = stored[d] - end, stored[d] - begin
-                at, reverse = size[i, a] - at - count, not reverse
+                at, reverse, turns = size[i, a] - at - count, not reverse, not turns
             if reverse:
                 out += max(count - 1, 0) * strides[a]
-            part = axis[i, 1 - d]
             part.stride = -strides[a] if reverse else strides[a]
-            part.lo, part.support = low, support[i, a]
-            part.scale = np.float32(high - low) / np.float32(size[i, a])
-            part.first, part.count, part.begin, part.end = at, count, begin, end
+            part.support = support[i, a]
+            part.first, part.step = (size[i, a] - 1 - at, -1) if turns else (at, 1)
+            part.count, part.begin, part.end = count, begin, end
             part.flip = backwards_x if d else backwards_y
             part.table, part.table_last = tables[kind[i, a], 0], tables[kind[i, a], 1]
             taps = max(1, int(np.ceil(support[i, a]))) if tables[kind[i, a], 0] >= 0 else 1
             part.taps, part.weights = taps, weights
             weights += (taps + 1) * count
-            scale, half = np.float64(part.scale), np.float64(support[i, a] / np.float32(2))
+            scale = np.float64(np.float32(high - low) / np.float32(size[i, a]))
+            half = np.float64(support[i, a] / np.float32(2))
             near = np.floor(low + (at + 0.5) * scale - half - 1)
             far = np.ceil(low + (at + max(count, 1) - 0.5) * scale + half + 2)
             windows[i, 1 - d] = int(min(max(near, begin), end - 1)) if near == near else begin

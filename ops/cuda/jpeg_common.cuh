@@ -67,11 +67,13 @@ struct Image {
 struct Axis {                    // one direction of a resize; names as in ops/resample_cpu.py
     i64 weights;                  // first float in Batch::weights, [tap][output]; the first taps (int) are behind them
     i64 stride;                   // of the output, in elements; negative when flipped
-    float lo, scale, support;     // source coordinate of the left edge, source per output sample, width of the filter
+    // As the picture is shown, from the first sample that may be read: where taps fall must not depend on how it lies.
+    float lo, scale, support;     // source coordinate of the first output, source per output sample, width of the filter
     i32 table, table_last;        // the filter in Batch::filters; table -1: nearest neighbour
-    i32 first, count, taps;       // outputs kept, of the resized picture; taps of each
-    i32 begin, end;               // source samples; outside, the border sample stands in
-    i32 flip;                     // the output runs backwards
+    i32 first, step, count, taps; // outputs kept, of the resized picture, in the order of stored samples; taps of each
+    i32 corner, stepwise;         // of nearest neighbour: whole part of where the region begins; how places are summed up
+    i32 base, flip;               // stored place of sample 0; stored samples run the other way
+    i32 begin, end;               // stored samples; outside, the border sample stands in
     i32 tile;                     // of axis y: rows of the output that a block of threads takes
 };
 

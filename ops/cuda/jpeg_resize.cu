@@ -26,25 +26,33 @@ KERNEL __launch_bounds__(128) jpeg_weights(const Batch *batch) {
     int *starts = (int *)(weights + (i64)axis.taps * axis.count);
     float unit = blockIdx.x & 1 ? 1.0f : 256.0f;  // pixels are kept divided by 256
     for (int i = threadIdx.x; i < axis.count; i += blockDim.x) {
-        int output = axis.first + i;
+        float output = (float)(axis.first + axis.step * i);
         if (axis.table < 0) {
-            float at = __fadd_rn(axis.lo, __fmul_rn(__fadd_rn((float)output, 0.5f), axis.scale));
-            starts[i] = axis.flip ? (int)ceilf(at) - 1 : (int)floorf(at);
+            float from = __fsub_rn(axis.lo, (float)axis.corner);
+            float place = __fadd_rn(from, __fmul_rn(__fadd_rn(output, 0.5f), axis.scale));
+            if (axis.stepwise && output > 0.0f) {
+                place = __fadd_rn(from, __fmul_rn(0.5f, axis.scale));
+                for (float k = 0.0f; k < output; k += 1.0f) place = __fadd_rn(place, axis.scale);
+            }
+            int nearest = min(max((int)floorf(place) + axis.corner, 0), axis.end - axis.begin - 1);
+            starts[i] = axis.flip ? axis.base - nearest : axis.base + nearest;
             weights[i] = unit;
             continue;
         }
         const float *table = batch->filters + axis.table;
-        float density = __fdiv_rn((float)axis.table_last, axis.support);
+        int last = axis.table_last;
+        float density = __fdiv_rn((float)last, axis.support);
         float middle = __fsub_rn(__fmul_rn(0.5f, axis.scale), 0.5f);
-        float origin = __fadd_rn(axis.lo, __fsub_rn(middle, __fmul_rn(axis.support, 0.5f)));
-        float at = __fadd_rn(__fmul_rn((float)output, axis.scale), origin);
+        float origin = __fsub_rn(__fadd_rn(axis.lo, middle), __fdiv_rn((float)last * 0.5f, density));
+        float at = __fadd_rn(__fmul_rn(output, axis.scale), origin), total = 0.0f;
         int start = (int)ceilf(at);
-        float first = __fmul_rn(__fsub_rn((float)start, at), density), x = first, total = 0.0f;
-        for (int k = 0; k < axis.taps; k++, x = __fadd_rn(x, density)) total = __fadd_rn(total, filter_at(table, axis.table_last, x));
-        x = first;
-        for (int k = 0; k < axis.taps; k++, x = __fadd_rn(x, density))
-            weights[(i64)k * axis.count + i] = unit * __fdiv_rn(filter_at(table, axis.table_last, x), total);
-        starts[i] = start;
+        for (int k = 0; k < axis.taps; k++)
+            total = __fadd_rn(total, filter_at(table, last, __fmul_rn(__fsub_rn((float)(start + k), at), density)));
+        for (int k = 0; k < axis.taps; k++) {
+            float weight = __fdiv_rn(filter_at(table, last, __fmul_rn(__fsub_rn((float)(start + k), at), density)), total);
+            weights[(i64)(axis.flip ? axis.taps - 1 - k : k) * axis.count + i] = unit * weight;
+        }
+        starts[i] = axis.flip ? axis.base + 1 - start - axis.taps : axis.base + start;
     }
 }
 

@@ -144,6 +144,9 @@ def resize_output(
     columns = {
         "lo": sampling.lo, "hi": sampling.hi, "size": sampling.size, "first": sampling.anchor, "count": shape,
         "kind": sampling.kind, "support": sampling.support, "begin": begin, "end": end, "flip": flip, "stride": stride,
+        "from": sampling.lo if domain is None else sampling.lo - begin.astype(np.float32), "origin": begin,
+        "step": (sampling.hi - sampling.lo) / sampling.size.astype(np.float32), "outputs": sampling.size,
+        "stepwise": np.tile([True, False], (n, 1)), "turns": np.zeros((n, 2), bool), "width": sampling.hi - sampling.lo,
     }  # fmt: skip
     # A turned picture's stored rows are the shown columns, and the other way round.
     axes = {name: np.where(swap[:, None], a[:, ::-1], a) for name, a in columns.items()}
@@ -157,10 +160,16 @@ def resize_output(
     axis = rows["axis"][:, ::-1]  # x, y -> H, W
     kind = axes["kind"].astype(np.int64)
     axis["stride"] = np.where(axes["flip"], -axes["stride"], axes["stride"])
-    axis["scale"] = (axes["hi"] - axes["lo"]).astype(np.float32) / axes["size"].astype(np.float32)
-    for name in ("lo", "first", "count", "support", "begin", "end"):
+    backwards = np.stack([flip_y, flip_x], 1)
+    corner = np.floor(np.minimum(axes["from"], axes["from"] + axes["width"]))
+    axis["lo"], axis["scale"] = axes["from"], axes["step"]
+    axis["corner"] = np.clip(corner, 0, axes["end"] - axes["begin"])
+    axis["base"] = np.where(backwards, stored - 1 - axes["origin"], axes["origin"])
+    axis["step"] = np.where(axes["turns"], -1, 1)
+    axis["first"] = np.where(axes["turns"], axes["outputs"] - 1 - axes["first"], axes["first"])
+    for name in ("count", "support", "begin", "end", "stepwise"):
         axis[name] = axes[name]
-    axis["flip"] = np.stack([flip_y, flip_x], 1)
+    axis["flip"] = backwards
     axis["table"] = np.where(kind == resample.NEAREST, -1, resample.TABLE_START[kind])
     axis["table_last"] = resample.TABLE_SIZE[kind] - 1
     taps = np.where(kind == resample.NEAREST, 1, np.maximum(1, np.ceil(axes["support"]))).astype(np.int64)
@@ -177,6 +186,7 @@ def resize_output(
         output_type=output_type,
         resize=rows,
         weights=int(weights.sum()),
+        windows=source_windows(axes),
         threads=_ceil(_ceil(widest, _ceil(widest, RESIZE_THREADS)), 32) * 32,
         round_to_uint8=round_to_uint8,
         mul=mul,
@@ -193,6 +203,7 @@ def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: 
         "hi": lo if isinstance(extent, int) else extent - lo,
         "first": axes["size"] - axes["first"] - axes["count"],
         "flip": ~axes["flip"],
+        "turns": ~axes["turns"],
     }
     if not isinstance(extent, int):
         turned |= {"begin": extent - axes["end"], "end": extent - axes["begin"]}
@@ -200,15 +211,14 @@ def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: 
         axes[name] = np.where(where, value, axes[name]).astype(axes[name].dtype)
 
 
-def source_windows(output: Output) -> I32:
+def source_windows(axes: dict[str, NDArray[Any]]) -> I32:
     """The stored pixels that a resize reads: windows for ``limit``, so that only their blocks are computed."""
-    assert output.resize is not None
-    axis = output.resize["axis"]
-    half = axis["support"] / 2
-    low = axis["lo"] + (axis["first"] + 0.5) * axis["scale"] - half - 1
-    high = axis["lo"] + (axis["first"] + np.maximum(axis["count"], 1) - 0.5) * axis["scale"] + half + 2
-    begin = np.clip(np.floor(low), axis["begin"], axis["end"] - 1)
-    end = np.clip(np.ceil(high), axis["begin"] + 1, axis["end"])
+    half = axes["support"] / 2
+    scale = (axes["hi"] - axes["lo"]).astype(np.float32) / axes["size"].astype(np.float32)
+    low = axes["lo"] + (axes["first"] + 0.5) * scale - half - 1
+    high = axes["lo"] + (axes["first"] + np.maximum(axes["count"], 1) - 0.5) * scale + half + 2
+    begin = np.clip(np.floor(low), axes["begin"], axes["end"] - 1)[:, ::-1]  # x, y
+    end = np.clip(np.ceil(high), axes["begin"] + 1, axes["end"])[:, ::-1]
     return np.concatenate([begin, end], 1).astype(np.int32)
 
 

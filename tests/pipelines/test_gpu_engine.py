@@ -45,6 +45,33 @@ def outputs(plan: Plan, batch: int = 8, lanes: int = 2, **how: Any) -> tuple[dic
     return found, sorted(rejected)
 
 
+PART = {"roi_start": [0.9, 0.2], "roi_end": [0.15, 0.7], "roi_relative": True}
+RESIZES = {
+    "nearest": ("decoders.image", {"size": [50, 60], "interp_type": "NN"}),
+    "nearest of a part": ("decoders.image_random_crop", {"size": [33, 64], "interp_type": "NN"} | PART),
+    "gaussian": ("decoders.image", {"size": [50, 60], "interp_type": "GAUSSIAN", "antialias": False}),
+    "two filters": ("decoders.image", {"size": [150, 160], "mag_filter": "LANCZOS3", "min_filter": "GAUSSIAN"}),
+    "a part": ("decoders.image", {"size": [50, 60], "interp_type": "TRIANGULAR"} | PART),
+}
+
+
+@pytest.mark.parametrize("case", RESIZES)
+def test_joined_with_the_decoder_is_within_a_level(pictures: Path, case: str) -> None:  # noqa: F811
+    """Also where a place is half-way between two pixels, of turned pictures and of regions that run backwards."""
+    built = graph(pictures, *RESIZES[case], None, False)
+    apart, rejects = outputs(compile_graph(built, Target(), 7, fusing=False))
+    with faked(memory=True):
+        plan = compile_graph(built, Target("gpu"), 7)
+        assert plan.fused
+        joined, same = outputs(plan)
+    assert rejects == same
+    assert apart.keys() == joined.keys()
+    for key, value in apart.items():
+        np.testing.assert_allclose(
+            joined[key].astype(int), value.astype(int), atol=0 if "NN" in str(RESIZES[case]) else 1
+        )
+
+
 @pytest.mark.parametrize("case", CHOSEN)
 def test_the_emulated_gpu_equals_the_cpu(pictures: Path, case: str) -> None:  # noqa: F811
     built = graph(pictures, *CASES[case])
