@@ -2,8 +2,9 @@
 
     python benchmarks/torch_loop.py FOLDER [--device gpu] [--batch 256] [--torch-path SITE_PACKAGES] [--json FILE]
 
-FOLDER holds JPEGs (FOLDER/<class>/<file>, or files alone); they are copied (--copies) into a scratch data set. Three
-processes stand ready and run in turns, a few seconds each:
+FOLDER holds JPEGs (FOLDER/<class>/<file>, or files alone); they are copied (--copies) into a scratch data set, which
+has more names (--epoch) for the copies: at the end of an epoch a loop waits for its GPU, and real ones are not over
+after four batches. Three processes stand ready and run in turns, a few seconds each:
 
     bench     the spec's graph in the bare engine, as `dali-run bench` measures it
     run       Pipeline.run() of the same graph, written in Python
@@ -37,9 +38,9 @@ from dali_run import Pipeline, fn, pipeline_def, types
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 SIDES = ("bench", "run", "PyTorch")
-_READY = 6
-"""Times the depth of queues: batches that may lie ready when a turn begins. They are taken before the clock starts,
-while the side before fills its own queues again."""
+_READY = {"cpu": 6, "gpu": 20}
+"""Times the depth of queues: batches that may lie ready when a turn begins (on a GPU, small ones go together). They are
+taken before the clock starts, while the side before fills its own queues again."""
 
 
 def training(root: str, device: str, batch: int, threads: int, depth: int) -> Pipeline:
@@ -124,7 +125,7 @@ def serve(side: str, settings: dict[str, Any]) -> None:
     torch = sys.modules.get("torch")
     print(json.dumps({"torch": torch.__version__ if torch else None}), flush=True)
     for line in sys.stdin:
-        for _ in range(_READY * settings["depth"]):
+        for _ in range(_READY[settings["device"]] * settings["depth"]):
             next(batches)
         samples, began = 0, time.perf_counter()
         while (taken := time.perf_counter() - began) < float(line):
@@ -161,8 +162,8 @@ class Side:
         return float(self.answer())
 
 
-def copies_of(folder: Path, scratch: Path, copies: int) -> None:
-    """The JPEGs of ``folder``, several times, in two classes."""
+def copies_of(folder: Path, scratch: Path, copies: int, names: int) -> None:
+    """The JPEGs of ``folder``, several times, in two classes, under ``names`` names or a few more."""
     files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
     if not files:
         sys.exit(f"{folder} holds no JPEGs")
@@ -171,6 +172,8 @@ def copies_of(folder: Path, scratch: Path, copies: int) -> None:
             target = scratch / "ab"[i % 2] / f"{k}-{i:05d}.jpg"
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(file, target)
+            for n in range(1, -(-names // (copies * len(files)))):
+                os.link(target, target.with_stem(f"{target.stem}-{n}"))
 
 
 def measure(given: argparse.Namespace, sides: list[Side], settings: dict[str, Any]) -> dict[str, Any]:
@@ -212,6 +215,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--depth", type=int, default=2, help="prefetch_queue_depth")
     parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--epoch", type=int, default=50_000, help="images that an epoch has at least")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--budget", type=float, default=80, help="seconds, all in all")
@@ -234,7 +238,7 @@ def main() -> None:
     sides: list[Side] = []
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            copies_of(given.folder, Path(scratch), given.copies)
+            copies_of(given.folder, Path(scratch), given.copies, given.epoch)
             settings = {"root": scratch, "device": given.device, "batch": given.batch, "threads": given.threads,
                         "depth": given.depth}  # fmt: skip
             facts = measure(given, sides, settings)
