@@ -101,7 +101,7 @@ class Lane:
         self.done.record(self.stream)
 
     def upload(self) -> None:
-        self.raw.data.copy_from_host_async(self.batch.pinned.ptr, self.batch.bytes, self.stream)
+        self.lane.copy_in(self.lane.address(self.raw), self.batch.host)
 
     def enqueue(self, trace: Callable[[str], None] | None = None) -> int:
         return self.decoder.decode(self.raw.data.ptr, self.plan, self.output, self.out.data.ptr, trace)
@@ -131,7 +131,7 @@ def check(defines: str, files: list[bytes], names: list[str], size: int, job: st
     for begin in range(0, len(files), size):
         part = files[begin : begin + size]
         lane = Lane(defines, Batch(part), job)
-        whole, status = cupy.asnumpy(lane.out), lane.status()
+        whole, status = lane.out.get(), lane.status()
         for i, file in enumerate(part):
             name = names[begin + i]
             if status[i]:

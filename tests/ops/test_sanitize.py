@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+from dali_run.ops import jpeg_gpu
+
+from .fake_cupy import faked
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sanitize.py"
 FAKE = """\
@@ -33,6 +40,36 @@ def test_both_tools_see_all_files_and_a_complaint_is_the_exit_code(tmp_path: Pat
     assert [line.split()[1] for line in lines] == ["memcheck"] * 3 + ["racecheck"] * 3
     assert all("--error-exitcode 86" in line and "--apart" in line for line in lines)
     assert ["--mutate 77" in line for line in lines] == [False, False, True] * 2
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_it_runs_compares_with_pillow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], right: bool
+) -> None:
+    """On the kernels as g++ compiles them. Ends with 1 where a picture is not what Pillow makes of the file."""
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for folder in (good, bad):
+        folder.mkdir()
+        colours = [Image.radial_gradient("L"), Image.linear_gradient("L"), Image.new("L", (256, 256))]
+        Image.merge("RGB", colours).resize((90, 70)).save(folder / "one.jpg")
+    (bad / "two.jpg").write_bytes((bad / "one.jpg").read_bytes()[:-90])
+    options = ["--lanes", "", "--apart", "--batch", "16", "--small", "8", "--mutate", "24", "--bad", str(bad)]
+    monkeypatch.setattr(sys, "argv", ["gpu_jpeg.py", str(good), *options])
+    if not right:
+        made = jpeg_gpu.pixel_output
+        monkeypatch.setattr(jpeg_gpu, "pixel_output", lambda plan, **how: made(plan, jpeg_gpu.BGR, **how))
+    with faked(memory=True):
+        import cupy
+
+        monkeypatch.setattr(cupy.cuda, "set_allocator", lambda _: None, raising=False)
+        monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda _: {"name": b"none"}, raising=False)
+        with contextlib.ExitStack() as stack:
+            if not right:
+                stack.enter_context(pytest.raises(SystemExit))
+            runpy.run_path(str(SCRIPT.with_name("gpu_jpeg.py")), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert ("bad file: 1 accepted and exact, 1 rejected, []" in printed) == right
+    assert "mutation: " in printed
 
 
 def test_without_the_tool_it_says_where_it_comes_from(tmp_path: Path) -> None:
