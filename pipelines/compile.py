@@ -116,7 +116,19 @@ def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:
 
 
 def _depth_first(graph: Graph) -> Iterator[Node]:
-    """Nodes from the outputs, left to right, each after what it reads. Without recursion: graphs may be long chains."""
+    """Nodes from the outputs, left to right, each after what it reads. Without recursion: graphs may be long chains.
+
+    Arguments come in the order of their names. What reads nothing is made for whole batches by DALI, in a branch of a
+    conditional, too, and split by the predicates of the branch where it is read: they come after it.
+    """
+
+    def reads(node: Node) -> Iterator[int]:
+        for edge in (*node.inputs, *(node.args[k] for k in sorted(node.args))):
+            yield edge.node
+            source = graph.node(edge)
+            if not source.inputs and not source.args:
+                yield from (predicate.node for predicate, _ in source.scope)
+
     seen: set[int] = set()
     todo = [(e.node, False) for e in reversed(list(graph.outputs.values()))]
     while todo:
@@ -127,4 +139,4 @@ def _depth_first(graph: Graph) -> Iterator[Node]:
         elif at not in seen:
             seen.add(at)
             todo.append((at, True))
-            todo += [(e.node, False) for e in reversed(node.reads)]
+            todo += [(k, False) for k in reversed(list(reads(node)))]

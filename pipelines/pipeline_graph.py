@@ -194,11 +194,11 @@ class Building(Settings):
         return meta_of({n: reader_facts(op, order) for _, n, op, _, order in self._sources.readers}, name)
 
     def epoch_size(self, name: str | None = None) -> Any:
-        """Records of the reader ``name``, or of all by name."""
+        """Samples of an epoch of the reader ``name``, over all shards and with padding, or of all readers by name."""
         meta = self.reader_meta(name)
         if name is not None:
-            return meta["epoch_size"]
-        return {k: m["epoch_size"] for k, m in meta.items()}
+            return meta["epoch_size_padded"]
+        return {k: m["epoch_size_padded"] for k, m in meta.items()}
 
     def save_graph_to_dot_file(
         self, filename: str | os.PathLike[str], *, show_tensors: bool = False, show_ids: bool | None = None,

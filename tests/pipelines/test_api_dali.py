@@ -206,6 +206,28 @@ def test_conditionals(theirs: Library, ours: Library) -> None:
     compare(theirs, ours, branches, runs=4, enable_conditionals=True)
 
 
+def test_seeds_in_conditionals_and_arguments(theirs: Library, ours: Library, root: Path) -> None:
+    """They are dealt out in the same order."""
+
+    def branches(lib):
+        random = lib.fn.random
+        first, second = (random.coin_flip(dtype=lib.types.BOOL) for _ in range(2))
+        if first:
+            y = random.normal()
+            if second:
+                y = y + random.uniform(range=(10, 20))
+        elif second:
+            y = random.uniform()
+        else:
+            y = random.uniform()
+        image = lib.fn.decoders.image(lib.fn.readers.file(file_root=str(root))[0])
+        if first:
+            image = lib.fn.resize(image, resize_y=random.uniform(range=(3, 9)), resize_x=random.uniform(range=(3, 9)))
+        return y, image.shape(), random.normal(stddev=random.uniform(), mean=random.uniform()), second, first
+
+    compare(theirs, ours, branches, runs=3, atol=1e-6, enable_conditionals=True)
+
+
 def sequence(pipe: Any, n: int) -> list[Any]:
     out: list[Any] = []
     while len(out) < n:

@@ -29,7 +29,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def reading(root: str, **arguments: Any) -> Pipeline:
-    options = {k: arguments.pop(k) for k in list(arguments) if k not in ("random_shuffle", "num_shards", "shard_id")}
+    of_reader = ("random_shuffle", "num_shards", "shard_id", "pad_last_batch")
+    options = {k: arguments.pop(k) for k in list(arguments) if k not in of_reader}
 
     @pipeline_def(**{"batch_size": 3, "num_threads": 2, "seed": 7, **options})
     def pipe():
@@ -130,6 +131,7 @@ def test_facts(root: str) -> None:
     assert pipe.epoch_size("Reader") == 10
     with pytest.raises(KeyError, match="no reader 'X'"):
         pipe.epoch_size("X")
+    assert reading(root, num_shards=3, pad_last_batch=True).epoch_size("Reader") == 12
     properties = {
         "batch_size": 3, "max_batch_size": 3, "num_threads": 2, "device_id": None, "seed": 7, "num_outputs": 3,
         "exec_pipelined": True, "exec_async": True, "exec_separated": True, "exec_dynamic": False,

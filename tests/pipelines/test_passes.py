@@ -191,6 +191,24 @@ def test_seeds_are_dealt_depth_first_from_the_outputs() -> None:
     assert named == {"c": pool[0], "own": 5, "a": pool[1], "b": pool[2]}
 
 
+def test_seeds_in_branches_and_arguments_are_dealt_as_dali_does() -> None:
+    """Recorded of DALI 2.4: what reads nothing is made before the branch is split; arguments go by their names."""
+    b = GraphBuilder()
+    (flag,) = b.add("random.coin_flip", name="flag", args={"dtype": "BOOL"})
+    ends = []
+    for branch, name in ((True, "then"), (False, "else")):
+        b.enter(flag, branch)
+        ends += b.add("random.uniform", name=name)
+        b.leave()
+    merged = b.merge(flag, *ends)
+    given = {n: b.add("random.uniform", name=n)[0] for n in ("stddev", "mean")}
+    (normal,) = b.add("random.normal", args=given, name="normal")
+    graph = b.build({"merged": merged, "flag": flag, "normal": normal})
+    seeds = {graph.nodes[i].name: s for i, s in assign_seeds(graph, 11).items()}
+    assert list(seeds) == ["then", "flag", "else", "mean", "stddev", "normal"]
+    assert list(seeds.values()) == seed_sequence(11, 1024)[:6].tolist()
+
+
 def test_the_verifier_names_the_broken_rule() -> None:
     b = GraphBuilder()
     (x, _) = b.add("testing.bytes")
