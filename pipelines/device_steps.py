@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -143,11 +144,13 @@ class DeviceSteps(HostSteps):
     def _launch_whole(self, name: str, step: Step, it: Iteration) -> Run:
         began = time.perf_counter()
         run = self._launch_on(it, step, it.lane, {e: it.env[e] for e in step.needs}, it.samples, 0)
-        self.stats.busy(name, time.perf_counter() - began)
+        ended = time.perf_counter()
+        self.stats.busy(name, ended - began)
+        self.stats.span("launch", threading.current_thread().name, began, ended, it.number)
         return run
 
     def _launch_on(self, it: Iteration, step: Step, lane: Any, env: Env, samples: Samples, attempt: int) -> Run:
-        timer = DeviceTimer(lane, self.stats) if self.plan.target.device == "gpu" else None
+        timer = DeviceTimer(lane, self.stats, it.number) if self.plan.target.device == "gpu" else None
         run = self._run(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
                         allocate=None if timer else lane.empty,
                         observe=None if timer else self._observer("gpu (emulated)", it.number))  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,19 @@ from ..ops.device import Lane
 from .graph import Node
 from .stats import Stats
 
+_CLOCK = "trace clock"
+"""Where a lane keeps what its times count from in a trace: a mark, its perf_counter, and the lane's track."""
+
 
 class DeviceTimer:
     """Events around every kernel of one launch; read after the lane is synchronised."""
 
-    def __init__(self, lane: Lane, stats: Stats) -> None:
-        self._lane, self._stats = lane, stats
+    def __init__(self, lane: Lane, stats: Stats, iteration: int) -> None:
+        self._lane, self._stats, self._iteration = lane, stats, iteration
+        if stats.spans is not None and _CLOCK not in lane.cache:
+            mark = lane.mark()
+            lane.wait()
+            lane.cache[_CLOCK] = mark, time.perf_counter(), stats.new_track(f"GPU {lane.index}, lane")
         self._marks: list[tuple[Node, int, int, int, Any, Any]] = []
         self._open: Any = None
 
@@ -29,7 +37,11 @@ class DeviceTimer:
 
     def read(self) -> None:
         """Hand the times to the statistics."""
+        start, at, track = self._lane.cache.get(_CLOCK, (None, 0.0, ""))
         for node, samples, taken, given, begin, end in self._marks:
+            if start is not None:
+                began, ended = (at + self._lane.seconds_since(start, mark) for mark in (begin, end))
+                self._stats.span(node.name, track, began, ended, self._iteration)
             self._stats.called(node, samples, taken, given, self._lane.seconds_between(begin, end), device=True)
         self._marks.clear()
 

@@ -76,6 +76,7 @@ class Stats:
         """Images that each decoder took."""
         self.uploads: dict[str, int] = {}
         """Bytes of containers on their way to a GPU: ``registered``, or ``copied:`` and why."""
+        self._tracks: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def node(self, node: Node) -> NodeStats:
@@ -106,6 +107,12 @@ class Stats:
         """Record a piece of work for the trace, if there is one."""
         if self.spans is not None:
             self.spans.append(Span(name, track, begin, end, iteration))
+
+    def new_track(self, kind: str) -> str:
+        """A name for a track of its own in the trace: ``kind`` and a number."""
+        with self._lock:
+            self._tracks[kind] = number = self._tracks.get(kind, -1) + 1
+        return f"{kind} {number}"
 
     def count(self, table: dict[str, int], key: str, n: int = 1) -> None:
         """Add to one of the tables of counts."""

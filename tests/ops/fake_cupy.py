@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,10 +129,10 @@ class Event:
     """cupy.cuda.Event."""
 
     def __init__(self, **options: Any) -> None:
-        pass
+        self.at = time.perf_counter()
 
     def record(self, stream: Any = None) -> None:
-        pass
+        self.at = time.perf_counter()
 
 
 def _noise(size: int) -> tuple[int, Any]:
@@ -267,7 +268,7 @@ class Fake:
         driver.launchKernel = self.launch_kernel  # type: ignore[attr-defined]
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]
         cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
-        cuda.get_elapsed_time = lambda begin, end: 1.0  # type: ignore[attr-defined]
+        cuda.get_elapsed_time = lambda begin, end: 1e3 * (end.at - begin.at)  # type: ignore[attr-defined]
         cuda.alloc, cuda.alloc_pinned_memory = self.alloc, self.alloc_pinned_memory  # type: ignore[attr-defined]
         cupy.cuda, cupy.ndarray, cupy.RawModule = cuda, Array, self.module  # type: ignore[attr-defined]
         cupy.empty = lambda n, dtype: Array(  # type: ignore[attr-defined]

@@ -90,5 +90,6 @@ def test_kernels_run_on_the_gpu_of_their_lane() -> None:
                 lane.launch("image.cu", "scatter", (1, 1), 32)
                 lane.launch("image.cu", "scatter", 0, 32)
                 mark = lane.mark()
-                assert lane.seconds_between(mark, lane.mark()) == 1e-3
+                later = lane.mark()
+                assert 0 <= lane.seconds_since(mark, later) == lane.seconds_between(mark, later) < 60
         assert fake.launched == [("jpeg_tables", 1), ("scatter", 1), ("jpeg_tables", 0), ("scatter", 0)]

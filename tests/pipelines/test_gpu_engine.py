@@ -6,6 +6,7 @@ CuPy is a stand-in whose kernels run on the CPU; see tests/ops/fake_cupy.py.
 from __future__ import annotations
 
 import io
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,30 @@ RESIZES = {
     "two filters": ("decoders.image", {"size": [150, 160], "mag_filter": "LANCZOS3", "min_filter": "GAUSSIAN"}),
     "a part": ("decoders.image", {"size": [50, 60], "interp_type": "TRIANGULAR"} | PART),
 }
+
+
+def test_a_trace_has_a_track_for_every_thread_and_lane(pictures: Path, tmp_path: Path) -> None:  # noqa: F811
+    spec = tmp_path / "spec.yaml"
+    text = SPEC.replace("IN", str(pictures)).replace("OUT", str(tmp_path / "out"))
+    spec.write_text(text.replace("{encode: raw}", "{encode: jpeg}"))
+    with faked(2, memory=True):
+        run_job(spec, {}, trace=tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert len(set(tracks.values())) == len(tracks)
+    spans = [e for e in events if e["ph"] == "X"]
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["tid"] in tracks for e in spans)
+    of_track: dict[str, set[str]] = {}
+    for span in spans:
+        of_track.setdefault(tracks[span["tid"]], set()).add(span["name"])
+    for gpu in range(2):
+        (lane,) = {frozenset(names) for track, names in of_track.items() if track.startswith(f"GPU {gpu}, lane ")}
+        assert lane == {"decoders.image_random_crop+resize", "encode x"}
+    assert {"readers.file", "launch", "write"} <= set().union(*of_track.values())
+    for batch in {e["args"]["batch"] for e in spans}:  # a kernel runs once it was launched, by the same clock
+        begins = {e["name"]: e["ts"] for e in spans if e["args"]["batch"] == batch}
+        if "encode x" in begins:
+            assert begins["launch"] < begins["encode x"]
 
 
 @pytest.mark.parametrize("case", RESIZES)
