@@ -339,7 +339,7 @@ class _Section:
         assert isinstance(self.value.data, dict) or not self.entries
         for key in self.entries:
             mark = self.value.key_marks[key]
-            self.say(mark, f"there is no key {show(key)}{nearest(key, self.known)}; known: {', '.join(self.known)}")
+            self.say(mark, f"there is no key {show(key)}{nearest(key, self.known)} (known: {', '.join(self.known)})")
 
 
 def _settings(section: _Section | None) -> Settings:

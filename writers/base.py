@@ -403,7 +403,7 @@ def find_writer(name: str) -> type[Writer]:
     known = writers()
     if name in known:
         return known[name]
-    raise SpecError(f"there is no writer {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+    raise SpecError(f"there is no writer {name!r}{nearest(name, known)} (known: {', '.join(known)})")
 
 
 def options_of(writer: type[Writer]) -> dict[str, Parameter]:

@@ -189,8 +189,8 @@ def remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def job_errors() -> Iterator[None]:
-    """OSError as JobError: what failed, why, and that nothing is lost."""
+def job_errors(then: str = "it continues after the last finished shard") -> Iterator[None]:
+    """OSError as JobError: what failed, why, and what the same command does then."""
     try:
         yield
     except DaliRunError:
@@ -199,5 +199,5 @@ def job_errors() -> Iterator[None]:
         code = errno.errorcode.get(e.errno or 0, "?")
         raise JobError(
             f"cannot write {e.filename or 'the output'}: {e.strerror or e} ({code}); put that right and run the same "
-            "command again: it continues after the last finished shard"
+            f"command again: {then}"
         ) from e

@@ -77,8 +77,10 @@ class ErrorBudget:
 
     GRACE = 1000
 
-    def __init__(self, budget: Budget, total: int | None) -> None:
+    def __init__(self, budget: Budget, total: int | None, where: str = ".") -> None:
+        """``total``: samples of the job, where that is known; ``where``: the output, for messages."""
         self.budget = budget
+        self.where = where
         self.total = total
         self.seen = 0
         self.rejected = 0
@@ -114,5 +116,5 @@ class ErrorBudget:
         raise JobError(
             f"{self.rejected} of {self.seen} samples were rejected, more than on_error allows ({self.budget}"
             f"{f', {limit} samples' if self.budget.share is not None else ''}): {common}{example}. They are listed in "
-            "rejects.jsonl; repair them, or raise max_errors and run the same command again: it continues"
+            f"{self.where}/rejects.jsonl; repair them, or raise max_errors and run the same command again: it continues"
         )

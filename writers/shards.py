@@ -87,8 +87,9 @@ class Output:
             raise SpecError("parts that write files behind a URL cannot see each other's names: give key: position")
         side = Side(config.path, part, stage)
         cuts = Cuts(config, side, start, total, whole)
-        with job_errors():
+        with job_errors("nothing was written yet"):
             files_io.make_dirs(config.path)
+        with job_errors():
             lock = Lock(side.lock)
             try:
                 if config.url:
@@ -104,7 +105,7 @@ class Output:
                 if stage is not None:
                     header[stage.kind] = stage.header()
                 journal = open_journal(side, config, writer, header, fresh, inputs)
-                limits = ErrorBudget(budget or Budget(), total)
+                limits = ErrorBudget(budget or Budget(), total, config.where)
                 limits.resume(journal.stop - start, journal.rejected)
                 side.put(side.journal)
                 out = cls(config, writer, side, lock, journal, cuts, limits)

@@ -53,6 +53,8 @@ def open_journal(
 def _reopened(side: Side, known: Contents, header: Mapping[str, Any], whose: str, remedy: str) -> Journal:
     """The journal, to go on with. Raises JobError where it is another's, or what it published is gone."""
     changed = differences(known.header, dict(header))
+    if len(changed) == 1 and changed[0].startswith("range: "):
+        changed[0] += " (--limit is another)"
     if changed:
         raise JobError(f"{whose}; this one differs in\n  " + "\n  ".join(changed) + f"\n{remedy}")
     _check_published(side, known)

@@ -371,6 +371,20 @@ def test_validate_notes_what_has_no_effect(spec: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr() == ("", "")
 
 
+def test_another_limit_is_named(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", str(spec), "--limit", "4", "--quiet"]) == 0
+    assert cli.main(["run", str(spec), "--quiet"]) == 1
+    assert "range: was [0, 4], now [0, 24] (--limit is another)" in capsys.readouterr().err
+
+
+def test_a_file_in_the_place_of_the_output_is_no_job_to_continue(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("")
+    assert cli.main(["run", str(spec), "--set", f"write.path={tmp_path}/taken", "--quiet"]) == 1
+    assert "nothing was written yet" in capsys.readouterr().err
+
+
 def test_validate_imports_nothing_heavy(spec: Path) -> None:
     code = f"import sys; from dali_run.cli.main import main; main(['validate', {str(spec)!r}]); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

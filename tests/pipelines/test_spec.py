@@ -232,8 +232,8 @@ extra: 1
         "1:10: version must be 1, got 2",
         "2:7: name must be letters, digits, '.', '_' and '-', got 'my job'",
         "3:24: pipeline: batch_size must be an integer from 1 to 1048576, got 0",
-        "3:27: pipeline: there is no key 'num_thread'; did you mean num_threads?; known: num_threads, "
-        "prefetch_queue_depth, batch_size, device, seed, rng, parity, isolation, decode_timeout, memory, upload",
+        "3:27: pipeline: there is no key 'num_thread'; did you mean num_threads? (known: num_threads, "
+        "prefetch_queue_depth, batch_size, device, seed, rng, parity, isolation, decode_timeout, memory, upload)",
         "3:50: pipeline: device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got 'tpu'",
         '3:61: yes is a switch in YAML 1.1 and text in YAML 1.2; write true, or quote it ("yes") if text is meant',
         "6:10: step 2 (example.trun): there is no operator 'example.trun'; did you mean example.turn...",
@@ -247,14 +247,14 @@ extra: 1
         "10:22: step 6 (expr): there is no batch 'unknown'; known here: images, flag, turned, other, a",
         "11:32: outputs: z: there is no batch 'nothing'; known here: images, flag, turned, other, a, sum",
         "12:8: write: needs `path:`, where the shards go",
-        "12:17: write: there is no writer 'tfrecrd'; did you mean tfrecord or recordio?; known: ...",
+        "12:17: write: there is no writer 'tfrecrd'; did you mean tfrecord or recordio? (known: ...",
         "12:43: write.shard: samples must be an integer of at least 1, got 'many'",
         "12:71: write.fields.x: encode must be auto, raw, npy, keep, jpeg, png or webp, got 'jpg'; "
         "did you mean jpeg or png?",
         "12:77: write.fields.q: there is no output 'q'; outputs: x, y, z",
         "13:20: on_error: policy must be fail, skip or replace, got 'ignore'",
         "13:40: on_error: max_errors must be a count (10) or a share (0.1%), got '200%'",
-        "14:1: there is no key 'extra'; known: version, name, vars, plugins, pipeline, graph, outputs, write, on_error",
+        "14:1: there is no key 'extra' (known: version, name, vars, plugins, pipeline, graph, outputs, write, on_error)",
     ]
 
 
