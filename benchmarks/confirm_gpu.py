@@ -43,7 +43,7 @@ TESTS = ("tests/ops/test_jpeg_gpu.py", "tests/ops/test_fused.py", "tests/ops/tes
          "tests/ops/test_gpu_equals_cpu.py", "tests/pipelines/test_fuse.py", "tests/pipelines/test_gpu_engine.py",
          "tests/pipelines/test_api_gpu.py", "tests/ops/test_gather.py", "tests/pipelines/test_uploads.py",
          "tests/readers/test_direct_storage.py", "tests/ops/test_nvjpeg.py",
-         "tests/pipelines/test_decoder_shares.py")  # fmt: skip
+         "tests/pipelines/test_who_decodes.py")  # fmt: skip
 BEFORE = {("val", 256): 85_000, ("val", 512): 125_000, ("val", 1024): 195_000, ("train", 1024): 125_000}
 """Images a second of one H200 with 16 cores on 2026-11-21, before several batches were read at once."""
 How = Literal["alone", "program", "job"]

@@ -2,8 +2,6 @@
 
     python benchmarks/imagenet.py FOLDER [--dali-path SITE_PACKAGES] [--seconds 4] [--repeats 2] [--json out.json]
     python benchmarks/imagenet.py FOLDER --device cpu --ours auto:64:2:1 --dali 64:2 --dali-path SITE_PACKAGES
-    python benchmarks/imagenet.py FOLDER --jobs val,decode --ours auto:1024:8:6:lmdb --hw-load 0,0.05,0.08 \\
-        --cpu-load 0,0.02
     python benchmarks/imagenet.py FOLDER --ours auto:1024:8:6:tfrecord --dali 256:8,256:8:tfrecord --dali-path ...
 
 FOLDER holds JPEGs; they are copied (--copies) into a scratch data set, single files or a container, so that an epoch is
@@ -24,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,9 +33,8 @@ MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
 def measure_ours(
-    root: str, device: str, job: str, decoder: str, batch: int, threads: int, lanes: int, source: str, seconds: float,
-    hw: float, cpu: float,
-) -> dict[str, Any]:  # fmt: skip
+    root: str, device: str, job: str, decoder: str, batch: int, threads: int, lanes: int, source: str, seconds: float
+) -> dict[str, Any]:
     import itertools
 
     from dali_run.pipelines.compile import compile_graph
@@ -53,14 +49,13 @@ def measure_ours(
     b = GraphBuilder()
     records = reader(b, source, root)
     x = records["x"]
-    who = {"jpeg_decoder": decoder, "hw_decoder_load": hw, "cpu_decoder_load": cpu}
     if job == "train":
-        (x,) = b.add("decoders.image_random_crop", [x], who)
+        (x,) = b.add("decoders.image_random_crop", [x], {"jpeg_decoder": decoder})
         (x,) = b.add("resize", [x], {"size": [224, 224]})
         (mirror,) = b.add("random.coin_flip")
         (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224], "mirror": mirror})
     else:
-        (x,) = b.add("decoders.image", [x], who)
+        (x,) = b.add("decoders.image", [x], {"jpeg_decoder": decoder})
         if job == "val":
             (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
             (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
@@ -186,8 +181,6 @@ def main() -> None:
         default="auto:256:8:8,auto:512:8:8,nvjpeg:512:8:3",
         help="decoder:batch:threads:lanes, and :source (tar, lmdb, tfrecord, recordio) unless from single files",
     )
-    parser.add_argument("--hw-load", default="-1", help="of hw_decoder_load (for shared): each setting with each")
-    parser.add_argument("--cpu-load", default="0", help="the same of cpu_decoder_load")
     parser.add_argument(
         "--dali", default="256:8,256:16,512:16", help="batch:threads, and :source (tar, tfrecord, recordio)"
     )
@@ -219,11 +212,7 @@ def main() -> None:
                 decoder, batch, threads, lanes, *source = text.split(":")
                 ours = {"decoder": decoder, "batch": int(batch), "threads": int(threads), "lanes": int(lanes)}
                 place = placed(source[0] if source else "files")
-                for hw, cpu in product(args.hw_load.split(","), args.cpu_load.split(",")):
-                    loads = f" hw {hw}" * (args.hw_load != "-1") + f" cpu {cpu}" * (args.cpu_load != "0")
-                    shares = {"hw": float(hw), "cpu": float(cpu)}
-                    setting = {"what": "ours", "job": job, **ours, **place, **shares}
-                    settings.append((f"{job} ours {text}{loads}", setting))
+                settings.append((f"{job} ours {text}", {"what": "ours", "job": job, **ours, **place}))
             for text in filter(None, args.dali.split(",") if args.dali_path else []):
                 batch, threads, *source = text.split(":")
                 dali = {"batch": int(batch), "threads": int(threads)}

@@ -14,7 +14,7 @@ from .context import Context
 from .convert import saturate
 from .crop import CropWindow
 from .errors import SampleError, SpecError
-from .host_decode import MAX_PIXELS, Rules, Shares, Windows, decode, encoded_bytes, foresee, read_headers
+from .host_decode import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, foresee, read_headers
 from .pixels import channels_of
 from .slice import Slice
 from .types import DALIDataType, DALIImageType, Library, to_numpy
@@ -49,22 +49,18 @@ class ImageDecoder(Operator, abstract=True):
         Arg("whose pictures: torchvision, opencv and pillow interpolate chroma everywhere, DALI not on a GPU"),
     ] = "dali"
     jpeg_decoder: Annotated[
-        Literal["auto", "shared", "nvjpeg"],
-        Arg("on a GPU: auto takes our CUDA decoder for what it can, shared gives a part to others, nvjpeg all"),
+        Literal["auto", "nvjpeg"],
+        Arg("on a GPU: auto takes our CUDA decoder for what it can, nvjpeg leaves it out"),
     ] = "auto"
     hw_decoder_load: Annotated[
         float,
         Arg(
-            "with jpeg_decoder shared, nvjpeg: part of the JPEGs for the GPU's JPEG engines, a few levels off, damage "
-            "inside of a file not always found; -1: by the rates of engines and of who takes the rest",
+            "of the JPEGs that our CUDA decoder does not take, the part for the GPU's JPEG engines (a few levels off, "
+            "damage inside of a file not always found), the rest goes to CPU threads; -1 chooses",
             ge=-1,
             le=1,
         ),
     ] = -1.0
-    cpu_decoder_load: Annotated[
-        float,
-        Arg("with jpeg_decoder: shared, part of the JPEGs for CPU threads; the pixels are equal", ge=0, le=1),
-    ] = 0.0
     max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
     hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000
     affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
@@ -88,12 +84,6 @@ class ImageDecoder(Operator, abstract=True):
                 f"parity: {self.parity} has {self.output_type.name} from RGB: decode as RGB, then use "
                 "color_space_conversion with the same parity"
             )
-        if self.cpu_decoder_load and self.jpeg_decoder != "shared":
-            raise SpecError(f"cpu_decoder_load is for jpeg_decoder: shared, got {self.jpeg_decoder}; with nvjpeg, CPU "
-                            "threads take what hw_decoder_load leaves")  # fmt: skip
-        if self.hw_decoder_load + self.cpu_decoder_load > 1:
-            raise SpecError(f"hw_decoder_load {self.hw_decoder_load} and cpu_decoder_load {self.cpu_decoder_load} are "
-                            "more than all images (1) together")  # fmt: skip
 
     def infer(self, *specs: Spec) -> Spec:
         check_encoded(specs[0])
@@ -112,27 +102,23 @@ class ImageDecoder(Operator, abstract=True):
             self.max_pixels,
         )
 
-    @cached_property
-    def shares(self) -> Shares:
-        """Who decodes on a GPU. Programs written for DALI give a load because its engines are fast: auto ignores it."""
-        if self.jpeg_decoder == "auto":
-            return Shares()
-        return Shares(self.jpeg_decoder, self.hw_decoder_load, self.cpu_decoder_load)
+    @property
+    def for_cuda(self) -> bool:
+        """On a GPU our CUDA decoder takes the baseline JPEGs."""
+        made = self.output_type in (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY)
+        return made and self.dtype is DALIDataType.UINT8 and self.jpeg_decoder == "auto"
 
     @property
     def who_decodes(self) -> str:
         """Who decodes on a GPU, for people."""
-        engines, on_threads = self.shares.engines, self.shares.threads
-        part = "a part" if engines < 0 else f"{engines:.3g}"
-        if not self.shares.ours:
-            return f"of baseline JPEGs {part} by the GPU's JPEG engines, the rest by CPU threads"
-        lent = [f"{part} by the GPU's JPEG engines"] if self.shares.shared and engines else []
-        lent += [f"{on_threads:.3g} by CPU threads"] if on_threads > 0 else []
-        return "baseline JPEGs by the CUDA decoder" + (f", but {' and '.join(lent)}" if lent else "")
+        if self.for_cuda:
+            return "baseline JPEGs by the CUDA decoder, others by nvJPEG and CPU threads"
+        part = "a part" if self.hw_decoder_load < 0 else f"{self.hw_decoder_load:.3g}"
+        return f"of baseline JPEGs {part} by the GPU's JPEG engines, the rest by CPU threads"
 
     @property
     def waits(self) -> bool:
-        return self.shares.decoder != "auto"
+        return self.jpeg_decoder == "nvjpeg"
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
         """What is cut out of each image; None for all of it."""
@@ -147,7 +133,7 @@ class ImageDecoder(Operator, abstract=True):
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         from .gpu_decode import decode as decode_on_gpu
 
-        return decode_on_gpu(ctx, encoded, self.rules, self.shares, self.cuts(ctx, *inputs))
+        return decode_on_gpu(ctx, encoded, self.rules, self.jpeg_decoder, self.hw_decoder_load, self.cuts(ctx, *inputs))
 
 
 def check_encoded(spec: Spec) -> None:

@@ -35,7 +35,7 @@ def decoder_arguments(decode: Mapping[str, T], then: Mapping[str, T]) -> dict[st
 
 def can_decode_into(decode: Operator, then: Operator) -> bool:
     """Whether ``then`` after ``decode`` can run as `DecodeResize`."""
-    if not isinstance(decode, (Image, ImageRandomCrop, ImageCrop)) or not _our_kernels(decode):
+    if not isinstance(decode, (Image, ImageRandomCrop, ImageCrop)) or not decode.for_cuda:
         return False
     if isinstance(then, ResizeCropMirrorNormalize):
         normalize = then.normalize
@@ -50,11 +50,6 @@ def shows_a_part(then: Operator) -> bool:
     return not isinstance(then, Resize) or then.given("roi_start")
 
 
-def _our_kernels(decode: ImageDecoder) -> bool:
-    wanted = decode.output_type in (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY)
-    return wanted and decode.dtype is DALIDataType.UINT8 and decode.jpeg_decoder != "nvjpeg"
-
-
 class DecodeResize(Operator, name="_fused.decode_resize"):
     """A decoder, a resampling operator and perhaps crop_mirror_normalize; equal to them, one after the other, on a GPU
     up to one level. Only blocks that the result shows go through the inverse DCT."""
@@ -63,10 +58,6 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     decode: Annotated[Any, Arg("the decoder")]
     resize: Annotated[Any, Arg("the resampling operator, or one joined with crop_mirror_normalize")]
-
-    @property
-    def waits(self) -> bool:
-        return bool(self.decode.waits)
 
     @property
     def who_decodes(self) -> str:
@@ -101,7 +92,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
         from .cuda_decode import OUTPUT_TYPES, cuda_decoder, takes
-        from .gpu_decode import lent, scatter
+        from .gpu_decode import scatter
         from .host_decode import cut, read_headers
         from .jpeg_gpu import limit, resize_output
 
@@ -109,9 +100,6 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
         headers = read_headers(first, encoded, decode.rules)
         which = takes(headers, decode.rules)
-        if ctx.attempt == 0:
-            engines, on_threads = lent(first, encoded, headers, decode.rules, decode.shares)
-            which &= ~(engines | on_threads)
         if ctx.attempt or not which.any():
             return self._apart(ctx, encoded)()
         extents = np.empty((len(encoded), 2), np.int64)
@@ -164,7 +152,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         from .gpu_decode import start
 
         decode, first = self.decode, part(ctx, self.decode, DECODE)
-        decoded = start(first, encoded, decode.rules, decode.shares, decode.cuts(first))
+        decoded = start(first, encoded, decode.rules, load=decode.hw_decoder_load, windows=decode.cuts(first))
 
         def finish() -> Batch:
             second = replace(part(ctx, self.resize, RESIZE), stage="gpu")

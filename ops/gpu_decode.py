@@ -1,12 +1,11 @@
 """Decoding onto the GPU (the mixed stage): a JPEG goes to a decoder that takes its kind, and on failure to the next.
 
-Our CUDA decoder takes the plain baseline images, but for the parts of them that were given to the engines and to
-threads of the CPU. Of what it leaves, or of all images where it is not wanted, the engines (or, on a GPU without any,
-nvJPEG's batched decoding on its cores) take the baseline ones, as one call a batch; nvJPEG's hybrid decoders, on
-threads, take progressive and other odd ones; threads of the CPU take the rest, and what the others refused.
+Our CUDA decoder takes the plain baseline images. Of what it leaves, or of all images where it is not wanted, the
+engines (or, on a GPU without any, nvJPEG's batched decoding on its cores) take the baseline ones, as one call a batch;
+nvJPEG's hybrid decoders, on threads, take progressive and other odd ones; threads of the CPU take the rest, what the
+others refused, and a share of the load.
 
-Who takes an image follows from the sample alone. All of them work at the same time: threads are started first, then
-come our kernels on the lane's stream, then the engines on one of their own.
+Who takes an image follows from the sample alone. Threads are started first, so that they work while our kernels do.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from .host_decode import (
     TURBO,
     Headers,
     Rules,
-    Shares,
     Windows,
     cut,
     decode_jpeg,
@@ -50,9 +48,9 @@ from .types import DALIImageType
 
 Mask = npt.NDArray[np.bool_]
 
-CUDA_RATE, ENGINE_RATE, THREAD_RATE = 250_000, 2700, 350
-"""Images a second of our CUDA decoder, of one JPEG engine and of one CPU thread on ImageNet files (H200 and its host):
-they set the share of the engines, which must not depend on the clock, or results would."""
+ENGINE_RATE, THREAD_RATE = 2700, 350
+"""Images a second of one JPEG engine and of one CPU thread on ImageNet files (H200 and its host): they set the share
+of the engines, which must not depend on the clock, or results would."""
 
 _engines: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 """One batch of a GPU at a time: several handles at once share the engines badly (one H200: 17.7k images/s with one,
@@ -67,7 +65,6 @@ PLACEMENT = np.dtype(
 )
 RANGE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
 _BLOCK = 256
-_DEFAULT = Shares()
 
 
 @dataclass(slots=True)
@@ -89,8 +86,6 @@ class Job:
     """[N] device address that nvJPEG writes image i to, as it is stored."""
     direct: Mask = field(default_factory=lambda: np.empty(0, np.bool_))
     """[N] that address is in the output."""
-    ready: Any = None
-    """The event behind which nvJPEG may write to them."""
 
     def data(self, which: I64) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Host addresses and lengths of the encoded images."""
@@ -112,14 +107,18 @@ def stored_channels(headers: Headers, rules: Rules) -> I64:
 
 
 def decode(
-    ctx: Context, batch: Batch, rules: Rules, shares: Shares = _DEFAULT, windows: Windows | None = None
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0, windows: Windows | None = None
 ) -> Batch:
-    """The images of ``batch`` (host, 1-D uint8) on the device, as HWC, or what ``windows`` cut out of them."""
-    return start(ctx, batch, rules, shares, windows)()
+    """The images of ``batch`` (host, 1-D uint8) on the device, as HWC, or what ``windows`` cut out of them.
+
+    ``decoder``: "nvjpeg" leaves out our CUDA decoder. ``load``: the engines' part of the images that they could take,
+    and our decoder does not; -1 for a balance with the CPU's threads.
+    """
+    return start(ctx, batch, rules, decoder, load, windows)()
 
 
 def start(
-    ctx: Context, batch: Batch, rules: Rules, shares: Shares, windows: Windows | None = None
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0, windows: Windows | None = None
 ) -> Callable[[], Batch]:
     """Start what `decode` does; what is returned does the rest, and may wait for engines and threads. What is launched
     in between runs on the device at the same time."""
@@ -134,26 +133,21 @@ def start(
     out = Batch.allocate(ctx.empty, shapes, rules.dtype, "HWC", batch.samples)
     left = headers.good.copy()
     left[list(headers.others)] = False
-    by_engine = by_thread = np.zeros_like(left)
     launch = None
-    if shares.ours and ctx.attempt == 0:
-        by_engine, by_thread = lent(ctx, batch, headers, rules, shares)
-        ours = takes(headers, rules) & ~(by_engine | by_thread)
-        ours, launch = plan_pixels(ctx, batch, headers, rules, ours, anchors, out)
-        left &= ~(ours | by_engine | by_thread)
+    if decoder != "nvjpeg" and ctx.attempt == 0:
+        ours, launch = plan_pixels(ctx, batch, headers, rules, takes(headers, rules), anchors, out)
+        left &= ~ours
         if ctx.count is not None and left.any():
             for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():
                 ctx.count(f"not for the CUDA JPEG decoder: {reason}", n)
-    asked = ctx.attempt == 0 and (left | by_engine).any()
-    batched, hybrid = decoders(lane, _fancy(rules, shares)) if asked else (None, None)
-    if batched:
-        by_engine = by_engine | (left & batched.takes(batch, headers) & _share(ctx, batched, shares))
+    batched, hybrid = (None, None) if ctx.attempt or not left.any() else decoders(lane, rules.fancy_upsampling)
+    by_engine = left & batched.takes(batch, headers) & _share(ctx, batched, load) if batched else np.zeros_like(left)
     by_hybrid = left & ~by_engine & hybrid.takes(batch, headers, rules) if hybrid else np.zeros_like(left)
     job = Job(ctx, lane, batch, headers, rules, anchors, out)
     if (by_engine | by_hybrid).any():
         _targets(job, by_engine | by_hybrid)
     host = HostPart(job, others)
-    host.start(np.flatnonzero((left & ~by_engine & ~by_hybrid) | by_thread))
+    host.start(np.flatnonzero(left & ~by_engine & ~by_hybrid))
     hybrids = hybrid.start(job, np.flatnonzero(by_hybrid)) if hybrid else []
     if launch is not None:
         launch()
@@ -176,38 +170,13 @@ def start(
     return finish
 
 
-def lent(ctx: Context, batch: Batch, headers: Headers, rules: Rules, shares: Shares) -> tuple[Mask, Mask]:
-    """What our CUDA decoder could take, and engines take instead, and CPU threads."""
-    engines = on_threads = np.zeros(len(batch), np.bool_)
-    if shares.shared and shares.engines:
-        batched, _ = decoders(ctx.device, _fancy(rules, shares))
-        # Without engines, what nvJPEG makes of an image depends on how many are in the batch.
-        if batched and batched.engines:
-            engines = takes(headers, rules) & batched.takes(batch, headers) & _share(ctx, batched, shares)
-    if shares.threads > 0:
-        on_threads = takes(headers, rules) & ~engines & (_chosen(ctx) >= 1 - shares.threads)
-    return engines, on_threads
-
-
-def _fancy(rules: Rules, shares: Shares) -> bool:
-    """Whether nvJPEG interpolates chroma. Where it shares images with our decoder it does, as that does."""
-    return rules.fancy_upsampling or shares.shared
-
-
-def _share(ctx: Context, batched: BatchedDecoder, shares: Shares) -> Mask:
-    """Which samples the engines may take: a fixed part."""
-    load = shares.engines
+def _share(ctx: Context, batched: BatchedDecoder, load: float) -> Mask:
+    """Which samples the engines may take: a fixed part, chosen by the sample, not by its place in the batch."""
     if load < 0:
         engines = batched.engines * ENGINE_RATE
-        others = CUDA_RATE if shares.shared else THREAD_RATE * thread_count()
-        load = engines / (engines + others) if engines else 1.0
-    return _chosen(ctx) < load
-
-
-def _chosen(ctx: Context) -> npt.NDArray[np.float64]:
-    """[N] evenly spread in [0, 1), by the sample, not by its place in the batch."""
+        load = engines / (engines + THREAD_RATE * thread_count()) if engines else 1.0
     mixed = (ctx.samples.index.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    return (mixed >> np.uint64(40)).astype(np.float64) / 2**24
+    return (mixed >> np.uint64(40)).astype(np.float64) < load * 2**24
 
 
 def _targets(job: Job, which: Mask) -> None:
@@ -225,7 +194,6 @@ def _targets(job: Job, which: Mask) -> None:
     base = int(scratch.data.ptr) if int(sizes.sum()) else 0
     job.scratch, job.direct = scratch, direct
     job.target = np.where(direct, job.out.offsets + int(job.out.data.data.ptr), starts + base)
-    job.ready = job.lane.stream.record()
 
 
 def _place(job: Job, which: I64) -> None:
@@ -269,7 +237,7 @@ def _open_batched(fancy: bool) -> BatchedDecoder | None:
         except (nvjpeg.NvJpegError, DeviceError):
             continue
         if backend is Backend.GPU_HYBRID or decoder.engines():
-            return BatchedDecoder(decoder, new_stream())
+            return BatchedDecoder(decoder)
         decoder.close()
     return None
 
@@ -280,13 +248,6 @@ def _open_hybrid(lane: Lane, fancy: bool) -> HybridDecoder | None:
     except DeviceError:
         return None
     return HybridDecoder(lane, fancy)
-
-
-def new_stream() -> Any:
-    """A stream beside that of the lane."""
-    import cupy
-
-    return cupy.cuda.Stream(non_blocking=True)
 
 
 def _output(rules: Rules) -> Output:
@@ -306,11 +267,10 @@ def _whole(batch: Batch) -> Mask:
 
 
 class BatchedDecoder:
-    """One nvJPEG call for all images: hardware engines, or the GPU's cores. They work on a stream of their own, so that
-    they do not wait for the lane's kernels."""
+    """One nvJPEG call for all images: hardware engines, or the GPU's cores."""
 
-    def __init__(self, decoder: nvjpeg.Decoder, stream: Any) -> None:
-        self._decoder, self._stream = decoder, stream
+    def __init__(self, decoder: nvjpeg.Decoder) -> None:
+        self._decoder = decoder
         self.engines = decoder.engines()
         self.name = "engines" if self.engines else "nvjpeg"
 
@@ -325,15 +285,12 @@ class BatchedDecoder:
         return plain & _whole(batch)
 
     def decode(self, job: Job, which: I64) -> list[int]:
-        """Enqueue ``which``, before what comes next on the lane's stream; returns those that nvJPEG refused."""
+        """Enqueue ``which`` on the lane's stream; returns those that nvJPEG refused."""
         if len(which) == 0:
             return []
         # The engines take images one after the other: the largest first, and none is still busy when the rest is idle.
         pixels = job.headers.height[which] * job.headers.width[which]
-        self._stream.wait_event(job.ready)
-        refused = self._decode(job, which[np.argsort(-pixels, kind="stable")])
-        job.lane.stream.wait_event(self._stream.record())
-        return refused
+        return self._decode(job, which[np.argsort(-pixels, kind="stable")])
 
     def _decode(self, job: Job, which: I64) -> list[int]:
         """A refused batch is halved until the images at fault are found: the others' pixels must not depend on them."""
@@ -342,7 +299,7 @@ class BatchedDecoder:
         job.lane.keep(data, lengths, images)
         try:
             with _engines[job.lane.index]:
-                self._decoder.batch(data, lengths, images, _output(job.rules), self._stream.ptr)
+                self._decoder.batch(data, lengths, images, _output(job.rules), job.lane.stream.ptr)
         except nvjpeg.NvJpegError:
             if len(which) == 1:
                 return [int(which[0])]
@@ -375,10 +332,13 @@ class HybridDecoder:
         """Start ``which`` on the threads; the futures give those that nvJPEG refused."""
         if len(which) == 0:
             return []
+        ready = job.lane.stream.record()
         parts = np.array_split(which, min(len(which), thread_count()))
-        return [threads().submit(self._decode, job, part) for part in parts]
+        return [threads().submit(self._decode, job, part, ready) for part in parts]
 
-    def _decode(self, job: Job, which: I64) -> list[int]:
+    def _decode(self, job: Job, which: I64, ready: Any) -> list[int]:
+        import cupy
+
         failed = []
         with job.lane.gpu:
             try:
@@ -388,8 +348,8 @@ class HybridDecoder:
                     decoder = nvjpeg.Decoder(Backend.HYBRID, self._fancy)
                 except nvjpeg.NvJpegError:
                     return [int(i) for i in which]
-                stream = new_stream()
-            stream.wait_event(job.ready)
+                stream = cupy.cuda.Stream(non_blocking=True)
+            stream.wait_event(ready)
             data, lengths = job.data(which)
             images = job.images(which)
             for k, i in enumerate(which.tolist()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,28 +39,6 @@ class Rules:
     fast_idct: bool = False
     fancy_upsampling: bool = False
     max_pixels: int = MAX_PIXELS
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Who decodes JPEGs on a GPU."""
-
-    decoder: Literal["auto", "shared", "nvjpeg"] = "auto"
-    """Our CUDA decoder takes what it can; or that but for the parts below; or it is left out."""
-    engines: float = -1.0
-    """The JPEG engines' part, of what our decoder leaves them; -1: by their rate."""
-    threads: float = 0.0
-    """The part of CPU threads beside our decoder."""
-
-    @property
-    def ours(self) -> bool:
-        """Our CUDA decoder takes part."""
-        return self.decoder != "nvjpeg"
-
-    @property
-    def shared(self) -> bool:
-        """Others do what it could."""
-        return self.decoder == "shared"
 
 
 _headers: Any = Kernels("jpeg_header")

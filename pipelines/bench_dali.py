@@ -18,7 +18,7 @@ from .place import Target, is_late
 from .spec import Settings
 
 _OURS_ALONE = ("encoders.", "python_function", "expr.")
-_OURS_TO_CHOOSE = ("jpeg_decoder", "hw_decoder_load", "cpu_decoder_load")
+_OURS_TO_CHOOSE = ("jpeg_decoder", "hw_decoder_load")
 """Arguments that choose among our decoders; what is best for those is not for DALI's, which keeps its defaults."""
 
 _FEATURE_TYPES: Mapping[str, tuple[str, Any]] = {

@@ -23,8 +23,7 @@ _FILTERS = {
     DALIInterpType.INTERP_NN: "nearest",
 }
 """torchvision's names; they mean the same filters."""
-_WITHOUT_EFFECT = {"jpeg_decoder", "hw_decoder_load", "cpu_decoder_load", "jpeg_fancy_upsampling", "max_pixels", "name",
-                   "initial_fill"}  # fmt: skip
+_WITHOUT_EFFECT = {"jpeg_decoder", "hw_decoder_load", "jpeg_fancy_upsampling", "max_pixels", "name", "initial_fill"}
 """Arguments that choose how something is done, or that a data set of any order does without."""
 
 

@@ -172,12 +172,7 @@ def _loads(
                 )
             )
         elif step.kind == "device":
-            launchers = launcher_count(step)
-            launching = busy / seconds / launchers / len(engine.plan.target.indices)
-            remedy = "A larger batch_size."
-            if launchers > 1:  # their time holds what others take
-                remedy = ("Other parts for the GPU's JPEG engines and for CPU threads (hw_decoder_load, "
-                          "cpu_decoder_load), for which launching waits, or a larger batch_size.")  # fmt: skip
+            launching = busy / seconds / launcher_count(step) / len(engine.plan.target.indices)
             gpu = sum(o["gpu_seconds"] for o in mine)
             worst = _worst(mine, "gpu_seconds")
             loads.append(
@@ -194,7 +189,7 @@ def _loads(
                     "launching",
                     launching,
                     f"Launching GPU work holds the job back: its threads were busy {_percent(launching)} of the time.",
-                    remedy,
+                    "A larger batch_size.",
                 )
             )
     chunk = [o for o in operators if engine.plan.steps[int(str(o["stage"])[:2])].kind == "chunk"]

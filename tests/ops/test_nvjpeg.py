@@ -14,7 +14,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.decoders import Image, ImageRandomCrop
 from dali_run.ops.gpu_decode import BatchedDecoder, HybridDecoder, Job, _share
-from dali_run.ops.host_decode import Rules, Shares, read_headers
+from dali_run.ops.host_decode import Rules, read_headers
 from dali_run.ops.types import DALIDataType, DALIImageType
 
 
@@ -57,8 +57,7 @@ def job_of(blobs: list[bytes], rules: Rules | None = None, lane: Any = None) -> 
 def batched_decoder(bad: set[int]) -> tuple[BatchedDecoder, FakeDecoder]:
     """One whose nvJPEG fails for files of these lengths; it, and its nvJPEG."""
     fake = FakeDecoder(bad)
-    stream = SimpleNamespace(ptr=0, wait_event=lambda _: None, record=lambda: None)
-    return BatchedDecoder(fake, stream), fake  # type: ignore[arg-type]
+    return BatchedDecoder(fake), fake  # type: ignore[arg-type]
 
 
 class FakeDecoder:
@@ -79,7 +78,7 @@ class FakeDecoder:
 
 def test_a_failed_batch_is_narrowed_to_the_images_at_fault() -> None:
     blobs = [encode(smooth(16, 16)) + bytes(k) + b"\xff\xd9" for k in range(64)]
-    lane = SimpleNamespace(index=0, stream=SimpleNamespace(ptr=0, wait_event=lambda _: None), keep=lambda *_: None)
+    lane = SimpleNamespace(index=0, stream=SimpleNamespace(ptr=0), keep=lambda *_: None)
     job = job_of(blobs, lane=lane)
     batched, fake = batched_decoder({len(blobs[37]), len(blobs[38])})
     assert sorted(batched.decode(job, np.arange(64))) == [37, 38]
@@ -115,7 +114,7 @@ def test_the_share_of_the_engines_depends_on_the_sample_alone() -> None:
     samples = Samples.numbered(10_000)
 
     def share(part: Any, load: float) -> np.ndarray:
-        return _share(Context(op=Image(), stage="mixed", samples=samples.take(part)), batched, Shares("nvjpeg", load))
+        return _share(Context(op=Image(), stage="mixed", samples=samples.take(part)), batched, load)
 
     whole = share(slice(None), 0.65)
     assert abs(whole.mean() - 0.65) < 0.02
