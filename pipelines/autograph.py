@@ -111,14 +111,15 @@ def without_conditions(graph: Graph) -> Graph:
 
 
 class Undefined:
-    """A variable that has no value, or one in only one branch of a conditional."""
+    """A variable that has no value, or one in only one branch of a conditional, or values that cannot be merged. Only
+    who uses it learns of it."""
 
-    def __init__(self, name: str, why: str) -> None:
-        self._name = name
+    def __init__(self, why: str, error: type[Exception] = UnboundLocalError) -> None:
         self._why = why
+        self._error = error
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise UnboundLocalError(f"variable {self._name!r} {self._why}")
+        raise self._error(self._why)
 
     __call__ = __bool__ = __iter__ = __getitem__ = __len__ = __add__ = __radd__ = __sub__ = __rsub__ = _refuse
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __lt__ = __gt__ = __le__ = __ge__ = __array__ = _refuse
@@ -196,7 +197,7 @@ class Conditional:
             place.set(value)
         if self._before is None:
             why = f"has no value before the conditional in line {self._line}"
-            self._before = {n: variables.get(n, Undefined(n, why)) for n in self._names}
+            self._before = {n: variables.get(n, Undefined(f"variable {n!r} {why}")) for n in self._names}
         return tuple(self._before.values())
 
     def stop(self, variables: Mapping[str, Any]) -> None:
@@ -212,7 +213,7 @@ class Conditional:
         then, otherwise = self._ends
         for place, a, b in zip(self._places, *self._left, strict=True):
             if a is not _MISSING or b is not _MISSING:
-                a, b = (Undefined(place.text, "") if v is _MISSING else v for v in (a, b))
+                a, b = (Undefined("") if v is _MISSING else v for v in (a, b))
                 place.set(self._merge(place.text, a, b))
         return tuple(self._merge(n, then[n], otherwise[n]) for n in self._names)
 
@@ -220,29 +221,29 @@ class Conditional:
         if then is otherwise:
             return then
         if isinstance(then, Undefined) or isinstance(otherwise, Undefined):
-            return Undefined(name, f"gets a value in only one branch of the conditional in line {self._line}; give it "
-                             "one in both, or before")  # fmt: skip
-        return self._joined(name, then, otherwise)
+            return Undefined(f"variable {name!r} gets a value in only one branch of the conditional in line "
+                             f"{self._line}; give it one in both, or before")  # fmt: skip
+        try:
+            return self._joined(then, otherwise)
+        except (SpecError, TypeError) as e:
+            what = "what is returned" if name == _RESULT else repr(name)
+            return Undefined(f"{what} after the conditional in line {self._line}: {e}", SpecError)
 
-    def _joined(self, name: str, then: Any, otherwise: Any) -> Any:
+    def _joined(self, then: Any, otherwise: Any) -> Any:
         if isinstance(then, (list, tuple)) and isinstance(otherwise, (list, tuple)):
             if type(then) is not type(otherwise) or len(then) != len(otherwise):
-                raise SpecError(f"{name!r} has another structure in each branch of the conditional in line "
-                                f"{self._line}: {type(then).__name__} of {len(then)} and {type(otherwise).__name__} of "
-                                f"{len(otherwise)}")  # fmt: skip
-            return type(then)(self._joined(name, a, b) for a, b in zip(then, otherwise, strict=True))
+                raise SpecError(f"it has another structure in each branch: {type(then).__name__} of {len(then)} and "
+                                f"{type(otherwise).__name__} of {len(otherwise)}")  # fmt: skip
+            return type(then)(self._joined(a, b) for a, b in zip(then, otherwise, strict=True))
         if isinstance(then, dict) and isinstance(otherwise, dict):
             if then.keys() != otherwise.keys():
-                raise SpecError(f"{name!r} has other keys in each branch of the conditional in line {self._line}")
-            return {k: self._joined(name, then[k], otherwise[k]) for k in then}
+                raise SpecError("it has other keys in each branch")
+            return {k: self._joined(then[k], otherwise[k]) for k in then}
         if not _is_data(then) and not _is_data(otherwise):
             same = then is otherwise or (type(then) is type(otherwise) and then == otherwise)
             if same:
                 return then
-        try:
-            return merge(self._node, then, otherwise)
-        except (SpecError, TypeError) as e:
-            raise type(e)(f"{name!r} after the conditional in line {self._line}: {e}") from None
+        return merge(self._node, then, otherwise)
 
 
 def _is_data(value: Any) -> bool:

@@ -199,6 +199,18 @@ def places(flag, other, x):
     return box.value, box.inner["k"], row[0], row[1], made["a"], x + len(settings)
 
 
+def unused(flag, other, x):
+    """What cannot be merged, and is not used again."""
+    if flag:
+        for name in ("a", "b"):
+            kept = [x, name]
+        y = kept[0] + 1
+    else:
+        name, kept = "c", None
+        y = x
+    return y, x
+
+
 def between(flag, other, x):
     """Comparisons in a row."""
     y = x + 10 if 1 < x <= 3 else x
@@ -216,7 +228,7 @@ def python_condition(flag, other, x):
 
 
 ALL = [if_else, if_only, elif_chain, nested, early_return, choice, logic, number_as_condition, in_a_loop, tuples,
-       calls, constants, number_in_a_branch, python_condition, places, between]  # fmt: skip
+       calls, constants, number_in_a_branch, python_condition, places, unused, between]  # fmt: skip
 
 
 @pytest.mark.parametrize("definition", ALL, ids=lambda f: f.__name__)
@@ -432,6 +444,21 @@ def test_refusals() -> None:
         return y[0]
 
     refused(structures, SpecError, "another structure")
+
+    def texts(flag, other, x):
+        name = "a"
+        if flag:
+            name = "b"
+        return name
+
+    refused(texts, SpecError, "'name' after the conditional in line .*: 'b' .* cannot be used as a constant")
+
+    def one_return(flag, other, x):
+        if flag:
+            return x
+        return None
+
+    refused(one_return, SpecError, "what is returned after the conditional in line .*: None")
 
     def one_place(flag, other, x):
         found = {}
