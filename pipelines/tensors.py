@@ -7,6 +7,7 @@ nobody else.
 from __future__ import annotations
 
 import ctypes
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -111,7 +112,10 @@ class Tensor:
 
     def __repr__(self) -> str:
         where = "CPU" if isinstance(self.array, np.ndarray) else "GPU"
-        return f"Tensor{where}({self.array!r}, dtype={self.dtype.name}, layout={self._layout!r}, shape={self.shape()})"
+        return f"Tensor{where}(dtype={self.dtype.name}, layout={self._layout!r}, shape={self.shape()})"
+
+    def __str__(self) -> str:
+        return _with_data(repr(self), str(self.as_cpu().array))
 
 
 class TensorCPU(Tensor):
@@ -265,6 +269,12 @@ class TensorList:
         return (f"TensorList{where}(dtype={self.dtype.name}, layout={self.batch.layout!r}, num_samples={len(self)}, "
                 f"shape={self.shape()[:4]}{'...' if len(self) > 4 else ''})")  # fmt: skip
 
+    def __str__(self) -> str:
+        host = self.as_cpu()
+        dense = host.batch.is_uniform
+        shown = str(host.as_array()) if dense else ",\n".join(str(host.at(i)) for i in range(min(len(host), 4)))
+        return _with_data(repr(self), shown + ("" if dense or len(host) <= 4 else ",\n..."))
+
 
 class TensorListCPU(TensorList):
     """A batch on the host, also of one's own: from an array (N, ...), which is not copied, a list of arrays, one a
@@ -325,6 +335,12 @@ def _batch(data: Any, layout: str | None) -> Batch:
 def tensor_list(batch: Batch) -> TensorList:
     """The batch as the class that says where it is."""
     return TensorListCPU(batch) if batch.on_host else TensorListGPU(batch)
+
+
+def _with_data(described: str, data: str) -> str:
+    """What a tensor is, with its data on lines of their own."""
+    name, rest = described.split("(", 1)
+    return f"{name}(\n{textwrap.indent(data, '    ')},\n    {rest}"
 
 
 def _tensor(array: Any, layout: str = "") -> Tensor:

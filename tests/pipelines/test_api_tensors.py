@@ -199,3 +199,14 @@ def test_batches_of_ones_own_are_views_until_they_are_fed() -> None:
         numbers[:] = k
         p.feed_input("x", made if k == 1 else numbers)
     assert [p.run()[0].as_array()[0, 0] for _ in range(3)] == [0, 1, 2]
+
+
+def test_what_is_printed() -> None:
+    dense = tensors.TensorListCPU(np.array([[1, 2], [3, 4]], np.uint8), "X")
+    described = "dtype=UINT8, layout='X', num_samples=2, shape=[(2,), (2,)])"
+    assert repr(dense) == f"TensorListCPU({described}"
+    assert str(dense) == f"TensorListCPU(\n    [[1 2]\n     [3 4]],\n    {described}"
+    assert str(dense[0]) == "TensorCPU(\n    [1 2],\n    dtype=UINT8, layout='X', shape=[2])"
+    ragged = tensors.TensorListCPU([np.arange(k) for k in range(6)])
+    lines = str(ragged).splitlines()
+    assert lines[:6] == ["TensorListCPU(", "    [],", "    [0],", "    [0 1],", "    [0 1 2],", "    ...,"]
