@@ -340,7 +340,7 @@ def tensor_list(batch: Batch) -> TensorList:
 def _with_data(described: str, data: str) -> str:
     """What a tensor is, with its data on lines of their own."""
     name, rest = described.split("(", 1)
-    return f"{name}(\n{textwrap.indent(data, '    ')},\n    {rest}"
+    return f"{name}(\n{textwrap.indent(data or '[]', '    ')},\n    {rest}"
 
 
 def _tensor(array: Any, layout: str = "") -> Tensor:

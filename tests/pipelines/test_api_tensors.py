@@ -210,3 +210,5 @@ def test_what_is_printed() -> None:
     ragged = tensors.TensorListCPU([np.arange(k) for k in range(6)])
     lines = str(ragged).splitlines()
     assert lines[:6] == ["TensorListCPU(", "    [],", "    [0],", "    [0 1],", "    [0 1 2],", "    ...,"]
+    dense.reset()
+    assert str(dense) == "TensorListCPU(\n    [],\n    dtype=NO_TYPE, layout='', num_samples=0, shape=[])"
