@@ -22,7 +22,8 @@ class DeviceTimer:
     def __init__(self, lane: Lane, stats: Stats, iteration: int) -> None:
         self._lane, self._stats, self._iteration = lane, stats, iteration
         if stats.spans is not None and _CLOCK not in lane.cache:
-            mark = lane.mark()
+            with lane:  # an event belongs to the GPU that is current
+                mark = lane.mark()
             lane.wait()
             lane.cache[_CLOCK] = mark, time.perf_counter(), stats.new_track(f"GPU {lane.index}, lane")
         self._marks: list[tuple[Node, int, int, int, Any, Any]] = []

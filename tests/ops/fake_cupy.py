@@ -117,6 +117,7 @@ class Stream(_Context):
 
     def __init__(self, non_blocking: bool = False) -> None:
         super().__init__(0)
+        self.device = _current_device()
 
     def record(self) -> Event:
         return Event()
@@ -129,9 +130,10 @@ class Event:
     """cupy.cuda.Event."""
 
     def __init__(self, **options: Any) -> None:
-        self.at = time.perf_counter()
+        self.at, self.device = time.perf_counter(), _current_device()
 
     def record(self, stream: Any = None) -> None:
+        assert stream is None or stream.device == self.device, "an event of another GPU than its stream's"
         self.at = time.perf_counter()
 
 
