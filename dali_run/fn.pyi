@@ -1059,7 +1059,7 @@ def tensor_subscript(
     kinds: str,
     start: DataNode | _Ints = ...,
     stop: DataNode | _Ints = ...,
-    step: _Ints | None = ...,
+    step: DataNode | _Ints | None = ...,
     device: Literal['cpu', 'gpu'] | None = ...,
     name: str | None = ...,
     preserve: bool | None = ...,

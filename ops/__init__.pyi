@@ -1221,7 +1221,7 @@ class TensorSubscript:
         kinds: str = ...,
         start: DataNode | _Ints = ...,
         stop: DataNode | _Ints = ...,
-        step: _Ints | None = ...,
+        step: DataNode | _Ints | None = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,

@@ -30,7 +30,9 @@ class TensorSubscript(Operator, name="tensor_subscript"):
     kinds: Annotated[str, Arg("a letter for each leading dimension")]
     start: Annotated[tuple[int, ...], Arg("index, or first element", per_sample=True)] = (0,)
     stop: Annotated[tuple[int, ...], Arg("element behind the last", per_sample=True)] = (0,)
-    step: Annotated[tuple[int, ...] | None, Arg("steps of the slices, negative ones go backwards")] = None
+    step: Annotated[tuple[int, ...] | None, Arg("steps of the slices, negative ones go backwards", per_sample=True)] = (
+        None
+    )
 
     def check(self) -> None:
         wrong = [k for k in self.kinds if k not in KINDS]
@@ -48,16 +50,15 @@ class TensorSubscript(Operator, name="tensor_subscript"):
         if data.shape is None:
             return Spec(None, data.dtype, "")
         self._check_dims(len(data.shape))
-        step = self._steps()
         shape: list[int | None] = []
         for d, extent in enumerate(data.shape):
             kind = self.kinds[d] if d < len(self.kinds) else ":"
             if kind == "i":
                 self._check_index(d, extent)
                 continue
-            constant = extent is not None and not {"start", "stop"} & self.per_sample
+            constant = extent is not None and not {"start", "stop", "step"} & self.per_sample
             shape.append(len(range(*self._slice(d, kind).indices(extent or 0))) if constant else
-                         extent if kind == ":" and d >= len(step) else None)  # fmt: skip
+                         extent if kind == ":" and d >= len(self.kinds) else None)  # fmt: skip
         return Spec(tuple(shape), data.dtype, self._layout(data.layout))
 
     def _check_dims(self, ndim: int) -> None:
@@ -82,13 +83,12 @@ class TensorSubscript(Operator, name="tensor_subscript"):
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         self._check_dims(data.ndim)
         plan = whole(data)
-        starts, stops = ctx.arg("start", np.int64), ctx.arg("stop", np.int64)
+        starts, stops, steps = ctx.arg("start", np.int64), ctx.arg("stop", np.int64), self._all_steps(ctx)
         shape, stride, base = plan.shape.copy(), plan.stride.copy(), plan.base.copy()
         kept = []
         for d in range(data.ndim):
             kind = self.kinds[d] if d < len(self.kinds) else ":"
             extent = plan.shape[:, d]
-            step = self._steps()[d] if d < len(self.kinds) else 1
             if kind == "i":
                 first = np.where(starts[:, d] < 0, starts[:, d] + extent, starts[:, d])
                 outside = (first < 0) | (first >= extent)
@@ -97,7 +97,8 @@ class TensorSubscript(Operator, name="tensor_subscript"):
                 base += np.where(outside, 0, first) * stride[:, d]
                 continue
             kept.append(d)
-            if kind == ":" and step == 1:
+            step = steps[:, d] if d < len(self.kinds) else np.ones(len(data), np.int64)
+            if kind == ":" and (step == 1).all():
                 continue
             first, count = _range(starts[:, d] if kind in "[s" else None, stops[:, d] if kind in "]s" else None,
                                   step, extent)  # fmt: skip
@@ -111,20 +112,29 @@ class TensorSubscript(Operator, name="tensor_subscript"):
 
     gpu = cpu
 
+    def _all_steps(self, ctx: Context) -> I64:
+        """The steps of every sample, [N, kinds]."""
+        if not self.given("step"):
+            return np.ones((len(ctx.samples), len(self.kinds)), np.int64)
+        steps = ctx.arg("step", np.int64)
+        for i in np.flatnonzero((steps == 0).any(axis=1)).tolist():
+            ctx.reject(i, "bad_argument", "a step must not be 0")
+        steps[steps == 0] = 1
+        return steps
 
-def _range(start: Any, stop: Any, step: int, extent: I64) -> tuple[I64, I64]:
+
+def _range(start: I64 | None, stop: I64 | None, step: I64, extent: I64) -> tuple[I64, I64]:
     """First index and count of a slice, for every sample, by Python's rules (slice.indices)."""
-    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+    ahead = step > 0
+    low, high = np.where(ahead, 0, -1), np.where(ahead, extent, extent - 1)
 
-    def clipped(value: Any, default: Any) -> Any:
-        if value is None:
-            return default
-        return np.clip(np.where(value < 0, value + extent, value), low, high)
+    def clipped(value: I64 | None, default: I64) -> I64:
+        return default if value is None else np.clip(np.where(value < 0, value + extent, value), low, high)
 
-    first = clipped(start, low if step > 0 else high)
-    last = clipped(stop, high if step > 0 else low)
-    count = np.maximum(0, -(-(last - first) // step) if step > 0 else -(-(first - last) // -step))
-    return np.broadcast_to(first, extent.shape), np.broadcast_to(count, extent.shape)
+    first = clipped(start, np.where(ahead, low, high))
+    last = clipped(stop, np.where(ahead, high, low))
+    span = np.where(ahead, last - first, first - last)
+    return first, np.maximum(0, -(-span // np.abs(step)))
 
 
 class Shapes(Operator, name="shapes"):

@@ -539,7 +539,7 @@ def subscript(node: DataNode, index: Any) -> DataNode:
     kinds: list[str] = []
     starts: list[Any] = []
     stops: list[Any] = []
-    steps: list[int] = []
+    steps: list[Any] = []
     place = 0
     if any(isinstance(i, EllipsisType) for i in items[:-1]):
         raise NotImplementedError("`...` is only understood at the end of an index; write `:` for each dimension")
@@ -557,10 +557,11 @@ def subscript(node: DataNode, index: Any) -> DataNode:
         steps.append(step)
         place += kind != "i"
     result = node
-    if any(k != ":" for k in kinds) or any(s != 1 for s in steps):
+    strided = any(isinstance(s, DataNode) or s != 1 for s in steps)
+    if strided or any(k != ":" for k in kinds):
         args: dict[str, Any] = {"kinds": "".join(kinds), "start": _vector(starts), "stop": _vector(stops)}
-        if any(s != 1 for s in steps):
-            args["step"] = steps
+        if strided:
+            args["step"] = _vector(steps)
         result = one(apply("tensor_subscript", [node], args))
     if new:
         names = "".join(name for _, name in new)
@@ -571,19 +572,19 @@ def subscript(node: DataNode, index: Any) -> DataNode:
     return result
 
 
-def _index_item(item: Any) -> tuple[str, Any, Any, int]:
+def _index_item(item: Any) -> tuple[str, Any, Any, Any]:
     """Kind (``i`` index, ``:`` all, ``[`` from a start, ``]`` to a stop, ``s`` both), start, stop and step."""
     if isinstance(item, slice):
         step = 1 if item.step is None else item.step
-        if isinstance(step, DataNode) or not isinstance(step, (int, np.integer)) or step == 0:
-            raise TypeError(f"the step of a slice is a constant other than 0, got {step!r}")
+        if not isinstance(step, DataNode) and (not isinstance(step, (int, np.integer)) or step == 0):
+            raise TypeError(f"the step of a slice is an integer other than 0, or a DataNode, got {step!r}")
         for end in (item.start, item.stop):
             if end is not None and not isinstance(end, (DataNode, int, np.integer)):
                 raise TypeError(f"slices are made of integers and DataNodes, got {end!r}")
         kind = {(True, True): ":", (False, True): "[", (True, False): "]", (False, False): "s"}[
             (item.start is None, item.stop is None)
         ]
-        return kind, 0 if item.start is None else item.start, 0 if item.stop is None else item.stop, int(step)
+        return kind, 0 if item.start is None else item.start, 0 if item.stop is None else item.stop, step
     if isinstance(item, DataNode) or (isinstance(item, (int, np.integer)) and not isinstance(item, bool)):
         return "i", item, 0, 1
     raise TypeError(f"DataNodes are indexed with integers, slices, newaxis and DataNodes, got {item!r}")

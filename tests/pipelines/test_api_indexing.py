@@ -72,17 +72,27 @@ def test_data_as_indices() -> None:
     def pipe():
         x = fn.external_source(lambda: RAGGED)
         at = fn.external_source(lambda: np.array([1, -1, 0]))
-        return x[at], x[at:], x[0, at], x[:at, 1:], x[x.shape()[0] - 1]
+        step = fn.external_source(lambda: np.array([2, -1, -3]))
+        return x[at], x[at:], x[0, at], x[:at, 1:], x[x.shape()[0] - 1], x[::step], x[at:, 3:at:step]
 
     out = pipe().run()
-    at = [1, -1, 0]
+    at, step = [1, -1, 0], [2, -1, -3]
     expected: list[Callable[[Any, int], Any]] = [
         lambda s, i: s[i], lambda s, i: s[i:], lambda s, i: s[0, i], lambda s, i: s[:i, 1:], lambda s, i: s[-1],
+        lambda s, i: s[:: step[at.index(i)]], lambda s, i: s[i:, 3 : i : step[at.index(i)]],
     ]  # fmt: skip
     for got, index in zip(out, expected, strict=True):
         for k, sample in enumerate(RAGGED):
             assert (got.at(k) == index(sample, at[k])).all()
             assert got.at(k).shape == index(sample, at[k]).shape
+
+    @pipeline_def(batch_size=2, num_threads=1, on_error="skip")
+    def refuses():
+        return fn.external_source(lambda: RAGGED[:2])[:: fn.external_source(lambda: np.array([0, 2]))]
+
+    assert [s.shape() for s in refuses().run()[0]] == [[2, 4]]
+    with pytest.raises(JobError, match="a step must not be 0"):
+        refuses(on_error="fail").run()
 
 
 def test_refusals() -> None:
