@@ -278,7 +278,7 @@ class BatchedDecoder:
         """Baseline YCbCr in one scan, of the common samplings."""
         jpeg = headers.jpeg
         plain: Mask = (jpeg["status"] == jpeg_header.OK) & (jpeg["sof"] == 0xC0) & (jpeg["quant_16bit"] == 0)
-        plain &= (jpeg["components"] == 3) & (jpeg["colour"] == jpeg_header.YCBCR)
+        plain &= (jpeg["scans"] == 1) & (jpeg["components"] == 3) & (jpeg["colour"] == jpeg_header.YCBCR)
         h, v = jpeg["h"], jpeg["v"]
         plain &= (h[:, 0] <= 2) & (v[:, 0] <= 2) & (h[:, 1:3] == 1).all(axis=1) & (v[:, 1:3] == 1).all(axis=1)
         plain &= (jpeg["width"] >= 16) & (jpeg["height"] >= 16) & (jpeg["width"] <= 16384) & (jpeg["height"] <= 16384)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
+from benchmarks.small_pictures import scan_each
 from dali_run.ops import nvjpeg
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
@@ -97,6 +98,7 @@ def test_each_kind_of_jpeg_finds_its_decoder() -> None:
         "cut off": encode(small)[:-2],
         "png": encode(small, "PNG"),
         "tiny": encode(small[:8, :8]),
+        "scans": scan_each(Pillow.fromarray(small), 1, 1),
     }
     job = job_of(list(blobs.values()))
     batched, _ = batched_decoder(set())
