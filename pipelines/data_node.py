@@ -31,7 +31,7 @@ _CASTS = {
 class _Local(threading.local):
     def __init__(self) -> None:
         self.builders: list[GraphBuilder] = []
-        self.orphans = GraphBuilder()
+        self.orphans = GraphBuilder(loose=True)
         """Where operators go that are called outside of any pipeline; a pipeline adopts what it uses."""
 
 

@@ -152,6 +152,8 @@ class GraphBuilder:
     """Constants for arguments that are not given, of operators that have them: a pipeline's ``parity``."""
     sinks: list[Edge] = field(default_factory=list)
     """Edges that are kept although no output depends on them."""
+    loose: bool = False
+    """Names need not be unique: for operators that belong to no graph yet."""
     _scope: Scope = ()
     _scope_edges: list[Edge] = field(default_factory=list)
     _splits: dict[tuple[Edge, Edge], int] = field(default_factory=dict)
@@ -184,7 +186,7 @@ class GraphBuilder:
             problems.append(f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}")
         if device != "auto" and device not in cls.stages:
             problems.append(f"cannot run on {device}; it has kernels for {', '.join(cls.stages)}")
-        if name in self._asked:
+        if name in self._asked and not self.loose:
             problems.append(f"the name {name!r} is taken by another operator of this graph")
         if problems:
             raise SpecError("; ".join(problems))
@@ -214,7 +216,7 @@ class GraphBuilder:
 
     def _unique(self, name: str) -> str:
         unique, n = name, 1
-        while unique in self._names:
+        while unique in self._names and not self.loose:
             n += 1
             unique = f"{name}_{n}"
         self._names.add(unique)

@@ -211,6 +211,14 @@ def test_feed_input() -> None:
         p.feed_input(3.5, np.zeros(2))
 
 
+def test_names_outside_of_pipelines_are_those_of_the_pipeline() -> None:
+    for k in range(2):
+        node = fn.external_source(name="x")
+        p = Pipeline(batch_size=2, num_threads=1, prefetch_queue_depth=1)
+        p.set_outputs(node + 1)
+        assert p.run(x=np.array([k, k]))[0].as_array().tolist() == [k + 1] * 2
+
+
 def test_a_run_waits_for_data_of_another_thread() -> None:
     p = pipe(name="x", blocking=True, pipeline={"prefetch_queue_depth": 1})
     p.build()
