@@ -209,6 +209,48 @@ def test_gpu_memory_goes_back_after_the_kernels_that_were_queued(monkeypatch: py
     assert gone() is None
 
 
+@needs_torch
+def test_tensors_of_batches_that_came_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from dali_run.plugin.pytorch import torch_utils
+
+    class Event:
+        """Of a queue that is done when somebody says so."""
+
+        done = False
+        recorded: list[Event] = []  # noqa: RUF012
+
+        def record(self, stream: object) -> None:
+            self.recorded.append(self)
+
+        def query(self) -> bool:
+            return self.done
+
+    class Array:
+        """A part of GPU memory ``mem``."""
+
+        def __init__(self, mem: object) -> None:
+            self.data, self.device = SimpleNamespace(mem=mem), SimpleNamespace(id=0)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: index)
+    memory, other = type("Memory", (), {})(), object()
+    gone = weakref.ref(memory)
+    guards = [torch_utils._Guard.of(Array(m)) for m in (memory, other, memory)]
+    del memory
+    assert guards[0] is guards[2] is not guards[1]
+    del guards[0]
+    assert not Event.recorded  # a view is left
+    del guards[-1]
+    assert len(Event.recorded) == 1
+    assert gone() is not None  # kernels that read it may be queued
+    Event.recorded[0].done = True
+    guards.clear()
+    assert gone() is None
+    Event.recorded[1].done = True
+
+
 def numpy_of(out: TensorList) -> Any:
     return out.as_array()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -25,9 +26,14 @@ _waiting: deque[tuple[Any, Any]] = deque()
 """GPU arrays that no tensor refers to any more, until the work that was queued before is done."""
 
 
+_guards: WeakValueDictionary[int, _Guard] = WeakValueDictionary()
+"""By the identity of the memory that they hold."""
+
+
 class _Guard:
-    """Owner of a GPU array that a tensor views. When the tensor goes, kernels that read it may still be queued on
-    PyTorch's stream: the memory goes back to the pool only after them."""
+    """Owner of a GPU array that tensors view: batches that came onto the GPU together lie in one. When the last tensor
+    goes, kernels that read it may still be queued on PyTorch's stream: the memory goes back to the pool only after
+    them."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -41,6 +47,15 @@ class _Guard:
         while _waiting and _waiting[0][0].query():
             _waiting.popleft()
 
+    @classmethod
+    def of(cls, array: Any) -> _Guard:
+        """That of the memory of ``array``."""
+        memory = array.data.mem
+        guard = _guards.get(id(memory))
+        if guard is None:
+            guard = _guards[id(memory)] = cls(array)
+        return guard
+
 
 _COMPLETE = -1
 """In the place of a stream, DLPack's word for: there is nothing to wait for."""
@@ -51,7 +66,7 @@ def from_array(array: Any, complete: bool = True) -> torch.Tensor:
     is made to wait for CuPy's."""
     if isinstance(array, np.ndarray):
         return torch.from_numpy(array if array.flags.writeable else array.copy())
-    kept = lent(array, _Guard(array)) if array.size else array
+    kept = lent(array, _Guard.of(array)) if array.size else array
     return torch.from_dlpack(kept.__dlpack__(stream=_COMPLETE) if complete else kept)
 
 
