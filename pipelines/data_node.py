@@ -371,6 +371,9 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
     reserved = {k: kwargs[k] for k in _RESERVED if k in kwargs and kwargs[k] is not None}
     rest = {k: v for k, v in kwargs.items() if k not in _RESERVED and v is not None}
     say_once(cls, rest)
+    if builder.loose and reserved.get("preserve"):
+        raise SpecError(f"{cls.name}: what is kept although no output needs it must be called in a pipeline: in its "
+                        "definition, or after `with pipe:`")  # fmt: skip
     nodes = [as_node(i) for i in inputs]
     device = _device(cls, nodes, reserved.get("device"))
     known = parameters(cls)

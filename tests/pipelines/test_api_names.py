@@ -242,6 +242,8 @@ def test_functions_come_first() -> None:
 
     with pytest.raises(JobError, match="must return arrays of numbers, got NoneType"):
         nothing().run()
+    with pytest.raises(SpecError, match="must be called in a pipeline"):
+        fn.python_function(fn.constant(idata=4), function=print, num_outputs=0)
 
 
 def test_types() -> None:
