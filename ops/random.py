@@ -6,6 +6,7 @@ of (seed, operator, sample), and with ``rng: dali`` those of DALI 2.4 (except be
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -145,18 +146,22 @@ class CoinFlip(Random, name="random.coin_flip"):
 
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         if "probability" not in ctx.args:
-            return self._heads(elements, np.float64(np.float32(self.probability)))
+            return elements.draws(1)[:, 0] <= self._limit
         probability = ctx.arg("probability")
         bad = ~((probability >= 0) & (probability <= 1))
         _reject(ctx, bad, "probability must be between 0 and 1, got {}", probability)
-        return self._heads(elements, elements.spread(np.where(bad, 0, probability).astype(np.float64)))
+        return elements.draws(1)[:, 0] <= elements.spread(_limits(np.where(bad, 0, probability).astype(np.float64)))
 
-    @staticmethod
-    def _heads(elements: Elements, probability: Any) -> npt.NDArray[Any]:
-        # DALI compares with <=, which makes a probability of 0 not quite 0
-        limit = np.where(probability > 0, np.minimum(probability * 2.0**32, 0xFFFFFFFF), -1).astype(np.int64)
-        heads: npt.NDArray[Any] = elements.draws(1)[:, 0] <= limit
-        return heads
+    @functools.cached_property
+    def _limit(self) -> I64:
+        """`_limits` of the constant."""
+        return _limits(np.float64(np.float32(self.probability)))
+
+
+def _limits(probability: npt.NDArray[np.float64] | np.float64) -> I64:
+    """The largest draw that is a 1, for every probability. DALI compares with <=, which makes a probability of 0 not
+    quite 0: here it is."""
+    return np.where(probability > 0, np.minimum(probability * 2.0**32, 0xFFFFFFFF), -1).astype(np.int64)
 
 
 class Uniform(Random, name="random.uniform"):
