@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -252,8 +253,8 @@ class Running(Building):
             engine.stop()
         close_inputs()
 
-    def __del__(self) -> None:
-        if getattr(self, "_sources", None) is None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_sources", None) is None or ending():  # then modules go, too, and the system closes files
             return
         engine, close_inputs = self._let_go()
         if engine is not None:

@@ -499,6 +499,13 @@ def test_dropped_pipelines_stop(root: str) -> None:
     assert not alive() - before
 
 
+def test_pipelines_are_left_alone_while_the_interpreter_goes(root: str) -> None:
+    pipe = reading(root)
+    pipe.run()
+    pipe.__del__(lambda: True)
+    pipe.run()
+
+
 def test_debug_mode_knows_its_readers(root: str) -> None:
     from dali_run.pipeline import experimental
     from dali_run.plugin.numpy import DALIGenericIterator, LastBatchPolicy
