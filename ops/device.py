@@ -58,6 +58,20 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
+_idle_streams: dict[int, list[Any]] = {}
+"""Of closed lanes, by GPU. CuPy's pool keeps memory that is let go of for the stream that it was allocated on: if
+nobody used that again, the memory would be lost."""
+
+
+def _idle_stream(index: int) -> Any:
+    import cupy
+
+    try:
+        return _idle_streams[index].pop()
+    except (KeyError, IndexError):
+        return cupy.cuda.Stream(non_blocking=True)
+
+
 class Lane:
     """One stream of one GPU. Everything launched and copied through it runs in order on that stream.
 
@@ -73,9 +87,10 @@ class Lane:
             self.index = index
             self.gpu = cupy.cuda.Device(index)
             with self.gpu:
-                self.stream = cupy.cuda.Stream(non_blocking=True)
+                self.stream = _idle_stream(index)
         except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
+        self._closed = False
         self._in_flight: list[Any] = []
         self._pinned = Arena(pinned_empty)
         self._kernels: dict[tuple[str, str], Any] = {}
@@ -268,6 +283,20 @@ class Lane:
         self.stream.synchronize()
         self._in_flight.clear()
         self._pinned.reset()
+
+    def close(self) -> None:
+        """Once this lane's work is done, give its memory back to the device; nothing may be asked of it any more. What
+        others still hold of its memory will serve the next lane."""
+        import cupy
+
+        if self._closed:
+            return
+        self._closed = True
+        self.synchronize()
+        self.cache.clear()
+        with self.gpu:
+            cupy.get_default_memory_pool().free_all_blocks(stream=self.stream)
+        _idle_streams.setdefault(self.index, []).append(self.stream)
 
     # -- times ---------------------------------------------------------------------------------------------------
 

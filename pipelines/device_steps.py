@@ -29,7 +29,7 @@ from .run_nodes import Env, Run, bytes_of, drop, finish_late
 from .schedule import Step
 from .stats import Stats
 
-_MODEST = 1 / 8
+_MODEST = 1 / 12
 """Part of the budgets that batches may take which a program did not ask to go together."""
 
 

@@ -204,7 +204,7 @@ class Engine(DeviceSteps):
                 with suppress(RuntimeError):  # it could not be started
                     thread.join()
         for lane in self.lanes:
-            _if_it_works(lane.synchronize)
+            _if_it_works(lane.close)
         if self._lender is not None:
             _if_it_works(self._lender.close)
         if self.plan.target.device == "gpu":

@@ -82,3 +82,6 @@ class NullLane:
 
     def synchronize(self) -> None:
         pass
+
+    def close(self) -> None:
+        pass

@@ -276,7 +276,7 @@ class Fake:
         cupy.empty = lambda n, dtype: Array(  # type: ignore[attr-defined]
             n, dtype, self.alloc(int(np.prod(n)) * np.dtype(dtype).itemsize)
         )
-        pool = types.SimpleNamespace(set_limit=lambda size: None, free_all_blocks=lambda: None)
+        pool = types.SimpleNamespace(set_limit=lambda size: None, free_all_blocks=lambda stream=None: None)
         for count in ("total_bytes", "used_bytes", "free_bytes", "n_free_blocks"):
             setattr(pool, count, lambda: 0)
         cupy.get_default_memory_pool = cupy.get_default_pinned_memory_pool = lambda: pool  # type: ignore[attr-defined]
@@ -290,6 +290,8 @@ def faked(devices: int = 1, memory: bool = False) -> Iterator[Fake]:
 
     fake = Fake(devices, memory)
     before = {name: sys.modules.get(name) for name in _MODULES}
+    streams = dict(device._idle_streams)
+    device._idle_streams.clear()
     caches = (device._load, device._module, device._load_text, device._text_module, device.gpu_count)
     sys.modules.update(fake.modules())
     for cache in caches:
@@ -297,6 +299,8 @@ def faked(devices: int = 1, memory: bool = False) -> Iterator[Fake]:
     try:
         yield fake
     finally:
+        device._idle_streams.clear()
+        device._idle_streams.update(streams)
         for name, module in before.items():
             if module is None:
                 sys.modules.pop(name, None)

@@ -56,6 +56,17 @@ def test_uploads_arrive_as_they_were() -> None:
         assert fake.uploads == 3
 
 
+def test_the_next_lane_has_the_stream_of_a_closed_one() -> None:
+    with faked(memory=True):
+        first, second = Lane(), Lane()
+        assert first.stream is not second.stream
+        first.close()
+        first.close()
+        third, fourth = Lane(), Lane()
+        assert third.stream is first.stream
+        assert fourth.stream not in (first.stream, second.stream)
+
+
 @pytest.mark.parametrize("pinned", [True, False])
 def test_batches_there_and_back(pinned: bool) -> None:
     with faked(memory=True), Lane() as lane:

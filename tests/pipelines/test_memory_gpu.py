@@ -224,3 +224,21 @@ def test_idle_page_locked_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         pool.full, freed = True, pool.freed
         assert lanes._alloc_pinned(1 << 22) >= 1 << 22
         assert pool.freed > freed
+
+
+@pytest.mark.gpu
+def test_an_engine_that_has_ended_keeps_no_memory_of_the_gpu(pictures: Path) -> None:
+    import cupy
+
+    plan, pool = plan_of(pictures), cupy.get_default_memory_pool()
+    results(plan)
+    before, kept = pool.total_bytes(), []
+    for _ in range(4):
+        with Sources(plan, 4) as sources:
+            feed = JobFeed(sources)
+            with Engine(plan, feed, feed.requests(4), Options(lanes=2, to_host=False)) as engine:
+                kept += [it.outputs(plan)["x"] for it in engine]
+    assert pool.total_bytes() <= before + sum(max(b.nbytes, 1 << 20) for b in kept)
+    kept.clear()
+    results(plan)  # on the streams of those before, whose memory it may take
+    assert pool.total_bytes() <= before

@@ -254,7 +254,8 @@ extra: 1
         "12:77: write.fields.q: there is no output 'q'; outputs: x, y, z",
         "13:20: on_error: policy must be fail, skip or replace, got 'ignore'",
         "13:40: on_error: max_errors must be a count (10) or a share (0.1%), got '200%'",
-        "14:1: there is no key 'extra' (known: version, name, vars, plugins, pipeline, graph, outputs, write, on_error)",
+        "14:1: there is no key 'extra' "
+        "(known: version, name, vars, plugins, pipeline, graph, outputs, write, on_error)",
     ]
 
 
