@@ -33,9 +33,9 @@ from .stats import Stats
 _CHUNK = 8
 """Samples a chunk: few enough for a decoded chunk to stay in the L2 cache, enough to hide the cost of a task."""
 
-_LAUNCH, _LAUNCH_BESIDE = 1024, 2048
+_LAUNCH = 1024
 """Samples that are launched together where batches are smaller (one H200: 85k images/s in batches of 256, 141k of 512,
-195k of 1024); and beside a program: it needs the GIL between its batches, and launching waits for it."""
+195k of 1024; with later kernels 270k of 1024, 180k of 2048)."""
 
 _SPARE = 0.125
 """Part of the host's budget that arrays may take, besides, which wait to be used again."""
@@ -69,7 +69,6 @@ class HostSteps(Admission):
             and not (options.whole_batches and len(plan.target.indices) > 1)  # which take turns, batch by batch
         )
         """Small batches may go onto the device together."""
-        self._launch_at_most = _LAUNCH_BESIDE if options.whole_batches else _LAUNCH
         self._room_for = 0
         """Samples that one launch may hold, once that is known."""
         self._lender: RegisteredFiles | KvikioFiles | None = None
@@ -102,7 +101,7 @@ class HostSteps(Admission):
         a power of two of batches, so that buffers come in few sizes: to make one that is page-locked takes long."""
         schedule, before = iter(self._schedule), 0
         for request in schedule:
-            most = min(self._launch_at_most, self._room_for, before // (4 * len(self.plan.target.indices)))
+            most = min(_LAUNCH, self._room_for, before // (4 * len(self.plan.target.indices)))
             count = most // max(1, request.n) if self._together else 1
             asked = request, *islice(schedule, (1 << max(1, count).bit_length() - 1) - 1)
             before += sum(r.n for r in asked)
