@@ -561,7 +561,7 @@ def subscript(node: DataNode, index: Any) -> DataNode:
         place += kind != "i"
     result = node
     strided = any(isinstance(s, DataNode) or s != 1 for s in steps)
-    if strided or any(k != ":" for k in kinds):
+    if strided or len(kinds) > 1 or any(k != ":" for k in kinds):  # `:` alone fits all; several say how many there are
         args: dict[str, Any] = {"kinds": "".join(kinds), "start": _vector(starts), "stop": _vector(stops)}
         if strided:
             args["step"] = _vector(steps)

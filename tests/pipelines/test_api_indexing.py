@@ -101,6 +101,8 @@ def test_refusals() -> None:
     assert len(run(lambda x: x[2], RAGGED, on_error="skip")) == 2
     with pytest.raises((JobError, SpecError), match="too many indices"):
         run(lambda x: x[0, 0, 0], RAGGED)
+    with pytest.raises((JobError, SpecError), match="too many indices"):
+        run(lambda x: x[:, :, :, :])
     with pytest.raises(TypeError, match="step"):
         run(lambda x: x[::0])
     with pytest.raises(TypeError, match="integers"):
