@@ -209,46 +209,112 @@ def test_gpu_memory_goes_back_after_the_kernels_that_were_queued(monkeypatch: py
     assert gone() is None
 
 
-@needs_torch
-def test_tensors_of_batches_that_came_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
+class Event:
+    """Of a queue of a GPU that is done when somebody says so."""
+
+    recorded: list[Event]
+    then: Callable[[], object] | None = None
+    """What another thread does meanwhile."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def record(self, stream: object) -> None:
+        self.stream = stream
+        self.recorded.append(self)
+        if Event.then is not None:
+            then, Event.then = Event.then, None
+            then()
+
+    def query(self) -> bool:
+        return self.done
+
+
+class Part:
+    """An array in GPU memory ``mem``."""
+
+    def __init__(self, mem: object) -> None:
+        self.data, self.device = SimpleNamespace(mem=mem), SimpleNamespace(id=0)
+
+
+class Memory:
+    """Of a GPU."""
+
+
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """PyTorch's stream at the moment."""
     import torch
 
+    streams = ["main"]
+    monkeypatch.setattr(Event, "recorded", [], raising=False)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: streams[0])
+    return streams
+
+
+def guard_of(memory: object) -> Any:
     from dali_run.plugin.pytorch import torch_utils
 
-    class Event:
-        """Of a queue that is done when somebody says so."""
+    return torch_utils._Guard(Part(memory))
 
-        done = False
-        recorded: list[Event] = []  # noqa: RUF012
 
-        def record(self, stream: object) -> None:
-            self.recorded.append(self)
+def finish(*events: Event) -> None:
+    """The work before ``events`` is done; the next tensor that goes sees it."""
+    for event in events:
+        event.done = True
+    guard_of(Memory())
+    Event.recorded.pop().done = True
 
-        def query(self) -> bool:
-            return self.done
 
-    class Array:
-        """A part of GPU memory ``mem``."""
-
-        def __init__(self, mem: object) -> None:
-            self.data, self.device = SimpleNamespace(mem=mem), SimpleNamespace(id=0)
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: index)
-    memory, other = type("Memory", (), {})(), object()
+@needs_torch
+def test_tensors_of_batches_that_came_together_wait_together(current: list[str]) -> None:
+    memory, other = Memory(), Memory()
     gone = weakref.ref(memory)
-    guards = [torch_utils._Guard.of(Array(m)) for m in (memory, other, memory)]
+    guards = [guard_of(m) for m in (memory, other, memory)]
     del memory
-    assert guards[0] is guards[2] is not guards[1]
     del guards[0]
     assert not Event.recorded  # a view is left
     del guards[-1]
-    assert len(Event.recorded) == 1
+    (event,) = Event.recorded
     assert gone() is not None  # kernels that read it may be queued
-    Event.recorded[0].done = True
     guards.clear()
+    finish(*Event.recorded)
+    assert event.stream == "main"
     assert gone() is None
-    Event.recorded[1].done = True
+
+
+@needs_torch
+def test_tensors_that_go_on_several_streams_wait_for_each(current: list[str]) -> None:
+    memory = Memory()
+    gone = weakref.ref(memory)
+    guards = [guard_of(memory) for _ in range(3)]
+    del memory
+    for current[0] in ("first", "second", "first"):
+        guards.pop()
+    first, second = sorted(Event.recorded, key=lambda e: str(e.stream))
+    assert (first.stream, second.stream) == ("first", "second")
+    finish(first)
+    assert gone() is not None
+    finish(second)
+    assert gone() is None
+
+
+@needs_torch
+def test_memory_that_is_viewed_again_while_its_last_tensor_goes_waits_again(current: list[str]) -> None:
+    memory = Memory()
+    gone = weakref.ref(memory)
+    guards, later = [guard_of(memory)], []
+    Event.then = lambda: later.append(guard_of(gone()))
+    del memory
+    guards.clear()
+    finish(Event.recorded[0])
+    assert gone() is not None  # there is a tensor again
+    later.clear()
+    assert len(Event.recorded) == 2
+    assert gone() is not None
+    finish(Event.recorded[1])
+    assert gone() is None
 
 
 def numpy_of(out: TensorList) -> Any:

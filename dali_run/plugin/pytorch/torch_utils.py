@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -22,39 +22,56 @@ to_torch_type = {
 }  # fmt: skip
 """PyTorch's name of every type of ours."""
 
-_waiting: deque[tuple[Any, Any]] = deque()
+_waiting: deque[tuple[list[Any], Any]] = deque()
 """GPU arrays that no tensor refers to any more, until the work that was queued before is done."""
+_lock = threading.RLock()
+"""Held for a moment; may be taken again by the destructor of a tensor that is collected in the midst of it."""
 
 
-_guards: WeakValueDictionary[int, _Guard] = WeakValueDictionary()
+class _Memory:
+    """GPU memory that tensors view: batches that came onto the GPU together lie in one allocation."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.tensors = 0
+        self.streams: set[Any] = set()
+        """That were PyTorch's when a tensor went: each may have kernels queued that read it."""
+
+
+_viewed: dict[int, _Memory] = {}
 """By the identity of the memory that they hold."""
 
 
 class _Guard:
-    """Owner of a GPU array that tensors view: batches that came onto the GPU together lie in one. When the last tensor
-    goes, kernels that read it may still be queued on PyTorch's stream: the memory goes back to the pool only after
-    them."""
+    """Owner of the GPU array that one tensor views. When the last tensor of its memory goes, kernels that read any of
+    them may still be queued on PyTorch's streams: the memory goes back to the pool only after them."""
 
     def __init__(self, array: Any) -> None:
-        self._array = array
+        self._key, fresh = id(array.data.mem), _Memory(array)
+        with _lock:
+            memory = _viewed.setdefault(self._key, fresh)
+            memory.tensors += 1
+            _viewed[self._key] = memory  # once more: a destructor may have run since
+        self._memory = memory
 
     def __del__(self) -> None:
         if sys.is_finalizing():
             return
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._array.device.id))
-        _waiting.append((event, self._array))
-        while _waiting and _waiting[0][0].query():
-            _waiting.popleft()
-
-    @classmethod
-    def of(cls, array: Any) -> _Guard:
-        """That of the memory of ``array``."""
-        memory = array.data.mem
-        guard = _guards.get(id(memory))
-        if guard is None:
-            guard = _guards[id(memory)] = cls(array)
-        return guard
+        memory = self._memory
+        stream = torch.cuda.current_stream(memory.array.device.id)
+        with _lock:
+            memory.streams.add(stream)
+            memory.tensors -= 1
+            if memory.tensors:
+                return
+            _viewed.pop(self._key, None)
+            events = []
+            for stream in memory.streams:
+                events.append(torch.cuda.Event())
+                events[-1].record(stream)
+            _waiting.append((events, memory.array))
+            while _waiting and all(e.query() for e in _waiting[0][0]):
+                _waiting.popleft()
 
 
 _COMPLETE = -1
@@ -66,7 +83,7 @@ def from_array(array: Any, complete: bool = True) -> torch.Tensor:
     is made to wait for CuPy's."""
     if isinstance(array, np.ndarray):
         return torch.from_numpy(array if array.flags.writeable else array.copy())
-    kept = lent(array, _Guard.of(array)) if array.size else array
+    kept = lent(array, _Guard(array)) if array.size else array
     return torch.from_dlpack(kept.__dlpack__(stream=_COMPLETE) if complete else kept)
 
 
