@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..ops.base import Operator
+from ..ops.batch import Batch
 from ..ops.errors import DeviceError, JobError, SpecError
 from ..ops.urls import is_url, plain_path
 from ..readers.base import Reader
+from ..readers.lost_pages import is_watched, lost_files
 from ..writers.config import WriteConfig
 from ..writers.lock import Lock
 from ..writers.manifest import Side
@@ -353,7 +355,7 @@ class JobRun:
             rejects.append(RejectRow(position, origin.key, origin.source, origin.record, origin.offset,
                                      d.node, d.code, d.message, iteration.replaced))  # fmt: skip
         began = time.perf_counter()
-        self.output.add(start, stop, samples, outputs, rejects)
+        self.output.add(start, stop, samples, outputs, rejects, lambda: _check_intact(iteration, outputs))
         self.writing += time.perf_counter() - began
         self.engine.stats.span("write", "write", began, time.perf_counter(), iteration.number)
         self.read += stop - start
@@ -396,3 +398,18 @@ def options_of(spec: Spec, target: Target) -> Options:
         memory=settings.memory,
         upload=settings.upload,
     )
+
+
+def _check_intact(iteration: Iteration, outputs: Mapping[str, Batch]) -> None:
+    """Raises JobError where records went into a shard as they are in their file, and pages of that are lost since the
+    batch was handed out: zeros may have been written in the place of their bytes."""
+    gone = lost_files()
+    if not gone or not any(b.on_host and is_watched(b.data.ctypes.data) for b in outputs.values()):
+        return
+    dropped = {d.slot for d in iteration.dropped}
+    for samples in iteration.reader_samples.values():
+        for i, slot in enumerate(samples.slot.tolist()):
+            if slot not in dropped and (source := samples.origin(i).source) in gone:
+                raise JobError(f"{source}: the input file was cut short, or could not be read, while a record was "
+                               "copied from it; run the same command again: it continues after the last finished "
+                               "shard")  # fmt: skip

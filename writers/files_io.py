@@ -116,14 +116,12 @@ def _writev(handle: int, table: I64) -> int:
         if done >= 0:
             return done
         code = ctypes.get_errno()
-        if code == errno.EFAULT:
-            raise OSError(code, "an input file was cut short, or could not be read, while a record was copied from it")
         if code != errno.EINTR:
             raise OSError(code, os.strerror(code))
 
 
 class _named:  # noqa: N801
-    """Puts the path into an OSError that was raised for a descriptor."""
+    """Puts the path into an OSError that was raised for a descriptor, and what a bad address means."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,6 +130,8 @@ class _named:  # noqa: N801
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, OSError) and error.filename is None:
+            if error.errno == errno.EFAULT:  # what is written is a part of a mapped file
+                error.strerror = "an input file was cut short, or could not be read, while a record was copied from it"
             error.filename = str(self.path)
 
 

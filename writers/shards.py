@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -159,11 +159,13 @@ class Output:
     # -- taking batches -------------------------------------------------------------------------------------------
 
     def add(
-        self, start: int, stop: int, samples: Samples, fields: Mapping[str, Batch], rejects: Sequence[RejectRow] = ()
-    ) -> None:
+        self, start: int, stop: int, samples: Samples, fields: Mapping[str, Batch], rejects: Sequence[RejectRow] = (),
+        intact: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Take positions [start, stop): ``samples`` with their ``fields`` survived, the rest are ``rejects``.
 
-        The fields' data may still be written after the return: it must not change.
+        The fields' data may still be written after the return: it must not change. ``intact`` is called when it was
+        looked at and small values were copied, before anything of it is published; it may raise.
         """
         with self._guard():
             self._publisher.check()
@@ -177,13 +179,15 @@ class Output:
             while at < stop:
                 end = cuts.end(at, stop)
                 if end == stop and at == start:
-                    at = self._add_piece(at, end, records, rows)
+                    at = self._add_piece(at, end, records, rows, intact)
                     continue
                 lo, hi = np.searchsorted(cuts.places(samples.position), (at, end))
                 inside = [r for r in rows if at <= cuts.place(r.position) < end]
-                at = self._add_piece(at, end, records.take(slice(int(lo), int(hi))), inside)
+                at = self._add_piece(at, end, records.take(slice(int(lo), int(hi))), inside, intact)
 
-    def _add_piece(self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow]) -> int:
+    def _add_piece(
+        self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow], intact: Callable[[], None]
+    ) -> int:
         """Take as much of [start, stop) as belongs to one shard; returns the position after it."""
         shard = self._shard or self._open_shard(start)
         refused = self._writer.refuse(records, self._carry) if len(records) else ()
@@ -200,6 +204,7 @@ class Output:
                 stop = self._cuts.place(int(records.samples.position[n - 1])) + 1
                 rejects = [r for r in rejects if self._cuts.place(r.position) < stop]
             opened.append(frames, n)
+            intact()
             shard.add(records, frames, n)
         if rejects:
             self._publisher.log(rejects)
