@@ -181,8 +181,7 @@ def _walk(data, row, tables):  # type: ignore[no-untyped-def]
         while at < size and data[at] != 0xFF:
             row[_JUNK] += 1
             at += 1
-        while at < size and data[at] == 0xFF:  # any number of fill bytes may precede a marker
-            at += 1
+        at = _past_fill(data, at)
         if at >= size:
             return TRUNCATED
         marker = np.int64(data[at])
@@ -229,6 +228,14 @@ def _walk(data, row, tables):  # type: ignore[no-untyped-def]
         if error != OK:
             return error
         at = end
+
+
+@numba.njit(nogil=True, cache=True)
+def _past_fill(data, at):  # type: ignore[no-untyped-def]
+    """Where a marker's code is: any number of fill bytes may precede it."""
+    while at < len(data) and data[at] == 0xFF:
+        at += 1
+    return at
 
 
 @numba.njit(nogil=True, cache=True)
@@ -368,8 +375,7 @@ def _next_scan(data, at, tables, interval, wide):  # type: ignore[no-untyped-def
         while at < size and data[at] != 0xFF:
             at += 1
         stop = at
-        while at < size and data[at] == 0xFF:
-            at += 1
+        at = _past_fill(data, at)
         if at >= size:
             return nothing
         marker = np.int64(data[at])
@@ -394,8 +400,7 @@ def _next_scan(data, at, tables, interval, wide):  # type: ignore[no-untyped-def
         at = end
         if error != OK or at >= size or data[at] != 0xFF:
             return nothing
-        while at < size and data[at] == 0xFF:
-            at += 1
+        at = _past_fill(data, at)
         if at >= size:
             return nothing
         marker = np.int64(data[at])

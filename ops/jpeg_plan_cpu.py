@@ -21,6 +21,17 @@ def _ceil(a: Any, b: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
+def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: Any, entries: Any) -> None:
+    """Give a stream of entropy-coded bytes its places behind those before it."""
+    stream.words, stream.segments, stream.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
+    stream.entries = totals[ENTRIES]
+    totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
+    totals[SEGMENTS] += segments
+    totals[BLOCKS] += blocks
+    totals[ENTRIES] += entries
+
+
+@numba.njit(nogil=True, cache=True)
 def plan_images(
     headers: Any, which: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any,
     status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any,
@@ -82,8 +93,7 @@ def plan_images(
         image.width, image.height, image.components, image.colour = row.width, row.height, components, row.colour
         image.mcus_x, image.mcus, image.blocks_in_mcu, image.block_count = mcus_x, mcus_x * mcus_y, in_mcu, blocks
         image.restart, image.segment_count, image.dc_slots, image.ac_slots = restart, segments, dc_slots, ac_slots
-        image.words, image.segments, image.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
-        image.entries = totals[ENTRIES]
+        _reserve(image, totals, scan_bytes, segments, blocks, subsequences * sub_entries)
         for c in range(3):
             part = component[i, c]
             part.quant, part.quant_wide = row.quant[c], (row.quant_16bit >> c) & 1
@@ -93,10 +103,6 @@ def plan_images(
             if go:
                 totals[PLANES] += np.int64(part.pitch) * mcus_y * part.v * 8
             needed[i, c] = go and c < components and (c == 0 or not luma_only or row.colour == RGB)
-        totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
-        totals[SEGMENTS] += segments
-        totals[BLOCKS] += blocks
-        totals[ENTRIES] += subsequences * sub_entries
         unstuff_first[i], entropy_first[i] = unstuffs, entropies
         if alone:
             unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
@@ -120,15 +126,10 @@ def plan_images(
             scan.width, scan.height, scan.components, scan.colour = whole.width, whole.height, 1, 0
             scan.mcus_x, scan.mcus, scan.blocks_in_mcu, scan.block_count = mcus_x, mcus_x * mcus_y, 1, blocks
             scan.restart, scan.segment_count, scan.dc[0], scan.ac[0] = restart, segments, row.dc[c], row.ac[c]
-            scan.words, scan.segments, scan.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
-            scan.entries = totals[ENTRIES]
+            _reserve(scan, totals, scan_bytes, segments, blocks, subsequences * sub_entries)
             part.h, part.v, part.expand_x, part.expand_y = 1, 1, 1, 1
             part.width, part.height, part.pitch, part.plane = whole.width, whole.height, whole.pitch, whole.plane
             part.quant, part.quant_wide = whole.quant, whole.quant_wide
-            totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
-            totals[SEGMENTS] += segments
-            totals[BLOCKS] += blocks
-            totals[ENTRIES] += subsequences * sub_entries
             unstuff_first[extra], entropy_first[extra] = unstuffs, entropies
             if go:
                 unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)

@@ -268,12 +268,7 @@ class Engine(DeviceSteps):
 
     def _lose(self, iteration: Iteration, files: frozenset[str]) -> None:
         """Leave out the samples from ``files``: zeros may have been read in the place of their bytes."""
-        names = {
-            slot: self.plan.graph.nodes[node].name
-            for node, samples in iteration.reader_samples.items()
-            for i, slot in enumerate(samples.slot.tolist())
-            if samples.origin(i).source in files
-        }
+        names = {slot: self.plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
         why = "the file was cut short, or could not be read, while the job ran"
         # what zeros were refused for is not the cause
         iteration.dropped = [d for d in iteration.dropped if d.slot not in names]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -82,6 +82,13 @@ class Iteration:
             found.append(self.part(k, low, low + request.n))
             low += request.n
         return found
+
+    def read_from(self, files: Collection[str]) -> Iterator[tuple[int, int, str]]:
+        """The records that came from ``files``: node of the reader, slot, and file."""
+        for node, samples in self.reader_samples.items():
+            for i, slot in enumerate(samples.slot.tolist()):
+                if (source := samples.origin(i).source) in files:
+                    yield node, slot, source
 
     def origin_of(self, dropped: Dropped) -> Origin:
         """Where a dropped sample came from."""

@@ -306,20 +306,22 @@ class BaseIterator:
 
     def _end(self) -> NoReturn:
         """The epoch is over. Raises StopIteration."""
-        if not self._at_end:
-            self._at_end = True
-            for _ in range(self._epochs.skipped()):
-                self._run()
+        self._leave_rest()
         if self._auto_reset:
             self.reset()
         raise StopIteration
 
-    def reset(self) -> None:
-        """Begin the next epoch. In the middle of one this says so and does nothing."""
-        if not self._at_end and self._all_given:
+    def _leave_rest(self) -> None:
+        """Nothing more of this epoch is given: run what is left of it, once."""
+        if not self._at_end:
             self._at_end = True
             for _ in range(self._epochs.skipped()):
                 self._run()
+
+    def reset(self) -> None:
+        """Begin the next epoch. In the middle of one this says so and does nothing."""
+        if self._all_given:
+            self._leave_rest()
         if not self._at_end:
             if self._batch:
                 warn("the epoch is not over yet: reset is ignored")

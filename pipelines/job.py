@@ -407,9 +407,9 @@ def _check_intact(iteration: Iteration, outputs: Mapping[str, Batch]) -> None:
     if not gone or not any(b.on_host and is_watched(b.data.ctypes.data) for b in outputs.values()):
         return
     dropped = {d.slot for d in iteration.dropped}
-    for samples in iteration.reader_samples.values():
-        for i, slot in enumerate(samples.slot.tolist()):
-            if slot not in dropped and (source := samples.origin(i).source) in gone:
-                raise JobError(f"{source}: the input file was cut short, or could not be read, while a record was "
-                               "copied from it; run the same command again: it continues after the last finished "
-                               "shard")  # fmt: skip
+    for _, slot, source in iteration.read_from(gone):
+        if slot not in dropped:
+            raise JobError(
+                f"{source}: the input file was cut short, or could not be read, while a record was copied from it; run "
+                "the same command again: it continues after the last finished shard"
+            )
