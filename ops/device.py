@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import cuda_driver
 from .batch import I64, Batch
 from .errors import DeviceError
 from .leases import lease_of
@@ -88,6 +89,7 @@ class Lane:
             self.gpu = cupy.cuda.Device(index)
             with self.gpu:
                 self.stream = _idle_stream(index)
+            self._driver = cuda_driver.load()
         except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
         self._closed = False
@@ -165,11 +167,7 @@ class Lane:
         """A flat device array in pinned host memory. The copy is asynchronous: synchronise before reading it."""
         host = pinned_empty(array.nbytes)
         if array.nbytes:
-            import cupy
-
-            cupy.cuda.runtime.memcpyAsync(
-                host.ctypes.data, array.data.ptr, array.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, self.stream.ptr
-            )
+            self._driver.copy_out(host.ctypes.data, array.data.ptr, array.nbytes, self.stream.ptr)
             self._in_flight.append(array)
         return host.view(array.dtype)
 
@@ -192,24 +190,20 @@ class Lane:
 
     def copy_in(self, address: int, host: npt.NDArray[Any]) -> None:
         """Copy page-locked memory to the device, asynchronously: it must hold until the lane is synchronised."""
-        import cupy
-
-        runtime = cupy.cuda.runtime
-        runtime.memcpyAsync(address, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, self.stream.ptr)
+        if host.nbytes:
+            self._driver.copy_in(address, host.ctypes.data, host.nbytes, self.stream.ptr)
 
     def copy_out(self, address: int, nbytes: int) -> U8:
         """Bytes at a device address, as memory of `pinned`. The copy is asynchronous: synchronise before reading it."""
-        import cupy
-
-        host, runtime = self.pinned(nbytes), cupy.cuda.runtime
-        runtime.memcpyAsync(host.ctypes.data, address, nbytes, runtime.memcpyDeviceToHost, self.stream.ptr)
+        host = self.pinned(nbytes)
+        if nbytes:
+            self._driver.copy_out(host.ctypes.data, address, nbytes, self.stream.ptr)
         return host
 
     def zero(self, address: int, nbytes: int) -> None:
         """Fill device memory with zeros, asynchronously."""
-        import cupy
-
-        cupy.cuda.runtime.memsetAsync(address, 0, nbytes, self.stream.ptr)
+        if nbytes:
+            self._driver.zero(address, nbytes, self.stream.ptr)
 
     def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
         """Kernels of the CUDA source ``text`` that take one pointer, for `start`."""
@@ -222,11 +216,8 @@ class Lane:
     def start(self, function: Any, grid: int, block: int, parameter: int) -> None:
         """Run a kernel of `functions` on the parameters at a device address. The driver copies the argument before
         the call returns, so one array of arguments serves all launches of a lane."""
-        from cupy.cuda import driver
-
         self._parameter.value = parameter
-        where = ctypes.addressof(self._parameters)
-        driver.launchKernel(function.ptr, grid, 1, 1, block, 1, 1, 0, self.stream.ptr, where, 0)
+        self._driver.launch(function.ptr, grid, block, ctypes.addressof(self._parameters), self.stream.ptr)
 
     # -- kernels -------------------------------------------------------------------------------------------------
 
@@ -305,7 +296,7 @@ class Lane:
         import cupy
 
         event = self._idle_events.pop() if self._idle_events else cupy.cuda.Event()
-        event.record(self.stream)
+        self._driver.record(event, self.stream.ptr)
         return event
 
     def seconds_between(self, begin: Any, end: Any) -> float:

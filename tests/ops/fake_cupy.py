@@ -116,8 +116,8 @@ class Stream(_Context):
     """cupy.cuda.Stream."""
 
     def __init__(self, non_blocking: bool = False) -> None:
-        super().__init__(0)
         self.device = _current_device()
+        super().__init__(self.device)
 
     def record(self) -> Event:
         return Event()
@@ -133,7 +133,6 @@ class Event:
         self.at, self.device = time.perf_counter(), _current_device()
 
     def record(self, stream: Any = None) -> None:
-        assert stream is None or stream.device == self.device, "an event of another GPU than its stream's"
         self.at = time.perf_counter()
 
 
@@ -154,6 +153,29 @@ def _run(code: str, name: str, grid: Any, threads: int, args: Any) -> None:
         launch(int(width), int(height), int(threads), (ctypes.c_void_p * len(where))(*where))
 
 
+class Driver:
+    """dali_run.ops.cuda_driver.Driver."""
+
+    def __init__(self, fake: Fake) -> None:
+        self._fake = fake
+
+    def launch(self, function: int, grid: int, block: int, parameters: int, stream: int) -> None:
+        self._fake.launch_kernel(function, grid, block, parameters)
+
+    def copy_in(self, to: int, host: int, nbytes: int, stream: int) -> None:
+        self._fake.memcpy(to, host, nbytes, 1)
+
+    def copy_out(self, host: int, source: int, nbytes: int, stream: int) -> None:
+        self._fake.memcpy(host, source, nbytes, 2)
+
+    def zero(self, address: int, nbytes: int, stream: int) -> None:
+        self._fake.memset(address, 0, nbytes)
+
+    def record(self, event: Event, stream: int) -> None:
+        assert stream == event.device, "an event of another GPU than its stream's"
+        event.record()
+
+
 class Fake:
     """The module's state: what was launched, by kernel and device."""
 
@@ -171,6 +193,7 @@ class Fake:
         self._names: list[str] = []
         self._libraries: list[Callable[[int, int, int], None] | None] = []
         self._next = _FIRST_ADDRESS
+        self.driver = Driver(self)
 
     def alloc(self, size: int) -> Pointer:
         if self.memory:
@@ -236,19 +259,16 @@ class Fake:
 
         return run
 
-    def launch_kernel(
-        self, f: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int, stream: int,
-        kernel_params: int, extra: int,
-    ) -> None:  # fmt: skip
-        """cuLaunchKernel for kernels of one pointer."""
-        self.launched.append((self._names[f], _current_device()))
+    def launch_kernel(self, function: int, grid: int, block: int, parameters: int) -> None:
+        """A kernel of one pointer."""
+        self.launched.append((self._names[function], _current_device()))
         if self.memory:
-            argument = ctypes.c_void_p.from_address(kernel_params).value
-            run = self._libraries[f]
+            argument = ctypes.c_void_p.from_address(parameters).value
+            run = self._libraries[function]
             assert argument is not None
             assert run is not None
             with _emulating:
-                run(gx, bx, ctypes.c_uint64.from_address(argument).value)
+                run(grid, block, ctypes.c_uint64.from_address(argument).value)
 
     def register(self, address: int, size: int, flags: int) -> None:
         self.registered[address] = size
@@ -267,7 +287,6 @@ class Fake:
         runtime.runtimeGetVersion = lambda: 12000  # type: ignore[attr-defined]
         runtime.deviceGetAttribute = lambda attribute, index: self.attributes.get(attribute, 1)  # type: ignore[attr-defined]
         runtime.hostRegister, runtime.hostUnregister = self.register, self.unregister  # type: ignore[attr-defined]
-        driver.launchKernel = self.launch_kernel  # type: ignore[attr-defined]
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]
         cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
         cuda.get_elapsed_time = lambda begin, end: 1e3 * (end.at - begin.at)  # type: ignore[attr-defined]
@@ -286,9 +305,10 @@ class Fake:
 @contextmanager
 def faked(devices: int = 1, memory: bool = False) -> Iterator[Fake]:
     """CuPy is the stand-in inside; nothing of it is left behind."""
-    from dali_run.ops import device
+    from dali_run.ops import cuda_driver, device
 
     fake = Fake(devices, memory)
+    load, cuda_driver.load = cuda_driver.load, lambda: fake.driver  # type: ignore[assignment,return-value]
     before = {name: sys.modules.get(name) for name in _MODULES}
     streams = dict(device._idle_streams)
     device._idle_streams.clear()
@@ -301,6 +321,7 @@ def faked(devices: int = 1, memory: bool = False) -> Iterator[Fake]:
     finally:
         device._idle_streams.clear()
         device._idle_streams.update(streams)
+        cuda_driver.load = load
         for name, module in before.items():
             if module is None:
                 sys.modules.pop(name, None)
