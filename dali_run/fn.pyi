@@ -438,7 +438,7 @@ def full_like(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The second input repeated to the shape and layout of the first."""
+    """The second input repeated to the shape and layout of the first, and as its type, by the rules of cast."""
     ...
 
 def get_property(

@@ -490,7 +490,7 @@ class Full:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class FullLike:
-    """The second input repeated to the shape and layout of the first."""
+    """The second input repeated to the shape and layout of the first, and as its type, by the rules of cast."""
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .base import Arg, Operator, Spec
 from .batch import I64, Batch
+from .cast import cast
 from .context import Context
 from .convert import saturate
 from .errors import SpecError
@@ -147,16 +148,16 @@ class Full(Operator, name="full"):
 
 
 class FullLike(Operator, name="full_like"):
-    """The second input repeated to the shape and layout of the first."""
+    """The second input repeated to the shape and layout of the first, and as its type, by the rules of cast."""
 
     inputs = (2, 2)
     example = "{op: full_like, in: [images, value], out: filled}"
 
     def infer(self, *specs: Spec) -> Spec:
-        return Spec(specs[0].shape, specs[1].dtype, specs[0].layout)
+        return specs[0]
 
     def cpu(self, ctx: Context, data: Batch, value: Batch) -> Batch:
-        return broadcast(ctx, value, data.shapes.astype(np.int64), data.layout)
+        return broadcast(ctx, cast(ctx, value, data.dtype), data.shapes.astype(np.int64), data.layout)
 
     gpu = cpu
 

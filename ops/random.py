@@ -62,14 +62,14 @@ class Random(Operator, abstract=True):
         if specs and self.given("shape"):
             raise SpecError("the shape is given twice: by the input and by the argument shape; leave one away")
         if specs:
-            return Spec(specs[0].shape, self.result, specs[0].layout)
+            return Spec(specs[0].shape, self.result)
         return Spec(None if "shape" in self.per_sample else self.shape or (), self.result)
 
     def cpu(self, ctx: Context, *like: Batch) -> Batch:
         shapes = _shapes(ctx, *like)
         elements = Elements(ctx, shapes)
         values = saturate(self.draw(ctx, elements), to_numpy(self.result))
-        batch = _packed(ctx, shapes, values, like[0].layout if like else "")
+        batch = _packed(ctx, shapes, values, "")
         return batch if ctx.stage == "cpu" else ctx.device.to_device(batch)
 
     gpu = cpu
@@ -306,9 +306,10 @@ class Choice(Operator, name="random.choice"):
         if len(specs) > 1 and self.given("shape"):
             raise SpecError("the shape is given twice: by the second input and by the argument shape; leave one away")
         drawn = specs[1].shape if len(specs) > 1 else None if "shape" in self.per_sample else self.shape or ()
-        if drawn is None or specs[0].shape is None:
+        if drawn is None:
             return Spec(None, specs[0].dtype)
-        return Spec((*drawn, *specs[0].shape[1:]), specs[0].dtype)
+        shape = None if specs[0].shape is None else (*drawn, *specs[0].shape[1:])
+        return Spec(shape, specs[0].dtype, _chosen_layout(specs[0].layout, len(drawn)))
 
     def cpu(self, ctx: Context, candidates: Batch, *like: Batch) -> Batch:
         drawn = _shapes(ctx, *like)
@@ -324,7 +325,8 @@ class Choice(Operator, name="random.choice"):
         within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
         data = candidates.data if candidates.data.size else np.zeros(1, candidates.dtype)
         values = np.take(data, np.repeat(begin, size) + within, mode="clip")  # rejected samples may point anywhere
-        return _packed(ctx, np.concatenate([drawn, candidates.shapes[:, 1:]], axis=1), values, "")
+        shapes = np.concatenate([drawn, candidates.shapes[:, 1:]], axis=1)
+        return _packed(ctx, shapes, values, _chosen_layout(candidates.layout, drawn.shape[1]))
 
     def _indices(self, ctx: Context, elements: Elements, count: I64, ndim: int) -> I64:
         """Which of a sample's ``count`` elements each draw takes. For inputs of several dimensions, DALI draws without
@@ -342,3 +344,8 @@ class Choice(Operator, name="random.choice"):
         below: I64 = (u[:, None] >= elements.spread(ends)).sum(axis=1)
         most: I64 = elements.spread(np.minimum(count, p.shape[1])) - 1
         return np.minimum(below, most)
+
+
+def _chosen_layout(layout: str, drawn: int) -> str:
+    """Of slices that were drawn: one slice, a list of them, or, which has no name, more dimensions of them."""
+    return (layout[1:], layout, "")[min(drawn, 2)]

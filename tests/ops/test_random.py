@@ -156,7 +156,7 @@ def test_the_shape_can_come_from_an_input() -> None:
     like = Batch.from_list([np.zeros((k + 1, 2), np.uint8) for k in range(3)], "AB", samples)
     out, _ = run(operator("random.uniform"), samples, like)
     assert out.shapes.tolist() == [[1, 2], [2, 2], [3, 2]]
-    assert out.layout == "AB"
+    assert out.layout == ""
     alone, _ = run(operator("random.uniform", shape=[2, 2]), samples.take(slice(1, 2)))
     np.testing.assert_array_equal(out.sample(1), alone.sample(0))
     shapes = Batch.from_dense(np.array([[2, 0], [3, 1], [-1, 4]], np.int64), "", samples)
@@ -183,6 +183,28 @@ def test_choice_of_scalars_ragged_lists_and_nothing() -> None:
     weighted, ctx = run(Choice(p=(1.0, 0.0, 0.0, 0.0)), samples, lists)
     assert weighted.sample(0) == 0
     assert [r.slot for r in ctx.rejects] == [1, 2]
+
+
+@pytest.mark.parametrize(("shape", "layout"), [(None, "WC"), ((2,), "HWC"), ((2, 3), "")])
+def test_choice_keeps_the_names_of_what_it_draws(shape: tuple[int, ...] | None, layout: str) -> None:
+    """As DALI 2.4 does it."""
+    rows = Batch.from_dense(np.zeros((3, 4, 5, 3), np.uint8), "HWC", Samples.numbered(3))
+    op = Choice(shape=shape)
+    out, _ = run(op, rows.samples, rows)
+    assert out.layout == layout
+    drawn = shape or ()
+    assert op.infer(Spec((4, 5, 3), DALIDataType.UINT8, "HWC")) == Spec((*drawn, 5, 3), DALIDataType.UINT8, layout)
+    assert op.infer(Spec(None, DALIDataType.UINT8, "HWC")) == Spec(None, DALIDataType.UINT8, layout)
+
+
+@pytest.mark.parametrize("name", ["coin_flip", "uniform", "normal", "beta"])
+def test_an_input_gives_its_shape_and_not_its_layout(name: str) -> None:
+    """As DALI 2.4 does it."""
+    images = Batch.from_dense(np.zeros((3, 4, 5, 3), np.uint8), "HWC", Samples.numbered(3))
+    op = operator(f"random.{name}")
+    out, _ = run(op, images.samples, images)
+    assert out.shapes.tolist() == [[4, 5, 3]] * 3
+    assert out.layout == op.infer(Spec((4, 5, 3), DALIDataType.UINT8, "HWC")).layout == ""
 
 
 @pytest.mark.parametrize(

@@ -445,3 +445,14 @@ def test_means_as_tensors() -> None:
     bad = [*mean[:2], np.ones((1, 1, 2), np.float32)]
     _, rejects = apply("normalize", [IMAGES], args={"mean": bad})
     assert [(r.slot, r.code) for r in rejects] == [(2, "bad_argument")]
+
+
+def test_full_like_has_the_type_of_what_it_is_like() -> None:
+    """As DALI 2.4 does it: values saturate, and floats are rounded."""
+    fill = np.array([1.5, 2.5, -3, 300], np.float32)
+    out, rejects = apply("full_like", [[np.zeros((2, 4), np.uint8)] * 2, [fill] * 2], layout="")
+    assert not rejects
+    assert out.dtype == np.uint8
+    assert out.sample(1).tolist() == [[2, 3, 0, 255]] * 2
+    like, value = Spec((2, 4), DALIDataType.UINT8, "HW"), Spec((4,), DALIDataType.FLOAT)
+    assert operator("full_like").infer(like, value) == like
