@@ -46,7 +46,7 @@ class CudaDecoder:
         false, those that the caller will name by `jpeg_gpu.limit`."""
         return jpeg_gpu.plan_decode(
             headers.jpeg, uploaded_offsets(encoded), encoded.sizes, which=which, orientation=headers.orientation,
-            limited=limited,
+            limited=limited, stage=self._lane.pinned,
         )  # fmt: skip
 
     def run(self, ctx: Context, encoded: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:

@@ -11,7 +11,7 @@ the picture is right and BAD_... bits where another decoder must look at the fil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -143,10 +143,50 @@ class LaneRuntime:
         self._lane.start(self._kernels[kernel], grid, threads, batch)
 
 
+class Sheet:
+    """Host memory for what travels to the kernels in one copy: the batch record, and behind it one array after the
+    other. They are planned where they travel from, so that nothing is copied together before."""
+
+    def __init__(self, stage: Callable[[int], U8], pictures: int, records: int) -> None:
+        """Room for a plan of so many ``pictures``, and scans of their own besides (``records`` in all), and for what is
+        made of them."""
+        arrays = (_TRAVELLING, records), (RESIZE.itemsize + PIXELS.itemsize, pictures)
+        self._memory = stage(sum(size * n for size, n in arrays) + _TRAVELLERS * aligned(1))
+        self._places: dict[str, slice] = {}
+        self._end = aligned(BATCH.itemsize)
+
+    def take(self, name: str, n: int, dtype: Any) -> NDArray[Any]:
+        """The uninitialised array ``name``; the same memory whenever it is asked for."""
+        if name not in self._places:
+            self._places[name] = slice(self._end, self._end + n * np.dtype(dtype).itemsize)
+            self._end = aligned(self._places[name].stop)
+        return self._memory[self._places[name]].view(dtype)
+
+    def travelling(self) -> U8:
+        """What there is to upload."""
+        return self._memory[: self._end]
+
+    def addresses(self, base: int) -> dict[str, int]:
+        """Where every array lies once all was uploaded to address ``base``."""
+        return {name: base + place.start for name, place in self._places.items()}
+
+
+_TRAVELLING = IMAGE.itemsize + 8 * 4
+"""Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, five exclusive sums, of which
+that of the inverse DCT has three."""
+_TRAVELLERS = 12
+"""No more arrays than these travel, each to a multiple of 256 bytes."""
+
+
+def _plain(size: int) -> U8:
+    return np.empty(size, np.uint8)
+
+
 @dataclass
 class Plan:
-    """What decoding a batch takes, before any output is chosen."""
+    """What decoding a batch takes, before any output is chosen. It serves one output at a time."""
 
+    sheet: Sheet
     records: NDArray[Any]  # IMAGE: the pictures, and behind them scans of those that have one for each component
     marks: I32  # of each: what is known before the device has seen a byte
     orientation: I32
@@ -174,17 +214,10 @@ class Plan:
         return self.marks[: len(self)]
 
 
-def _firsts(counts: NDArray[Any]) -> I32:
-    """Exclusive sums with the total behind them."""
-    sums = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=sums[1:])
-    return _narrow(sums)
-
-
-def _narrow(sums: I64) -> I32:
-    if sums[-1] >= 1 << 31:
+def _check(blocks: int) -> None:
+    """Thread blocks of one launch. Raises ValueError for more than there can be."""
+    if blocks >= 1 << 31:
         raise ValueError("the batch is too large for one plan: split it")
-    return sums.astype(np.int32)
 
 
 def _ceil(a: Any, b: Any) -> Any:
@@ -201,22 +234,30 @@ def plan_decode(
     orientation: I32 | None = None,
     *,
     limited: bool = True,
+    stage: Callable[[int], U8] = _plain,
 ) -> Plan:
     """Plan a batch of files at ``offsets`` of one buffer.
 
     ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
     default: all; with ``limited`` false, the caller does that by `limit`. ``luma_only``: chroma is not needed (gray
     output). ``which``: the images to decode, by default all that can be; ``orientation``: that of the headers, or
-    what stands for it.
+    what stands for it. ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is
+    too large.
     """
-    from .jpeg_plan_cpu import BLOCKS, ENTRIES, PLANES, SEGMENTS, TOTALS, WORDS, plan_images
+    from .jpeg_plan_cpu import BLOCKS, ENTRIES, ENTROPIES, PLANES, SEGMENTS, TOTALS, UNSTUFFS, WORDS, plan_images
 
     n = len(headers)
     rows = n + 3 * int(np.count_nonzero(headers["scans"] == 3))
-    images = np.zeros(rows, IMAGE)
-    status, needed = np.empty(rows, np.int32), np.empty((n, 3), np.bool_)
-    unstuff_first, entropy_first = np.empty(rows + 1, np.int64), np.empty(rows + 1, np.int64)
+    sheet = Sheet(stage, n, rows)
+    status, images, needed = (
+        sheet.take("status", rows, np.int32),
+        sheet.take("images", rows, IMAGE),
+        np.empty((n, 3), np.bool_),
+    )
+    unstuff_first, entropy_first = (sheet.take(name, rows + 1, np.int32) for name in ("unstuff_first", "entropy_first"))
     totals = np.zeros(TOTALS, np.int64)
+    if rows > n:
+        images[n:] = np.zeros((), IMAGE)  # scans have one component
     limits = (UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1)
     plan_images(
         headers, np.ones(n, np.bool_) if which is None else which, np.asarray(offsets, np.int64),
@@ -225,13 +266,16 @@ def plan_decode(
     )  # fmt: skip
     if totals[ENTRIES] >= 1 << 32:
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
+    _check(totals[UNSTUFFS])
+    _check(totals[ENTROPIES])
     plan = Plan(
+        sheet=sheet,
         records=images,
         marks=status,
         orientation=headers["orientation"].astype(np.int32) if orientation is None else orientation,
         needed=needed,
-        unstuff_first=_narrow(unstuff_first),
-        entropy_first=_narrow(entropy_first),
+        unstuff_first=unstuff_first,
+        entropy_first=entropy_first,
         idct_first=np.empty(0, np.int32),
         words=int(totals[WORDS]),
         segments=int(totals[SEGMENTS]),
@@ -248,10 +292,9 @@ def limit(plan: Plan, windows: I32 | None) -> None:
     """Compute only the blocks that hold the windows, and one sample more on each side, which upsampling reads."""
     from .jpeg_plan_cpu import limit_blocks
 
-    first = np.empty(3 * len(plan.records) + 1, np.int64)
+    plan.idct_first = plan.sheet.take("idct_first", 3 * len(plan.records) + 1, np.int32)
     where = np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32)
-    limit_blocks(where, plan.records, plan.records["component"], plan.needed, IDCT_GROUPS, first)
-    plan.idct_first = _narrow(first)
+    _check(limit_blocks(where, plan.records, plan.records["component"], plan.needed, IDCT_GROUPS, plan.idct_first))
 
 
 def _starts(counts: NDArray[Any]) -> I64:
@@ -301,7 +344,7 @@ def pixel_output(
         x0, y0 = np.clip(x0, 0, shown_w), np.clip(y0, 0, shown_h)
         x1, y1 = np.clip(x1, x0, shown_w), np.clip(y1, y0, shown_h)
     go = plan.status == 0
-    rows = np.zeros(len(plan), PIXELS)
+    rows = plan.sheet.take("pixels", len(plan), PIXELS)
     rows["width"], rows["height"] = np.where(go, x1 - x0, 0), np.where(go, y1 - y0, 0)
     stored_x0, stored_y0 = np.where(swap, y0, x0), np.where(swap, x0, y0)
     sign_x, sign_y = np.where(flip_x, -1, 1), np.where(flip_y, -1, 1)
@@ -317,8 +360,17 @@ def pixel_output(
         elements=int(sizes.sum()) if offsets is None else int((rows["out"] + sizes).max(initial=0)),
         output_type=output_type,
         pixels=rows,
-        blocks_first=_firsts(_pixel_blocks(rows)),
+        blocks_first=_blocks_first(plan, "pixel_first", _pixel_blocks(rows)),
     )
+
+
+def _blocks_first(plan: Plan, name: str, counts: I64) -> I32:
+    """Exclusive sums of the pictures' thread blocks, the total behind them: scans have none."""
+    first: I32 = plan.sheet.take(name, len(plan.records) + 1, np.int32)
+    sums = counts.cumsum()
+    _check(sums[-1] if len(sums) else 0)
+    first[0], first[1 : len(counts) + 1], first[len(counts) + 1 :] = 0, sums, sums[-1] if len(sums) else 0
+    return first
 
 
 def _pixel_blocks(rows: NDArray[Any]) -> I64:
@@ -359,14 +411,16 @@ def resize_output(
     region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]
     places = [np.ascontiguousarray(a, np.int64) for a in (sampling.size, sampling.anchor, sampling.shape)]
     limited = np.empty((0, 2, 2), np.int64) if domain is None else np.stack(domain, axis=2)
-    rows, shapes, offsets = np.zeros(n, RESIZE), np.empty((n, 2), np.int32), np.empty(n, np.int64)
-    windows, first, totals = np.empty((n, 4), np.int32), np.empty(n + 1, np.int64), np.empty(3, np.int64)
+    rows, first = plan.sheet.take("resize", n, RESIZE), plan.sheet.take("resize_first", len(plan.records) + 1, np.int32)
+    shapes, offsets = np.empty((n, 2), np.int32), np.empty(n, np.int64)
+    windows, totals = np.empty((n, 4), np.int32), np.empty(loops.TOTALS_OF_RESIZES, np.int64)
     loops.plan_resizes(
         plan.images, plan.status, plan.orientation if orient else np.ones(n, np.int32), *region, *places,
         np.ascontiguousarray(sampling.kind), np.ascontiguousarray(sampling.flip), limited,
         np.empty(0, np.bool_) if mirror is None else mirror.astype(np.bool_), channels, layout == "CHW", _FILTER_TABLES,
         (RESIZE_THREADS, RESIZE_WORK, RESIZE_BLOCKS), rows, rows["axis"], shapes, offsets, windows, first, totals,
     )  # fmt: skip
+    _check(totals[loops.THREAD_BLOCKS])
     mul = tuple(scale / std[c % len(std)] for c in range(4))
     return Output(
         shapes=shapes,
@@ -376,7 +430,7 @@ def resize_output(
         output_type=output_type,
         resize=rows,
         windows=windows,
-        blocks_first=_narrow(first),
+        blocks_first=first,
         weights=int(totals[loops.WEIGHTS]),
         threads=int(totals[loops.THREADS]),
         round_to_uint8=round_to_uint8,
@@ -428,23 +482,15 @@ class Decoder:
         """Enqueue a batch: files at address ``raw``, output to address ``out``. Returns the address of the status
         words (int32 per image), which hold until the decoder is used again. ``trace(name)`` is called after each
         launch, for measurements."""
-        meta, zeroed, fixed = self._regions(plan, output)
-        travelling = aligned(BATCH.itemsize) + sum(aligned(a.nbytes) for a in meta.values())
-        address, places = self._place(travelling, zeroed, fixed)
-        # One block for all that travels: the batch record, then the arrays that it points to.
-        runtime = self.runtime
-        staged = runtime.stage(travelling)
-        addresses = {"raw": raw, "out": out, "filters": self._filters} | places
-        position = aligned(BATCH.itemsize)
-        for name, array in meta.items():
-            addresses[name] = address + position
-            staged[position : position + array.nbytes] = array.reshape(-1).view(np.uint8)
-            position += aligned(array.nbytes)
+        zeroed, fixed = self._regions(plan, output)
+        runtime, staged = self.runtime, plan.sheet.travelling()
+        address, places = self._place(len(staged), zeroed, fixed)
+        addresses = {"raw": raw, "out": out, "filters": self._filters} | plan.sheet.addresses(address) | places
         numbers = len(plan.records), output.output_type, output.dtype, output.round_to_uint8
         record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add)
         staged[: BATCH.itemsize].view(BATCH)[0] = record
         runtime.upload(address, staged)
-        for kernel, grid, threads in self._launches(plan, output, meta):
+        for kernel, grid, threads in self._launches(plan, output):
             if grid:
                 runtime.launch(kernel, grid, threads, address)
             if trace is not None:
@@ -462,23 +508,8 @@ class Decoder:
         self.runtime.zero(address + travelling, sum(map(aligned, zeroed.values())))
         return address, places
 
-    def _regions(self, plan: Plan, output: Output) -> tuple[dict[str, NDArray[Any]], dict[str, int], dict[str, int]]:
-        """Arrays that travel, sizes of the memory that starts as zeros, and of the rest."""
-        meta: dict[str, NDArray[Any]] = {
-            "status": plan.marks,
-            "images": plan.records,
-            "unstuff_first": plan.unstuff_first,
-            "entropy_first": plan.entropy_first,
-            "idct_first": plan.idct_first,
-        }
-        assert output.blocks_first is not None
-        blocks_first = output.blocks_first
-        if len(plan.records) > len(plan):  # scans have no blocks there
-            blocks_first = np.pad(blocks_first, (0, len(plan.records) - len(plan)), "edge")
-        if output.pixels is not None:
-            meta |= {"pixels": output.pixels, "pixel_first": blocks_first}
-        if output.resize is not None:
-            meta |= {"resize": output.resize, "resize_first": blocks_first}
+    def _regions(self, plan: Plan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
+        """Sizes of the memory that starts as zeros, and of the rest."""
         zeroed = {
             "tickets": 256,
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
@@ -495,10 +526,12 @@ class Decoder:
             "planes": plan.planes,
             "weights": 4 * output.weights,
         }
-        return meta, zeroed, fixed
+        return zeroed, fixed
 
-    def _launches(self, plan: Plan, output: Output, meta: dict[str, NDArray[Any]]) -> list[tuple[str, int, int]]:
+    def _launches(self, plan: Plan, output: Output) -> list[tuple[str, int, int]]:
         n = len(plan.records)
+        assert output.blocks_first is not None
+        last = int(output.blocks_first[-1])
         launches = [
             ("jpeg_tables", 4 * n, 128),
             ("jpeg_unstuff", int(plan.unstuff_first[-1]), UNSTUFF_THREADS),
@@ -508,10 +541,10 @@ class Decoder:
             ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
         ]
         if output.pixels is not None:
-            launches.append(("jpeg_pixels", int(meta["pixel_first"][-1]), PIXEL_THREADS))
+            launches.append(("jpeg_pixels", last, PIXEL_THREADS))
         if output.resize is not None:
             launches.append(("jpeg_weights", 2 * len(plan), 128))
-            launches.append(("jpeg_resize", int(meta["resize_first"][-1]), output.threads))
+            launches.append(("jpeg_resize", last, output.threads))
         return launches
 
 

@@ -112,7 +112,7 @@ class Harness:
         for start, file in zip(offsets, files, strict=True):
             buffer[start : start + len(file)] = np.frombuffer(file, np.uint8)
         headers = jpeg_header.read_headers(buffer, offsets, sizes)
-        plan = jpeg_gpu.plan_decode(headers, offsets, sizes, **plan_arguments)
+        plan = jpeg_gpu.plan_decode(headers, offsets, sizes, stage=self.runtime.stage, **plan_arguments)
         output = make_output(plan)
         if window:
             jpeg_gpu.limit(plan, output.windows)

@@ -18,7 +18,6 @@ from dali_run.ops.jpeg_gpu import (
     RGB,
     Output,
     _ceil,
-    _firsts,
     _starts,
     oriented,
 )
@@ -103,6 +102,11 @@ def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
         keep = known & (np.abs(scale) == final)
         size = np.where(keep, wanted, (extent * np.copysign(final, scale)).astype(np.float32))
     return np.where(count > 0, size, extent).astype(np.float32)
+
+
+def _firsts(counts: NDArray[Any]) -> NDArray[np.int32]:
+    """Exclusive sums with the total behind them."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
 def resize_output(
