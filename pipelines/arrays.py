@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -45,18 +46,21 @@ def as_array(value: Any) -> Any:
     return array
 
 
-def lent(array: Any, guard: object) -> Any:
-    """A CuPy view of the CuPy ``array`` that keeps ``guard`` alive instead: when nothing refers to the view any more,
-    the guard goes, and may hold the memory back until kernels that read it are done."""
+def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | None = None) -> Any:
+    """A CuPy view of the CuPy ``array`` (of ``shape`` from element ``start`` on, where it is flat) that keeps ``guard``
+    alive instead: when nothing refers to the view any more, the guard goes, and may hold the memory back until kernels
+    that read it are done."""
     import cupy
 
-    memory = cupy.cuda.UnownedMemory(array.data.ptr, array.nbytes, guard, array.device.id)
-    return cupy.ndarray(array.shape, array.dtype, cupy.cuda.MemoryPointer(memory, 0))
+    shape, dtype = array.shape if shape is None else shape, array.dtype
+    address, size = array.data.ptr + start * dtype.itemsize, math.prod(shape) * dtype.itemsize
+    memory = cupy.cuda.UnownedMemory(address, size, guard, array.device.id)
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
 def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True) -> Batch:
-    """A batch from one array (N, ...) or a list of arrays, one a sample. A layout that is not given is that of the
-    TensorList, or of the first Tensor.
+    """A batch from one array (N, ...) or a list of arrays, one a sample, which may be empty. A layout that is not given
+    is that of the TensorList, or of the first Tensor.
 
     ``copy`` makes the batch independent of ``data``. Raises TypeError and ValueError that say what is wrong.
     """
@@ -88,9 +92,9 @@ def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bo
 
 
 def _from_list(arrays: list[Any], layout: str, samples: Samples | None) -> Batch:
-    if not arrays:
-        raise ValueError("a batch needs at least one sample, got an empty list")
     names = _samples(samples, len(arrays))
+    if not arrays:  # of no type, as far as anybody knows
+        return Batch.allocate(np.empty, np.empty((0, len(layout)), np.int32), np.uint8, layout, names)
     layout = _fitting(layout, arrays[0].ndim)
     if all(isinstance(a, np.ndarray) for a in arrays):
         return Batch.from_list(arrays, layout, names)

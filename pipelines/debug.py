@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -59,7 +60,7 @@ class Eager(EagerBuilder):
         self.env: Env = {}
         self.fed: dict[int, Batch] = {}
         self.done = 0
-        self.reads = False
+        self.reads = self.settled = False
         self.samples: Samples = numbered(request)
 
     def ran(self, edge: Edge, device: str) -> DataNode:
@@ -108,8 +109,9 @@ class Eager(EagerBuilder):
         elif isinstance(node.op, ExternalSource):
             external = self.kept.input(node)
             batches = external.batches(external.poll(self.iteration, self.epoch))
+            self._settle(external.name, len(batches[0]))
             external.state.put(self.request.start, batches)
-            run.states = {node.id: external.state}
+            run.samples, run.states = self.samples, {node.id: external.state}
         if node.stage == "cpu":
             run_nodes([node], self.env, run)
         else:
@@ -121,6 +123,17 @@ class Eager(EagerBuilder):
         if run.dropped:
             d = run.dropped[0]
             raise JobError(f"{d.node}: sample {d.slot}: {d.code}: {d.message}")
+
+    def _settle(self, name: str, n: int) -> None:
+        """The first source says how many samples this iteration has; what ran before it loses the others."""
+        if n != len(self.samples):
+            if self.settled:
+                raise JobError(f"the inputs of one iteration must have equally many samples: {name} gave {n}, what was "
+                               f"called before it {len(self.samples)}")  # fmt: skip
+            self.request = Request(self.request.start, n)
+            self.samples = self.samples.take(slice(n))
+            self.env |= {e: b.take(slice(n), self.samples) for e, b in self.env.items()}
+        self.settled = True
 
     def _stage(self, node: Node) -> Stage:
         if self.kept.device_id is None or isinstance(node.op, (Split, Merge)):
@@ -202,10 +215,13 @@ class Kept:
         return {name: (op, self._readers[k][1]) for k, (name, op) in self._names.items()}
 
     def close(self) -> None:
-        """Close the data sets."""
+        """Close the data sets and give the GPU's memory back; what is needed again is opened again."""
         for source, _ in self._readers.values():
             source.close()
         self._readers.clear()
+        if self._lane is not None:
+            self._lane.close()
+            self._lane = None
 
 
 class DebugPipeline(Pipeline):
@@ -249,7 +265,7 @@ class DebugPipeline(Pipeline):
         finally:
             pop_builder()
             _current.pop()
-        self._next += self._batch_size
+        self._next += eager.request.n
         self._taken = self._next
         self._iteration += 1
         made = tuple(tensor_list(b) for b in batches)
@@ -303,12 +319,16 @@ class DebugPipeline(Pipeline):
             i.reset()
 
     def close(self) -> None:
-        """Close the data sets."""
+        """Close the data sets and give the GPU's memory back."""
         self._kept.close()
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if hasattr(self, "_kept") and not ending():  # at the end modules go, too, and the system closes files
+            self.close()
 
     def reader_meta(self, name: str | None = None) -> dict[str, Any]:
         """As `Pipeline.reader_meta`. Where nothing has run yet, the definition runs for the first batch, which the next
-        `run` then gives. Raises KeyError."""
+        `run` then gives. Raises SpecError."""
         if not self._number:
             self._ahead = self.run()
         return meta_of({n: reader_facts(op, order) for n, (op, order) in self._kept.orders().items()}, name)

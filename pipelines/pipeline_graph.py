@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..ops.base import Operator
 from ..ops.device import gpu_count
+from ..ops.errors import SpecError
 from ..ops.types import DALIDataType
 from ..readers.base import Reader
 from .compile import Plan, compile_graph
@@ -188,7 +189,8 @@ class Building(Settings):
         return list(value) if isinstance(value, (list, tuple)) else [value] * self.num_outputs
 
     def reader_meta(self, name: str | None = None) -> dict[str, Any]:
-        """Sizes and sharding of the reader ``name``, or of all by name. Raises KeyError."""
+        """Sizes and sharding of the reader ``name``, or of all by name. Raises SpecError where
+        there is no such reader."""
         self.build()
         assert self._sources is not None
         return meta_of({n: reader_facts(op, order) for _, n, op, _, order in self._sources.readers}, name)
@@ -210,11 +212,11 @@ class Building(Settings):
 
 
 def meta_of(metas: dict[str, dict[str, Any]], name: str | None) -> dict[str, Any]:
-    """The facts of reader ``name``, or those of all by name. Raises KeyError."""
+    """The facts of reader ``name``, or those of all by name. Raises SpecError where there is no such reader."""
     if name is None:
         return metas
     if name not in metas:
-        raise KeyError(f"there is no reader {name!r} that an output needs; there are: {', '.join(metas) or 'none'}")
+        raise SpecError(f"there is no reader {name!r} that an output needs; there are: {', '.join(metas) or 'none'}")
     return metas[name]
 
 

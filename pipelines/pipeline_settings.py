@@ -286,8 +286,10 @@ def _checked_depth(depth: int | Mapping[str, int]) -> int | Mapping[str, int]:
         if set(depth) != {"cpu_size", "gpu_size"}:
             raise ValueError(f"prefetch_queue_depth is a number or {{'cpu_size': x, 'gpu_size': y}}, got {dict(depth)}")
         sizes = list(depth.values())
-    else:
+    elif isinstance(depth, int):
         sizes = [depth]
+    else:
+        raise TypeError(f"prefetch_queue_depth is a number or {{'cpu_size': x, 'gpu_size': y}}, got {depth!r}")
     if any(not isinstance(s, int) or s < 1 for s in sizes):
         raise ValueError(f"prefetch_queue_depth must be positive, got {depth}")
     return depth

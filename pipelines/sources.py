@@ -229,6 +229,8 @@ class Input:
         return tuple(out)
 
     def _check(self, batch: Batch, dtype: DALIDataType | None, ndim: int | None) -> None:
+        if not len(batch):  # an empty list has no type
+            return
         if dtype is not None and dtype != DALIDataType.NO_TYPE and from_numpy(batch.dtype) != dtype:
             raise JobError(f"{self.name}: data of type {dtype.name} was promised, got {describe_batch(batch)}")
         if ndim is not None and batch.ndim != ndim:

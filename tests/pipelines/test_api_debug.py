@@ -1,6 +1,7 @@
 """Debug mode: what is given from outside, and what it has not. See test_api_pipeline.py for what it computes."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,18 @@ import pytest
 
 import dali_run.fn as fn
 from dali_run import Pipeline
+from dali_run.ops.errors import JobError
 from dali_run.pipeline.experimental import pipeline_def
 
 
-def debugged(definition: Callable[[], Any], **arguments: Any) -> Pipeline:
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for k in range(5):
+        (tmp_path / str(k)).write_bytes(bytes([k]))
+    return [str(tmp_path / str(k)) for k in range(5)]
+
+
+def debugged(definition: Callable[..., Any], **arguments: Any) -> Pipeline:
     return pipeline_def(definition, debug=True)(batch_size=2, num_threads=1, **arguments)
 
 
@@ -62,3 +71,54 @@ def test_there_is_no_graph(what: str) -> None:
     p.run()
     with pytest.raises(RuntimeError, match="no graph: build the pipeline without debug=True"):
         getattr(p, what)()
+
+
+@pytest.mark.parametrize("how", ["closed", "forgotten"])
+def test_the_lane_and_the_data_sets_go_with_the_pipeline(how: str) -> None:
+    closed = []
+
+    class Closed:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close(self) -> None:
+            closed.append(self.name)
+
+    p: Any = debugged(lambda: fn.random.uniform())
+    p.run()
+    p._kept._lane = Closed("lane")
+    p._kept._readers[0] = Closed("data set"), None
+    if how == "closed":
+        p.close()
+        assert closed == ["data set", "lane"]
+    del p
+    assert closed == ["data set", "lane"], "once"
+
+
+def test_sources_may_give_fewer_samples(files: list[str]) -> None:
+    """The same labels and numbers as without debug mode."""
+
+    def definition(sizes: Any) -> Any:
+        before = fn.random.uniform(seed=1)
+        label = fn.readers.file(files=files, labels=list(range(len(files))))[1]
+        x = fn.external_source(np.full((n, 1), n) for n in sizes)
+        return x + 1, label, before, fn.random.uniform(seed=2)
+
+    eager = debugged(definition, sizes=iter([2, 1, 0, 2]))
+    graph = pipeline_def(definition)(sizes=iter([2, 1, 0, 2]), batch_size=2, num_threads=1)
+    for n in (2, 1, 0, 2):
+        for a, b in zip(eager.run(), graph.run(), strict=True):
+            assert len(a) == n
+            assert [x.tolist() for x in a.batch] == [x.tolist() for x in b.batch]
+
+
+def test_sources_must_give_equally_many_samples() -> None:
+    p = debugged(lambda: [fn.external_source(iter([data])) for data in (np.zeros(1), np.zeros(2))])
+    with pytest.raises(JobError, match="gave 2, what was called before it 1"):
+        p.run()
+
+
+def test_empty_batches() -> None:
+    p = debugged(lambda: fn.external_source(name="x"))
+    p.feed_input("x", [])
+    assert len(p.run()[0]) == 0

@@ -10,6 +10,7 @@ import pytest
 
 import dali_run.fn as fn
 from dali_run import Pipeline, pipeline_def
+from dali_run.ops.errors import SpecError
 from dali_run.pipelines.place import Target
 from dali_run.plugin.base_iterator import LastBatchPolicy
 from dali_run.plugin.numpy import DALIGenericIterator, DALIRaggedIterator
@@ -106,7 +107,7 @@ def test_wrong_arguments(files: list[str]) -> None:
         DALIGenericIterator(pipe, ["a", "b"], reader_name="R")
     with pytest.raises(ValueError, match="either"):
         DALIGenericIterator(pipe, ["a"], size=4, reader_name="R")
-    with pytest.raises(KeyError, match="no reader 'S'"):
+    with pytest.raises(SpecError, match="no reader 'S'"):
         DALIGenericIterator(pipe, ["a"], reader_name="S")
     with pytest.raises(ValueError, match="same batch_size"):
         DALIGenericIterator([pipe, labels(files[:4], 3)], ["a"], reader_name="R")

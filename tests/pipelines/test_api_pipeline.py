@@ -119,6 +119,8 @@ def test_pipeline_def_arguments() -> None:
                   {"output_ndim": -2}):  # fmt: skip
         with pytest.raises(ValueError, match=r"must|prefetch"):
             pipe(3, batch_size=1, **wrong)
+    with pytest.raises(TypeError, match="is a number"):
+        pipe(3, batch_size=1, prefetch_queue_depth="2")
 
 
 def test_facts(root: str) -> None:
@@ -129,7 +131,7 @@ def test_facts(root: str) -> None:
     assert pipe.reader_meta() == {"Reader": facts}
     assert pipe.epoch_size() == {"Reader": 10}
     assert pipe.epoch_size("Reader") == 10
-    with pytest.raises(KeyError, match="no reader 'X'"):
+    with pytest.raises(SpecError, match="no reader 'X'"):
         pipe.epoch_size("X")
     assert reading(root, num_shards=3, pad_last_batch=True).epoch_size("Reader") == 12
     properties = {
@@ -520,7 +522,7 @@ def test_debug_mode_knows_its_readers(root: str) -> None:
     assert eager.reader_meta() == graph.reader_meta()
     assert eager.reader_meta("Other") == graph.reader_meta("Other")
     assert eager.epoch_size("Reader") == graph.epoch_size("Reader")
-    with pytest.raises(KeyError, match="no reader 'Missing'"):
+    with pytest.raises(SpecError, match="no reader 'Missing'"):
         eager.reader_meta("Missing")
     for _ in range(3):  # the batch that was made for the question is the first
         assert [o.as_array().tolist() for o in eager.run()[:2]] == [o.as_array().tolist() for o in graph.run()[:2]]

@@ -137,7 +137,6 @@ def test_data_is_checked() -> None:
         (lambda: np.float32(1), {}, "first dimension counts the samples"),
         (lambda: [np.zeros(1), np.zeros((1, 1))], {}, "share dtype and number of dimensions"),
         (lambda: ["text", "text"], {}, "no array of numbers"),
-        (lambda _=0: [], {}, "at least one sample"),
     ]
     for source, arguments, message in refused:
         with pytest.raises(JobError, match=message):
@@ -165,6 +164,25 @@ def test_small_and_changing_batches() -> None:
 
     with pytest.raises(JobError, match="equally many samples"):
         unequal().run()
+
+
+@pytest.mark.parametrize("nothing", [[], (), np.zeros((0, 3), np.float32)])
+@pytest.mark.parametrize("promised", [{}, {"dtype": types.FLOAT, "ndim": 1}, {"layout": "X"}])
+def test_empty_batches(nothing: Any, promised: dict[str, Any]) -> None:
+    """As in DALI: no operator runs, and all outputs are empty."""
+
+    def definition() -> Any:
+        x = fn.external_source(name="x", **promised)
+        return x, x + 1, fn.random.uniform(), fn.permute_batch(x, indices=[1, 0])
+
+    p = pipeline_def(definition)(batch_size=2, num_threads=1, prefetch_queue_depth=1)
+    for _ in range(2):
+        p.feed_input("x", nothing)
+        assert [len(t) for t in p.run()] == [0] * 4
+    with pytest.raises(JobError, match="outputs differ in their number"):
+        pipe(lambda: ([], np.zeros(1)), num_outputs=2).run()
+    assert len(pipe(lambda: ([], nothing), num_outputs=2).run()[1]) == 0
+    assert len(TensorListCPU([])) == 0
 
 
 def test_copies() -> None:
