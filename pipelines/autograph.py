@@ -239,15 +239,20 @@ class Conditional:
             if then.keys() != otherwise.keys():
                 raise SpecError("it has other keys in each branch")
             return {k: self._joined(then[k], otherwise[k]) for k in then}
-        if not _is_data(then) and not _is_data(otherwise):
-            same = then is otherwise or (type(then) is type(otherwise) and then == otherwise)
-            if same:
-                return then
+        if not _is_data(then) and not _is_data(otherwise) and _are_equal(then, otherwise):
+            return then
         return merge(self._node, then, otherwise)
 
 
 def _is_data(value: Any) -> bool:
     return isinstance(value, DataNode)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    try:
+        return a is b or (type(a) is type(b) and bool(a == b))
+    except (TypeError, ValueError, RuntimeError):  # arrays are equal, or not, element by element
+        return False
 
 
 def _edge(node: DataNode) -> Edge:

@@ -380,6 +380,23 @@ def test_constructs_around_conditionals() -> None:
     assert run(odd) == expected(odd)
 
 
+def test_arrays_of_branches() -> None:
+    """They are merged as constants; numbers that are equal are left alone."""
+
+    @pipeline_def(batch_size=6, num_threads=1, enable_conditionals=True)
+    def pipe():
+        if fn.external_source(lambda: FLAGS):
+            weights, same, number = np.array([1.0, 2.0]), np.array([7.0, 8.0]), 3
+        else:
+            weights, same, number = np.array([3.0]), np.array([7.0, 8.0]), 3
+        return weights, same, fn.constant(idata=[number])
+
+    weights, same, number = pipe().run()
+    assert [w.array.tolist() for w in weights] == [[1.0, 2.0] if f else [3.0] for f in FLAGS]
+    assert same.as_array().tolist() == [[7.0, 8.0]] * 6
+    assert number.as_array().tolist() == [[3]] * 6
+
+
 def test_source_that_cannot_be_found() -> None:
     scope: dict[str, Any] = {}
     exec("def definition():\n    return 1\n", scope)
