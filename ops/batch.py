@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+_EPOCH_BITS = np.uint64(40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,19 @@ class Samples:
     index: I64
     """Record number in the data set; random numbers are keyed by (seed, operator, epoch, index)."""
     origins: Origins = field(default_factory=NoOrigins)
+    _keys: U64 | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.slot)
+
+    @property
+    def keys(self) -> U64:
+        """What random streams are keyed by, uint64[N]: epoch and index in one number. Not to be changed."""
+        if self._keys is None:
+            keys = (self.epoch.view(np.uint64) << _EPOCH_BITS) ^ self.index.view(np.uint64)
+            object.__setattr__(self, "_keys", keys)  # worked out once: several operators draw for the same samples
+            return keys
+        return self._keys
 
     def take(self, where: npt.NDArray[Any] | slice) -> Samples:
         """The samples at ``where`` (indices, a mask, or a slice)."""
@@ -106,6 +119,7 @@ class Batch:
     shapes: I32
     layout: str
     samples: Samples
+    _nbytes: int = field(default=-1, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not len(self.offsets) == len(self.shapes) == len(self.samples.slot):
@@ -142,12 +156,14 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Bytes of the samples (gaps not counted)."""
-        n, ndim = self.shapes.shape
-        if n == 1:  # a batch of one costs as much as its overhead
-            return int(math.prod(self.shapes[0].tolist()) * self.dtype.itemsize)
-        count = len(self.shapes) if ndim == 0 else np.add.reduce(self.shapes if ndim == 1 else self.sizes, axis=None)
-        nbytes: int = int(count) * self.data.dtype.itemsize
-        return nbytes
+        if self._nbytes < 0:  # counted once: statistics and accounts of memory ask again and again
+            n, ndim = self.shapes.shape
+            if n == 1:  # a batch of one costs as much as its overhead
+                count = math.prod(self.shapes[0].tolist())
+            else:
+                count = n if ndim == 0 else int(np.add.reduce(self.shapes if ndim == 1 else self.sizes, axis=None))
+            object.__setattr__(self, "_nbytes", count * self.dtype.itemsize)
+        return self._nbytes
 
     @property
     def is_uniform(self) -> bool:
@@ -219,8 +235,10 @@ class Batch:
         n, shape = array.shape[0], array.shape[1:]
         shapes = np.empty((n, len(shape)), np.int32)
         shapes[:] = shape
+        size = math.prod(shape)
         offsets = np.arange(n, dtype=np.int64)
-        offsets *= math.prod(shape)
+        if size != 1:
+            offsets *= size
         return Batch(array.reshape(-1), offsets, shapes, layout, samples)
 
     @staticmethod

@@ -15,8 +15,6 @@ from .errors import Reject, RejectCode
 from .isolation import Isolation
 from .rng import Streams
 
-_EPOCH_BITS = np.uint64(40)
-
 
 class Helpers(Protocol):
     """Threads that may lend a hand."""
@@ -151,7 +149,7 @@ class Context:
             # size, the first is position - slot.
             sequence = (s.position - s.slot).astype(np.uint64) + s.slot.astype(np.uint64) * np.uint64(65537)
         else:
-            sequence = (s.epoch.view(np.uint64) << _EPOCH_BITS) ^ s.index.view(np.uint64)
+            sequence = s.keys
         return Streams((self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF, sequence)
 
 

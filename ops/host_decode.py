@@ -99,35 +99,21 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
 def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I64, I64]:
     """Elements of each decoded image, and bytes held besides while it is decoded, int64[N] each; zeros for what will
     be refused. ``whole``: JPEGs go straight into the output where nothing is to be done to them."""
-    encoded = batch.shapes[:, 0].astype(np.int64)
-    jpeg = _headers.rows_of(batch)
-    pixels = jpeg["width"].astype(np.int64) * jpeg["height"]
-    channels = np.where(jpeg["components"] == 1, 1, 3).astype(np.int64)
-    planes = pixels * np.minimum(jpeg["components"], 4)
-    if stage == "cpu":
-        converted = rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
-        turned = (jpeg["orientation"] != 1) & rules.adjust_orientation
-        besides = np.where(turned | (not whole or converted), 3 * pixels, 0)
-        # Progressive images are put together from all scans: 16 bits a coefficient.
-        besides += np.where(np.isin(jpeg["sof"], _SEVERAL_SCANS), 2 * planes, 0)
-    else:
-        besides = _GPU_BYTES_PER_ENCODED * encoded + 2 * planes
-    for i in np.flatnonzero(jpeg["status"] == _headers.NOT_JPEG).tolist():
-        pixels[i] = 0
+    jpeg, n = _headers.rows_of(batch), len(batch)
+    elements, besides = np.empty(n, np.int64), np.empty(n, np.int64)
+    aside = not whole or rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
+    fixed = 0 if rules.output_type is DALIImageType.ANY_DATA else channels_of(rules.output_type, 3)
+    others = _headers.foreseen(jpeg, batch.shapes, stage != "cpu", aside, rules.adjust_orientation, rules.max_pixels,
+                               fixed, elements, besides)  # fmt: skip
+    for i in np.flatnonzero(jpeg["status"] == _headers.NOT_JPEG).tolist() if others else ():
         with contextlib.suppress(SampleError):
             header = probe(encoded_bytes(batch, i))
-            pixels[i], channels[i] = header.width * header.height, header.channels
-            # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
-            besides[i] = pixels[i] * (4 + header.channels) * (1 if header.bits <= 8 else 2)
-    pixels[pixels > rules.max_pixels] = 0
-    if rules.output_type is not DALIImageType.ANY_DATA:
-        channels[:] = channels_of(rules.output_type, 3)
-    return pixels * channels, np.where(pixels > 0, besides, 0)
-
-
-_SEVERAL_SCANS = (0xC2, 0xC6, 0xCA, 0xCE)
-_GPU_BYTES_PER_ENCODED = 18
-"""What the CUDA decoder's tables of entropy-coded symbols take for a byte of the file, its own copy included."""
+            pixels = header.width * header.height
+            if pixels <= rules.max_pixels:
+                elements[i] = pixels * (fixed or header.channels)
+                # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
+                besides[i] = pixels * (4 + header.channels) * (1 if header.bits <= 8 else 2)
+    return elements, besides
 
 
 def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:

@@ -72,16 +72,20 @@ _COLUMNS = len(_SCALARS) + 4 * len(_VECTORS)
 
 
 def read_headers(
-    buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[Any] | None = None
+    buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[Any], out: NDArray[Any] | None = None
 ) -> NDArray[Any]:
     """Walk the header of every image ``buffer[offset : offset + size]``; returns one HEADER row for each."""
-    table = np.zeros(len(offsets), HEADER) if out is None else out
+    table = np.empty(len(offsets), HEADER) if out is None else out
     columns = table.view(np.int32).reshape(len(offsets), _COLUMNS)
     buffer = buffer.view()
     buffer.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    _walk_all(buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int64), columns)
+    _walk_all(buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int32), columns)  # shapes are of int32
     return table
 
+
+_BYTES_PER_COEFFICIENT = 2
+_GPU_BYTES_PER_ENCODED = 18
+"""What the CUDA decoder's tables of entropy-coded symbols take for a byte of the file, its own copy included."""
 
 _walked: dict[int, tuple[weakref.ref[Any], int, NDArray[Any]]] = {}
 
@@ -93,7 +97,7 @@ def rows_of(batch: Batch) -> NDArray[Any]:
     known = _walked.get(key)
     if known is not None and known[0]() is batch.offsets and known[1] == address and len(known[2]) == len(batch):
         return known[2]
-    rows = read_headers(batch.data, batch.offsets, batch.shapes[:, 0].astype(np.int64))
+    rows = read_headers(batch.data, batch.offsets, batch.shapes[:, 0])
     _walked[key] = weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), address, rows
     return rows
 
@@ -136,6 +140,36 @@ def summarise(
         odd[i] = row.status != OK or height[i] * width[i] > max_pixels
         found += odd[i]
     return found
+
+
+@numba.njit(cache=True)
+def foreseen(
+    rows: Any, shapes: Any, on_gpu: Any, aside: Any, turning: Any, max_pixels: Any, fixed: Any, elements: Any,
+    besides: Any,
+) -> Any:  # fmt: skip
+    """Elements of each decoded image, and bytes held besides while it is decoded, [N] each, as `host_decode.foresee`
+    says; ``shapes`` [N, 1] are the encoded images'. ``aside``: all JPEGs are decoded apart from the output; with
+    ``turning``, those that their Exif orientation turns. ``fixed``: as in `decoded_shapes`. Returns how many are no
+    JPEGs. It keeps the GIL: for so short a loop, to get it back takes longer.
+    """
+    others = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        others += row.status == NOT_JPEG
+        pixels = np.int64(row.width) * row.height
+        elements[i] = besides[i] = 0
+        if pixels < 1 or pixels > max_pixels:
+            continue
+        elements[i] = pixels * (fixed if fixed > 0 else 1 if row.components == 1 else 3)
+        coefficients = _BYTES_PER_COEFFICIENT * pixels * min(row.components, 4)
+        if on_gpu:
+            besides[i] = _GPU_BYTES_PER_ENCODED * np.int64(shapes[i, 0]) + coefficients
+            continue
+        if aside or (turning and row.orientation != 1):
+            besides[i] = 3 * pixels
+        if row.sof == 0xC2 or row.sof == 0xC6 or row.sof == 0xCA or row.sof == 0xCE:  # put together from all scans
+            besides[i] += coefficients
+    return others
 
 
 @numba.njit(nogil=True, cache=True)

@@ -25,6 +25,16 @@ def draw(key: Any, sequence: Any, at: Any) -> Any:
     return c0 if phase == 0 else c1 if phase == 1 else c2 if phase == 2 else c3
 
 
+@njit("void(uint64, uint64[::1], int64, int32[::1])", cache=True)
+def coin_flips(key: Any, sequences: Any, limit: Any, out: Any) -> None:
+    """1 where the first draw of a stream is at most ``limit``, else 0.
+
+    It keeps the GIL: for so short a loop, to get it back takes longer.
+    """
+    for i in range(len(out)):
+        out[i] = np.int64(draw(key, sequences[i], 0)) <= limit
+
+
 @njit(nogil=True, cache=True)
 def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) -> None:
     """The first draws of every element: element j of a stream begins at draw j * ``skip``.

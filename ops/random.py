@@ -84,17 +84,30 @@ class Elements:
 
     def __init__(self, ctx: Context, shapes: I32) -> None:
         n, ndim = shapes.shape
-        self.counts = np.ones(n, np.int64) if ndim == 0 else sizes_of(shapes)
+        self._shapes = shapes
         self.total = n if ndim == 0 else int(self.counts.sum())
         self.single = ndim == 0 or (self.total == n and bool((self.counts == 1).all()))
         """Every sample has one element."""
         self.streams = ctx.streams()
+
+    @functools.cached_property
+    def counts(self) -> I64:
+        """Elements of each sample, [N]."""
+        return sizes_of(self._shapes)
 
     def draws(self, count: int, skip: int = _SKIP) -> U32:
         """The first draws of each element, uint32[T, count]; elements begin ``skip`` draws apart."""
         out = np.empty((self.total, count), np.uint32)
         _kernels.element_draws(np.uint64(self.streams.key), self.streams.sequence, self.counts, skip, out)
         return out
+
+    def flips(self, limit: int) -> npt.NDArray[Any]:
+        """Is the first draw of each element at most ``limit``? [T]"""
+        if not self.single:
+            return self.draws(1)[:, 0] <= limit
+        flips = np.empty(self.total, np.int32)
+        _kernels.coin_flips(np.uint64(self.streams.key), self.streams.sequence, limit, flips)
+        return flips
 
     def wide_draws(self, count: int, skip: int = _SKIP) -> npt.NDArray[np.uint64]:
         """As `draws`, of 64 bits: [T, count]."""
@@ -146,16 +159,16 @@ class CoinFlip(Random, name="random.coin_flip"):
 
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         if "probability" not in ctx.args:
-            return elements.draws(1)[:, 0] <= self._limit
+            return elements.flips(self._limit)
         probability = ctx.arg("probability")
         bad = ~((probability >= 0) & (probability <= 1))
         _reject(ctx, bad, "probability must be between 0 and 1, got {}", probability)
         return elements.draws(1)[:, 0] <= elements.spread(_limits(np.where(bad, 0, probability).astype(np.float64)))
 
     @functools.cached_property
-    def _limit(self) -> I64:
+    def _limit(self) -> int:
         """`_limits` of the constant."""
-        return _limits(np.float64(np.float32(self.probability)))
+        return int(_limits(np.float64(np.float32(self.probability))))
 
 
 def _limits(probability: npt.NDArray[np.float64] | np.float64) -> I64:

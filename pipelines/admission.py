@@ -146,20 +146,19 @@ class Admission:
         where it is too large and may come so."""
         ahead, it.ahead = it.ahead or self._foresee(it, step), None
         ledger = self.host if step.kind == "chunk" or self.device is None else self.device
-        over = np.flatnonzero(ahead.sure > ledger.limit) if ledger is self.host else np.empty(0, np.int64)
-        if len(over):
+        if ledger is self.host and (over := np.flatnonzero(ahead.sure > ledger.limit)).size:
             for slot, nbytes in zip(it.samples.slot[over].tolist(), ahead.sure[over].tolist(), strict=True):
                 message = (f"it takes {size(nbytes)} of memory, the budget is {size(ledger.limit)} "
                            f"(pipeline.memory.host); {MORE_MEMORY}")  # fmt: skip
                 it.dropped.append(Dropped(slot, ahead.greediest, "too_large", message))
             self._drop(it)
             ahead = self._foresee(it, step)
-        cuts = []
-        if not self.options.whole_batches and step in self._divisible:
-            sizes = 2 * ahead.kept
-            if ledger is not self.host:
-                sizes = np.maximum(sizes, (ahead.peak / ledger.limit * self.host.limit).astype(np.int64))
-            cuts = list(runs(sizes, max(1, self.host.limit // 4), max(1, len(sizes))))
+        cuts: list[tuple[int, int]] = []
+        room, share = max(1, self.host.limit // 4), 0.0 if ledger is self.host else self.host.limit / ledger.limit
+        divisible = not self.options.whole_batches and step in self._divisible
+        if divisible and 2 * ahead.held + share * ahead.at_once > room:
+            sizes = np.maximum(2 * ahead.kept, (ahead.peak * share).astype(np.int64))
+            cuts = list(runs(sizes, room, max(1, len(sizes))))
         if len(cuts) <= 1:
             yield it, ahead
             return

@@ -45,6 +45,8 @@ class DeviceSteps(HostSteps):
         self._devices = len(plan.target.indices)
         self._limited: list[int] = []
         """Devices that are held to a budget."""
+        self._to_host = {id(s): [e for e in s.gives if self._wanted_on_host(e)] for s in plan.steps}
+        """What each step gives that is wanted on the host."""
 
     def _open_lanes(self) -> list[Channel[Any]]:
         """Free lanes of each device, of one step's own: with common ones, a step could take all of them and wait for
@@ -93,7 +95,7 @@ class DeviceSteps(HostSteps):
         launchers = [Pool(count, f"{name} {k}") for k in range(len(lanes))] if len(lanes) * count > 1 else []
         try:
             for whole in self._arriving(inbox, out):
-                with self._last_where_it_fails(whole, out):
+                try:
                     for it, ahead in self._parts(whole, step):
                         self._make_room(it, ahead)
                         device = it.number % len(lanes)
@@ -103,6 +105,8 @@ class DeviceSteps(HostSteps):
                         else:
                             self._launch_one(name, step, it, it.launched)
                         out.put(it)
+                except BaseException as e:  # raised where the batch is taken
+                    self._end_with(whole, out, e)
         finally:
             for launcher in launchers:
                 launcher.shutdown()
@@ -111,7 +115,7 @@ class DeviceSteps(HostSteps):
         """Wait until the device, and the host behind it, have room for the batch."""
         assert self.device is not None
         room = self.device.limit // (self.options.lanes * self._devices)
-        at_once, kept = int(ahead.peak.sum()), int(ahead.kept.sum())
+        at_once, kept = ahead.at_once, ahead.held
         it.cuts = [(0, len(ahead.peak))]
         if at_once > room:
             it.cuts = list(runs(ahead.peak, max(1, room), len(ahead.peak)))
@@ -160,8 +164,9 @@ class DeviceSteps(HostSteps):
         return run
 
     def _on(self, lane: Any, step: Step) -> OnDevice:
-        to_host = [e for e in step.gives if self._wanted_on_host(e)]
-        return OnDevice(step.nodes, step.gives, to_host, lane, self.lanes, self._device_error, self._fell_back)
+        return OnDevice(
+            step.nodes, step.gives, self._to_host[id(step)], lane, self.lanes, self._device_error, self._fell_back
+        )
 
     def _wanted_on_host(self, edge: Edge) -> bool:
         if self.options.to_host and edge in self.plan.graph.outputs.values():
@@ -179,7 +184,7 @@ class DeviceSteps(HostSteps):
     ) -> None:
         for it in self._arriving(inbox, out):
             assert it.launched is not None
-            with self._last_where_it_fails(it, out):
+            try:
                 it.launched.wait()
                 run, lane = it.launched.parts[0], it.lane
                 assert run is not None
@@ -191,26 +196,30 @@ class DeviceSteps(HostSteps):
                 self._forget(it, step)
                 self._holds(it)
                 out.put(it)
+            except BaseException as e:  # raised where the batch is taken
+                self._end_with(it, out, e)
 
     def _settled(self, it: Iteration, step: Step, lane: Any, run: Run, attempt: int) -> Env:
         """The results of a launched batch, once the device is done and every check has passed. Samples that fail a
         check run again alone, on the decoder's next lane; their results take the place of the wrong ones."""
         lane.synchronize()
-        on = self._on(lane, step)
         if run.timer is not None:
             run.timer.read()
-        wrong = sorted({int(s) for check in run.checks for s in check()} - {d.slot for d in run.dropped})
+        wrong = {int(s) for check in run.checks for s in check()} - {d.slot for d in run.dropped}
         results: Env = run.results
-        finish_late(run, results, on.retried)
+        if run.late:
+            finish_late(run, results, self._on(lane, step).retried)
         if not wrong:
             return results
         self.stats.count(self.stats.fallbacks, f"device check failed: attempt {attempt + 2}", len(wrong))
-        again = run.samples.take(np.isin(run.samples.slot, wrong))
-        env = {e: b.take(np.flatnonzero(np.isin(b.samples.slot, wrong))) for e, b in it.env.items() if e in step.needs}
+        slots = sorted(wrong)
+        again = run.samples.take(np.isin(run.samples.slot, slots))
+        env = {e: b.take(np.flatnonzero(np.isin(b.samples.slot, slots))) for e, b in it.env.items() if e in step.needs}
         redo = self._launch_on(it, step, lane, env, again, attempt + 1)
         redone = self._settled(it, step, lane, redo, attempt + 1)
         run.dropped += redo.dropped
-        drop(results, set(wrong))
+        drop(results, wrong)
+        on = self._on(lane, step)
         with lane:
             joined = {e: on.joined([results[e], redone[e]]) for e in results}
         lane.synchronize()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,22 +26,37 @@ class Foresight:
     """What the greediest operator that can tell needs for certain."""
     greediest: str
     """That operator."""
+    at_once: int = field(init=False)
+    """Sum of ``peak``; this and the next are worked out by who foresees, so that who launches need not."""
+    held: int = field(init=False)
+    """Sum of ``kept``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at_once", int(self.peak.sum()))
+        object.__setattr__(self, "held", int(self.kept.sum()))
 
 
 def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
             emulate: bool = False) -> Foresight:  # fmt: skip
     """What ``nodes`` will hold for ``samples``, given the batches of ``env``."""
     n = len(samples)
-    elements: dict[Edge, I64] = {}
-    live: dict[Edge, I64] = {}
-    peak, sure, greediest = np.zeros(n, np.int64), np.zeros(n, np.int64), ""
+    elements: dict[Edge, I64 | int] = {}  # one number where it is that of all samples
+    live: dict[Edge, I64 | int] = {}
+    peaks: list[I64 | int] = []
+    sure: I64 | int = 0
+    greediest = ""
     last = {e: node.id for node in nodes for e in node.reads}
     item = {e: b.dtype.itemsize for e, b in env.items()}
-    for e, b in env.items():
-        elements[e] = _spread(b.sizes, b.samples, samples)
+
+    def of(edges: Sequence[Edge]) -> list[I64 | int]:
+        for e in edges:
+            if e not in elements:
+                elements[e] = _spread(env[e].sizes, env[e].samples, samples)
+        return [elements[e] for e in edges]
+
     for node in nodes:
         found = _headers(node, env, emulate)
-        besides: I64 = np.zeros(n, np.int64)
+        besides: I64 | int = 0
         if found is not None:
             its = env[node.inputs[0]].samples
             besides = _spread(found[1], its, samples)
@@ -49,28 +65,38 @@ def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Bat
             spec = node.specs[k] if k < len(node.specs) else Spec()
             item[edge] = to_numpy(spec.dtype).itemsize if spec.dtype else max((item[e] for e in node.inputs), default=1)
             if isinstance(node.op, Merge):
-                elements[edge] = np.sum([elements[e] for e in node.inputs], axis=0)
+                elements[edge] = sum(of(node.inputs))
             elif spec.shape is not None and (fixed := [d for d in spec.shape if d is not None]) == list(spec.shape):
-                elements[edge] = np.full(n, int(np.prod(fixed, dtype=np.int64)))
+                elements[edge] = math.prod(fixed)
             elif found is not None:
                 elements[edge] = _spread(found[0], its, samples)
             else:
-                elements[edge] = (
-                    np.max([elements[e] for e in node.inputs], axis=0) if node.inputs else np.zeros(n, np.int64)
-                )
+                elements[edge] = _largest(of(node.inputs))
             if not isinstance(node.op, Split):  # whose outputs are views
                 live[edge] = elements[edge] * item[edge]
-        held = sum(live.values(), start=np.zeros(n, np.int64)) + besides
-        peak = np.maximum(peak, held)
+        peaks.append(sum(live.values()) + besides)
         if found is not None:
             need = live[Edge(node.id)] + besides
-            greediest = node.name if (need > sure).any() else greediest
-            sure = np.maximum(sure, need)
+            if not greediest:
+                greediest, sure = node.name, need
+            elif np.any(need > sure):
+                greediest, sure = node.name, np.maximum(sure, need)
         for e in node.reads:
             if last[e] == node.id and e not in gives:
                 live.pop(e, None)
-    kept = sum((live[e] for e in gives if e in live), start=np.zeros(n, np.int64))
-    return Foresight(peak, kept, sure, greediest)
+    kept = sum(live[e] for e in gives if e in live)
+    return Foresight(_each(n, _largest(peaks)), _each(n, kept), _each(n, sure), greediest)
+
+
+def _largest(values: Sequence[I64 | int]) -> I64 | int:
+    largest: I64 | int = values[0] if values else 0
+    for value in values[1:]:
+        largest = np.maximum(largest, value)
+    return largest
+
+
+def _each(n: int, values: I64 | int) -> I64:
+    return values if isinstance(values, np.ndarray) else np.full(n, values, np.int64)
 
 
 def _headers(node: Node, env: Mapping[Edge, Batch], emulate: bool) -> tuple[I64, I64] | None:

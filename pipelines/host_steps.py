@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, NoReturn
 
 from ..ops.batch import Samples
 from ..ops.context import Helpers
@@ -132,17 +131,14 @@ class HostSteps(Admission):
             yield it
 
     @staticmethod
-    @contextmanager
-    def _last_where_it_fails(it: Iteration, out: Channel[Iteration]) -> Iterator[None]:
-        """What is raised inside ends the run with the batch, which is handed on behind those before it."""
-        try:
-            yield
-        except Closed:
-            raise
-        except BaseException as e:  # raised where the batch is taken
-            it.problem, it.chunks = e, None  # not all of them are in the pool
-            out.put(it)
-            raise Closed from None
+    def _end_with(it: Iteration, out: Channel[Iteration], problem: BaseException) -> NoReturn:
+        """The run ends with this batch, which is handed on behind those before it, and with what was raised. Raises
+        Closed."""
+        if isinstance(problem, Closed):
+            raise problem
+        it.problem, it.chunks = problem, None  # not all of them are in the pool
+        out.put(it)
+        raise Closed
 
     def _host(self, steps: Sequence[Step], inbox: Channel[Iteration] | None, out: Channel[Iteration]) -> None:
         named = [(self.name_of(s), s, self.page_locked if self._feeds_device(s) else None) for s in steps]
@@ -150,7 +146,7 @@ class HostSteps(Admission):
             self._read_ahead(named, out)
             return
         for it in self._scheduled() if inbox is None else self._arriving(inbox, out):
-            with self._last_where_it_fails(it, out):
+            try:
                 parts = iter([it])
                 for name, step, staging in named:
                     if step.kind == "whole":
@@ -159,6 +155,8 @@ class HostSteps(Admission):
                         parts = self._chunked(name, step, it)
                 for part in parts:
                     out.put(part)
+            except BaseException as e:  # raised where the batch is taken
+                self._end_with(it, out, e)
 
     # -- whole batches ------------------------------------------------------------------------------------------
 
@@ -227,7 +225,7 @@ class HostSteps(Admission):
         """The batch, or its parts, with their chunks under way."""
         for part, ahead in self._parts(it, step):
             held = bytes_of(b for b in part.env.values() if b.on_host)
-            self.host.hold(part.order, held + 2 * int(ahead.kept.sum()))  # twice: chunks are put together
+            self.host.hold(part.order, held + 2 * ahead.held)  # twice: chunks are put together
             self._submit_chunks(name, step, part, ahead)
             yield part
 

@@ -140,12 +140,15 @@ class Ledger:
         self._running = 0
         self._alone = False
         self._stopped = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
+        """Threads that wait for room. Mostly there are none, and a condition costs much more than its lock."""
 
     def hold(self, owner: tuple[int, ...], nbytes: int, *, wait: bool = True) -> None:
         """Batch ``owner`` (its number and part) holds ``nbytes`` from now on, instead of what it held. Raises Closed
         when the run was stopped."""
-        with self._changed:
+        with self._lock:
             more = nbytes - self._held.get(owner, 0)
             room = self.limit - int(self.limit * self._for_work)
             if wait:
@@ -160,7 +163,7 @@ class Ledger:
 
     def release(self, owner: tuple[int, ...]) -> None:
         """Batch ``owner`` is gone."""
-        with self._changed:
+        with self._lock:
             freed = self._held.pop(owner, 0)
             self._holding -= freed
             self._add(-freed)
@@ -168,21 +171,21 @@ class Ledger:
     @contextmanager
     def work(self, nbytes: int) -> Iterator[None]:
         """Take ``nbytes`` while a piece of work runs. Raises Closed when the run was stopped."""
-        with self._changed:
+        with self._lock:
             self._wait(lambda: not self._alone and (self._running == 0 or self._fits(nbytes)))
             self._running += 1
             self._add(nbytes)
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._running -= 1
                 self._add(-nbytes)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Inside of `work`: once more, while no other piece of work runs."""
-        with self._changed:
+        with self._lock:
             self._running -= 1
             try:
                 self._wait(lambda: not self._alone and self._running == 0)
@@ -192,14 +195,14 @@ class Ledger:
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._alone = False
-                self._changed.notify_all()
+                self._notify()
 
     def grow(self, nbytes: int, *, alone: bool) -> bool:
         """Take ``nbytes`` more for a piece of work that turns out larger than foreseen, without waiting; False where
         they do not fit. A sample ``alone`` may have all of the budget, whatever else is held."""
-        with self._changed:
+        with self._lock:
             if not self._fits(nbytes) and not alone:
                 return False
             self._add(nbytes)
@@ -207,12 +210,12 @@ class Ledger:
 
     def give_back(self, nbytes: int) -> None:
         """The opposite of `grow`."""
-        with self._changed:
+        with self._lock:
             self._add(-nbytes)
 
     def stop(self) -> None:
         """Wake everybody with Closed."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify_all()
 
@@ -223,12 +226,18 @@ class Ledger:
         self.used += nbytes
         self.peak = max(self.peak, self.used)
         if nbytes <= 0:
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._waiting:
             self._changed.notify_all()
 
     def _wait(self, ready: Any) -> None:
         if not ready() and not self._stopped:
             began = time.perf_counter()
+            self._waiting += 1
             self._changed.wait_for(lambda: self._stopped or ready())
+            self._waiting -= 1
             self.waited += time.perf_counter() - began
         if self._stopped:
             raise Closed

@@ -153,22 +153,24 @@ class FileSet:
             return self._fetched(ctx, self._remote, which)
         which, n = np.ascontiguousarray(which), len(which)
         sizes, at, status = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
-        out = ctx.staging(_kernels.places(self.sizes, which, MAX_FILE, sizes, at))
+        shapes = np.empty((n, 1), np.int32)
+        out = ctx.staging(_kernels.places(self.sizes, which, MAX_FILE, sizes, at, shapes))
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a pipe must not block
         root, names, starts = self._directory, self._names, self._starts
+        failed: list[int] = []
 
         def read(a: int, b: int) -> None:
-            _kernels.read_files(root, flags, names, starts, which[a:b], out, at[a:b], sizes[a:b], status[a:b])
+            failed.append(_kernels.read_files(root, flags, names, starts, which, out, at, sizes, status, a, b))
 
         spread(ctx, n, len(out) + n * _OPENING, read)
-        for k in np.flatnonzero(status).tolist() if np.count_nonzero(status) else ():
+        for k in np.flatnonzero(status).tolist() if sum(failed) else ():
             size = int(self.sizes[which[k]])
             if size > MAX_FILE:
                 ctx.reject(k, "too_large", f"the file has {size} bytes; at most {MAX_FILE} can be one sample")
             else:
                 ctx.reject(k, "read_failed", self._why(int(which[k]), size))
-            sizes[k] = 0
-        return Batch(out, at, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
+            shapes[k] = 0
+        return Batch(out, at, shapes, "", ctx.samples)
 
     def _fetched(self, ctx: Context, remote: RemoteFiles, which: I64) -> Batch:
         """The bytes of files of a store."""
@@ -242,7 +244,8 @@ class _Files(FileSet):
 
 def scalars(values: npt.NDArray[np.generic], ctx: Context) -> Batch:
     """One value a sample, of shape (1,), as DALI's readers give labels."""
-    return Batch.from_dense(np.ascontiguousarray(values).reshape(-1, 1), "", ctx.samples)
+    n = len(values)
+    return Batch(np.ascontiguousarray(values), np.arange(n), np.ones((n, 1), np.int32), "", ctx.samples)
 
 
 class File(Reader, name="readers.file"):

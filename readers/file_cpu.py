@@ -47,38 +47,43 @@ def stat_files(root: Any, names: Any, starts: Any, sizes: Any, mtimes: Any, low:
             mtimes[i] = info[_MTIME_S] * 1_000_000_000 + (info[_MTIME_NS] & 0xFFFFFFFF)
 
 
-@numba.njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1])", nogil=True, cache=True)
-def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any) -> Any:
+@numba.njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1], int32[:, ::1])", cache=True)
+def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any, shapes: Any) -> Any:
     """Sizes of the files ``which``, below zero for those of more than ``most`` bytes, and where they begin in one
-    buffer: multiples of 16, with room for one byte more at least behind each, see `read_files`. Returns its size."""
+    buffer: multiples of 16, with room for one byte more at least behind each, see `read_files`. ``shapes`` [N, 1] are
+    those of what will be read. Returns the size of the buffer. It keeps the GIL: for so short a loop, to get it back
+    takes longer."""
     end = np.int64(0)
     for k in range(len(which)):
         size = all_sizes[which[k]]
         sizes[k], at[k] = MISSING if size > most else size, end
+        shapes[k, 0] = max(sizes[k], 0)
         end += (sizes[k] // 16 + 1) * 16 if sizes[k] >= 0 else 0
     return end
 
 
 @numba.njit(
-    "void(int32, int32, uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64[::1], int32[::1])",
+    "int64(int32, int32, uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64[::1], int32[::1], int64, "
+    "int64)",
     nogil=True,
     cache=True,
 )
 def read_files(
-    root: Any, flags: Any, names: Any, starts: Any, which: Any, out: Any, at: Any, sizes: Any, status: Any
-) -> None:
-    """File ``which[k]`` into ``out[at[k] : at[k] + sizes[k]]``, for all k.
+    root: Any, flags: Any, names: Any, starts: Any, which: Any, out: Any, at: Any, sizes: Any, status: Any, low: Any,
+    high: Any,
+) -> Any:  # fmt: skip
+    """File ``which[k]`` into ``out[at[k] : at[k] + sizes[k]]``, for k in [low, high). Returns how many failed.
 
     Each place has room for one byte more than the file, so that the read that fills it also shows that the file ends
     there. Sizes below zero are left alone.
     """
-    for k in range(len(which)):
+    good = np.int64(0)
+    for k in range(low, high):
+        status[k] = NO_OPEN
         if sizes[k] < 0:
-            status[k] = NO_OPEN
             continue
         file = _openat(root, names.ctypes.data + starts[which[k]], flags)
         if file < 0:
-            status[k] = NO_OPEN
             continue
         done, wanted = 0, sizes[k] + 1
         got = _pread(file, out.ctypes.data + at[k], np.uintp(wanted), np.int64(0))
@@ -90,3 +95,5 @@ def read_files(
             status[k] = NO_READ
         else:
             status[k] = OK if done + got == sizes[k] else CHANGED
+        good += status[k] == OK
+    return high - low - good
