@@ -17,7 +17,7 @@ from ..ops.batch import Batch
 from ..ops.errors import DeviceError, JobError, SpecError
 from ..ops.urls import is_url, plain_path
 from ..readers.base import Reader
-from ..readers.lost_pages import is_watched, lost_files
+from ..readers.extents import cut_short
 from ..writers.config import WriteConfig
 from ..writers.lock import Lock
 from ..writers.manifest import Side
@@ -355,7 +355,7 @@ class JobRun:
             rejects.append(RejectRow(position, origin.key, origin.source, origin.record, origin.offset,
                                      d.node, d.code, d.message, iteration.replaced))  # fmt: skip
         began = time.perf_counter()
-        self.output.add(start, stop, samples, outputs, rejects, lambda: _check_intact(iteration, outputs))
+        self.output.add(start, stop, samples, outputs, rejects, lambda: _check_intact(outputs))
         self.writing += time.perf_counter() - began
         self.engine.stats.span("write", "write", began, time.perf_counter(), iteration.number)
         self.read += stop - start
@@ -400,16 +400,12 @@ def options_of(spec: Spec, target: Target) -> Options:
     )
 
 
-def _check_intact(iteration: Iteration, outputs: Mapping[str, Batch]) -> None:
-    """Raises JobError where records went into a shard as they are in their file, and pages of that are lost since the
-    batch was handed out: zeros may have been written in the place of their bytes."""
-    gone = lost_files()
-    if not gone or not any(b.on_host and is_watched(b.data.ctypes.data) for b in outputs.values()):
-        return
-    dropped = {d.slot for d in iteration.dropped}
-    for _, slot, source in iteration.read_from(gone):
-        if slot not in dropped:
+def _check_intact(outputs: Mapping[str, Batch]) -> None:
+    """Raises JobError where records went into a shard as they are in their file, and that was cut short since the batch
+    was handed out: zeros may have been written in the place of their bytes."""
+    for batch in outputs.values():
+        if batch.on_host and (gone := cut_short(batch.data.ctypes.data, batch.offsets * batch.dtype.itemsize)):
             raise JobError(
-                f"{source}: the input file was cut short, or could not be read, while a record was copied from it; run "
+                f"{gone}: the input file was cut short, or could not be read, while a record was copied from it; run "
                 "the same command again: it continues after the last finished shard"
             )

@@ -212,6 +212,17 @@ def mapped_of(data: U8) -> Mapped | None:
     return found if found is not None and found.data is data else None
 
 
+def cut_short(address: int, offsets: I64) -> str | None:
+    """The first file that was cut short, or could not be read, of those in which ``offsets`` bytes from ``address``
+    lie; None where all are whole, and for memory that is no file's."""
+    for mapped in list(_known.values()):
+        place = address - mapped.data.ctypes.data
+        if 0 <= place < len(mapped.data):
+            gone = mapped.truncated(offsets + place)
+            return mapped.named[int(mapped.file_of(offsets[gone][:1] + place)[0])] if gone.any() else None
+    return None
+
+
 class Shared:
     """The files of a `Mapped` at the same places of a second address range, read-only and shared with all who use them.
     A registered part of it is the page cache itself, while a page of a private mapping is copied when it is pinned."""

@@ -49,11 +49,6 @@ def lost_files() -> frozenset[str]:
 _NOTHING: frozenset[str] = frozenset()
 
 
-def is_watched(address: int) -> bool:
-    """Whether the byte at ``address`` is a file's: lost pages read as zeros there."""
-    return any(base <= address < base + known[0] for base, known in list(_mappings.items()))
-
-
 def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *, again: bool = False) -> None:
     """Let faults in [base, base + length) cost zeros. File i of ``names`` begins at ``base + starts[i]``. ``again``: of
     files that are mapped already; what was lost of them is lost."""

@@ -18,7 +18,7 @@ from ..ops.inputs import Pieces
 from .base import Reader
 from .extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 from .parallel import spread
-from .parquet_blocks import Bad, Blocks, File, Files, errors, said
+from .parquet_blocks import CUT_SHORT, Bad, Blocks, File, Files, errors, said
 from .parquet_columns import Values, Where, resolve
 
 I64 = npt.NDArray[np.int64]
@@ -145,7 +145,7 @@ class _Records:
         for i, file in enumerate(files.tolist()):
             told = self._told[file]
             if gone[i]:
-                ctx.reject(i, "read_failed", "the file was cut short while the job ran")
+                ctx.reject(i, "read_failed", CUT_SHORT)
             elif told.problem:
                 ctx.reject(i, told.code, told.problem)
             good[i] = not gone[i] and not told.problem

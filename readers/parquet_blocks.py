@@ -24,6 +24,7 @@ I64 = npt.NDArray[np.int64]
 
 BLOCK = 64 << 20
 """Bytes of a block, as its footer tells them."""
+CUT_SHORT = "the file was cut short while the job ran"
 _MOST_ROWS = 2**31 - 1
 _FOOTERS = 256
 """Footers that are kept parsed; another costs a millisecond."""
@@ -218,9 +219,15 @@ class Blocks:
                 return self._keep(key, self._whole(group))
             return self._part(group, block)
         except SampleError as e:
-            return self._keep(key, Bad(e.code, str(e)))
+            bad = Bad(e.code, str(e))
         except errors() as e:
-            return self._keep(key, Bad("corrupt_record", f"{self._name(group)} cannot be decoded: {said(e)}"))
+            bad = Bad("corrupt_record", f"{self._name(group)} cannot be decoded: {said(e)}")
+        return self._keep(key, Bad("read_failed", CUT_SHORT) if self._is_cut_short(group) else bad)
+
+    def _is_cut_short(self, group: int) -> bool:
+        """The end of a page that is still there reads as zeros, and nobody is told."""
+        mapped = self._files.mapped
+        return bool(mapped.truncated(mapped.starts[self.file[group : group + 1]])[0])
 
     def _name(self, group: int) -> str:
         return f"row group {self.number[group]}"
@@ -295,6 +302,8 @@ class Blocks:
         will_need(self._files.mapped.data, low + base, sizes, mmap.PAGESIZE)
 
     def _take(self, table: Any, rows: int, columns: tuple[Where, ...], group: int) -> Block:
+        if self._is_cut_short(group):
+            raise SampleError("read_failed", CUT_SHORT)
         if table.num_rows != rows:
             raise SampleError("truncated", f"{self._name(group)} has {table.num_rows} rows, its footer says {rows}")
         return tuple(values_of(table.column(c.path[0]), c) for c in columns)

@@ -95,28 +95,49 @@ def test_every_pair_keeps_every_byte(
     assert verify(tmp_path / "out").sound
 
 
-@pytest.mark.parametrize("to", FORMATS)
-@pytest.mark.parametrize("source", ["tfrecord", "webdataset"])
-def test_input_that_is_cut_short_before_it_is_written_is_not_published(
-    converted: dict[str, Path], tmp_path: Path, source: str, to: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its pages read as zeros, which the shard's checksums would call sound."""
-    if (source, to) == ("webdataset", "recordio"):
-        pytest.skip("both members are bytes")
-    shutil.copytree(converted[source], tmp_path / "in")
+def cut_short_late(root: Path, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the files under ``root`` be cut short between the delivery of a batch and its writing; ``left`` bytes stay,
+    or all but some where it is negative."""
     add = Output.add
 
     def late(self: Output, *args: Any) -> None:
-        for path in (tmp_path / "in").glob("*.t*"):
-            os.truncate(path, 0)
+        for path in root.rglob("*.*"):
+            if path.is_file() and path.suffix != ".json":
+                os.truncate(path, left if left >= 0 else max(path.stat().st_size + left, 0))
         add(self, *args)
 
     monkeypatch.setattr(lost_pages, "_lost", set())  # and not for other tests
     monkeypatch.setattr(Output, "add", late)
+
+
+@pytest.mark.parametrize(("to", "left"), [*((to, 0) for to in FORMATS), ("tfrecord", -50)])
+@pytest.mark.parametrize("source", ["tfrecord", "lmdb", "webdataset", "recordio"])
+def test_input_that_is_cut_short_before_it_is_written_is_not_published(
+    converted: dict[str, Path], tmp_path: Path, source: str, to: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages read as zeros, which the shard's checksums would call sound; the rest of the last one that is still
+    there does so without a word."""
+    if (source, to) == ("webdataset", "recordio"):
+        pytest.skip("both members are bytes")
+    shutil.copytree(converted[source], tmp_path / "in")
+    cut_short_late(tmp_path / "in", left, monkeypatch)
     result = convert(tmp_path / "in", tmp_path / "out", Wanted(to, samples=3))
     assert result.exit_code == FAILED, result.message
     assert "cut short" in result.message
     assert not list((tmp_path / "out").glob("*0000*"))
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("source", ["files", *["parquet"] * HAS_PYARROW])
+def test_input_that_was_copied_may_be_cut_short_before_it_is_written(
+    converted: dict[str, Path], pictures: Path, tmp_path: Path, source: str, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are read, and the row groups of Parquet decoded, into memory of our own."""
+    shutil.copytree(converted[source], tmp_path / "in")
+    cut_short_late(tmp_path / "in", 0, monkeypatch)
+    result = convert(tmp_path / "in", tmp_path / "out", Wanted(to, samples=3))
+    assert result.exit_code == 0, result.message
+    assert payloads(tmp_path / "out") == originals(pictures)
 
 
 def test_labels_arrive(pictures: Path, converted: dict[str, Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
 import struct
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from dali_run import fn
 from dali_run.ops.errors import JobError, SampleError, SpecError
 from dali_run.pipeline import pipeline_def
 from dali_run.pipelines.job import run_job
-from dali_run.readers import parquet_blocks
+from dali_run.readers import extents, lost_pages, parquet_blocks
 from dali_run.readers.parquet import Parquet
 from dali_run.readers.parquet_pages import walk_pages
 
@@ -406,3 +407,45 @@ def test_jobs_in_parts_and_resumed_write_the_same(tmp_path: Path, shuffle: str) 
     assert job("stopped", progress=stop).exit_code == 130
     assert job("stopped", overrides={"pipeline.batch_size": 3}).report["resumed_from"] >= 30
     assert shards("stopped") == shards("whole")
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False, "data_page_version": "2.0"}])
+def test_values_are_in_memory_of_their_own(tmp_path: Path, options: dict[str, Any]) -> None:
+    """What is delivered stays as it is when the file is cut short afterwards, so that shards need not look again."""
+    path = write(tmp_path, table(), compression="none", store_schema=True, **options)
+
+    @pipeline_def(batch_size=10, num_threads=1)
+    def pipe() -> Any:
+        return tuple(fn.readers.parquet(path=path, columns=list(COLUMNS), nulls="empty"))
+
+    outputs = pipe().run()
+    before = [[x.tolist() for x in o.batch] for o in outputs]
+    for file in tmp_path.glob("*.parquet"):
+        os.truncate(file, 0)
+    assert [[x.tolist() for x in o.batch] for o in outputs] == before
+    assert not any(extents.cut_short(o.batch.data.ctypes.data, o.batch.offsets) for o in outputs)
+
+
+def test_a_file_that_is_cut_short_while_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages read as zeros, which are lengths of empty values: no sample of it is handed on."""
+    values = [bytes([1 + i]) * 3000 for i in range(N)]
+    options = {"use_dictionary": False, "write_statistics": False, "row_group_size": N, "data_page_size": 1 << 20}
+    path = write(tmp_path, pa.table({"blob": pa.array(values)}), compression="none", **options)
+    opened = parquet_blocks.Blocks._open
+    calls = []
+
+    def open_and_cut(self: parquet_blocks.Blocks, group: int) -> Any:
+        made = opened(self, group)
+        if not calls:  # of the first file, before anything of it is decoded
+            os.truncate(tmp_path / "0.parquet", 5000)
+        calls.append(group)
+        return made
+
+    monkeypatch.setattr(lost_pages, "_lost", set())  # and not for other tests
+    monkeypatch.setattr(parquet_blocks.Blocks, "_open", open_and_cut)
+
+    @pipeline_def(batch_size=N, num_threads=1, on_error="skip")
+    def pipe() -> Any:
+        return fn.readers.parquet(path=path, columns=["blob"])
+
+    assert [x.tobytes() for x in pipe().run()[0].batch] == values[40:]
