@@ -1,4 +1,4 @@
-"""The few calls of the CUDA driver that every launch makes, without letting go of the GIL.
+"""The calls of the CUDA driver that every launch makes, all at once without the GIL.
 
 Each takes some microseconds. CuPy lets go of the GIL around every one of them, and in a busy pipeline the thread that
 launches waits far longer than that to get it back.
@@ -7,67 +7,78 @@ launches waits far longer than that to get it back.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
-_POINTER, _ADDRESS, _UNSIGNED, _SIZE = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t
+import numpy as np
 
+from .lazily import Kernels
 
-class Driver:
-    """Asynchronous work on a stream of the current context. Every call raises cupy.cuda.driver.CUDADriverError."""
+LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"
+_MOST = 32
+_VALUE, _COLUMNS = 12, 14
+"""Of a row of `Work`, behind a function's address and its arguments: a kernel's argument, and where that is."""
 
-    def __init__(self) -> None:
-        """Raises OSError where there is no driver."""
-        library = ctypes.PyDLL("libcuda.so.1")  # a CDLL would let go of the GIL
-        self._launch = library.cuLaunchKernel
-        self._launch.argtypes = [_POINTER, *[_UNSIGNED] * 7, _POINTER, _POINTER, _POINTER]
-        self._copy_in = library.cuMemcpyHtoDAsync_v2
-        self._copy_in.argtypes = [_ADDRESS, _POINTER, _SIZE, _POINTER]
-        self._copy_out = library.cuMemcpyDtoHAsync_v2
-        self._copy_out.argtypes = [_POINTER, _ADDRESS, _SIZE, _POINTER]
-        self._fill = library.cuMemsetD8Async
-        self._fill.argtypes = [_ADDRESS, ctypes.c_ubyte, _SIZE, _POINTER]
-        self._record = library.cuEventRecord
-        self._record.argtypes = [_POINTER, _POINTER]
-
-    def launch(self, function: int, grid: int, block: int, parameters: int, stream: int) -> None:
-        """Run a kernel on one row of blocks; ``parameters`` is the address of the array of its arguments' addresses."""
-        status = self._launch(function, grid, 1, 1, block, 1, 1, 0, stream, parameters, None)
-        if status:
-            _refused(status)
-
-    def copy_in(self, to: int, host: int, nbytes: int, stream: int) -> None:
-        """Copy page-locked memory to the device."""
-        status = self._copy_in(to, host, nbytes, stream)
-        if status:
-            _refused(status)
-
-    def copy_out(self, host: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy memory of the device to page-locked memory."""
-        status = self._copy_out(host, source, nbytes, stream)
-        if status:
-            _refused(status)
-
-    def zero(self, address: int, nbytes: int, stream: int) -> None:
-        """Fill memory of the device with zeros."""
-        status = self._fill(address, 0, nbytes, stream)
-        if status:
-            _refused(status)
-
-    def record(self, event: Any, stream: int) -> None:
-        """Record an event of CuPy's."""
-        status = self._record(event.ptr, stream)
-        if status:
-            _refused(status)
+_loops: Any = Kernels("cuda_driver_cpu")
 
 
-def _refused(status: int) -> None:
+@cache
+def load() -> Mapping[str, int]:
+    """Where the functions of this machine's driver are. Raises OSError where there is none."""
+    library = ctypes.CDLL("libcuda.so.1")
+    return {name: ctypes.cast(library[name], ctypes.c_void_p).value or 0 for name in (LAUNCH, COPY_IN, COPY_OUT, ZERO)}
+
+
+def refused(status: int) -> NoReturn:
+    """Raises cupy.cuda.driver.CUDADriverError, which has the words for the driver's ``status``."""
     from cupy.cuda import driver
 
     raise driver.CUDADriverError(status)
 
 
-@cache
-def load() -> Driver:
-    """The driver of this machine. Raises OSError where there is none."""
-    return Driver()
+class Work:
+    """What is to be done on one stream of the current context, in order, begun by `submit`. Memory of the host is
+    page-locked, and holds until the stream is done with it."""
+
+    def __init__(self, stream: int) -> None:
+        self._functions = load()
+        self._stream = stream
+        self._calls = np.zeros((_MOST, _COLUMNS), np.int64)
+        self._at = self._calls.ctypes.data
+        self._count = 0
+
+    def launch(self, function: int, grid: int, block: int, argument: int) -> None:
+        """Run a kernel that takes one pointer, on one row of blocks. The driver copies the argument at `submit`."""
+        if self._count == _MOST:
+            self.submit()
+        value = self._at + 8 * (_COLUMNS * self._count + _VALUE)
+        self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, value + 8, 0, argument, value)
+
+    def copy_in(self, to: int, host: int, nbytes: int) -> None:
+        """Copy from the host to the device."""
+        if nbytes:
+            self._add(COPY_IN, to, host, nbytes, self._stream)
+
+    def copy_out(self, host: int, source: int, nbytes: int) -> None:
+        """Copy from the device to the host."""
+        if nbytes:
+            self._add(COPY_OUT, host, source, nbytes, self._stream)
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Fill memory of the device with zeros."""
+        if nbytes:
+            self._add(ZERO, address, 0, nbytes, self._stream)
+
+    def submit(self) -> None:
+        """Begin everything. Raises cupy.cuda.driver.CUDADriverError for what the driver refuses; nothing is begun
+        behind it."""
+        count, self._count = self._count, 0
+        if count and (status := _loops.call_all(self._calls, count)):
+            refused(status)
+
+    def _add(self, name: str, *arguments: int) -> None:
+        if self._count == _MOST:
+            self.submit()
+        self._calls[self._count, : len(arguments) + 1] = self._functions[name], *arguments
+        self._count += 1

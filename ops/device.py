@@ -4,7 +4,6 @@ and in kernels, so that the CPU path never needs it.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -89,7 +88,7 @@ class Lane:
             self.gpu = cupy.cuda.Device(index)
             with self.gpu:
                 self.stream = _idle_stream(index)
-            self._driver = cuda_driver.load()
+            self._work = self.work()
         except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
         self._closed = False
@@ -97,8 +96,6 @@ class Lane:
         self._pinned = Arena(pinned_empty)
         self._kernels: dict[tuple[str, str], Any] = {}
         self._idle_events: list[Any] = []
-        self._parameter = ctypes.c_uint64()
-        self._parameters = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameter))
         self.cache: dict[str, Any] = {}
         """What operators keep between batches of this lane: decoders, workspaces."""
 
@@ -167,7 +164,8 @@ class Lane:
         """A flat device array in pinned host memory. The copy is asynchronous: synchronise before reading it."""
         host = pinned_empty(array.nbytes)
         if array.nbytes:
-            self._driver.copy_out(host.ctypes.data, array.data.ptr, array.nbytes, self.stream.ptr)
+            self._work.copy_out(host.ctypes.data, array.data.ptr, array.nbytes)
+            self._work.submit()
             self._in_flight.append(array)
         return host.view(array.dtype)
 
@@ -190,20 +188,20 @@ class Lane:
 
     def copy_in(self, address: int, host: npt.NDArray[Any]) -> None:
         """Copy page-locked memory to the device, asynchronously: it must hold until the lane is synchronised."""
-        if host.nbytes:
-            self._driver.copy_in(address, host.ctypes.data, host.nbytes, self.stream.ptr)
+        self._work.copy_in(address, host.ctypes.data, host.nbytes)
+        self._work.submit()
 
     def copy_out(self, address: int, nbytes: int) -> U8:
         """Bytes at a device address, as memory of `pinned`. The copy is asynchronous: synchronise before reading it."""
         host = self.pinned(nbytes)
-        if nbytes:
-            self._driver.copy_out(host.ctypes.data, address, nbytes, self.stream.ptr)
+        self._work.copy_out(host.ctypes.data, address, nbytes)
+        self._work.submit()
         return host
 
     def zero(self, address: int, nbytes: int) -> None:
         """Fill device memory with zeros, asynchronously."""
-        if nbytes:
-            self._driver.zero(address, nbytes, self.stream.ptr)
+        self._work.zero(address, nbytes)
+        self._work.submit()
 
     def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
         """Kernels of the CUDA source ``text`` that take one pointer, for `start`."""
@@ -214,10 +212,13 @@ class Lane:
             return {name: module.get_function(name).kernel for name in names}  # whoever holds one holds its module
 
     def start(self, function: Any, grid: int, block: int, parameter: int) -> None:
-        """Run a kernel of `functions` on the parameters at a device address. The driver copies the argument before
-        the call returns, so one array of arguments serves all launches of a lane."""
-        self._parameter.value = parameter
-        self._driver.launch(function.ptr, grid, block, ctypes.addressof(self._parameters), self.stream.ptr)
+        """Run a kernel of `functions` on the parameters at a device address."""
+        self._work.launch(function.ptr, grid, block, parameter)
+        self._work.submit()
+
+    def work(self) -> cuda_driver.Work:
+        """For what is to be begun all at once on this lane."""
+        return cuda_driver.Work(self.stream.ptr)
 
     # -- kernels -------------------------------------------------------------------------------------------------
 
@@ -296,7 +297,7 @@ class Lane:
         import cupy
 
         event = self._idle_events.pop() if self._idle_events else cupy.cuda.Event()
-        self._driver.record(event, self.stream.ptr)
+        event.record(self.stream)
         return event
 
     def seconds_between(self, begin: Any, end: Any) -> float:

@@ -11,7 +11,7 @@ the picture is right and BAD_... bits where another decoder must look at the fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from . import resample
+from . import cuda_driver, resample
 from .device import aligned
 
 SOURCES = Path(__file__).parent / "cuda"
@@ -120,14 +120,26 @@ class Runtime(Protocol):
         """Device memory, aligned to 256 bytes: its owner and its address."""
 
     def stage(self, size: int) -> U8:
-        """Uninitialised host memory for one `upload`."""
+        """Uninitialised host memory for one `upload` or `download`."""
+
+    def work(self) -> Work:
+        """For what is to be done in order, and begun all at once."""
+
+
+class Work(Protocol):
+    """Work that is begun, at the latest, by `submit`."""
 
     def upload(self, address: int, data: U8) -> None:
         """Copy memory of `stage` to the device."""
 
+    def download(self, data: U8, address: int) -> None:
+        """Copy memory of the device to that of `stage`."""
+
     def zero(self, address: int, size: int) -> None: ...
 
     def launch(self, kernel: str, grid: int, threads: int, batch: int) -> None: ...
+
+    def submit(self) -> None: ...
 
 
 class LaneRuntime:
@@ -135,12 +147,36 @@ class LaneRuntime:
 
     def __init__(self, lane: Any, defines: str = "") -> None:
         """``defines``: CUDA text before the sources, to compile them with other sizes."""
-        self._lane = lane
-        self._kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
-        self.allocate, self.stage, self.upload, self.zero = lane.allocate, lane.pinned, lane.copy_in, lane.zero
+        kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
+        self._functions = {name: kernel.ptr for name, kernel in kernels.items()}
+        self._kernels, self._lane = kernels, lane  # whoever holds a kernel holds its module
+        self.allocate, self.stage = lane.allocate, lane.pinned
+
+    def work(self) -> LaneWork:
+        return LaneWork(self._functions, self._lane.work())
+
+
+@dataclass(slots=True)
+class LaneWork:
+    """What a lane is to do."""
+
+    functions: Mapping[str, int]
+    on_lane: cuda_driver.Work
+
+    def upload(self, address: int, data: U8) -> None:
+        self.on_lane.copy_in(address, data.ctypes.data, data.nbytes)
+
+    def download(self, data: U8, address: int) -> None:
+        self.on_lane.copy_out(data.ctypes.data, address, data.nbytes)
+
+    def zero(self, address: int, size: int) -> None:
+        self.on_lane.zero(address, size)
 
     def launch(self, kernel: str, grid: int, threads: int, batch: int) -> None:
-        self._lane.start(self._kernels[kernel], grid, threads, batch)
+        self.on_lane.launch(self.functions[kernel], grid, threads, batch)
+
+    def submit(self) -> None:
+        self.on_lane.submit()
 
 
 class Sheet:
@@ -476,28 +512,36 @@ class Decoder:
         self._filters_owner, self._filters = self.runtime.allocate(resample.TABLE.nbytes)
         staged = self.runtime.stage(resample.TABLE.nbytes)
         staged[:] = resample.TABLE.view(np.uint8)
-        self.runtime.upload(self._filters, staged)
+        work = self.runtime.work()
+        work.upload(self._filters, staged)
+        work.submit()
 
-    def decode(self, raw: int, plan: Plan, output: Output, out: int, trace: Any = None) -> int:
-        """Enqueue a batch: files at address ``raw``, output to address ``out``. Returns the address of the status
-        words (int32 per image), which hold until the decoder is used again. ``trace(name)`` is called after each
-        launch, for measurements."""
+    def decode(self, raw: int, plan: Plan, output: Output, out: int, trace: Any = None) -> I32:
+        """Enqueue a batch: files at address ``raw``, output to address ``out``. Returns the status words, one an image,
+        which hold from when the runtime is done with the batch until the decoder is used again. ``trace(name)`` is
+        called after each launch, for measurements."""
         zeroed, fixed = self._regions(plan, output)
-        runtime, staged = self.runtime, plan.sheet.travelling()
-        address, places = self._place(len(staged), zeroed, fixed)
+        work, staged = self.runtime.work(), plan.sheet.travelling()
+        address, places = self._place(work, len(staged), zeroed, fixed)
         addresses = {"raw": raw, "out": out, "filters": self._filters} | plan.sheet.addresses(address) | places
         numbers = len(plan.records), output.output_type, output.dtype, output.round_to_uint8
         record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add)
         staged[: BATCH.itemsize].view(BATCH)[0] = record
-        runtime.upload(address, staged)
+        work.upload(address, staged)
         for kernel, grid, threads in self._launches(plan, output):
             if grid:
-                runtime.launch(kernel, grid, threads, address)
+                work.launch(kernel, grid, threads, address)
             if trace is not None:
+                work.submit()
                 trace(kernel)
-        return addresses["status"]
+        status = self.runtime.stage(4 * len(plan))
+        work.download(status, addresses["status"])
+        work.submit()
+        return status.view(np.int32)
 
-    def _place(self, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]) -> tuple[int, dict[str, int]]:
+    def _place(
+        self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
+    ) -> tuple[int, dict[str, int]]:
         """Where ``travelling`` bytes from the host go, and the regions of these sizes, ``zeroed`` or as they are."""
         self.workspace.reserve(travelling + sum(map(aligned, zeroed.values())) + sum(map(aligned, fixed.values())))
         address = self.workspace.address
@@ -505,7 +549,7 @@ class Decoder:
         for name, size in (zeroed | fixed).items():
             places[name] = position
             position += aligned(size)
-        self.runtime.zero(address + travelling, sum(map(aligned, zeroed.values())))
+        work.zero(address + travelling, sum(map(aligned, zeroed.values())))
         return address, places
 
     def _regions(self, plan: Plan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
@@ -556,14 +600,16 @@ class ApartDecoder(Decoder):
         super().__post_init__()
         self._owners: list[Any] = []
 
-    def _place(self, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]) -> tuple[int, dict[str, int]]:
+    def _place(
+        self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
+    ) -> tuple[int, dict[str, int]]:
         self._owners.clear()
         places = {}
         for name, size in ({"": travelling} | zeroed | fixed).items():
             owner, places[name] = self.runtime.allocate(size)
             self._owners.append(owner)
         for name, size in zeroed.items():
-            self.runtime.zero(places[name], size)
+            work.zero(places[name], size)
         return places.pop(""), places
 
 

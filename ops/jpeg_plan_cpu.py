@@ -1,5 +1,5 @@
-"""The host's share of decoding a batch of JPEGs, as loops: NumPy would take a hundred calls for them. They take less
-than 0.1 ms for a thousand images and keep the GIL, as the thread that launches would wait longer to get it back.
+"""The host's share of decoding a batch of JPEGs, as loops without the GIL: NumPy would take a hundred calls for them,
+each of which other threads of a busy pipeline could delay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _ceil(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
-@numba.njit(cache=True)
+@numba.njit(nogil=True, cache=True)
 def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: Any, entries: Any) -> None:
     """Give a stream of entropy-coded bytes its places behind those before it."""
     stream.words, stream.segments, stream.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
@@ -31,7 +31,7 @@ def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: A
     totals[ENTRIES] += entries
 
 
-@numba.njit(cache=True)
+@numba.njit(nogil=True, cache=True)
 def plan_images(
     headers: Any, which: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any,
     status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any,
@@ -140,7 +140,7 @@ def plan_images(
     totals[UNSTUFFS], totals[ENTROPIES] = unstuffs, entropies
 
 
-@numba.njit(cache=True)
+@numba.njit(nogil=True, cache=True)
 def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_each: Any, idct_first: Any) -> Any:
     """The blocks to compute: those that hold the windows (x0, y0, x1, y1; none: everything) and one sample more on each
     side, which upsampling reads. Fills the exclusive sums of thread blocks; returns their total."""
@@ -174,7 +174,7 @@ def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_
     return total
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(nogil=True, cache=True, error_model="numpy")
 def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, first: Any) -> Any:
     """How many output rows a block of threads takes (``tile`` of the axes y), and the exclusive sums of blocks, the
     total behind them; returns it.
@@ -214,7 +214,7 @@ ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, TOTALS_OF_RESIZES = range(5)
 """Places in the totals that `plan_resizes` gives."""
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(nogil=True, cache=True, error_model="numpy")
 def plan_resizes(
     images: Any, status: Any, orientation: Any, lo: Any, hi: Any, support: Any, size: Any, anchor: Any, shape: Any,
     kind: Any, flip: Any, domain: Any, mirror: Any, channels: Any, planar: Any, tables: Any, limits: Any, rows: Any,

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from dali_run.ops import cuda_driver
+
 _MODULES = ("cupy", "cupy.cuda", "cupy.cuda.runtime", "cupy.cuda.driver")
 _FIRST_ADDRESS = 1 << 40
 _current = threading.local()
@@ -133,6 +135,7 @@ class Event:
         self.at, self.device = time.perf_counter(), _current_device()
 
     def record(self, stream: Any = None) -> None:
+        assert stream is None or stream.device == self.device, "an event of another GPU than its stream's"
         self.at = time.perf_counter()
 
 
@@ -153,27 +156,29 @@ def _run(code: str, name: str, grid: Any, threads: int, args: Any) -> None:
         launch(int(width), int(height), int(threads), (ctypes.c_void_p * len(where))(*where))
 
 
-class Driver:
-    """dali_run.ops.cuda_driver.Driver."""
+class Work:
+    """dali_run.ops.cuda_driver.Work, of which nothing lasts."""
 
-    def __init__(self, fake: Fake) -> None:
+    def __init__(self, fake: Fake, stream: int) -> None:
         self._fake = fake
+        self._calls: list[Callable[[], None]] = []
 
-    def launch(self, function: int, grid: int, block: int, parameters: int, stream: int) -> None:
-        self._fake.launch_kernel(function, grid, block, parameters)
+    def launch(self, function: int, grid: int, block: int, argument: int) -> None:
+        self._calls.append(lambda: self._fake.launch_kernel(function, grid, block, argument))
 
-    def copy_in(self, to: int, host: int, nbytes: int, stream: int) -> None:
-        self._fake.memcpy(to, host, nbytes, 1)
+    def copy_in(self, to: int, host: int, nbytes: int) -> None:
+        self._calls.append(lambda: self._fake.memcpy(to, host, nbytes, 1))
 
-    def copy_out(self, host: int, source: int, nbytes: int, stream: int) -> None:
-        self._fake.memcpy(host, source, nbytes, 2)
+    def copy_out(self, host: int, source: int, nbytes: int) -> None:
+        self._calls.append(lambda: self._fake.memcpy(host, source, nbytes, 2))
 
-    def zero(self, address: int, nbytes: int, stream: int) -> None:
-        self._fake.memset(address, 0, nbytes)
+    def zero(self, address: int, nbytes: int) -> None:
+        self._calls.append(lambda: self._fake.memset(address, 0, nbytes))
 
-    def record(self, event: Event, stream: int) -> None:
-        assert stream == event.device, "an event of another GPU than its stream's"
-        event.record()
+    def submit(self) -> None:
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call()
 
 
 class Fake:
@@ -193,7 +198,6 @@ class Fake:
         self._names: list[str] = []
         self._libraries: list[Callable[[int, int, int], None] | None] = []
         self._next = _FIRST_ADDRESS
-        self.driver = Driver(self)
 
     def alloc(self, size: int) -> Pointer:
         if self.memory:
@@ -259,16 +263,14 @@ class Fake:
 
         return run
 
-    def launch_kernel(self, function: int, grid: int, block: int, parameters: int) -> None:
+    def launch_kernel(self, function: int, grid: int, block: int, argument: int) -> None:
         """A kernel of one pointer."""
         self.launched.append((self._names[function], _current_device()))
         if self.memory:
-            argument = ctypes.c_void_p.from_address(parameters).value
             run = self._libraries[function]
-            assert argument is not None
             assert run is not None
             with _emulating:
-                run(grid, block, ctypes.c_uint64.from_address(argument).value)
+                run(grid, block, argument)
 
     def register(self, address: int, size: int, flags: int) -> None:
         self.registered[address] = size
@@ -305,10 +307,10 @@ class Fake:
 @contextmanager
 def faked(devices: int = 1, memory: bool = False) -> Iterator[Fake]:
     """CuPy is the stand-in inside; nothing of it is left behind."""
-    from dali_run.ops import cuda_driver, device
+    from dali_run.ops import device
 
     fake = Fake(devices, memory)
-    load, cuda_driver.load = cuda_driver.load, lambda: fake.driver  # type: ignore[assignment,return-value]
+    work, cuda_driver.Work = cuda_driver.Work, lambda stream: Work(fake, stream)  # type: ignore[assignment,misc]
     before = {name: sys.modules.get(name) for name in _MODULES}
     streams = dict(device._idle_streams)
     device._idle_streams.clear()
@@ -321,7 +323,7 @@ def faked(devices: int = 1, memory: bool = False) -> Iterator[Fake]:
     finally:
         device._idle_streams.clear()
         device._idle_streams.update(streams)
-        cuda_driver.load = load
+        cuda_driver.Work = work  # type: ignore[misc]
         for name, module in before.items():
             if module is None:
                 sys.modules.pop(name, None)

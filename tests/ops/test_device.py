@@ -97,7 +97,11 @@ def test_kernels_run_on_the_gpu_of_their_lane() -> None:
             lane = Lane(index)
             with lane:
                 runtime = jpeg_gpu.LaneRuntime(lane)
-                runtime.launch("jpeg_tables", 1, 32, 0)
+                work = runtime.work()
+                work.launch("jpeg_tables", 1, 32, 0)
+                assert len(fake.launched) == 2 * (1 - index), "work begins when it is submitted"
+                work.submit()
+                work.submit()
                 lane.launch("image.cu", "scatter", (1, 1), 32)
                 lane.launch("image.cu", "scatter", 0, 32)
                 mark = lane.mark()

@@ -484,7 +484,9 @@ def test_records_match_the_sources(harness: Harness) -> None:
     batch = np.zeros(1, jpeg_gpu.BATCH)
     batch["status"] = at + 2048
     harness.upload(at, batch.view(np.uint8))
-    harness.runtime.launch("jpeg_layout", 1, 32, at)
+    work = harness.runtime.work()
+    work.launch("jpeg_layout", 1, 32, at)
+    work.submit()
     sizes = harness.runtime.read(at + 2048, 56).view(np.int32).tolist()
     del owner
     records = (jpeg_gpu.COMPONENT, jpeg_gpu.IMAGE, jpeg_gpu.AXIS, jpeg_gpu.RESIZE, jpeg_gpu.PIXELS, jpeg_gpu.BATCH)

@@ -76,20 +76,21 @@ def run(runtime: Any, scans: list[bytes], restarts: list[int]) -> list[tuple[byt
     batch["count"] = n
     arrays: dict[str, NDArray[np.uint8]] = {k: np.zeros(size, np.uint8) for k, size in lengths.items()}
     arrays |= {"raw": raw, "images": images.view(np.uint8), "unstuff_first": first.view(np.uint8)}
-    owners = []
+    owners, work = [], runtime.work()
 
     def upload(data: NDArray[np.uint8]) -> int:
         owner, at = runtime.allocate(data.nbytes)
         owners.append(owner)
         staged = runtime.stage(data.nbytes)
         staged[:] = data
-        runtime.upload(at, staged)
+        work.upload(at, staged)
         return int(at)
 
     for name, array in arrays.items():
         batch[name] = upload(array)
     at = upload(batch.view(np.uint8))
-    runtime.launch("jpeg_unstuff", int(first[-1]), jpeg_gpu.UNSTUFF_THREADS, at)
+    work.launch("jpeg_unstuff", int(first[-1]), jpeg_gpu.UNSTUFF_THREADS, at)
+    work.submit()
     out = {name: runtime.read(int(batch[name][0]), size) for name, size in lengths.items()}
     runtime.check_guards()
     stream = out["stream"].view(np.uint32).reshape(n, 2)

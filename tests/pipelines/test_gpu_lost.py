@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dali_run.pipelines.job import CLEAN, FAILED, run_job
-from tests.ops.fake_cupy import Driver, Stream, faked
+from tests.ops.fake_cupy import Stream, Work, faked
 
 from .test_memory import picture, shards
 
@@ -64,7 +64,7 @@ class Sticky:
         return called
 
 
-@pytest.mark.parametrize("what", ["synchronize", "launch", "copy_in", "alloc"])
+@pytest.mark.parametrize("what", ["synchronize", "submit", "alloc"])
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_job_whose_device_is_lost_continues_later(
     spec: Path, monkeypatch: pytest.MonkeyPatch, what: str, first: int
@@ -73,8 +73,7 @@ def test_a_job_whose_device_is_lost_continues_later(
         assert run_job(spec, {"write.path": str(spec.parent / "whole")}).exit_code == CLEAN
     with faked(memory=True), monkeypatch.context() as patch:
         cuda, sticky = sys.modules["cupy"].cuda, Sticky(what, first)
-        for module, name in ((Driver, "copy_in"), (Driver, "launch"), (cuda, "alloc"),
-                             (Stream, "synchronize")):  # fmt: skip
+        for module, name in ((Work, "submit"), (cuda, "alloc"), (Stream, "synchronize")):
             patch.setattr(module, name, sticky.wrap(name, getattr(module, name)))
         result = run_job(spec)
     assert result.exit_code == FAILED
