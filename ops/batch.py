@@ -169,7 +169,8 @@ class Batch:
     def is_uniform(self) -> bool:
         """All samples have one shape."""
         # as bytes, because this stands between a training loop and every batch: NumPy takes four times as long
-        return len(self) > 0 and self.shapes.tobytes() == self.shapes[:1].tobytes() * len(self)
+        n, raw = len(self.shapes), self.shapes.tobytes()
+        return n > 0 and raw == raw[: len(raw) // n] * n
 
     @property
     def is_packed(self) -> bool:
@@ -193,8 +194,15 @@ class Batch:
 
         Raises ValueError, with the first two shapes that differ, for a ragged batch.
         """
-        if len(self) == 0:
-            return self.data[:0].reshape((0, *(0 for _ in range(self.ndim))))
+        data, start, shape = self.block()
+        return data[start : start + math.prod(shape)].reshape(shape)
+
+    def block(self) -> tuple[Any, int, tuple[int, ...]]:
+        """Where `dense` finds its elements: the flat array, the first element in it, and the shape (N, *shape).
+        Raises ValueError as `dense` does."""
+        n = len(self.offsets)
+        if n == 0:
+            return self.data, 0, (0,) * (1 + self.ndim)
         if not self.is_uniform:
             odd = int(np.flatnonzero((self.shapes != self.shapes[0]).any(axis=1))[0])
             raise ValueError(
@@ -202,11 +210,12 @@ class Batch:
                 f"{tuple(map(int, self.shapes[odd]))} for {self.samples.origin(odd).key!r}; resize, crop or pad them "
                 "to one shape first"
             )
-        shape = self.shapes[0].tolist()
+        shape, start = self.shapes[0].tolist(), int(self.offsets[0])
         size = math.prod(shape)
-        packed = self if bool((self.offsets[1:] - self.offsets[:-1] == size).all()) else self.packed()
-        start = int(packed.offsets[0])
-        return packed.data[start : start + len(self) * size].reshape((len(self), *shape))
+        if self.offsets.tobytes() == np.arange(start, start + n * size, size or 1).tobytes():  # as in is_uniform
+            return self.data, start, (n, *shape)
+        packed = self.packed()
+        return packed.data, int(packed.offsets[0]), (n, *shape)
 
     # -- others made from it ------------------------------------------------------------------------------------
 

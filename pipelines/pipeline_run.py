@@ -13,6 +13,7 @@ from ..ops.types import DALIDataType
 from .data_node import DataNode
 from .execute import Engine, Iteration, Options, Request
 from .feed import EndlessFeed
+from .graph import Edge
 from .memory import memory_of
 from .pipeline_graph import Building
 from .sources import Input
@@ -27,6 +28,10 @@ class Running(Building):
         super()._prepare()
         self._engine: Engine | None = None
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._edges: list[Edge] = []
+        """The outputs."""
+        self._promised = False
+        """Something is said about them that must be so."""
         self._stats = Stats()
         self._taken = 0
         """Position behind the last batch that was handed out."""
@@ -64,6 +69,10 @@ class Running(Building):
                 together=self._self_driven and self._rng == "philox",
                 inline=True,
             )
+            outputs = plan.graph.outputs
+            self._edges = [outputs[str(i)] for i in range(self.num_outputs)]
+            promises = self._output_dtype, self._output_ndim, self._output_layout
+            self._promised = any(p is not None for p in promises)
             schedule = _endless(self._next, self._batch_size) if self._self_driven else _asked(self._requests)
             self._engine = Engine(plan, EndlessFeed(self._sources), schedule, options, self._stats)
             self._engine.start()
@@ -148,10 +157,10 @@ class Running(Building):
         iteration: Iteration = next(self._start())
         self._in_flight -= 1
         self._taken = iteration.request.start + iteration.request.n
-        plan = self.plan
-        outputs = iteration.outputs(plan)
-        result = tuple(tensor_list(outputs[str(i)]) for i in range(self.num_outputs))
-        self._check_outputs(result)
+        env = iteration.env
+        result = tuple([tensor_list(env[edge]) for edge in self._edges])
+        if self._promised:
+            self._check_outputs(result)
         return result
 
     def release_outputs(self) -> None:

@@ -266,7 +266,13 @@ def within(samples: Samples, low: int, high: int, known: dict[int, tuple[slice, 
     """Where those with slots in [low, high) are, and they; ``known`` keeps them, as most batches share theirs."""
     found = known.get(id(samples))
     if found is None:
-        where = slice(*samples.slot.searchsorted((low, high)).tolist())
+        slot = samples.slot
+        n = len(slot)
+        first = int(slot[0]) if n else 0
+        if n and int(slot[-1]) - first == n - 1:  # nobody was dropped; a search lets go of the GIL
+            where = slice(max(low - first, 0), max(high - first, 0))
+        else:
+            where = slice(*slot.searchsorted((low, high)).tolist())
         found = known[id(samples)] = where, samples.take(where)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -220,14 +221,18 @@ class Event:
         self.done = False
 
     def record(self, stream: object) -> None:
-        self.stream = stream
+        self.stream, self.done = stream, False
         self.recorded.append(self)
+        self.meanwhile()
+
+    def query(self) -> bool:
+        self.meanwhile()
+        return self.done
+
+    def meanwhile(self) -> None:
         if Event.then is not None:
             then, Event.then = Event.then, None
             then()
-
-    def query(self) -> bool:
-        return self.done
 
 
 class Part:
@@ -247,6 +252,10 @@ def current(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     import torch
 
     streams = ["main"]
+    from dali_run.plugin.pytorch import torch_utils
+
+    monkeypatch.setattr(torch_utils, "_waiting", deque())
+    monkeypatch.setattr(torch_utils, "_spare", defaultdict(list))
     monkeypatch.setattr(Event, "recorded", [], raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: streams[0])
@@ -315,6 +324,32 @@ def test_memory_that_is_viewed_again_while_its_last_tensor_goes_waits_again(curr
     assert gone() is not None
     finish(Event.recorded[1])
     assert gone() is None
+
+
+@needs_torch
+def test_a_tensor_that_goes_while_events_are_asked_frees_no_memory_early(current: list[str]) -> None:
+    memories = [Memory() for _ in range(3)]
+    gone = [weakref.ref(m) for m in memories]
+    guards = [guard_of(m) for m in memories]
+    memories.clear()
+    del guards[0]
+    Event.recorded[0].done = True
+    nested = [guards.pop()]
+    Event.then = lambda: setattr(Event, "then", nested.clear)  # not as it is recorded, but as it is asked
+    guards.clear()
+    assert not nested
+    assert [g() is None for g in gone] == [True, False, False]
+    finish(*Event.recorded)
+    assert [g() is None for g in gone] == [True, True, True]
+
+
+@needs_torch
+def test_events_are_recorded_again(current: list[str]) -> None:
+    for _ in range(5):
+        finish(*Event.recorded)
+        assert len({id(e) for e in Event.recorded}) <= 1
+        guard_of(Memory())
+    assert len(Event.recorded) == 5
 
 
 def numpy_of(out: TensorList) -> Any:

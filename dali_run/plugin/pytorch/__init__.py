@@ -12,7 +12,7 @@ from ...pipelines.pipeline import Pipeline
 from ...pipelines.tensors import TensorList
 from . import fn
 from .functions import TorchPythonFunction
-from .torch_utils import feed_ndarray, from_array, to_torch_tensor, to_torch_type
+from .torch_utils import feed_ndarray, from_array, from_batch, to_torch_tensor, to_torch_type
 
 __all__ = [
     "DALIClassificationIterator",
@@ -55,7 +55,7 @@ class DALIGenericIterator(BaseIterator):
 
     def convert(self, name: str, outputs: TensorList) -> Any:
         """One output of one pipeline. Raises ValueError where its samples differ in shape."""
-        return from_array(outputs.batch.dense())
+        return from_batch(outputs.batch)
 
 
 class DALIClassificationIterator(DALIGenericIterator):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any
 
 import numpy as np
 import torch
 
+from ...ops.batch import Batch
 from ...ops.types import DALIDataType
 from ...pipelines.arrays import lent
 from ...pipelines.tensors import Tensor
@@ -22,8 +23,10 @@ to_torch_type = {
 }  # fmt: skip
 """PyTorch's name of every type of ours."""
 
-_waiting: deque[tuple[list[Any], Any]] = deque()
-"""GPU arrays that no tensor refers to any more, until the work that was queued before is done."""
+_waiting: deque[tuple[list[Any], _Memory]] = deque()
+"""Memory that no tensor refers to any more, until the work that was queued before is done."""
+_spare: defaultdict[int, list[Any]] = defaultdict(list)
+"""Events of each GPU that can be recorded again: to destroy one lets go of the GIL."""
 _lock = threading.RLock()
 """Held for a moment; may be taken again by the destructor of a tensor that is collected in the midst of it."""
 
@@ -33,8 +36,9 @@ class _Memory:
 
     def __init__(self, array: Any) -> None:
         self.array = array
+        self.device: int = array.device.id
         self.tensors = 0
-        self.streams: set[Any] = set()
+        self.streams: list[Any] = []
         """That were PyTorch's when a tensor went: each may have kernels queued that read it."""
 
 
@@ -47,9 +51,9 @@ class _Guard:
     them may still be queued on PyTorch's streams: the memory goes back to the pool only after them."""
 
     def __init__(self, array: Any) -> None:
-        self._key, fresh = id(array.data.mem), _Memory(array)
+        self._key = id(array.data.mem)
         with _lock:
-            memory = _viewed.setdefault(self._key, fresh)
+            memory = _viewed.get(self._key) or _Memory(array)
             memory.tensors += 1
             _viewed[self._key] = memory  # once more: a destructor may have run since
         self._memory = memory
@@ -58,20 +62,25 @@ class _Guard:
         if sys.is_finalizing():
             return
         memory = self._memory
-        stream = torch.cuda.current_stream(memory.array.device.id)
+        stream = torch.cuda.current_stream(memory.device)
         with _lock:
-            memory.streams.add(stream)
+            if stream not in memory.streams:
+                memory.streams.append(stream)
             memory.tensors -= 1
             if memory.tensors:
                 return
             _viewed.pop(self._key, None)
-            events = []
-            for stream in memory.streams:
-                events.append(torch.cuda.Event())
-                events[-1].record(stream)
-            _waiting.append((events, memory.array))
-            while _waiting and all(e.query() for e in _waiting[0][0]):
-                _waiting.popleft()
+            spare = _spare[memory.device]
+            events = [spare.pop() if spare else torch.cuda.Event() for _ in memory.streams]
+            for event, stream in zip(events, memory.streams, strict=True):
+                event.record(stream)
+            _waiting.append((events, memory))
+            while _waiting:
+                events, memory = oldest = _waiting.popleft()  # before it is asked: a destructor may run meanwhile
+                if not all(e.query() for e in events):
+                    _waiting.appendleft(oldest)
+                    break
+                _spare[memory.device] += events
 
 
 _COMPLETE = -1
@@ -87,10 +96,17 @@ def from_array(array: Any, complete: bool = True) -> torch.Tensor:
     return torch.from_dlpack(kept.__dlpack__(stream=_COMPLETE) if complete else kept)
 
 
+def from_batch(batch: Batch) -> torch.Tensor:
+    """A view of ``batch``, (N, ...). Raises ValueError where its samples differ in shape."""
+    if batch.on_host or not batch.data.size:
+        return from_array(batch.dense())
+    data, start, shape = batch.block()
+    return torch.from_dlpack(lent(data, _Guard(data), start, shape).__dlpack__(stream=_COMPLETE))
+
+
 def to_torch_tensor(data: Any, copy: bool = False) -> torch.Tensor:
     """A Tensor, or a TensorList of samples of one shape, as a tensor; a view of it, unless ``copy``."""
-    array = data.array if isinstance(data, Tensor) else data.batch.dense()
-    tensor = from_array(array)
+    tensor = from_array(data.array) if isinstance(data, Tensor) else from_batch(data.batch)
     return tensor.clone() if copy else tensor
 
 
