@@ -141,7 +141,7 @@ class Pipeline(Running):
 
         Raises SpecError for Python functions.
         """
-        from .autograph import without_conditions
+        from .conditionals import without_conditions
         from .dump import to_yaml
 
         edges = self._named_outputs()
