@@ -13,6 +13,7 @@ from ..ops.base import Operator, find, parameters
 from ..ops.errors import SpecError
 from ..ops.types import DALIDataType
 from ..readers.external_source import ExternalSource
+from .conditionals import Condition
 from .graph import Edge, Graph, GraphBuilder, Merge, Node, Split, check_arguments
 from .registry import load_operators
 
@@ -91,7 +92,7 @@ def parse_pipeline(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], di
 
 
 def _restored(number: int, row: Mapping[str, Any]) -> Node:
-    cls = {c.name: c for c in (Split, Merge)}.get(row["op"]) or find(row["op"])
+    cls = {c.name: c for c in (Split, Merge, Condition)}.get(row["op"]) or find(row["op"])
     args = {k: _edge(e, number) for k, e in row["args"].items()}
     constants, edges, problems = check_arguments(cls, {**row["values"], **args})
     if problems:

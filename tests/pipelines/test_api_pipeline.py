@@ -2,6 +2,8 @@
 
 import gc
 import json
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -298,6 +300,22 @@ def test_serialize_with_conditionals_and_sources() -> None:
 
     with pytest.raises(SpecError, match="no plain data"):
         function().serialize()
+
+
+def test_serialized_conditionals_in_another_process(tmp_path: Path) -> None:
+    """Where nothing but Pipeline was imported."""
+
+    @pipeline_def(batch_size=2, num_threads=1, enable_conditionals=True)
+    def branching():
+        x = fn.full(1.0)
+        if x > 0:
+            x = x + 1
+        return x
+
+    branching().serialize(filename=tmp_path / "pipe")
+    program = f"from dali_run import Pipeline\nprint(Pipeline.deserialize(filename={str(tmp_path / 'pipe')!r}).run())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "dtype=FLOAT" in done.stdout, done.stderr
 
 
 def test_yaml_both_ways(root: str, tmp_path: Path) -> None:
