@@ -124,12 +124,12 @@ class Context:
             repeated[:] = value
             return repeated
         if not parameter(type(self.op), name).is_vector:
-            sizes = given.sizes
-            if n and (sizes != 1).any():
+            sizes = given.sizes if given.ndim else None  # numbers are one value each
+            if sizes is not None and (sizes != 1).any():
                 for i in np.flatnonzero(sizes != 1).tolist():
                     self.reject(i, "bad_argument", f"{name} must be one value, got {int(sizes[i])}")
                 given = given.replace(offsets=np.where(sizes == 1, given.offsets, given.offsets[sizes == 1][:1].sum()))
-            return np.asarray(given.data[given.offsets]).astype(dtype)
+            return np.asarray(given.data[given.offsets]).astype(dtype, copy=False)  # indexing copies
         if n and not given.is_uniform:
             odd = (given.shapes != given.shapes[0]).any(axis=1)
             for i in np.flatnonzero(odd).tolist():
@@ -140,6 +140,10 @@ class Context:
                 out[i] = given.sample(i).reshape(-1)
             return out
         return np.asarray(given.dense()).reshape(n, -1).astype(dtype)
+
+    def rows(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
+        """`arg` with one row that stands for all samples, [1] or [1, k], where the argument is a constant."""
+        return self.arg(name, dtype) if name in self.args else np.array([getattr(self.op, name)], dtype)
 
     def streams(self, salt: int = 0) -> Streams:
         """The random stream of each sample. ``salt`` is XORed into the key (DALI does so for its random crops)."""

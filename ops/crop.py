@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from .base import Arg, Operator, Spec
-from .batch import I64, Batch
+from .batch import I64, Batch, Samples
 from .context import Context
 from .errors import SpecError
 from .lazily import Kernels
+from .rng import F32
 from .strided import convert, pad, run, whole, window
 from .types import DALIDataType, DALIImageType, Library, to_numpy
 from .window import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout
@@ -80,6 +81,20 @@ class CropWindow(Operator, abstract=True):
         return {letter: None if a in self.per_sample else max(int(getattr(self, a)), 0) for letter, a in _SIZES.items()}
 
     @cached_property
+    def rounds(self) -> int:
+        """How starts are rounded, as `resize_plan_cpu` takes it."""
+        return int(_plans.ROUNDINGS.index(self._rounding))
+
+    @cached_property
+    def _is_constant(self) -> bool:
+        return self.per_sample.isdisjoint(("crop", *_SIZES.values(), *_POSITIONS.values()))
+
+    @cached_property
+    def _constant_rows(self) -> F32:
+        """`rows` where all arguments are constants."""
+        return self._rows(Context(self, "cpu", Samples.numbered(1)))
+
+    @cached_property
     def _cuts(self) -> bool:
         """Windows may be smaller than the image, or be refused for where they are."""
         sized = self.given("crop") or any(self.given(name) for name in _SIZES.values())
@@ -94,21 +109,41 @@ class CropWindow(Operator, abstract=True):
         anchor, shape = np.zeros(extent.shape, np.int64), extent.copy()
         if not self._cuts:
             return anchor, shape
-        together = ctx.arg("crop") if self.given("crop") else None
-        for letter, name in _SIZES.items():
+        for letter in _SIZES:
             at = _axis(layout, letter)
-            column = "WHD".index(letter) + 1
-            if at < 0 or (together is not None and together.shape[1] < column):
-                continue
-            size = ctx.arg(name) if together is None else np.ascontiguousarray(together[:, -column])
-            position = ctx.arg(_POSITIONS[letter])
-            if _POSITIONS[letter] in ctx.args:
-                wrong = ~((position >= 0) & (position <= 1))
-                for i in np.flatnonzero(wrong).tolist():
-                    ctx.reject(i, "bad_argument", f"{_POSITIONS[letter]} must be between 0 and 1, got {position[i]:g}")
-                position = np.where(wrong, np.float32(0), position)
-            _plans.place(extent, at, size, position, _plans.ROUNDINGS.index(self._rounding), anchor, shape)
+            if at >= 0:
+                _plans.place(extent, at, *self._along(ctx, letter), self.rounds, anchor, shape)
         return bounded(ctx, policy, anchor, shape, extent)
+
+    def rows(self, ctx: Context) -> F32:
+        """Windows of images, [N or 1, 4]: height and width, and where they lie down and across, as
+        `resize_plan_cpu.cut_out` takes them."""
+        return self._constant_rows if self._is_constant else self._rows(ctx)
+
+    def _rows(self, ctx: Context) -> F32:
+        (height, y), (width, x) = self._along(ctx, "H"), self._along(ctx, "W")
+        return np.stack(np.broadcast_arrays(height, width, y, x), axis=1)
+
+    def _along(self, ctx: Context, letter: str) -> tuple[F32, F32]:
+        """Length and position of windows along an axis, [N or 1] each; 0 for the whole extent."""
+        length = self._length(ctx, letter)
+        if length is None:
+            return np.zeros(1, np.float32), np.zeros(1, np.float32)
+        name = _POSITIONS[letter]
+        position = ctx.rows(name)
+        if name in ctx.args:
+            wrong = ~((position >= 0) & (position <= 1))
+            for i in np.flatnonzero(wrong).tolist():
+                ctx.reject(i, "bad_argument", f"{name} must be between 0 and 1, got {position[i]:g}")
+            position = np.where(wrong, np.float32(0), position)
+        return length, position
+
+    def _length(self, ctx: Context, letter: str) -> F32 | None:
+        """None where crop does not speak of this axis."""
+        if not self.given("crop"):
+            return ctx.rows(_SIZES[letter])
+        together, column = ctx.rows("crop"), "WHD".index(letter) + 1
+        return together[:, -column] if column <= together.shape[1] else None
 
 
 class Cropping(CropWindow, abstract=True):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
 from .base import Arg, Operator, Spec
-from .batch import I32, I64, Batch
+from .batch import I32, I64, Batch, Samples
 from .context import Context
 from .crop_mirror_normalize import CropMirrorNormalize
 from .lazily import Kernels
-from .resample import Finish, Plan, bounded, run
+from .resample import F32, MOST_ELEMENTS, Finish, Plan, bounded, run
 from .resize import Resampling, Resize
 from .types import DALIDataType, to_numpy
 
@@ -62,34 +62,27 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
         return result
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
-        return sampled(ctx, self, images, sampling(ctx, self, images.shapes.astype(np.int64), images.dtype))
+        shapes = images.shapes.astype(np.int64)
+        return sampled(ctx, images, self.sampling(ctx, shapes[:, :2], shapes[:, 2]))
 
     gpu = cpu
 
-    def sampling(self, ctx: Context, shapes: I64) -> Sampling:
-        """The window that is left of images of ``shapes``; samples without one are rejected."""
-        second = part(ctx, self.normalize, NORMALIZE)
+    def sampling(self, ctx: Context, extents: I64, channels: I64) -> Sampling:
+        """The window that is left of images; samples without one are rejected. See `sampling`."""
+        first, second = part(ctx, self.resize, RESIZE), part(ctx, self.normalize, NORMALIZE)
         normalize: CropMirrorNormalize = self.normalize
-        first = part(ctx, self.resize, RESIZE)
-        plan: Plan = self.resize.plan(first, shapes, (0, 2))
-        resized = shapes.copy()
-        resized[:, :2] = plan.shape
-        anchor, shape = normalize.windows_in(second, resized, "HWC", normalize.out_of_bounds_policy)
-        shape = normalize.matching(second, shape, 2, normalize.width(second))
-        cut = plan.window(anchor[:, :2], shape[:, :2])
-        made = bounded(first, cut, shape, shapes, 0)
-        if made is not shape:
-            shape, cut = made, plan.window(anchor[:, :2], made[:, :2])
-        if "mirror" in second.args or normalize.mirror:
-            flip = np.zeros((len(shapes), 2), np.bool_)
-            flip[:, 1] = second.arg("mirror", np.int64) != 0
-            cut = cut.mirrored(flip)
-        if normalize.output_layout == "CHW":
-            shape = shape[:, _PLANES]
-        return Sampling(cut, shape.astype(np.int32), to_numpy(normalize.dtype), normalize.output_layout)
-
-
-_PLANES = np.array([2, 0, 1])
+        plan: Plan = self.resize.plan(first, extents, (0, 2))
+        affine = normalize.affine(second)
+        wanted, refused = _cut(
+            plan, extents, channels, to_numpy(normalize.dtype), normalize.output_layout, normalize.rows(second),
+            normalize.rounds, second.rows("mirror", np.int64), affine.width,
+        )  # fmt: skip
+        if refused:  # one thing after the other, to say what is wrong
+            _, shape = normalize.windows_in(second, _images(plan.shape, channels), "HWC", "error")
+            shape = normalize.matching(second, shape, 2, affine.width)
+            bounded(first, plan, shape, _images(extents, channels), 0)
+        wanted.factors = affine.factors
+        return wanted
 
 
 @dataclass(slots=True)
@@ -99,31 +92,66 @@ class Sampling:
     plan: Plan
     shapes: I32
     """[N, 3] of the results, in ``layout``."""
+    offsets: I64
+    """[N] of the results, one behind the other."""
+    strides: I64
+    """[N, 2], of `resample.Finish`."""
+    elements: int
+    """Of all results."""
     dtype: np.dtype[Any]
     layout: str
+    factors: F32 | None = None
+    """Of `resample.Finish`; None where values are rounded alone."""
+
+    def allocate(self, ctx: Context, samples: Samples) -> Batch:
+        """The uninitialised results."""
+        return Batch(ctx.empty(self.elements, self.dtype), self.offsets, self.shapes, self.layout, samples)
 
 
-def sampling(ctx: Context, op: Resampling | ResizeCropMirrorNormalize, shapes: I64, dtype: np.dtype[Any]) -> Sampling:
-    """What ``op`` makes of images of ``shapes`` [N, 3] (height, width, channels) and type ``dtype``, without them.
+def sampling(
+    ctx: Context, op: Resampling | ResizeCropMirrorNormalize, extents: I64, channels: I64, dtype: np.dtype[Any]
+) -> Sampling:
+    """What ``op`` makes of images of ``extents`` [N, 2], ``channels`` [N or 1] and type ``dtype``, without them.
 
     Samples that it cannot make are rejected and come out empty.
     """
     if isinstance(op, ResizeCropMirrorNormalize):
-        return op.sampling(ctx, shapes)
-    plan = op.plan(ctx, shapes, (0, 2))
-    results = bounded(ctx, plan, np.concatenate([plan.shape, shapes[:, 2:]], axis=1), shapes, 0)
-    result = dtype if op.dtype is None else to_numpy(op.dtype)
-    return Sampling(replace(plan, shape=results[:, :2]), results.astype(np.int32), result, "HWC")
+        return op.sampling(ctx, extents, channels)
+    plan = op.plan(ctx, extents, (0, 2))
+    wanted, refused = _cut(plan, extents, channels, dtype if op.dtype is None else to_numpy(op.dtype), "HWC")
+    if refused:
+        bounded(ctx, plan, _images(plan.shape, channels), _images(extents, channels), 0)
+    return wanted
 
 
-def sampled(ctx: Context, op: Resampling | ResizeCropMirrorNormalize, images: Batch, wanted: Sampling) -> Batch:
-    """``images`` resampled by ``op`` as `sampling` planned it."""
-    out = Batch.allocate(ctx.empty, wanted.shapes, wanted.dtype, wanted.layout, images.samples)
-    finish = None
-    if isinstance(op, ResizeCropMirrorNormalize):
-        affine = op.normalize.affine(part(ctx, op.normalize, NORMALIZE) if ctx.args else ctx)
-        finish = Finish(affine.factors, _strides(wanted.shapes, wanted.layout))
-    run(ctx, wanted.plan, images, 0, out, finish)
+_WHOLE = np.array([[0, 0, 0, 0]], np.float32)
+_AS_IT_IS = np.zeros(1, np.int64)
+
+
+def _cut(
+    plan: Plan, extents: I64, channels: I64, dtype: np.dtype[Any], layout: str, windows: F32 = _WHOLE,
+    rounding: int = 0, mirror: I64 = _AS_IT_IS, width: int = 0,
+) -> tuple[Sampling, int]:  # fmt: skip
+    """What ``plan`` makes of images, cut and mirrored, see `resize_plan_cpu.cut_out`; and how many are refused."""
+    n = len(extents)
+    anchor, shape, flip = np.empty((n, 2), np.int64), np.empty((n, 2), np.int64), np.empty((n, 2), np.bool_)
+    shapes, offsets, strides = np.empty((n, 3), np.int32), np.empty(n, np.int64), np.empty((n, 2), np.int64)
+    refused, total = _plans.cut_out(
+        extents, channels, plan.anchor, plan.shape, plan.flip, plan.across, windows, rounding, mirror, width,
+        layout == "CHW", MOST_ELEMENTS, anchor, shape, flip, shapes, offsets, strides,
+    )  # fmt: skip
+    return Sampling(plan.shown(anchor, shape, flip), shapes, offsets, strides, total, dtype, layout), refused
+
+
+def _images(extents: I64, channels: I64) -> I64:
+    """Shapes HWC of images of ``extents`` [N, 2] and ``channels`` [N or 1]."""
+    return np.concatenate([extents, np.broadcast_to(channels, len(extents))[:, None]], axis=1)
+
+
+def sampled(ctx: Context, images: Batch, wanted: Sampling) -> Batch:
+    """``images`` resampled as planned."""
+    out = wanted.allocate(ctx, images.samples)
+    run(ctx, wanted.plan, images, 0, out, None if wanted.factors is None else Finish(wanted.factors, wanted.strides))
     return out
 
 
@@ -131,16 +159,9 @@ def part(ctx: Context, op: Operator, prefix: str) -> Context:
     """``ctx`` as operator ``op`` of a joined one sees it; what it rejects is rejected here."""
     seen = Context(*_FIELDS(ctx))  # what `dataclasses.replace` does, in a tenth of the time
     seen.op, seen.part = op, ctx.part + prefix
-    seen.args = {k.removeprefix(prefix): v for k, v in ctx.args.items() if k.startswith(prefix)} if ctx.args else {}
+    if ctx.args:
+        seen.args = {k[len(prefix) :]: v for k, v in ctx.args.items() if k.startswith(prefix)}
     return seen
 
 
 _FIELDS = attrgetter(*(f.name for f in fields(Context)))
-
-
-def _strides(shapes: I32, layout: str) -> I64:
-    """Elements between pixels and between channels of packed images of ``shapes`` [N, 3]: [N, 2]."""
-    channels, columns = layout.index("C"), layout.index("W")
-    strides = np.empty((len(shapes), 2), np.int64)
-    _plans.pixel_strides(shapes, channels, columns, strides)
-    return strides

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -22,6 +23,9 @@ from .resize import Resampling, Resize, ResizeCropMirror
 from .types import DALIDataType, DALIImageType, to_numpy
 
 _plans: Any = Kernels("resize_plan_cpu")
+_cuda: Any = Kernels("cuda_decode")
+_gpu: Any = Kernels("gpu_decode")
+_jpeg: Any = Kernels("jpeg_gpu")
 
 T = TypeVar("T")
 DECODE, RESIZE = "decode.", "then."
@@ -79,8 +83,9 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         planned: list[Sampling] = []
 
         def needed(shapes: I32) -> I64:
-            planned.append(sampling(second, self.resize, shapes.astype(np.int64), np.dtype(np.uint8)))
-            return source_windows(planned[0].plan, shapes[:, :2].astype(np.int64))
+            images = shapes.astype(np.int64)
+            planned.append(sampling(second, self.resize, images[:, :2], images[:, 2], np.dtype(np.uint8)))
+            return source_windows(planned[0].plan, images[:, :2])
 
         decoded = host_decode.decode(first, encoded, decode.rules, decode.cuts(first), needed)
         if not planned:
@@ -88,71 +93,55 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         for reject in second.rejects:  # an image is reported for what is wrong with the image first
             if all(r.slot != reject.slot for r in ctx.rejects):
                 ctx.rejects.append(reject)
-        return sampled(second, self.resize, decoded, planned[0])
+        return sampled(second, decoded, planned[0])
 
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
-        from .cuda_decode import OUTPUT_TYPES, cuda_decoder, takes
-        from .gpu_decode import scatter
-        from .host_decode import cut, read_headers
-        from .jpeg_gpu import limit, resize_output
-
         decode: ImageDecoder = self.decode
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
-        headers = read_headers(first, encoded, decode.rules)
-        which = takes(headers, decode.rules)
+        headers = host_decode.read_headers(first, encoded, decode.rules)
+        which = _cuda.takes(headers, decode.rules)
         if ctx.attempt or not which.any():
             return self._apart(ctx, encoded)()
-        extents = np.empty((len(encoded), 2), np.int64)
-        extents[:, 0], extents[:, 1] = headers.height, headers.width
-        domain = None
+        extents, domain = headers.extents, None
         windows = decode.cuts(first)
         if windows is not None:
-            corners, extents = cut(first, headers, windows)
-            domain = corners, corners + extents
-        wanted = self._sampling(second, extents)
-        plan = wanted.plan
-        if domain is not None:
-            corner = domain[0].astype(np.float32)
-            plan = replace(plan, lo=plan.lo + corner, hi=plan.hi + corner)
-        decoder = cuda_decoder(ctx.device)
-        planned = decoder.plan(headers, encoded, which & headers.good, limited=False)
-        output = resize_output(
-            planned, plan, domain=domain, output_type=OUTPUT_TYPES[decode.output_type], **self._finish()
-        )
-        limit(planned, output.windows)
-        out = Batch.allocate(ctx.empty, wanted.shapes, wanted.dtype, wanted.layout, encoded.samples)
-        left = np.flatnonzero(headers.good & (planned.status != 0))
+            corners, extents = host_decode.cut(first, headers, windows)
+        channels = np.array([1 if decode.output_type is DALIImageType.GRAY else 3], np.int64)
+        wanted = sampling(second, self.resize, extents, channels, np.dtype(np.uint8))
+        if windows is not None:
+            bounds = np.empty((len(encoded), 2, 2), np.int64)
+            _plans.into_image(corners, extents, wanted.plan.lo, wanted.plan.hi, bounds)
+            domain = bounds[:, :, 0], bounds[:, :, 1]
+            which = which & headers.good  # less those without a window
+        decoder = _cuda.cuda_decoder(ctx.device)
+        planned = decoder.plan(headers, encoded, which, limited=False)
+        output = _jpeg.resize_output(planned, wanted.plan, domain=domain, **self._finish)
+        _jpeg.limit(planned, output.windows)
+        out = wanted.allocate(ctx, encoded.samples)
+        left = headers.left(planned.status)
         others = self._apart(_some(ctx, left), encoded.take(left)) if len(left) else None
         decoder.run(ctx, encoded, planned, output, out.data)
         if others is not None:
-            scatter(ctx.device, others(), out, left)
+            _gpu.scatter(ctx.device, others(), out, left)
         return out
 
-    def _sampling(self, ctx: Context, extents: I64) -> Sampling:
-        channels = 1 if self.decode.output_type is DALIImageType.GRAY else 3
-        shapes = np.empty((len(extents), 3), np.int64)
-        shapes[:, :2], shapes[:, 2] = extents, channels
-        return sampling(ctx, self.resize, shapes, np.dtype(np.uint8))
-
+    @cached_property
     def _finish(self) -> dict[str, Any]:
         """What becomes of the resized values, for the kernels."""
-        from .jpeg_gpu import DTYPES
-
+        found = {"output_type": _cuda.OUTPUT_TYPES[self.decode.output_type]}
         if not isinstance(self.resize, ResizeCropMirrorNormalize):
-            return {"dtype": DTYPES.index(np.dtype(np.uint8)), "layout": "HWC"}
+            return found | {"dtype": _jpeg.UINT8, "layout": "HWC"}
         n = self.resize.normalize
-        return {
-            "dtype": DTYPES.index(to_numpy(n.dtype)), "layout": n.output_layout,
+        return found | {
+            "dtype": _jpeg.DTYPES.index(to_numpy(n.dtype)), "layout": n.output_layout,
             "mean": n.mean, "std": n.std, "scale": n.scale, "shift": n.shift,
         }  # fmt: skip
 
     def _apart(self, ctx: Context, encoded: Batch) -> Callable[[], Batch]:
         """One operator after the other, for what the CUDA decoder does not take. It is started at once; what is
         returned finishes it."""
-        from .gpu_decode import start
-
         decode, first = self.decode, part(ctx, self.decode, DECODE)
-        decoded = start(first, encoded, decode.rules, load=decode.hw_decoder_load, windows=decode.cuts(first))
+        decoded = _gpu.start(first, encoded, decode.rules, load=decode.hw_decoder_load, windows=decode.cuts(first))
 
         def finish() -> Batch:
             second = replace(part(ctx, self.resize, RESIZE), stage="gpu")

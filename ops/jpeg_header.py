@@ -124,20 +124,22 @@ def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
     return found
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def summarise(
-    rows: Any, turning: Any, max_pixels: Any, orientation: Any, height: Any, width: Any, channels: Any, odd: Any
+    rows: Any, turning: Any, max_pixels: Any, orientation: Any, extents: Any, channels: Any, good: Any, odd: Any
 ) -> Any:
-    """Shapes of the images as they are shown, [N] each; ``turning``: by their Exif orientation, else it counts as 1.
-    ``odd``: those that need a closer look, being no plain JPEGs or too large; returns how many."""
+    """``extents`` [N, 2] (height, width) of the images as they are shown, and their ``channels`` [N]; ``turning``: by
+    their Exif ``orientation``, else it counts as 1. All are ``good`` so far; ``odd``: those that need a closer look,
+    being no plain JPEGs or too large; returns how many."""
     found = 0
     for i in range(len(rows)):
         row = rows[i]
         orientation[i] = row.orientation if turning else 1
         swap = orientation[i] >= 5
-        height[i], width[i] = (row.width, row.height) if swap else (row.height, row.width)
+        height, width = (row.width, row.height) if swap else (row.height, row.width)
+        extents[i, 0], extents[i, 1], good[i] = height, width, True
         channels[i] = 1 if row.components == 1 else 3
-        odd[i] = row.status != OK or height[i] * width[i] > max_pixels
+        odd[i] = row.status != OK or np.int64(height) * width > max_pixels
         found += odd[i]
     return found
 
@@ -172,7 +174,16 @@ def foreseen(
     return others
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
+def refused(good: Any, status: Any) -> Any:
+    """How many ``good`` images have a ``status`` other than 0."""
+    found = 0
+    for i in range(len(good)):
+        found += good[i] and status[i] != 0
+    return found
+
+
+@numba.njit(cache=True)
 def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any, shapes: Any) -> None:
     """Shapes [N, 3] of decoded images of these sizes, without pixels where an image is not ``good``. ``fixed``: the
     channels of all of them, or 0."""

@@ -12,17 +12,22 @@ _32 = np.uint64(32)
 
 
 @njit(nogil=True, cache=True)
-def draw(key: Any, sequence: Any, at: Any) -> Any:
-    """Draw number ``at`` of Philox4x32-10 stream (``key``, ``sequence``): a 32-bit number in a uint64."""
-    block = np.uint64(at >> 2)
-    c0, c1, c2, c3 = block & _LOW, block >> _32, sequence & _LOW, sequence >> _32
+def block(key: Any, sequence: Any, number: Any) -> Any:
+    """The four draws from 4 ``number`` on of Philox4x32-10 stream (``key``, ``sequence``): 32 bits each, in uint64s."""
+    number = np.uint64(number)
+    c0, c1, c2, c3 = number & _LOW, number >> _32, sequence & _LOW, sequence >> _32
     k0, k1 = key & _LOW, key >> _32
     for _ in range(10):
         p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
         c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _LOW, (p0 >> _32) ^ c3 ^ k1, p0 & _LOW
         k0, k1 = (k0 + np.uint64(0x9E3779B9)) & _LOW, (k1 + np.uint64(0xBB67AE85)) & _LOW
-    phase = at & 3
-    return c0 if phase == 0 else c1 if phase == 1 else c2 if phase == 2 else c3
+    return c0, c1, c2, c3
+
+
+@njit(nogil=True, cache=True)
+def draw(key: Any, sequence: Any, at: Any) -> Any:
+    """Draw number ``at`` of Philox4x32-10 stream (``key``, ``sequence``): a 32-bit number in a uint64."""
+    return block(key, sequence, at >> 2)[at & 3]
 
 
 @njit("void(uint64, uint64[::1], int64, int32[::1])", cache=True)

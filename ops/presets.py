@@ -172,7 +172,7 @@ def plan(
     support = _RADIUS[kinds] * 2 * np.where((kinds >= Filter.BOX) & (kinds <= Filter.LANCZOS), np.maximum(scale, 1), 1)
     width = np.where(kinds == Filter.AREA, scale + 2, support).astype(np.float32)
     return Plan(
-        lo, hi, size, kinds, width, np.zeros_like(size), size, flip,
+        lo, hi, size, kinds, width, np.zeros_like(size), size, flip, np.ones(len(size), np.bool_),
         domain, _arithmetic(library, kinds, size, extents, exactly_half),
     )  # fmt: skip
 

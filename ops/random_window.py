@@ -44,9 +44,9 @@ def random_windows(
     float32 arithmetic are DALI 2.4's, so that equal streams give equal windows. Images without pixels get windows
     without pixels.
     """
-    out = np.zeros((len(heights), 4), np.int64)
+    anchors, shapes = np.empty((2, len(heights), 2), np.int64)
     _kernels.windows(
         np.uint64(streams.key), streams.sequence, np.asarray(heights, np.int64), np.asarray(widths, np.int64),
-        _range(aspect), _range(area), attempts, out,
+        _range(aspect), _range(area), attempts, anchors, shapes,
     )  # fmt: skip
-    return out[:, :2], out[:, 2:]
+    return anchors, shapes

@@ -8,14 +8,24 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .philox_cpu import draw
+from .philox_cpu import block
 
 F = np.float32
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
+_NONE = (np.uint64(0),) * 4
+"""The block before the first one."""
 
 
-@njit(nogil=True, cache=True)
+@njit
+def _next(key: Any, sequence: Any, at: Any, words: Any) -> Any:
+    """Draw ``at`` of a stream, and the block that it stands in; ``words``: that of the draw before."""
+    if at & 3 == 0:
+        words = block(key, sequence, at >> 2)
+    return words[at & 3], words
+
+
+@njit
 def _real(word: Any, low: Any, high: Any) -> Any:
     """A draw as float32 in [low, high), the way of C++'s std::uniform_real_distribution."""
     unit = F(F(word) * F(2.0**-32))
@@ -24,38 +34,46 @@ def _real(word: Any, low: Any, high: Any) -> Any:
     return F(F(unit * F(high - low)) + low)
 
 
-@njit(nogil=True, cache=True)
-def _integer(key: Any, sequence: Any, at: Any, n: Any) -> Any:
-    """A number in [0, n) from draw ``at`` on, and the draw after: Lemire's reduction (ACM TOMACS 29(1), 2019)."""
+@njit
+def _integer(key: Any, sequence: Any, at: Any, words: Any, n: Any) -> Any:
+    """A number in [0, n) from draw ``at`` on, the draw after, and the last one's block: Lemire's reduction (ACM TOMACS
+    29(1), 2019)."""
     n = np.uint64(n)
-    product = draw(key, sequence, at) * n
+    word, words = _next(key, sequence, at, words)
+    product = word * n
     at += 1
     if (product & _LOW) < n:
         threshold = ((np.uint64(1) << _32) - n) % n
         while (product & _LOW) < threshold:
-            product = draw(key, sequence, at) * n
+            word, words = _next(key, sequence, at, words)
+            product = word * n
             at += 1
-    return np.int64(product >> _32), at
+    return np.int64(product >> _32), at, words
 
 
-@njit(nogil=True, cache=True)
+@njit
 def _nearest(x: Any) -> Any:
     return max(np.int64(1), np.int64(math.floor(np.float64(x) + 0.5)))
 
 
-@njit(nogil=True, cache=True)
+@njit(
+    "void(uint64, uint64[:], int64[:], int64[:], float32[::1], float32[::1], int64, int64[:, ::1], int64[:, ::1])",
+    cache=True,
+)
 def windows(
-    key: Any, sequences: Any, heights: Any, widths: Any, aspect: Any, area: Any, attempts: Any, out: Any
-) -> None:
-    """Fill ``out`` int64[N, 4] with (y, x, h, w)."""
+    key: Any, sequences: Any, heights: Any, widths: Any, aspect: Any, area: Any, attempts: Any, anchors: Any,
+    shapes: Any,
+) -> None:  # fmt: skip
+    """Fill ``anchors`` (y, x) and ``shapes`` (h, w) [N, 2]. It holds the GIL: 1,024 images take about 50 us."""
     narrow, wide = aspect[0], aspect[1]
     log_narrow, log_wide = F(math.log(narrow)), F(math.log(wide))
     one = np.int64(1)
-    for i in range(len(out)):
+    for i in range(len(heights)):
         H, W, sequence = heights[i], widths[i], sequences[i]
         if H <= 0 or W <= 0:
+            anchors[i], shapes[i] = 0, 0
             continue
-        at = 0
+        at, words = 0, _NONE
         least = F(F(W * H) * area[0])
         widest = max(one, np.int64(F(F(H) * wide)))
         tallest = max(one, np.int64(F(F(W) * F(F(1) / narrow))))
@@ -67,8 +85,10 @@ def windows(
         else:
             found = False
             for _ in range(attempts):
-                wanted = F(_real(draw(key, sequence, at), area[0], area[1]) * F(H * W))
-                ratio = F(math.exp(_real(draw(key, sequence, at + 1), log_narrow, log_wide)))
+                word, words = _next(key, sequence, at, words)
+                wanted = F(_real(word, area[0], area[1]) * F(H * W))
+                word, words = _next(key, sequence, at + 1, words)
+                ratio = F(math.exp(_real(word, log_narrow, log_wide)))
                 at += 2
                 w = _nearest(F(math.sqrt(F(wanted * ratio))))
                 h = _nearest(F(math.sqrt(F(wanted / ratio))))
@@ -86,6 +106,6 @@ def windows(
                 shrink = F(math.sqrt(min(F(1), F(F(F(area[1] * F(W)) * F(H)) / F(h * w)))))
                 h = max(one, np.int64(F(F(h) * shrink)))
                 w = max(one, np.int64(F(F(w) * shrink)))
-        y, at = _integer(key, sequence, at, H - h + 1)
-        x, at = _integer(key, sequence, at, W - w + 1)
-        out[i, 0], out[i, 1], out[i, 2], out[i, 3] = y, x, h, w
+        anchors[i, 0], at, words = _integer(key, sequence, at, words, H - h + 1)
+        anchors[i, 1], at, words = _integer(key, sequence, at, words, W - w + 1)
+        shapes[i, 0], shapes[i, 1] = h, w

@@ -62,7 +62,7 @@ _presets: Any = Kernels("presets_cpu")
 
 @dataclass(slots=True)
 class Plan:
-    """How N samples are resampled along A spatial axes (in the order of the layout): arrays [N, A].
+    """How N samples are resampled along A spatial axes (in the order of the layout): C-contiguous arrays [N, A].
 
     Output j of an axis lies at source coordinate lo + (j + 0.5) (hi - lo) / size - 0.5, pixel centres being at whole
     numbers. Only the window ``anchor``, ``shape`` of these outputs is made; it may reach beyond [0, size).
@@ -81,38 +81,40 @@ class Plan:
     shape: I64
     flip: Mask
     """The window's outputs in reverse order: the same values, mirrored."""
+    across: Mask
+    """[N]: the horizontal pass comes first. Decided on the whole output, so that a window of it gets the same bits."""
     domain: I64 | None = None
     """[N, A, 2]: the source pixels that taps may fall on. Given where another library than DALI is followed: ``kind``
     then is a `presets.Filter`, and ``lo`` lies before ``hi``."""
     arithmetic: I8 | None = None
     """[N], `presets.Arithmetic`; given with ``domain``."""
-    across: Mask | None = None
-    """[N], see `_columns_first`, once it was asked for."""
 
     def window(self, anchor: I64, shape: I64) -> Plan:
         """Only the outputs [anchor, anchor + shape) of the present window."""
-        at = np.empty(self.anchor.shape, np.int64)
-        _plans.window(self.flip, self.anchor, self.shape, anchor, shape, at)
-        return Plan(self.lo, self.hi, self.size, self.kind, self.support, at, shape, self.flip, self.domain,
-                    self.arithmetic, self.across)  # fmt: skip
+        at = self.anchor + np.where(self.flip, self.shape - anchor - shape, anchor)
+        return self.shown(at, shape, self.flip)
 
     def mirrored(self, where: Mask) -> Plan:
         """The window reversed where ``where`` [N, A]."""
-        return Plan(self.lo, self.hi, self.size, self.kind, self.support, self.anchor, self.shape, self.flip ^ where,
-                    self.domain, self.arithmetic, self.across)  # fmt: skip
+        return self.shown(self.anchor, self.shape, self.flip ^ where)
+
+    def shown(self, anchor: I64, shape: I64, flip: Mask) -> Plan:
+        """Another window of the same outputs."""
+        return Plan(self.lo, self.hi, self.size, self.kind, self.support, anchor, shape, flip, self.across, self.domain,
+                    self.arithmetic)  # fmt: skip
 
 
 def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> Plan:
     """A plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A].
 
-    ``shrink`` and ``enlarge`` [N] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
+    ``shrink`` and ``enlarge`` [N or 1] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
     widens the filter with the scale where pixels are lost, as DALI does; NEAREST never is widened.
     """
-    kind, support = np.empty(size.shape, np.int8), np.empty(size.shape, np.float32)
-    _plans.filters(
-        *map(np.ascontiguousarray, (lo, hi, size, shrink, enlarge)), antialias, _KINDS, _WIDTH, GAUSSIAN, kind, support
-    )
-    return Plan(lo, hi, size, kind, support, np.zeros_like(size), size, np.zeros(size.shape, np.bool_))
+    lo, hi, size = np.ascontiguousarray(lo), np.ascontiguousarray(hi), np.ascontiguousarray(size)
+    form = size.shape
+    kind, support, across = np.empty(form, np.int8), np.empty(form, np.float32), np.empty(form[0], np.bool_)
+    _plans.filters(lo, hi, size, shrink, enlarge, antialias, _KINDS, _WIDTH, GAUSSIAN, kind, support, across)
+    return Plan(lo, hi, size, kind, support, np.zeros(form, np.int64), size, np.zeros(form, np.bool_), across)
 
 
 _WIDTH: F32 = np.array([0, 2, 2, 4, 6], np.float32)
@@ -192,8 +194,8 @@ def bounded(ctx: Context, plan: Plan, shapes: I64, before: npt.NDArray[Any], fir
     """``shapes`` of the output; zeros where it, or the values between the passes, would be too large. Such samples are
     rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
     needed = np.empty(len(shapes))
-    made, wanted, given = (np.ascontiguousarray(a, np.int64) for a in (plan.shape, shapes, before))
-    if not _plans.elements(_columns_first(plan), made, wanted, given, first, MOST_ELEMENTS, needed):
+    made, given = np.ascontiguousarray(shapes, np.int64), np.ascontiguousarray(before, np.int64)
+    if not _plans.elements(plan.across, made, given, first, plan.size.shape[1], MOST_ELEMENTS, needed):
         return shapes
     refused = needed > MOST_ELEMENTS
     for i in np.flatnonzero(refused).tolist():
@@ -218,19 +220,6 @@ def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]
     if first == 0 and shapes.shape[1] == count + 1:  # images
         return np.ones(len(shapes), np.int64), shapes[:, count].astype(np.int64)
     return elements(shapes[:, :first]), elements(shapes[:, first + count :])
-
-
-def _columns_first(plan: Plan) -> Mask:
-    """Whether the horizontal pass comes first, [N]: on a CPU it costs about five times as much a tap as the other.
-
-    Decided on the whole output, so that a window of it gets the same bits, on every device.
-    """
-    if plan.domain is not None:
-        return np.ones(len(plan.size), np.bool_)
-    if plan.across is None:
-        plan.across = np.empty(len(plan.size), np.bool_)
-        _plans.columns_first(*map(np.ascontiguousarray, (plan.lo, plan.hi, plan.size, plan.support)), plan.across)
-    return plan.across
 
 
 # -- on the CPU -------------------------------------------------------------------------------------------------------
@@ -269,7 +258,7 @@ def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | 
             places,
         )
         source, offsets, frames = between, places, frames * plan.shape[:, 0]
-    geometry = (frames, extents[:, -2:].copy(), channels, _columns_first(plan), *_axes(plan, slice(-2, None)))
+    geometry = (frames, np.ascontiguousarray(extents[:, -2:]), channels, plan.across, *_axes(plan, slice(-2, None)))
     if finish is None:
         rounds = target.dtype == np.uint8
         kernels.images(source, np.ascontiguousarray(offsets), *geometry, rounds, target.data, target.offsets)
@@ -325,6 +314,8 @@ def _run_preset(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish
 def _axes(plan: Plan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
     """The plan of some axes, in the order of the CPU kernels' parameters."""
     arrays = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.support, plan.flip)
+    if plan.size.shape[1] == 2:
+        return arrays
     return tuple(np.ascontiguousarray(a[:, which]) for a in arrays)
 
 
@@ -351,7 +342,7 @@ def _run_gpu(ctx: Context, plan: Plan, batch: Batch, first: int, out: Batch, fin
         passes.append(_depth_pass(plan, offsets, frames, extents, channels))
         offsets, frames = passes[0].target, frames * plan.shape[:, 0]
     passes += _plane_passes(plan, offsets, frames, extents, channels, kept, out.offsets)
-    columns = _columns_first(plan)
+    columns = plan.across
     axis_of = [np.full(len(columns), 0)] * (count - 2)
     axis_of += [np.where(columns, count - 1, count - 2), np.where(columns, count - 2, count - 1)]
     each = np.arange(len(columns))
@@ -434,7 +425,7 @@ def _plane_passes(
     oh, ow = plan.shape[:, -2:].T
     one, none = np.ones_like(oh), np.zeros_like(oh)
     stride = width * channels
-    across = _columns_first(plan)
+    across = plan.across
 
     def pick(columns_first: I64, rows_first: I64) -> I64:
         return np.where(across, columns_first, rows_first)

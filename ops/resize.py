@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from .context import Context
 from .crop import CropWindow
 from .errors import SpecError
 from .lazily import Kernels
-from .resample import F32, LAYOUTS, Plan, output_spec, plan, resample, spatial_axes
+from .resample import F32, LAYOUTS, Mask, Plan, output_spec, plan, resample, spatial_axes
 from .types import DALIDataType, DALIImageType, DALIInterpType, Library
 from .window import round_half_away
 
@@ -21,8 +22,6 @@ _plans: Any = Kernels("resize_plan_cpu")
 
 Mode = Literal["default", "stretch", "not_larger", "not_smaller"]
 
-_FARTHEST = 1e6
-"""Regions may begin and end so many pixels outside of an image; beyond lies only its edge."""
 _THINNEST = np.float32(1e-3)
 """Regions of an image that are thinner are widened to it, as in DALI."""
 
@@ -98,7 +97,7 @@ class Resampling(Operator, abstract=True):
         self._needs_images(size.shape[1])
         names = [self.interpolation or "nearest"] * len(size)
         if self.interpolation is None:
-            for i, interp in enumerate(self.filters(ctx)[0].tolist()):
+            for i, interp in enumerate(np.broadcast_to(self.filters(ctx)[0], len(size)).tolist()):
                 try:
                     names[i] = presets.interpolation_of(self.parity, interp)
                 except SpecError as e:
@@ -118,13 +117,17 @@ class Resampling(Operator, abstract=True):
 
     gpu = cpu
 
+    @cached_property
+    def _filter_names(self) -> tuple[str, str]:
+        """The arguments that give the filters for shrinking and for growing axes."""
+        return ("min_filter" if self.given("min_filter") else "interp_type",
+                "mag_filter" if self.given("mag_filter") else "interp_type")  # fmt: skip
+
     def filters(self, ctx: Context) -> tuple[I64, I64]:
-        """The DALIInterpType for shrinking and for growing axes of each sample."""
-        names = ("min_filter" if self.given("min_filter") else "interp_type",
-                 "mag_filter" if self.given("mag_filter") else "interp_type")  # fmt: skip
+        """The DALIInterpType for shrinking and for growing axes, [N], or [1] for all samples."""
         found = []
-        for name in names:
-            values = ctx.arg(name, np.int64)
+        for name in self._filter_names:
+            values = ctx.rows(name, np.int64)
             if name not in ctx.args:  # a constant has been checked
                 found.append(values)
                 continue
@@ -217,31 +220,44 @@ class Sized(Resampling, abstract=True):
         return self.mode in ("default", "stretch") and all(given) and self.resize_shorter is self.resize_longer is None
 
     def _check_lengths(self, count: int) -> None:
+        if self._lengths <= {1, count}:
+            return
         for name in ("size", "max_size", "roi_start", "roi_end"):
             value = getattr(self, name)
             if value is not None and len(value) not in (1, count):
                 raise SpecError(f"{name} needs 1 or {count} numbers, got {len(value)}")
 
+    @cached_property
+    def _lengths(self) -> set[int]:
+        """How many numbers the constants have that have one for each axis."""
+        return {len(v) for v in (self.size, self.max_size, self.roi_start, self.roi_end) if v is not None}
+
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
         first, count = axes
         self._check_lengths(count)
         extents = shapes[:, first : first + count]
-        lo, hi = self._region(ctx, extents)
-        wanted = self._requested(ctx, count)
-        if _plans.endless(wanted, lo, hi):
-            bad = ~(np.isfinite(wanted) & np.isfinite(lo) & np.isfinite(hi)).all(axis=1)
-            for i in np.flatnonzero(bad).tolist():
-                ctx.reject(i, "bad_argument", f"size {wanted[i].tolist()} or region is not finite")
-            wanted[bad], lo[bad], hi[bad] = 1, 0, 1
-        if self.parity == "dali":
-            lo, hi, size = fit(wanted, lo, hi, extents, self._mode, self._limit(count), self.subpixel_scale)
-        else:
-            size = presets.size(self.parity, wanted, np.abs(hi - lo), self._mode, self._limit(count))
-            lo, hi = np.clip(lo, 0, extents).astype(np.float32), np.clip(hi, 0, extents).astype(np.float32)
-            lo, hi = np.where(wanted < 0, hi, lo), np.where(wanted < 0, lo, hi)
+        region, wanted = self._region(ctx, extents), self._requested(ctx, count)
+        if self.parity != "dali":
+            return self._as_library(ctx, wanted, region, extents)
+        lo, hi, size, endless = fit(
+            wanted, region, extents, self._mode, self._limit(count), subpixel=self.subpixel_scale
+        )
+        if endless:
+            _refuse_endless(ctx, wanted, region, extents)
         return self.planned(ctx, lo, hi, size, extents)
 
-    @property
+    def _as_library(self, ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> Plan:
+        """`plan` as another library than DALI does it."""
+        lo, hi = (np.float32(0), extents.astype(np.float32)) if region is None else region
+        bad = _refuse_endless(ctx, wanted, region, extents)
+        wanted = np.where(bad, 1, np.broadcast_to(wanted, extents.shape))
+        lo, hi = np.where(bad, 0, lo), np.where(bad, 1, hi)
+        size = presets.size(self.parity, wanted, np.abs(hi - lo), self._mode, self._limit(extents.shape[1]))
+        lo, hi = np.clip(lo, 0, extents).astype(np.float32), np.clip(hi, 0, extents).astype(np.float32)
+        lo, hi = np.where(wanted < 0, hi, lo), np.where(wanted < 0, lo, hi)
+        return self.planned(ctx, lo, hi, size, extents)
+
+    @cached_property
     def _mode(self) -> Mode:
         if self.given("resize_shorter"):
             return "not_smaller"
@@ -252,26 +268,33 @@ class Sized(Resampling, abstract=True):
             return None
         return np.broadcast_to(np.asarray(self.max_size, np.float32), (count,))
 
-    def _requested(self, ctx: Context, count: int) -> F32:
-        """The size as the user gave it, [N, A]; 0 where not given."""
-        n = len(ctx.samples)
-        for name in ("resize_shorter", "resize_longer"):
-            if self.given(name):
-                return np.repeat(ctx.arg(name)[:, None], count, axis=1)
-        if self.given("size"):
-            return _for_axes(ctx, "size", count)
-        wanted = np.zeros((n, count), np.float32)
-        for axis, name in enumerate(("resize_z", "resize_y", "resize_x")[3 - count :]):
-            if self.given(name):
-                wanted[:, axis] = ctx.arg(name)
-        return wanted
+    @cached_property
+    def _way(self) -> str:
+        """The argument that gives the size, or none for those by axis."""
+        return next((name for name in ("resize_shorter", "resize_longer", "size") if self.given(name)), "")
 
-    def _region(self, ctx: Context, extents: I64) -> tuple[F32, F32]:
-        """Begin and end of the source region, [N, A] in pixels."""
+    def _requested(self, ctx: Context, count: int) -> F32:
+        """The size as the user gave it, [N, A], 0 where not given; one row where it is the same for all samples, one
+        column where it is the same for all axes."""
+        if self._way == "size":
+            return _for_axes(ctx, "size", count)
+        if self._way:
+            return ctx.rows(self._way)[:, None]
+        names = ("resize_z", "resize_y", "resize_x")[3 - count :]
+        columns = [ctx.rows(name) if self.given(name) else np.zeros(1, np.float32) for name in names]
+        return np.stack(np.broadcast_arrays(*columns), axis=1)
+
+    @cached_property
+    def _whole(self) -> bool:
+        """The source region is all of the image."""
+        return not self.given("roi_start")
+
+    def _region(self, ctx: Context, extents: I64) -> tuple[F32, F32] | None:
+        """Begin and end of the source region, [N, A] in pixels; None for the whole image."""
+        if self._whole:
+            return None
         count = extents.shape[1]
         whole = extents.astype(np.float32)
-        if not self.given("roi_start"):
-            return np.zeros_like(whole), whole
         lo, hi = _for_axes(ctx, "roi_start", count), _for_axes(ctx, "roi_end", count)
         if self.roi_relative:
             lo, hi = lo * whole, hi * whole
@@ -280,33 +303,48 @@ class Sized(Resampling, abstract=True):
         return (lo - half).astype(np.float32), (hi + half).astype(np.float32)
 
 
+def _refuse_endless(ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> Mask:
+    """Reject samples whose wanted size or region is not finite: [N, 1]."""
+    wanted = np.broadcast_to(wanted, extents.shape)
+    finite = np.isfinite(wanted)
+    if region is not None:
+        finite &= np.isfinite(region[0]) & np.isfinite(region[1])
+    bad: Mask = ~np.logical_and.reduce(finite, axis=1, keepdims=True)
+    for i in np.flatnonzero(bad[:, 0]).tolist():
+        ctx.reject(i, "bad_argument", f"size {wanted[i].tolist()} or region is not finite")
+    return bad
+
+
 def _for_axes(ctx: Context, name: str, count: int) -> F32:
-    """A vector argument as [N, A]; one number stands for all axes."""
-    values = ctx.arg(name)
+    """A vector argument as [N, A]; one row stands for all samples, one column for all axes."""
+    values = ctx.rows(name)
     if values.shape[1] not in (1, count):
         for i in range(len(values)):
             ctx.reject(i, "bad_argument", f"{name} needs 1 or {count} numbers, got {values.shape[1]}")
         return np.ones((len(values), count), np.float32)
-    return values if values.shape[1] == count else np.repeat(values, count, axis=1)
+    return values
 
 
 def fit(
-    wanted: F32, lo: F32, hi: F32, extents: I64, mode: Mode, limit: F32 | None, subpixel: bool
-) -> tuple[F32, F32, I64]:
-    """Source regions and output sizes [N, A] for ``wanted`` sizes of the regions [``lo``, ``hi``).
+    wanted: F32, region: tuple[F32, F32] | None, extents: I64, mode: Mode, limit: F32 | None, *, subpixel: bool
+) -> tuple[F32, F32, I64, int]:
+    """Source regions (begin and end) and output sizes [N, A] for ``wanted`` sizes ([N or 1, A or 1]) of a ``region`` of
+    images of ``extents``, None for all of them; and how many samples are without, having numbers that are not finite.
 
     DALI 2.4's rules and arithmetic: 0 stands for a size that follows from the others by ``mode``, negative ones and
     reversed regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the
     region around its centre where rounding changed the scale.
     """
-    lo, hi = np.array(lo, np.float32, order="C"), np.array(hi, np.float32, order="C")
+    lo, hi = np.empty(extents.shape, np.float32), np.empty(extents.shape, np.float32)
     size = np.empty(extents.shape, np.int64)
-    most = np.empty(0, np.float32) if limit is None else np.array(limit, np.float32)
-    _plans.fit(
-        np.array(wanted, np.float32, order="C"), lo, hi, np.ascontiguousarray(extents), _plans.MODES.index(mode), most,
-        subpixel, _FARTHEST, size,
-    )  # fmt: skip
-    return lo, hi, size
+    begin, end = _EVERYTHING if region is None else region
+    most = _UNLIMITED if limit is None else np.array(limit, np.float32)
+    endless = _plans.fit(wanted, begin, end, extents, _plans.MODES.index(mode), most, subpixel, lo, hi, size)
+    return lo, hi, size, endless
+
+
+_EVERYTHING = np.empty((0, 0), np.float32), np.empty((0, 0), np.float32)
+_UNLIMITED = np.empty(0, np.float32)
 
 
 class Resize(Sized, name="resize"):

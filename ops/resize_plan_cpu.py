@@ -1,7 +1,9 @@
-"""How images are resampled and cut, planned for a whole batch in loops without the GIL: NumPy would take dozens of
-calls for each, any of which other threads of a busy pipeline could delay.
+"""How images are resampled and cut, planned for a whole batch in loops that hold the GIL: they take some microseconds,
+and NumPy would take dozens of calls for each, any of which lets go of the GIL and waits for other threads to give it
+back.
 
 Types are those of the formulas: float32 where DALI 2.4 has float32, so that sizes and regions are its own to the bit.
+Arguments of the user have a row for each sample, or one that stands for all.
 """
 
 from __future__ import annotations
@@ -17,26 +19,29 @@ _, DEFAULT, _, NOT_SMALLER = range(4)
 
 _ONE, _TWO, _HALF = np.float32(1), np.float32(2), np.float32(0.5)
 _LARGEST = 2.0**31 - 1
+_FARTHEST = 1e6
+"""Regions may begin and end so many pixels outside of an image; beyond lies only its edge."""
 
 
-@numba.njit(error_model="numpy")
-def _complete(wanted: Any, lo: Any, hi: Any, known: Any, mode: Any, limit: Any) -> None:
-    """Fill in the zeros of one image's ``wanted``, and keep its limits."""
+@numba.njit(error_model="numpy", forceinline=True)
+def _complete(wanted: Any, lo: Any, hi: Any, i: Any, known: Any, mode: Any, limit: Any) -> None:
+    """Fill in the zeros of image ``i``'s ``wanted``, and keep its limits."""
     if known == 0:
         for a in range(len(wanted)):
-            wanted[a] = hi[a] - lo[a]
+            wanted[a] = hi[i, a] - lo[i, a]
         return
     product, final = 1.0, 0.0 if mode == NOT_SMALLER else np.inf
     for a in range(len(wanted)):
-        extent = hi[a] - lo[a]
+        extent = hi[i, a] - lo[i, a]
         if wanted[a] != 0 and extent != 0:
             scale = abs(np.float64(wanted[a] / extent))
             product *= scale
             final = max(final, scale) if mode == NOT_SMALLER else min(final, scale)
     if mode <= DEFAULT:
-        mean = product ** (1.0 / known) if mode == DEFAULT else 1.0
+        # Powers cost more than all else here, and a compiler takes them out of loops, wanted or not.
+        mean = product ** (1.0 / known) if mode == DEFAULT and known < len(wanted) else 1.0
         for a in range(len(wanted)):
-            extent = hi[a] - lo[a]
+            extent = hi[i, a] - lo[i, a]
             if wanted[a] == 0 or extent == 0:
                 wanted[a] = np.float32(np.float64(extent) * mean)
             if len(limit) and limit[a] > 0 and abs(wanted[a]) > limit[a]:
@@ -46,68 +51,103 @@ def _complete(wanted: Any, lo: Any, hi: Any, known: Any, mode: Any, limit: Any) 
         most = np.inf
         for a in range(len(wanted)):
             if limit[a] > 0:
-                most = min(most, np.float64(limit[a]) / np.float64(hi[a] - lo[a]))
+                most = min(most, np.float64(limit[a]) / np.float64(hi[i, a] - lo[i, a]))
         final = min(final, most)
     for a in range(len(wanted)):
-        extent = hi[a] - lo[a]
+        extent = hi[i, a] - lo[i, a]
         scale = np.float64(wanted[a] / extent) if extent != 0 else np.float64(1)
         if wanted[a] == 0 or extent == 0 or abs(scale) != final:
             wanted[a] = np.float32(np.float64(extent) * np.copysign(final, scale))
 
 
+@numba.njit(error_model="numpy", forceinline=True)
+def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, sizes: Any) -> None:
+    """`fit` of image ``i``, whose region is [``lo``, ``hi``); ``wanted`` [A] is overwritten."""
+    known, empty = 0, False
+    for a in range(len(wanted)):
+        if hi[i, a] < lo[i, a]:
+            lo[i, a], hi[i, a] = hi[i, a], lo[i, a]
+            wanted[a] = -wanted[a]
+        known += int(wanted[a] != 0 and hi[i, a] - lo[i, a] != 0)
+        empty = empty or extents[i, a] == 0
+    if known < len(wanted) or mode > DEFAULT or len(limit):
+        _complete(wanted, lo, hi, i, known, mode, limit)
+    for a in range(len(wanted)):
+        size = wanted[a]
+        pixels = abs(size)
+        rounded = np.floor(np.float64(pixels) + 0.5)
+        rounded = min(max(rounded, 0.0 if empty else 1.0), _LARGEST)
+        if size < 0:
+            lo[i, a], hi[i, a] = hi[i, a], lo[i, a]
+        begin, end = np.float64(lo[i, a]), np.float64(hi[i, a])
+        if subpixel and rounded != pixels and pixels > 0:
+            adjustment = min(max(rounded / np.float64(pixels), -10.0), 10.0)
+            centre = np.float64(lo[i, a] + hi[i, a]) * 0.5
+            begin, end = centre + (begin - centre) * adjustment, centre + (end - centre) * adjustment
+        reach = np.float64(extents[i, a]) + _FARTHEST
+        lo[i, a] = np.float32(min(max(begin, -_FARTHEST), reach))
+        hi[i, a] = np.float32(min(max(end, -_FARTHEST), reach))
+        sizes[i, a] = np.int64(rounded)
+
+
 @numba.njit(
-    "void(float32[:, ::1], float32[:, ::1], float32[:, ::1], int64[:, ::1], int64, float32[::1], boolean, float64, "
-    "int64[:, ::1])",
-    nogil=True, cache=True, error_model="numpy",
+    "int64(float32[:, :], float32[:, ::1], float32[:, ::1], int64[:, :], int64, float32[::1], boolean, "
+    "float32[:, ::1], float32[:, ::1], int64[:, ::1])",
+    cache=True, error_model="numpy",
 )  # fmt: skip
 def fit(
-    wanted: Any, lo: Any, hi: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, farthest: Any, sizes: Any
-) -> None:
-    """Sizes of the regions [``lo``, ``hi``) for ``wanted`` ones, and the regions adjusted in place, all [N, A].
+    wanted: Any, begin: Any, end: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, lo: Any, hi: Any, sizes: Any
+) -> Any:
+    """Sizes of regions for ``wanted`` ones, and the regions adjusted: ``lo``, ``hi`` and ``sizes`` [N, A].
 
-    0 stands for a size that follows from the others by ``mode``; negative sizes and reversed regions flip. ``limit``:
-    the largest size by axis (0: none), or empty. ``wanted`` is overwritten.
+    ``wanted`` [N or 1, A or 1]: 0 stands for a size that follows from the others by ``mode``; negative sizes and
+    reversed regions flip. ``begin`` and ``end`` [N, A]: the regions; without rows: all of images of ``extents`` [N, A].
+    ``limit``: the largest size by axis (0: none), or empty. Returns how many samples have numbers that are not finite:
+    these get one pixel.
     """
-    axes = extents.shape[1]
+    axes, endless = extents.shape[1], 0
+    row = np.empty(axes, np.float32)
     for i in range(len(extents)):
-        known, empty = 0, False
+        finite = True
         for a in range(axes):
-            if hi[i, a] < lo[i, a]:
-                lo[i, a], hi[i, a] = hi[i, a], lo[i, a]
-                wanted[i, a] = -wanted[i, a]
-            known += int(wanted[i, a] != 0 and hi[i, a] - lo[i, a] != 0)
-            empty = empty or extents[i, a] == 0
-        _complete(wanted[i], lo[i], hi[i], known, mode, limit)
-        for a in range(axes):
-            size = wanted[i, a]
-            pixels = abs(size)
-            rounded = np.floor(np.float64(pixels) + 0.5)
-            rounded = min(max(rounded, 0.0 if empty else 1.0), _LARGEST)
-            if size < 0:
-                lo[i, a], hi[i, a] = hi[i, a], lo[i, a]
-            begin, end = np.float64(lo[i, a]), np.float64(hi[i, a])
-            if subpixel and rounded != pixels and pixels > 0:
-                adjustment = min(max(rounded / np.float64(pixels), -10.0), 10.0)
-                centre = np.float64(lo[i, a] + hi[i, a]) * 0.5
-                begin, end = centre + (begin - centre) * adjustment, centre + (end - centre) * adjustment
-            reach = np.float64(extents[i, a]) + farthest
-            lo[i, a] = np.float32(min(max(begin, -farthest), reach))
-            hi[i, a] = np.float32(min(max(end, -farthest), reach))
-            sizes[i, a] = np.int64(rounded)
+            row[a] = wanted[i if len(wanted) > 1 else 0, a if wanted.shape[1] > 1 else 0]
+            lo[i, a] = begin[i, a] if len(begin) else np.float32(0)
+            hi[i, a] = end[i, a] if len(begin) else np.float32(extents[i, a])
+            finite = finite and np.isfinite(row[a]) and np.isfinite(lo[i, a]) and np.isfinite(hi[i, a])
+        if not finite:
+            endless += 1
+            for a in range(axes):
+                row[a], lo[i, a], hi[i, a] = 1, 0, 1
+        _fit(row, lo, hi, i, extents, mode, limit, subpixel, sizes)
+    return endless
+
+
+@numba.njit(error_model="numpy", forceinline=True)
+def _columns_first(lo: Any, hi: Any, size: Any, support: Any, i: Any) -> Any:
+    """Whether the horizontal pass of sample ``i`` costs less when it comes first: on a CPU it costs about five times as
+    much a tap as the other."""
+    y, x = size.shape[1] - 2, size.shape[1] - 1
+    height, width = np.float64(abs(hi[i, y] - lo[i, y])), np.float64(abs(hi[i, x] - lo[i, x]))
+    taps_y, taps_x = np.float64(max(_ONE, support[i, y])), np.float64(max(_ONE, support[i, x]))
+    rows, columns = np.float64(size[i, y]), np.float64(size[i, x])
+    across = columns * (5 * height * taps_x + rows * taps_y)
+    return across < rows * (width * taps_y + 5 * columns * taps_x)
 
 
 @numba.njit(
-    "void(float32[:, ::1], float32[:, ::1], int64[:, ::1], int64[::1], int64[::1], boolean, int8[::1], float32[::1], "
-    "int64, int8[:, ::1], float32[:, ::1])",
-    nogil=True, cache=True, error_model="numpy",
+    "void(float32[:, ::1], float32[:, ::1], int64[:, ::1], int64[:], int64[:], boolean, int8[::1], float32[::1], "
+    "int64, int8[:, ::1], float32[:, ::1], boolean[::1])",
+    cache=True, error_model="numpy",
 )  # fmt: skip
 def filters(
     lo: Any, hi: Any, size: Any, shrink: Any, enlarge: Any, antialias: Any, kinds: Any, widths: Any, gaussian: Any,
-    kind: Any, support: Any,
+    kind: Any, support: Any, across: Any,
 ) -> None:  # fmt: skip
-    """The filter of each axis and its width in source pixels, [N, A]; see `resample.plan`.
+    """The filter of each axis and its width in source pixels, [N, A], and whether the horizontal pass comes first, [N];
+    see `resample.plan`.
 
-    ``kinds``: filter by interpolation type; ``widths``: by filter, where no axis shrinks.
+    ``shrink`` and ``enlarge`` [N or 1]. ``kinds``: filter by interpolation type; ``widths``: by filter, where no axis
+    shrinks.
     """
     wide = np.float32(4 * np.sqrt(2.0))
     for i in range(len(size)):
@@ -117,13 +157,14 @@ def filters(
             scale = _ONE
             if less and antialias:
                 scale = extent / np.float32(max(size[i, a], 1))
-            found = kinds[shrink[i] if less else enlarge[i]]
+            found = kinds[shrink[i if len(shrink) > 1 else 0] if less else enlarge[i if len(enlarge) > 1 else 0]]
             if found == gaussian:
                 # DALI's way through sigma and float32: the last digit decides whether one more pixel is read
                 sigma = np.float32(np.float64(scale * _HALF) / np.sqrt(2.0))
                 scale = wide * sigma / _TWO
             kind[i, a] = found
             support[i, a] = max(_ONE, widths[found] * scale)
+        across[i] = _columns_first(lo, hi, size, support, i)
 
 
 _FAR = 2.0**40
@@ -132,65 +173,60 @@ ROUNDINGS = ("truncate", "round", "even")
 _, ROUND, EVEN = range(3)
 
 
-@numba.njit(error_model="numpy")
+@numba.njit(error_model="numpy", forceinline=True)
 def _integer(value: Any) -> Any:
     """``value`` cut off to an integer; NaN and what lies beyond 2^40 become -2^40 or 2^40, outside of any input."""
     return np.int64(min(max(value, -_FAR), _FAR)) if value == value else np.int64(-_FAR)
 
 
+@numba.njit(error_model="numpy", forceinline=True)
+def _place(extent: Any, size: Any, position: Any, rounding: Any) -> Any:
+    """Start and length of a window along an axis, see `place`."""
+    wanted = _integer(np.float64(size))
+    length = wanted if wanted > 0 else extent
+    start = np.float64(position) * np.float64(extent - length)
+    if rounding == EVEN:
+        start = np.rint(start)
+    elif rounding == ROUND:
+        whole = np.trunc(start)
+        start = whole + np.copysign(1.0 if abs(start - whole) >= 0.5 else 0.0, start)
+    return _integer(start), length
+
+
 @numba.njit(
-    "void(int64[:, ::1], int64, float32[::1], float32[::1], int64, int64[:, ::1], int64[:, ::1])",
-    nogil=True, cache=True, error_model="numpy",
+    "void(int64[:, ::1], int64, float32[:], float32[:], int64, int64[:, ::1], int64[:, ::1])",
+    cache=True, error_model="numpy",
 )  # fmt: skip
 def place(extent: Any, axis: Any, size: Any, position: Any, rounding: Any, anchor: Any, shape: Any) -> None:
     """Where windows lie along ``axis`` of samples of ``extent``: that column of ``anchor`` and ``shape``, all [N, D].
 
-    ``size`` [N] is cut off, and the whole extent where it is not above 0. ``position`` [N], 0 to 1, of the room that is
-    left is where a window starts, after ``rounding``. The product is taken in float64, as DALI's crop does: 0.7 of 5 is
-    3.4999999 and starts at 3.
+    ``size`` [N or 1] is cut off, and the whole extent where it is not above 0. ``position`` [N or 1], 0 to 1, of the
+    room that is left is where a window starts, after ``rounding``. The product is taken in float64, as DALI's crop
+    does: 0.7 of 5 is 3.4999999 and starts at 3.
     """
     for i in range(len(extent)):
-        wanted = _integer(np.float64(size[i]))
-        shape[i, axis] = wanted if wanted > 0 else extent[i, axis]
-        start = np.float64(position[i]) * np.float64(extent[i, axis] - shape[i, axis])
-        if rounding == EVEN:
-            start = np.rint(start)
-        elif rounding == ROUND:
-            whole = np.trunc(start)
-            start = whole + np.copysign(1.0 if abs(start - whole) >= 0.5 else 0.0, start)
-        anchor[i, axis] = _integer(start)
+        anchor[i, axis], shape[i, axis] = _place(
+            extent[i, axis], size[i if len(size) > 1 else 0], position[i if len(position) > 1 else 0], rounding
+        )
 
 
-@numba.njit(
-    "void(float32[:, ::1], float32[:, ::1], int64[:, ::1], float32[:, ::1], boolean[::1])",
-    nogil=True, cache=True, error_model="numpy",
-)  # fmt: skip
-def columns_first(lo: Any, hi: Any, size: Any, support: Any, out: Any) -> None:
-    """Whether the horizontal pass costs less when it comes first, [N]; see `resample.columns_first`."""
-    y, x = size.shape[1] - 2, size.shape[1] - 1
-    for i in range(len(size)):
-        height, width = np.float64(abs(hi[i, y] - lo[i, y])), np.float64(abs(hi[i, x] - lo[i, x]))
-        taps_y, taps_x = np.float64(max(_ONE, support[i, y])), np.float64(max(_ONE, support[i, x]))
-        rows, columns = np.float64(size[i, y]), np.float64(size[i, x])
-        across = columns * (5 * height * taps_x + rows * taps_y)
-        out[i] = across < rows * (width * taps_y + 5 * columns * taps_x)
+@numba.njit(forceinline=True)
+def _between(across: Any, rows: Any, columns: Any, height: Any, width: Any) -> Any:
+    """Values between the passes of an image, a channel."""
+    return np.float64(height) * np.float64(columns) if across else np.float64(rows) * np.float64(width)
 
 
-@numba.njit(
-    "int64(boolean[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64, float64, float64[::1])",
-    nogil=True, cache=True,
-)  # fmt: skip
-def elements(across: Any, made: Any, shapes: Any, before: Any, first: Any, most: Any, out: Any) -> Any:
+@numba.njit("int64(boolean[::1], int64[:, ::1], int64[:, ::1], int64, int64, float64, float64[::1])", cache=True)
+def elements(across: Any, shapes: Any, before: Any, first: Any, axes: Any, most: Any, out: Any) -> Any:
     """The larger of what a sample becomes and of what lies between the passes, in elements; returns how many samples
-    need more than ``most``. ``before`` and ``shapes`` [N, D]: of the input and the output; ``made`` [N, A]: the outputs
-    of the spatial dimensions, which start at ``first``."""
-    axes, refused = made.shape[1], 0
+    need more than ``most``. ``before`` and ``shapes`` [N, D]: of the input and the output, whose spatial ``axes`` start
+    at ``first``."""
+    refused = 0
     y, x = first + axes - 2, first + axes - 1
-    for i in range(len(made)):
-        rows, columns = np.float64(made[i, axes - 2]), np.float64(made[i, axes - 1])
-        between = np.float64(before[i, y]) * columns if across[i] else rows * np.float64(before[i, x])
+    for i in range(len(shapes)):
+        between = _between(across[i], shapes[i, y], shapes[i, x], before[i, y], before[i, x])
         if axes == 3:
-            between = np.float64(made[i, 0]) * max(between, np.float64(before[i, y]) * np.float64(before[i, x]))
+            between = np.float64(shapes[i, first]) * max(between, np.float64(before[i, y]) * np.float64(before[i, x]))
         whole = 1.0
         for d in range(shapes.shape[1]):
             whole *= np.float64(shapes[i, d])
@@ -201,7 +237,55 @@ def elements(across: Any, made: Any, shapes: Any, before: Any, first: Any, most:
     return refused
 
 
-@numba.njit("int64(int64[:, ::1], int64[:, ::1], int64[:, ::1], boolean[::1])", nogil=True, cache=True)
+@numba.njit(
+    "UniTuple(int64, 2)(int64[:, :], int64[:], int64[:, ::1], int64[:, ::1], boolean[:, ::1], boolean[::1], "
+    "float32[:, ::1], int64, int64[:], int64, boolean, float64, int64[:, ::1], int64[:, ::1], boolean[:, ::1], "
+    "int32[:, ::1], int64[::1], int64[:, ::1])",
+    cache=True, error_model="numpy",
+)  # fmt: skip
+def cut_out(
+    extents: Any, channels: Any, start: Any, made: Any, turned: Any, across: Any, window: Any, rounding: Any,
+    mirror: Any, width: Any, planar: Any, most: Any, anchor: Any, shape: Any, flip: Any, shapes: Any, offsets: Any,
+    strides: Any,
+) -> Any:  # fmt: skip
+    """Cut windows out of what a plan makes of images, and mirror them; returns how many are refused, and the elements
+    of all results together.
+
+    ``extents`` [N, 2] and ``channels`` [N or 1] are those of the images; ``start``, ``made`` and ``turned`` [N, 2] the
+    plan's ``anchor``, ``shape`` and ``flip``. ``window`` [N or 1, 4]: height, width, and position down and across, see
+    `place`. ``mirror`` [N or 1]: not 0 where columns go backwards. ``width``: the channels that an image must have, any
+    where it is below 2. ``most``: see `elements`. Out come ``anchor``, ``shape`` and ``flip`` [N, 2] of the windows;
+    ``shapes`` [N, 3] of the results, channels first where ``planar``, their ``offsets`` one behind the other, and their
+    ``strides`` [N, 2] (of `resample.Finish`). What is refused gets nothing.
+    """
+    found, total = 0, np.int64(0)
+    c, y, x = (0, 1, 2) if planar else (2, 0, 1)
+    for i in range(len(extents)):
+        k = i if len(window) > 1 else 0
+        at_y, height = _place(made[i, 0], window[k, 0], window[k, 2], rounding)
+        at_x, columns = _place(made[i, 1], window[k, 1], window[k, 3], rounding)
+        depth = channels[i if len(channels) > 1 else 0]
+        pixels = max(
+            np.float64(height) * np.float64(columns),
+            _between(across[i], height, columns, extents[i, 0], extents[i, 1]),
+        )
+        good = at_y >= 0 and at_x >= 0 and at_y + height <= made[i, 0] and at_x + columns <= made[i, 1]
+        good = good and (width < 2 or depth == width or depth == 0) and not pixels * np.float64(depth) > most
+        if not good:
+            at_y = at_x = height = columns = depth = 0
+            found += 1
+        anchor[i, 0] = start[i, 0] + (made[i, 0] - at_y - height if turned[i, 0] else at_y)
+        anchor[i, 1] = start[i, 1] + (made[i, 1] - at_x - columns if turned[i, 1] else at_x)
+        shape[i, 0], shape[i, 1] = height, columns
+        flip[i, 0], flip[i, 1] = turned[i, 0], turned[i, 1] != (mirror[i if len(mirror) > 1 else 0] != 0)
+        shapes[i, c], shapes[i, y], shapes[i, x] = depth, height, columns
+        strides[i, 0], strides[i, 1] = (1, height * columns) if planar else (depth, 1)
+        offsets[i] = total
+        total += height * columns * depth
+    return found, total
+
+
+@numba.njit("int64(int64[:, ::1], int64[:, ::1], int64[:, ::1], boolean[::1])", cache=True)
 def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
     """Which windows reach outside of samples of ``extent``, all [N, D]; returns how many."""
     found = 0
@@ -214,10 +298,21 @@ def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
     return found
 
 
+@numba.njit("void(int64[:, :], int64[:, :], float32[:, ::1], float32[:, ::1], int64[:, :, ::1])", cache=True)
+def into_image(corner: Any, extents: Any, lo: Any, hi: Any, domain: Any) -> None:
+    """Regions [``lo``, ``hi``) of windows of ``extents`` at ``corner`` of their images, counted in the images, in
+    place; ``domain`` [N, 2, 2]: where the windows begin and end. All [N, 2]."""
+    for i in range(len(corner)):
+        for a in range(2):
+            lo[i, a] += np.float32(corner[i, a])
+            hi[i, a] += np.float32(corner[i, a])
+            domain[i, a, 0], domain[i, a, 1] = corner[i, a], corner[i, a] + extents[i, a]
+
+
 @numba.njit(
     "void(float32[:, :], float32[:, :], int64[:, :], int64[:, :], int64[:, :], float32[:, :], int64[:, :], "
     "int64[:, ::1])",
-    nogil=True, cache=True,
+    cache=True,
 )  # fmt: skip
 def source_windows(
     lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, support: Any, extents: Any, windows: Any
@@ -241,37 +336,7 @@ def source_windows(
             windows[i, 2 + a] = np.int64(min(max(high, 0.0), extent))
 
 
-@numba.njit("int64(float32[:, :], float32[:, :], float32[:, :])", nogil=True, cache=True)
-def endless(wanted: Any, lo: Any, hi: Any) -> Any:
-    """How many numbers of these [N, A] are not finite."""
-    found = 0
-    for i in range(len(wanted)):
-        for a in range(wanted.shape[1]):
-            found += not (np.isfinite(wanted[i, a]) and np.isfinite(lo[i, a]) and np.isfinite(hi[i, a]))
-    return found
-
-
-@numba.njit(
-    "void(boolean[:, :], int64[:, :], int64[:, :], int64[:, :], int64[:, :], int64[:, ::1])", nogil=True, cache=True
-)
-def window(flip: Any, anchor: Any, shape: Any, first: Any, count: Any, out: Any) -> None:
-    """Where ``count`` outputs from ``first`` on of a plan's window begin, counted as its ``anchor`` is, all [N, A]."""
-    for i in range(len(out)):
-        for a in range(out.shape[1]):
-            out[i, a] = anchor[i, a] + (shape[i, a] - first[i, a] - count[i, a] if flip[i, a] else first[i, a])
-
-
-@numba.njit("void(int32[:, :], int64, int64, int64[:, ::1])", nogil=True, cache=True)
-def pixel_strides(shapes: Any, channels: Any, columns: Any, out: Any) -> None:
-    """Elements between pixels of a row and between channels of packed images of ``shapes`` [N, 3], [N, 2]."""
-    for i in range(len(out)):
-        for k in range(2):
-            out[i, k] = 1
-            for d in range((columns if k == 0 else channels) + 1, 3):
-                out[i, k] *= shapes[i, d]
-
-
-@numba.njit("int64(int64[:, :], int64, int64)", nogil=True, cache=True)
+@numba.njit("int64(int64[:, :], int64, int64)", cache=True)
 def of_other_width(shape: Any, channel: Any, width: Any) -> Any:
     """How many samples of ``shape`` [N, D] have other than ``width`` channels, those without any left out."""
     found = 0

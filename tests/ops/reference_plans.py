@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,9 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
         sigma = (scale * np.float32(0.5) / np.sqrt(2)).astype(np.float32)
         scale = np.where(kind == GAUSSIAN, np.float32(4 * np.sqrt(2)) * sigma / 2, scale)
     support = np.maximum(1, width * scale)
-    return Plan(lo, hi, size, kind, support, np.zeros_like(size), size, np.zeros(size.shape, np.bool_))
+    flip = np.zeros(size.shape, np.bool_)
+    found = Plan(lo, hi, size, kind, support, np.zeros_like(size), size, flip, np.zeros(len(size), np.bool_))
+    return replace(found, across=columns_first(found))
 
 
 def fit(

@@ -49,13 +49,13 @@ def test_pixels_outside_of_the_source_window_do_not_matter(case: str) -> None:
     samples = Samples.numbered(len(images))
     ctx = Context(op, "cpu", samples, seed=5)
     extents = np.array(shapes, np.int64)
-    wanted = sampling(ctx, op, extents, np.dtype(np.uint8))
+    wanted = sampling(ctx, op, extents[:, :2], extents[:, 2], np.dtype(np.uint8))
     windows = source_windows(wanted.plan, extents[:, :2])
     blind = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in shapes]
     for there, image, (y0, x0, y1, x1) in zip(blind, images, windows, strict=True):
         there[y0:y1, x0:x1] = image[y0:y1, x0:x1]
-    expected = sampled(ctx, op, Batch.from_list(images, "HWC", samples), wanted)
-    got = sampled(ctx, op, Batch.from_list(blind, "HWC", samples), wanted)
+    expected = sampled(ctx, Batch.from_list(images, "HWC", samples), wanted)
+    got = sampled(ctx, Batch.from_list(blind, "HWC", samples), wanted)
     assert not ctx.rejects
     for a, b in zip(expected, got, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops import jpeg_gpu, jpeg_header, resample, resize, resize_plan_cpu, window
-from dali_run.ops.batch import Samples
+from dali_run.ops import fused, jpeg_gpu, jpeg_header, resample, resize, resize_plan_cpu
+from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.jpeg_gpu import BGR, GRAY, RGB
+from dali_run.ops.window import integers
 
 from . import reference_plans as reference
 from .test_jpeg_gpu import encode, with_orientation
@@ -41,7 +42,8 @@ def test_sizes_and_filters(mode: resize.Mode, axes: int) -> None:
         limit = None if k % 2 else np.where(rng.random(axes) < 0.3, 0, rng.uniform(10, 500, axes)).astype(np.float32)
         before = lo.copy(), hi.copy(), wanted.copy()
         expected = reference.fit(wanted, lo, hi, extents, mode, limit, bool(k % 3))
-        found = resize.fit(wanted, lo, hi, extents, mode, limit, bool(k % 3))
+        *found, endless = resize.fit(wanted, (lo, hi), extents, mode, limit, subpixel=bool(k % 3))
+        assert endless == 0
         for a, b in zip(expected, found, strict=True):
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
@@ -54,7 +56,7 @@ def test_sizes_and_filters(mode: resize.Mode, axes: int) -> None:
 
 
 def same_filters(expected: resample.Plan, found: resample.Plan) -> None:
-    for name in ("lo", "hi", "size", "kind", "support", "anchor", "shape", "flip"):
+    for name in ("lo", "hi", "size", "kind", "support", "anchor", "shape", "flip", "across"):
         a, b = getattr(expected, name), getattr(found, name)
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
@@ -140,7 +142,7 @@ def test_places_of_windows(rounding: str) -> None:
     for axis in range(3):
         anchor, shape = np.full((500, 3), -7), np.full((500, 3), -7)
         resize_plan_cpu.place(extent, axis, size, position, resize_plan_cpu.ROUNDINGS.index(rounding), anchor, shape)
-        wanted = window.integers(size)
+        wanted = integers(size)
         expected = np.where(wanted > 0, wanted, extent[:, axis])
         np.testing.assert_array_equal(shape[:, axis], expected)
         np.testing.assert_array_equal(anchor[:, axis], reference.place(position, extent[:, axis], expected, rounding))
@@ -160,7 +162,7 @@ def test_order_of_passes_and_what_they_need(layout: str, axes: int) -> None:
         plan = resample.plan(lo, hi, size, rng.integers(0, 6, n), rng.integers(0, 6, n), bool(k % 2))
         shapes = before.copy()
         shapes[:, first : first + axes] = size
-        np.testing.assert_array_equal(resample._columns_first(plan), reference.columns_first(plan))
+        np.testing.assert_array_equal(plan.across, reference.columns_first(plan))
         ctx = Context(resize.Resize(size=(1.0,)), "cpu", Samples.numbered(n))
         found = resample.bounded(ctx, plan, shapes, before, first)
         elements = reference.bounded(plan, shapes, before, first)
@@ -168,6 +170,77 @@ def test_order_of_passes_and_what_they_need(layout: str, axes: int) -> None:
         np.testing.assert_array_equal(found, np.where(refused[:, None], 0, shapes))
         assert [r.slot for r in ctx.rejects] == np.flatnonzero(refused).tolist()
         assert all(f"needs {elements[r.slot]:.0f} values" in r.message for r in ctx.rejects)
+
+
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+def test_windows_of_outputs_are_cut_in_one_go(layout: str) -> None:
+    """What `fused` plans is what the operators one after the other plan: windows, channels, sizes, mirroring."""
+    rng = np.random.default_rng(len(layout))
+    every = few = large = 0
+    for k in range(60):
+        n = int(rng.integers(0, 9))
+        extents, lo, hi = regions(rng, n, 2, least=1)
+        channels = rng.integers(1, 5, n) if k % 2 else np.array([3])
+        size = rng.integers(1, 60000 if k % 5 == 4 else 90, (n, 2))
+        plan = resample.plan(lo, hi, size, np.array([k % 6]), rng.integers(0, 6, n), True)
+        inner = rng.integers(0, size)
+        plan = plan.window(inner, rng.integers(1, size - inner + 1)).mirrored(rng.random((n, 2)) < 0.5)
+        rows = n if k % 3 else 1
+        crop = (rng.integers(1, 50, (rows, 2)) * (rng.random((rows, 1)) < 0.5)).astype(np.float32)
+        position = rng.random((n if k % 4 else 1, 2)).astype(np.float32)
+        window = np.concatenate(np.broadcast_arrays(crop, position), axis=1) if n else np.zeros((1, 4), np.float32)
+        mirror, width, rounding = rng.integers(0, 2, n if k % 2 else 1), (0, 1, 3)[k % 3], k % 3
+
+        depth = np.broadcast_to(channels, n)
+        anchor, shape = np.empty((n, 2), np.int64), np.empty((n, 2), np.int64)
+        for axis in range(2):
+            given = (np.ascontiguousarray(window[:, column]) for column in (axis, 2 + axis))
+            resize_plan_cpu.place(plan.shape, axis, *given, rounding, anchor, shape)
+        good = ((anchor >= 0) & (anchor + shape <= plan.shape)).all(axis=1)
+        good &= (depth == width) | (width < 2)
+        images = np.concatenate([extents, depth[:, None]], axis=1)
+        results = np.where(good[:, None], np.concatenate([shape, depth[:, None]], axis=1), 0)
+        ctx = Context(resize.Resize(size=(1.0,)), "cpu", Samples.numbered(n))
+        results = resample.bounded(ctx, plan, results, images, 0)
+        good &= results.any(axis=1) | (shape == 0).any(axis=1)
+        expected = plan.window(np.where(good[:, None], anchor, 0), results[:, :2])
+        expected = expected.mirrored(np.stack([np.zeros(n, bool), np.broadcast_to(mirror != 0, n)], axis=1))
+
+        found, refused = fused._cut(
+            plan, extents, channels, np.dtype(np.float32), layout, window, rounding, mirror, width
+        )
+        large, every = large + len(ctx.rejects), every + n
+        few += refused
+        assert refused == n - np.count_nonzero(good)
+        same_filters(expected, found.plan)
+        order = [2, 0, 1] if layout == "CHW" else [0, 1, 2]
+        packed = Batch.allocate(np.empty, results[:, order].astype(np.int32), np.uint8, layout, Samples.numbered(n))
+        np.testing.assert_array_equal(found.shapes, packed.shapes)
+        np.testing.assert_array_equal(found.offsets, packed.offsets)
+        assert found.elements == len(packed.data)
+        assert found.shapes.dtype == np.int32
+        pixel, plane = found.strides.T
+        np.testing.assert_array_equal(pixel[good], 1 if layout == "CHW" else depth[good])
+        np.testing.assert_array_equal(plane[good], results[good, :2].prod(axis=1) if layout == "CHW" else 1)
+    assert 0 < large < few < every
+
+
+def test_numbers_that_are_not_finite_are_counted_and_reported() -> None:
+    """By sample, for all samples at once, and in regions."""
+    extents = np.full((4, 2), 50)
+    wanted = np.array([[20.0, 30.0], [np.nan, 30.0], [20.0, np.inf], [20.0, 30.0]], np.float32)
+    region = np.zeros((4, 2), np.float32), np.full((4, 2), 40, np.float32)
+    region[1][3, 0] = np.nan
+    lo, hi, size, endless = resize.fit(wanted, region, extents, "default", None, subpixel=True)
+    assert endless == 3
+    np.testing.assert_array_equal(size, [[20, 30], [1, 1], [1, 1], [1, 1]])
+    assert np.isfinite(lo).all()
+    assert np.isfinite(hi).all()
+    for name in ("dali", "torchvision"):
+        op = resize.Resize(resize_shorter=float("inf"), parity=name)  # type: ignore[arg-type]
+        ctx = Context(op, "cpu", Samples.numbered(2))
+        op.plan(ctx, extents[:2], (0, 2))
+        assert [r.message for r in ctx.rejects] == ["size [inf, inf] or region is not finite"] * 2
 
 
 def large_headers(n: int, width: int, height: int, factors: tuple[int, int]) -> Any:
