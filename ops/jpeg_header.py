@@ -87,18 +87,18 @@ _BYTES_PER_COEFFICIENT = 2
 _GPU_BYTES_PER_ENCODED = 18
 """What the CUDA decoder's tables of entropy-coded symbols take for a byte of the file, its own copy included."""
 
-_walked: dict[int, tuple[weakref.ref[Any], int, NDArray[Any]]] = {}
+_walked: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], NDArray[Any]]] = {}
 
 
 def rows_of(batch: Batch) -> NDArray[Any]:
     """The headers of a batch of encoded images, not to be changed. A batch is walked once: who plans memory and who
     decodes ask for the same rows, on different threads."""
-    key, address = id(batch.offsets), batch.data.__array_interface__["data"][0]
+    key = id(batch.offsets)
     known = _walked.get(key)
-    if known is not None and known[0]() is batch.offsets and known[1] == address and len(known[2]) == len(batch):
+    if known is not None and known[0]() is batch.offsets and known[1]() is batch.data and len(known[2]) == len(batch):
         return known[2]
     rows = read_headers(batch.data, batch.offsets, batch.shapes[:, 0])
-    _walked[key] = weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), address, rows
+    _walked[key] = weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), weakref.ref(batch.data), rows
     return rows
 
 

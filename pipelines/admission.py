@@ -170,7 +170,7 @@ class Admission:
             self._holds(part)
         self._release(it.order)
         for part, (a, b) in zip(parts, cuts, strict=True):
-            yield part, Foresight(ahead.peak[a:b], ahead.kept[a:b], ahead.sure[a:b], ahead.greediest)
+            yield part, ahead.part(a, b)
 
     def _holds(self, it: Iteration) -> int:
         """Put what the batch holds on the account; bytes on the host."""

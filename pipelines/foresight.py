@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,14 +26,15 @@ class Foresight:
     """What the greediest operator that can tell needs for certain."""
     greediest: str
     """That operator."""
-    at_once: int = field(init=False)
+    at_once: int
     """Sum of ``peak``; this and the next are worked out by who foresees, so that who launches need not."""
-    held: int = field(init=False)
+    held: int
     """Sum of ``kept``."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "at_once", int(self.peak.sum()))
-        object.__setattr__(self, "held", int(self.kept.sum()))
+    def part(self, low: int, high: int) -> Foresight:
+        """For the samples [low, high)."""
+        peak, kept = self.peak[low:high], self.kept[low:high]
+        return Foresight(peak, kept, self.sure[low:high], self.greediest, int(peak.sum()), int(kept.sum()))
 
 
 def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
@@ -76,7 +77,7 @@ def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Bat
                 live[edge] = elements[edge] * item[edge]
         peaks.append(sum(live.values()) + besides)
         if found is not None:
-            need = live[Edge(node.id)] + besides
+            need = peaks[-1] if len(live) == 1 else live[Edge(node.id)] + besides
             if not greediest:
                 greediest, sure = node.name, need
             elif np.any(need > sure):
@@ -84,8 +85,8 @@ def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Bat
         for e in node.reads:
             if last[e] == node.id and e not in gives:
                 live.pop(e, None)
-    kept = sum(live[e] for e in gives if e in live)
-    return Foresight(_each(n, _largest(peaks)), _each(n, kept), _each(n, sure), greediest)
+    peak, kept = _largest(peaks), sum(live[e] for e in gives if e in live)
+    return Foresight(_each(n, peak), _each(n, kept), _each(n, sure), greediest, _total(n, peak), _total(n, kept))
 
 
 def _largest(values: Sequence[I64 | int]) -> I64 | int:
@@ -96,7 +97,15 @@ def _largest(values: Sequence[I64 | int]) -> I64 | int:
 
 
 def _each(n: int, values: I64 | int) -> I64:
-    return values if isinstance(values, np.ndarray) else np.full(n, values, np.int64)
+    if isinstance(values, np.ndarray):
+        return values
+    each = np.empty(n, np.int64)
+    each[:] = values
+    return each
+
+
+def _total(n: int, values: I64 | int) -> int:
+    return int(values.sum()) if isinstance(values, np.ndarray) else n * int(values)
 
 
 def _headers(node: Node, env: Mapping[Edge, Batch], emulate: bool) -> tuple[I64, I64] | None:

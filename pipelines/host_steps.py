@@ -70,6 +70,7 @@ class HostSteps(Admission):
         """Small batches may go onto the device together."""
         self._room_for = 0
         """Samples that one launch may hold, once that is known."""
+        self._draws = options.rng != "dali" and any(n.op.random for n in plan.graph.nodes)
         self._lender: RegisteredFiles | KvikioFiles | None = None
         """Lends views of containers that GPUs read by themselves."""
 
@@ -92,6 +93,8 @@ class HostSteps(Admission):
             request = Request(asked[0].start, sum(r.n for r in asked))
             self.host.hold((number,), int(self._sample_bytes * request.n))
             samples, per_reader = self.feed.samples(request)
+            if self._draws:
+                _ = samples.keys  # worked out here, where the caches are full of such things, not of images
             yield Iteration((number,), request, samples, per_reader, samples, asked=asked)
 
     def _requests(self) -> Iterator[tuple[Request, ...]]:

@@ -245,7 +245,9 @@ class _Files(FileSet):
 def scalars(values: npt.NDArray[np.generic], ctx: Context) -> Batch:
     """One value a sample, of shape (1,), as DALI's readers give labels."""
     n = len(values)
-    return Batch(np.ascontiguousarray(values), np.arange(n), np.ones((n, 1), np.int32), "", ctx.samples)
+    shapes = np.empty((n, 1), np.int32)
+    shapes[:] = 1
+    return Batch(np.ascontiguousarray(values), np.arange(n), shapes, "", ctx.samples)
 
 
 class File(Reader, name="readers.file"):

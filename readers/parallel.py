@@ -45,10 +45,10 @@ class _Parts:
 
     def help_out(self) -> None:
         """Do parts as long as there are any."""
-        while True:
+        while self._todo:
             try:
                 low, high = self._todo.popleft()
-            except IndexError:
+            except IndexError:  # another one was faster
                 return
             try:
                 if self._error is None:
