@@ -52,10 +52,12 @@ def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | Non
     that read it are done."""
     import cupy
 
-    shape, dtype = array.shape if shape is None else shape, array.dtype
+    dtype, strides = array.dtype, None
+    if shape is None:
+        shape, strides = array.shape, array.strides
     address, size = array.data.ptr + start * dtype.itemsize, math.prod(shape) * dtype.itemsize
     memory = cupy.cuda.UnownedMemory(address, size, guard, array.device.id)
-    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
 
 
 def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True) -> Batch:

@@ -184,6 +184,24 @@ def test_torch_tensors_outlive_their_batch(root: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of PyTorch's own
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_torch_sees_arrays_as_they_lie() -> None:
+    import cupy
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch has no CUDA")
+    from dali_run.pipelines.tensors import TensorGPU
+    from dali_run.plugin.pytorch import to_torch_tensor
+
+    columns = cupy.arange(12).reshape(3, 4).T
+    tensor = to_torch_tensor(TensorGPU(columns))
+    assert tensor.tolist() == columns.tolist()
+    assert tensor.data_ptr() == columns.data.ptr
+
+
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of JAX's own
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_jax_arrays_outlive_their_batch(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
