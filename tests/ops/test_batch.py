@@ -26,3 +26,39 @@ def test_a_batch_is_packed_as_it_is_allocated(n: int) -> None:
     assert batch.offsets.tolist() == [sum(sizes[:k]) for k in range(n)]
     assert batch.nbytes == 4 * sum(sizes) == batch.data.nbytes
     assert batch.is_packed
+
+
+PLACES = {
+    "packed": [0, 6, 12, 18], "later": [7, 13, 19, 25], "gaps": [0, 8, 16, 24], "one gap": [0, 6, 12, 19],
+    "overlaps": [3, 3, 3, 3], "reversed": [18, 12, 6, 0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("offsets", PLACES.values(), ids=PLACES.keys())
+@pytest.mark.parametrize("shape", [(2, 3), (6,), (1, 6, 1), (0, 3)])
+def test_dense_is_the_samples_stacked(shape: tuple[int, ...], offsets: list[int]) -> None:
+    data = np.arange(32, dtype=np.float32)
+    batch = Batch(data, np.array(offsets), np.tile(np.array(shape, np.int32), (4, 1)), "", Samples.numbered(4))
+    for some in (batch, batch.take(slice(1, 3)), batch.take(slice(3, 4)), batch.take(slice(2, 2))):
+        assert some.is_uniform == (len(some) > 0)
+        dense = some.dense()
+        assert dense.dtype == np.float32
+        if len(some):
+            assert np.array_equal(dense, np.stack(list(some)))
+            follow = all(b - a == int(np.prod(shape)) for a, b in zip(some.offsets, some.offsets[1:], strict=False))
+            assert np.shares_memory(dense, data) == (follow and dense.size > 0)
+        else:
+            assert dense.shape == (0, *(0 for _ in shape))
+
+
+def test_numbers_are_dense_without_dimensions() -> None:
+    batch = Batch(np.arange(5), np.arange(1, 4), np.empty((3, 0), np.int32), "", Samples.numbered(3))
+    assert batch.is_uniform
+    assert batch.dense().tolist() == [1, 2, 3]
+
+
+def test_dense_names_what_differs() -> None:
+    batch = Batch.from_list([np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((3, 2))], "HW", Samples.numbered(3))
+    assert not batch.is_uniform
+    with pytest.raises(ValueError, match=r"\(2, 3\) for '000000000', \(3, 2\) for '000000002'"):
+        batch.dense()
