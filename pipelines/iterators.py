@@ -121,8 +121,8 @@ class ReaderEpochs:
     def counts(self, batch: int) -> list[int] | None:
         if self.policy is not LastBatchPolicy.PARTIAL:
             return None
-        sizes = self._sizes
-        left = [int(sizes[s]) - batch * self.batch_size for s in self.shards]
+        moved, shards = 0 if self.sticks else self.epoch, len(self.shard_sizes)
+        left = [int(self.shard_sizes[(s + moved) % shards]) - batch * self.batch_size for s in self.shards]
         return [min(max(n, 0), self.batch_size) for n in left]
 
     def advance(self) -> None:
