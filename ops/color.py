@@ -64,7 +64,7 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         data = specs[0]
         if data.dtype not in (None, DALIDataType.UINT8):
             raise SpecError(f"takes uint8 images, got {data}; cast them first")
-        layout = image_layout(data.layout, data.ndim)
+        layout = image_layout(data.layout, data.ndim, self.layouts)
         if data.shape is None:
             return Spec(None, DALIDataType.UINT8, layout)
         before, after = self._channels

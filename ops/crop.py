@@ -57,7 +57,7 @@ class CropWindow(Operator, abstract=True):
 
     def cropped(self, spec: Spec) -> Spec:
         """What is known of the windows of ``spec``."""
-        layout = image_layout(spec.layout, spec.ndim)
+        layout = image_layout(spec.layout, spec.ndim, self.layouts)
         if spec.shape is None or not layout:
             return Spec(None if spec.shape is None else (None,) * len(spec.shape), spec.dtype, layout)
         shape = list(spec.shape)
@@ -161,7 +161,7 @@ def _axis(layout: str, letter: str) -> int:
 
 def known_layout(batch: Batch, allowed: tuple[str, ...]) -> str:
     """The layout of ``batch``, or DALI's guess. Raises SpecError for one that is not ``allowed``."""
-    layout = image_layout(batch.layout, batch.ndim)
+    layout = image_layout(batch.layout, batch.ndim, allowed)
     if layout not in allowed:
         what = f"the layout {layout}" if layout else f"{batch.ndim} dimensions without a layout"
         raise SpecError(f"takes layouts {', '.join(allowed)}, got {what}; set it with reshape (layout: ...)")

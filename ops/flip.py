@@ -25,7 +25,7 @@ class Flip(Operator, name="flip"):
     depthwise: Annotated[int, Arg("not 0: front to back", per_sample=True)] = 0
 
     def infer(self, *specs: Spec) -> Spec:
-        return Spec(specs[0].shape, specs[0].dtype, image_layout(specs[0].layout, specs[0].ndim))
+        return Spec(specs[0].shape, specs[0].dtype, image_layout(specs[0].layout, specs[0].ndim, self.layouts))
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         layout = known_layout(images, self.layouts)

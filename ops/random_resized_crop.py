@@ -11,9 +11,10 @@ from .batch import I64, Batch
 from .context import Context
 from .errors import SpecError
 from .random_window import WINDOW_SALT, check_window_ranges, random_windows
-from .resample import Plan
+from .resample import LAYOUTS, Plan
 from .resize import Resampling
 from .types import DALIDataType
+from .window import image_layout
 
 
 class RandomWindow(Operator, abstract=True):
@@ -65,7 +66,7 @@ class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
             raise SpecError(f"size needs one number or (height, width), got {len(self.size)} numbers")
 
     def infer(self, *specs: Spec) -> Spec:
-        if specs[0].shape is not None and "D" in (specs[0].layout or {4: "D"}.get(len(specs[0].shape), "")):
+        if "D" in image_layout(specs[0].layout, specs[0].ndim, LAYOUTS):
             raise SpecError(f"takes {', '.join(self.layouts)}, not volumes; got {specs[0]}")
         return self.resampled(specs[0], (self.size[0], self.size[-1]))
 

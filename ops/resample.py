@@ -19,6 +19,7 @@ from .convert import saturate
 from .errors import SpecError
 from .lazily import Kernels
 from .types import DALIDataType, DALIInterpType, from_numpy, to_numpy
+from .window import image_layout
 
 F32 = npt.NDArray[np.float32]
 I8 = npt.NDArray[np.int8]
@@ -132,7 +133,7 @@ _KINDS[DALIInterpType.INTERP_GAUSSIAN] = GAUSSIAN
 
 def spatial_axes(layout: str, ndim: int) -> tuple[int, int]:
     """First spatial dimension and their number (2 or 3). Raises SpecError for layouts that cannot be resampled."""
-    layout = layout or {3: "HWC", 4: "DHWC", 5: "FDHWC"}.get(ndim, "")
+    layout = image_layout(layout, ndim, LAYOUTS)
     if layout not in LAYOUTS:
         raise SpecError(f"cannot resample layout {layout!r} with {ndim} dimensions; it takes {', '.join(LAYOUTS)}")
     if len(layout) != ndim:
@@ -153,7 +154,7 @@ def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, 
         first, count = spatial_axes(spec.layout, len(spec.shape))
         known = (None,) * count if size is None else size
         shape = (*spec.shape[:first], *known, *spec.shape[first + count :])
-    return Spec(shape, dtype or spec.dtype, spec.layout)
+    return Spec(shape, dtype or spec.dtype, image_layout(spec.layout, spec.ndim, LAYOUTS))
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -185,7 +186,8 @@ def resample(ctx: Context, plan: Plan, batch: Batch, dtype: DALIDataType | None 
     shapes = batch.shapes.astype(np.int64)
     shapes[:, first : first + count] = plan.shape
     shapes = bounded(ctx, plan, shapes, batch.shapes, first)
-    out = Batch.allocate(ctx.empty, shapes.astype(np.int32), out_dtype, batch.layout, batch.samples)
+    layout = image_layout(batch.layout, batch.ndim, LAYOUTS)
+    out = Batch.allocate(ctx.empty, shapes.astype(np.int32), out_dtype, layout, batch.samples)
     run(ctx, replace(plan, shape=shapes[:, first : first + count]), batch, first, out, None)
     return out
 

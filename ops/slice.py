@@ -14,7 +14,7 @@ from .crop import fill_along
 from .errors import SpecError
 from .strided import convert, pad, run, whole, window
 from .types import DALIDataType, DALIImageType, to_numpy
-from .window import OutOfBounds, border, bounded, refused, round_half_away
+from .window import OutOfBounds, border, bounded, image_layout, refused, round_half_away
 
 F64 = npt.NDArray[np.float64]
 
@@ -89,6 +89,7 @@ class Slice(Operator, name="slice"):
         return name if self.given(name) else f"rel_{name}" if self.given(f"rel_{name}") else ""
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
+        layout = image_layout(layout, ndim, ("HWC", "DHWC"))
         if self.given("axis_names") or (not self.given("axes") and set("WH") <= set(layout)):
             missing = [a for a in self.axis_names if a not in layout]
             if missing:

@@ -52,7 +52,7 @@ class Warping(Operator, abstract=True):
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
         dtype = self.dtype if self.dtype is not None else data.dtype
-        layout = image_layout(data.layout, data.ndim)
+        layout = image_layout(data.layout, data.ndim, self.layouts)
         if layout and layout not in self.layouts:
             raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {layout}")
         if data.shape is None or not layout:

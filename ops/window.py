@@ -32,9 +32,9 @@ def border(policy: OutOfBounds) -> Border:
     return _BORDERS.get(policy, Border.FILL)
 
 
-def image_layout(layout: str, ndim: int | None) -> str:
-    """``layout``, or DALI's guess where there is none: HWC for three dimensions, DHWC for four."""
-    return layout or {3: "HWC", 4: "DHWC"}.get(ndim or 0, "")
+def image_layout(layout: str, ndim: int | None, allowed: tuple[str, ...]) -> str:
+    """``layout``, or DALI's guess where there is none: the first that is ``allowed`` of as many dimensions."""
+    return layout or next((known for known in allowed if len(known) == ndim), "")
 
 
 def round_half_away(values: npt.NDArray[Any]) -> I64:
