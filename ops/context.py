@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -142,8 +143,16 @@ class Context:
         return np.asarray(given.dense()).reshape(n, -1).astype(dtype)
 
     def rows(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """`arg` with one row that stands for all samples, [1] or [1, k], where the argument is a constant."""
-        return self.arg(name, dtype) if name in self.args else np.array([getattr(self.op, name)], dtype)
+        """`arg` with one row that stands for all samples, [1] or [1, k], where the argument is a constant. Not to be
+        changed."""
+        given = self.args.get(name)
+        if given is None:
+            return _row(getattr(self.op, name), dtype)
+        if given.ndim == 0 and given.dtype == dtype and given.offsets.tobytes() == _count(len(given)):
+            numbers = given.data[: len(given)]
+            if numbers.flags.writeable:  # as compiled loops take them
+                return np.asarray(numbers)
+        return self.arg(name, dtype)
 
     def streams(self, salt: int = 0) -> Streams:
         """The random stream of each sample. ``salt`` is XORed into the key (DALI does so for its random crops)."""
@@ -155,6 +164,17 @@ class Context:
         else:
             sequence = s.keys
         return Streams((self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF, sequence)
+
+
+@lru_cache(256)
+def _row(value: Any, dtype: Any) -> npt.NDArray[Any]:
+    return np.array([value], dtype)
+
+
+@lru_cache(64)
+def _count(n: int) -> bytes:
+    """The offsets of ``n`` numbers one behind the other, as bytes: to compare those lets nobody else have the GIL."""
+    return np.arange(n, dtype=np.int64).tobytes()
 
 
 def stand_in(samples: Samples) -> Batch:

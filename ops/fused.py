@@ -75,7 +75,7 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
         affine = normalize.affine(second)
         wanted, refused = _cut(
             plan, extents, channels, to_numpy(normalize.dtype), normalize.output_layout, normalize.rows(second),
-            normalize.rounds, second.rows("mirror", np.int64), affine.width,
+            normalize.rounds, second.rows("mirror", np.int32), affine.width,
         )  # fmt: skip
         if refused:  # one thing after the other, to say what is wrong
             _, shape = normalize.windows_in(second, _images(plan.shape, channels), "HWC", "error")
@@ -125,12 +125,12 @@ def sampling(
 
 
 _WHOLE = np.array([[0, 0, 0, 0]], np.float32)
-_AS_IT_IS = np.zeros(1, np.int64)
+_AS_IT_IS = np.zeros(1, np.int32)
 
 
 def _cut(
     plan: Plan, extents: I64, channels: I64, dtype: np.dtype[Any], layout: str, windows: F32 = _WHOLE,
-    rounding: int = 0, mirror: I64 = _AS_IT_IS, width: int = 0,
+    rounding: int = 0, mirror: I32 = _AS_IT_IS, width: int = 0,
 ) -> tuple[Sampling, int]:  # fmt: skip
     """What ``plan`` makes of images, cut and mirrored, see `resize_plan_cpu.cut_out`; and how many are refused."""
     n = len(extents)

@@ -99,20 +99,20 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         decode: ImageDecoder = self.decode
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
         headers = host_decode.read_headers(first, encoded, decode.rules)
-        which = _cuda.takes(headers, decode.rules)
-        if ctx.attempt or not which.any():
+        which = _cuda.takes(headers, decode.rules) if headers.odd else headers.good
+        if ctx.attempt or (headers.odd and not which.any()):
             return self._apart(ctx, encoded)()
         extents, domain = headers.extents, None
         windows = decode.cuts(first)
         if windows is not None:
             corners, extents = host_decode.cut(first, headers, windows)
-        channels = np.array([1 if decode.output_type is DALIImageType.GRAY else 3], np.int64)
-        wanted = sampling(second, self.resize, extents, channels, np.dtype(np.uint8))
+        wanted = sampling(second, self.resize, extents, self._channels, np.dtype(np.uint8))
         if windows is not None:
             bounds = np.empty((len(encoded), 2, 2), np.int64)
             _plans.into_image(corners, extents, wanted.plan.lo, wanted.plan.hi, bounds)
             domain = bounds[:, :, 0], bounds[:, :, 1]
-            which = which & headers.good  # less those without a window
+        if headers.bad:
+            which = which & headers.good
         decoder = _cuda.cuda_decoder(ctx.device)
         planned = decoder.plan(headers, encoded, which, limited=False)
         output = _jpeg.resize_output(planned, wanted.plan, domain=domain, **self._finish)
@@ -124,6 +124,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         if others is not None:
             _gpu.scatter(ctx.device, others(), out, left)
         return out
+
+    @cached_property
+    def _channels(self) -> I64:
+        """Of all images, on a GPU: [1]."""
+        return np.array([1 if self.decode.output_type is DALIImageType.GRAY else 3], np.int64)
 
     @cached_property
     def _finish(self) -> dict[str, Any]:
@@ -154,9 +159,9 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 def source_windows(plan: Plan, extents: I64) -> I64:
     """The pixels of images of ``extents`` [N, 2] that the outputs of a plan are made of, and a few more: int64[N, 4],
     y0, x0, y1, x1."""
-    windows = np.zeros((len(extents), 4), np.int64)
+    windows = np.empty((len(extents), 4), np.int64)
     if plan.domain is not None:
-        windows[:, 2:] = np.where((plan.shape > 0).all(axis=1, keepdims=True), extents, 0)
+        windows[:, :2], windows[:, 2:] = 0, np.where((plan.shape > 0).all(axis=1, keepdims=True), extents, 0)
         return windows
     _plans.source_windows(plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.support, extents, windows)
     return windows

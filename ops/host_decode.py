@@ -66,6 +66,8 @@ class Headers:
     """[N, 2], height and width as seen (oriented)."""
     channels: I64
     """[N], as decoded with ANY_DATA."""
+    odd: int
+    """How many are no plain JPEGs, or too large."""
     bad: int = 0
     """How many are not good."""
 
@@ -107,7 +109,7 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     turned, odd, good = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.bool_)
     extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
     few = _headers.summarise(jpeg, rules.adjust_orientation, rules.max_pixels, turned, extents, channels, good, odd)
-    headers = Headers(jpeg, {}, good, turned, extents, channels)
+    headers = Headers(jpeg, {}, good, turned, extents, channels, few)
     for i in np.flatnonzero(odd).tolist() if few else ():
         try:
             _examine(headers, i, encoded_bytes(batch, i), rules)

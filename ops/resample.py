@@ -114,8 +114,11 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
     lo, hi, size = np.ascontiguousarray(lo), np.ascontiguousarray(hi), np.ascontiguousarray(size)
     form = size.shape
     kind, support, across = np.empty(form, np.int8), np.empty(form, np.float32), np.empty(form[0], np.bool_)
-    _plans.filters(lo, hi, size, shrink, enlarge, antialias, _KINDS, _WIDTH, GAUSSIAN, kind, support, across)
-    return Plan(lo, hi, size, kind, support, np.zeros(form, np.int64), size, np.zeros(form, np.bool_), across)
+    anchor, flip = np.empty(form, np.int64), np.empty(form, np.bool_)  # np.zeros would let go of the GIL
+    _plans.filters(
+        lo, hi, size, shrink, enlarge, antialias, _KINDS, _WIDTH, GAUSSIAN, kind, support, anchor, flip, across
+    )
+    return Plan(lo, hi, size, kind, support, anchor, size, flip, across)
 
 
 _WIDTH: F32 = np.array([0, 2, 2, 4, 6], np.float32)

@@ -136,15 +136,15 @@ def _columns_first(lo: Any, hi: Any, size: Any, support: Any, i: Any) -> Any:
 
 @numba.njit(
     "void(float32[:, ::1], float32[:, ::1], int64[:, ::1], int64[:], int64[:], boolean, int8[::1], float32[::1], "
-    "int64, int8[:, ::1], float32[:, ::1], boolean[::1])",
+    "int64, int8[:, ::1], float32[:, ::1], int64[:, ::1], boolean[:, ::1], boolean[::1])",
     cache=True, error_model="numpy",
 )  # fmt: skip
 def filters(
     lo: Any, hi: Any, size: Any, shrink: Any, enlarge: Any, antialias: Any, kinds: Any, widths: Any, gaussian: Any,
-    kind: Any, support: Any, across: Any,
+    kind: Any, support: Any, anchor: Any, flip: Any, across: Any,
 ) -> None:  # fmt: skip
     """The filter of each axis and its width in source pixels, [N, A], and whether the horizontal pass comes first, [N];
-    see `resample.plan`.
+    see `resample.plan`. ``anchor`` and ``flip`` [N, A] become zeros.
 
     ``shrink`` and ``enlarge`` [N or 1]. ``kinds``: filter by interpolation type; ``widths``: by filter, where no axis
     shrinks.
@@ -164,6 +164,7 @@ def filters(
                 scale = wide * sigma / _TWO
             kind[i, a] = found
             support[i, a] = max(_ONE, widths[found] * scale)
+            anchor[i, a], flip[i, a] = 0, False
         across[i] = _columns_first(lo, hi, size, support, i)
 
 
@@ -239,7 +240,7 @@ def elements(across: Any, shapes: Any, before: Any, first: Any, axes: Any, most:
 
 @numba.njit(
     "UniTuple(int64, 2)(int64[:, :], int64[:], int64[:, ::1], int64[:, ::1], boolean[:, ::1], boolean[::1], "
-    "float32[:, ::1], int64, int64[:], int64, boolean, float64, int64[:, ::1], int64[:, ::1], boolean[:, ::1], "
+    "float32[:, ::1], int64, int32[:], int64, boolean, float64, int64[:, ::1], int64[:, ::1], boolean[:, ::1], "
     "int32[:, ::1], int64[::1], int64[:, ::1])",
     cache=True, error_model="numpy",
 )  # fmt: skip

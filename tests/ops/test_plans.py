@@ -189,7 +189,7 @@ def test_windows_of_outputs_are_cut_in_one_go(layout: str) -> None:
         crop = (rng.integers(1, 50, (rows, 2)) * (rng.random((rows, 1)) < 0.5)).astype(np.float32)
         position = rng.random((n if k % 4 else 1, 2)).astype(np.float32)
         window = np.concatenate(np.broadcast_arrays(crop, position), axis=1) if n else np.zeros((1, 4), np.float32)
-        mirror, width, rounding = rng.integers(0, 2, n if k % 2 else 1), (0, 1, 3)[k % 3], k % 3
+        mirror, width, rounding = rng.integers(0, 2, n if k % 2 else 1, np.int32), (0, 1, 3)[k % 3], k % 3
 
         depth = np.broadcast_to(channels, n)
         anchor, shape = np.empty((n, 2), np.int64), np.empty((n, 2), np.int64)
