@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -274,7 +275,8 @@ def _coerce(tp: Any, value: Any) -> Any:
         raise ValueError(f"needs {type_name(tp)}, got {value!r}")
     if origin is tuple:
         items = get_args(tp)
-        values = list(value) if isinstance(value, (list, tuple)) or hasattr(value, "__array__") else [value]
+        several = isinstance(value, (list, tuple)) or (hasattr(value, "__array__") and getattr(value, "ndim", 1) != 0)
+        values = list(value) if several else [value]
         if items[-1] is ...:
             return tuple(_coerce(items[0], v) for v in values)
         if len(values) != len(items):
@@ -287,9 +289,13 @@ def _coerce(tp: Any, value: Any) -> Any:
     return _scalar(tp, value)
 
 
+def plain_number(value: Any) -> Any:
+    """A number of NumPy's, or an array of one element of any library's, as Python's; anything else as it is."""
+    return value.item() if isinstance(getattr(value, "ndim", None), int) and math.prod(value.shape) == 1 else value
+
+
 def _scalar(tp: Any, value: Any) -> Any:
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        value = value.item()  # NumPy scalars
+    value = plain_number(value)
     if tp is DALIDataType:
         return parse_dtype(value)
     if isinstance(tp, type) and issubclass(tp, enum.Enum):

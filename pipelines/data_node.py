@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..ops.base import Operator, find, parameters
+from ..ops.base import Operator, find, parameters, plain_number
 from ..ops.errors import SpecError
 from ..ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
 from .graph import DeviceRequest, Edge, GraphBuilder
@@ -385,7 +385,7 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
             args,
             name=reserved.get("name"),
             device=device,
-            seed=reserved.get("seed"),
+            seed=None if "seed" not in reserved else int(plain_number(reserved["seed"])),
         )
     except SpecError as e:
         raise SpecError(f"{cls.name}: {e}") from None

@@ -6,6 +6,7 @@ import enum
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any, cast, get_args
 
 from ..ops.isolation import TIMEOUT, Mode
@@ -110,11 +111,11 @@ class Settings:
             raise ValueError(f"upload must be one of {', '.join(get_args(Upload))}, got {upload!r}")
         if not 0 < decode_timeout <= 86400:
             raise ValueError(f"decode_timeout must be seconds, above 0, got {decode_timeout}")
-        self._batch_size = max(batch_size or 0, 0)  # what it must be is known when the pipeline is built
+        self._batch_size = max(index(batch_size or 0), 0)  # what it must be is known when the pipeline is built
         self._auto_threads = num_threads in (None, -1)
-        self._num_threads = num_threads if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
+        self._num_threads = index(num_threads) if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
         self._device_id = _checked_devices(device_id)
-        self._seed = seed if seed is not None and seed >= 0 else None
+        self._seed = int(seed) if seed is not None and seed >= 0 else None
         self._run_seed = self._seed if self._seed is not None else secrets.randbits(31)
         self._prefetch = _checked_depth(prefetch_queue_depth)
         self._exec_pipelined = exec_pipelined
@@ -282,17 +283,15 @@ def _checked_devices(device_id: int | Sequence[int] | None) -> int | tuple[int, 
 
 
 def _checked_depth(depth: int | Mapping[str, int]) -> int | Mapping[str, int]:
-    if isinstance(depth, Mapping):
-        if set(depth) != {"cpu_size", "gpu_size"}:
-            raise ValueError(f"prefetch_queue_depth is a number or {{'cpu_size': x, 'gpu_size': y}}, got {dict(depth)}")
-        sizes = list(depth.values())
-    elif isinstance(depth, int):
-        sizes = [depth]
-    else:
-        raise TypeError(f"prefetch_queue_depth is a number or {{'cpu_size': x, 'gpu_size': y}}, got {depth!r}")
-    if any(not isinstance(s, int) or s < 1 for s in sizes):
+    if isinstance(depth, Mapping) and set(depth) != {"cpu_size", "gpu_size"}:
+        raise ValueError(f"prefetch_queue_depth is a number or {{'cpu_size': x, 'gpu_size': y}}, got {dict(depth)}")
+    try:
+        known = {k: index(v) for k, v in depth.items()} if isinstance(depth, Mapping) else index(depth)
+    except TypeError:
+        raise TypeError(f"prefetch_queue_depth takes integers, got {depth!r}") from None
+    if min(known.values() if isinstance(known, dict) else [known]) < 1:
         raise ValueError(f"prefetch_queue_depth must be positive, got {depth}")
-    return depth
+    return known
 
 
 def _say_ignored(

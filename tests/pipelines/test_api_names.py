@@ -378,3 +378,36 @@ def test_peeking_at_batches() -> None:
     assert it.peek_async().result()["x"].shape == (2, 3)
     next(it)
     assert len(it.checkpoints()) == 1
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.array, lambda n: np.array([n]), lambda n: [np.int64(n)]])
+def test_numbers_of_numpy_as_arguments(kind) -> None:
+    """Where a number is asked for, and where a list is, as in DALI."""
+
+    def definition(number):
+        images = fn.zeros(shape=[4, 6, 3], dtype=types.UINT8)
+        listed = fn.resize(images, size=number(3)), fn.crop_mirror_normalize(images, mean=number(2))
+        single = number if not isinstance(number(3), list) else int
+        return *listed, fn.resize(images, resize_x=single(3)), fn.rotate(images, angle=single(90))
+
+    def outputs(number):
+        pipe = pipeline_def(definition)(number, batch_size=1, num_threads=1)
+        return [(o.shape(), o.as_array().tolist()) for o in pipe.run()]
+
+    assert outputs(kind) == outputs(int)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint32, np.array, float])
+def test_numbers_of_numpy_as_seeds_and_sizes(kind) -> None:
+    def definition(number):
+        return fn.random.uniform(seed=number(2**31 - 5)), fn.random.normal()
+
+    def outputs(number, **arguments):
+        pipe = pipeline_def(definition)(number, rng="dali", **arguments)
+        assert pipe.serialize()  # which takes plain numbers only
+        return [o.as_array().tolist() for o in pipe.run()]
+
+    plain = outputs(int, batch_size=2, num_threads=1, prefetch_queue_depth=1, seed=7)
+    size = np.int64
+    arguments = {"batch_size": size(2), "num_threads": size(1), "prefetch_queue_depth": size(1), "seed": kind(7)}
+    assert outputs(kind, **arguments) == plain

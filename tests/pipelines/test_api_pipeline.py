@@ -121,7 +121,7 @@ def test_pipeline_def_arguments() -> None:
                   {"output_ndim": -2}):  # fmt: skip
         with pytest.raises(ValueError, match=r"must|prefetch"):
             pipe(3, batch_size=1, **wrong)
-    with pytest.raises(TypeError, match="is a number"):
+    with pytest.raises(TypeError, match="takes integers"):
         pipe(3, batch_size=1, prefetch_queue_depth="2")
 
 
