@@ -15,7 +15,7 @@ import numpy.typing as npt
 from . import jpeg_gpu, jpeg_header
 from .batch import I32, I64, Batch
 from .context import Context
-from .device import Lane, uploaded_offsets
+from .device import Lane
 from .host_decode import Headers, Rules
 from .types import DALIImageType
 
@@ -44,20 +44,20 @@ class CudaDecoder:
         """Give back the memory that is kept between batches."""
         self._decoder.workspace.release()
 
-    def plan(self, headers: Headers, encoded: Batch, which: Mask, *, limited: bool = True) -> jpeg_gpu.Plan:
-        """Plan the images ``which``; the others are left out. ``limited``: all blocks of an image are wanted, or, where
-        false, those that the caller will name by `jpeg_gpu.limit`."""
+    def plan(self, headers: Headers, files: Batch, which: Mask, *, limited: bool = True) -> jpeg_gpu.Plan:
+        """Plan the images ``which`` of ``files``, which `Lane.to_device` has taken to the device; the others are left
+        out. ``limited``: all blocks of an image are wanted, or, where false, those that the caller will name by
+        `jpeg_gpu.limit`."""
         return jpeg_gpu.plan_decode(
-            headers.jpeg, uploaded_offsets(encoded), encoded.sizes, which=which, orientation=headers.orientation,
+            headers.jpeg, files.offsets, files.sizes, which=which, orientation=headers.orientation,
             limited=limited, stage=self._lane.pinned,
         )  # fmt: skip
 
-    def run(self, ctx: Context, encoded: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:
-        """Upload the files and enqueue all kernels; what fails a check is run again by the engine."""
+    def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:
+        """Enqueue all kernels; what fails a check is run again by the engine."""
         lane = self._lane
         taken = plan.status == 0
-        raw = lane.to_device(encoded)
-        status = self._decoder.decode(lane.address(raw.data), plan, output, lane.address(out))
+        status = self._decoder.decode(lane.address(files.data), plan, output, lane.address(out))
 
         def wrong() -> I64:
             # counting is the cheapest way to learn that all is well, as it nearly always is
@@ -93,13 +93,15 @@ def plan_pixels(
 
     ``corners`` [N, 2] (y, x): where each window begins in the image as it is shown; its size is that of the output.
     """
-    decoder = cuda_decoder(ctx.device)
+    if not which.any():
+        return which, _nothing
+    files, decoder = ctx.device.to_device(encoded), cuda_decoder(ctx.device)
     shown = stored = None
     if corners is not None:
         ends = corners + out.shapes[:, :2]
         shown = np.concatenate([corners[:, ::-1], ends[:, ::-1]], axis=1).astype(np.int32)
         stored = _stored(shown, headers)
-    plan = decoder.plan(headers, encoded, which, limited=stored is None)
+    plan = decoder.plan(headers, files, which, limited=stored is None)
     if stored is not None:
         jpeg_gpu.limit(plan, stored)
     taken: Mask = plan.status == 0
@@ -107,9 +109,13 @@ def plan_pixels(
     def run() -> None:
         if taken.any():
             output = jpeg_gpu.pixel_output(plan, OUTPUT_TYPES[rules.output_type], shown, offsets=out.offsets)
-            decoder.run(ctx, encoded, plan, output, out.data)
+            decoder.run(ctx, files, plan, output, out.data)
 
     return taken, run
+
+
+def _nothing() -> None:
+    """Where no image is taken."""
 
 
 def _stored(shown: I32, headers: Headers) -> I32:

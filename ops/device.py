@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import cuda_driver
-from .batch import I64, Batch
+from .batch import Batch
 from .errors import DeviceError
 from .leases import lease_of
 
@@ -130,8 +130,7 @@ class Lane:
         return tuple(cupy.ndarray(a.shape, a.dtype, whole.data + s) for a, s in zip(arrays, starts, strict=True))
 
     def to_device(self, batch: Batch) -> Batch:
-        """A host batch on the device (itself where it is there already), its samples at `uploaded_offsets`; extents
-        travel as they are, gaps included."""
+        """A host batch on the device (itself where it is there already). Extents travel as they are, gaps included."""
         if not batch.on_host:
             return batch
         import cupy
@@ -317,12 +316,6 @@ def _extent(batch: Batch) -> tuple[int, int]:
     if len(batch) == 0:
         return 0, 0
     return int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
-
-
-def uploaded_offsets(batch: Batch) -> I64:
-    """Where the samples of a host batch begin on the device, in elements, once `Lane.to_device` took it there."""
-    lease = lease_of(batch.data)
-    return batch.offsets - _extent(batch)[0] if lease is None else lease.places(batch)
 
 
 def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:

@@ -102,6 +102,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         which = _cuda.takes(headers, decode.rules) if headers.odd else headers.good
         if ctx.attempt or (headers.odd and not which.any()):
             return self._apart(ctx, encoded)()
+        files = ctx.device.to_device(encoded)  # first of all: the copy goes on while the rest is planned
         extents, domain = headers.extents, None
         windows = decode.cuts(first)
         if windows is not None:
@@ -114,13 +115,13 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         if headers.bad:
             which = which & headers.good
         decoder = _cuda.cuda_decoder(ctx.device)
-        planned = decoder.plan(headers, encoded, which, limited=False)
+        planned = decoder.plan(headers, files, which, limited=False)
         output = _jpeg.resize_output(planned, wanted.plan, domain=domain, **self._finish)
         _jpeg.limit(planned, output.windows)
         out = wanted.allocate(ctx, encoded.samples)
         left = headers.left(planned.status)
         others = self._apart(_some(ctx, left), encoded.take(left)) if len(left) else None
-        decoder.run(ctx, encoded, planned, output, out.data)
+        decoder.run(ctx, files, planned, output, out.data)
         if others is not None:
             _gpu.scatter(ctx.device, others(), out, left)
         return out

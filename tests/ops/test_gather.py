@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.device import SOURCES, Lane, uploaded_offsets
+from dali_run.ops.device import SOURCES, Lane
 from dali_run.ops.leases import GATHERED, RegisteredLease, gathered, lease_of
 
 from .emulated_lane import EmulatedLane
@@ -115,7 +115,9 @@ def test_part_of_a_batch() -> None:
     batch = batch_of(seen, registered, [5, 900, 77, 4000], [100, 3, 0, 911])
     part = batch.take(np.array([1, 3]))
     check(part)
-    np.testing.assert_array_equal(uploaded_offsets(part), [0, 16])
+    lease = lease_of(part.data)
+    assert lease is not None
+    np.testing.assert_array_equal(lease.places(part), [0, 16])
     assert lease_of(part.data[3:]) is lease_of(batch.data)
     assert lease_of(seen) is None
 
