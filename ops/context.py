@@ -151,7 +151,7 @@ class Context:
         if given.ndim == 0 and given.dtype == dtype and given.offsets.tobytes() == _count(len(given)):
             numbers = given.data[: len(given)]
             if numbers.flags.writeable:  # as compiled loops take them
-                return np.asarray(numbers)
+                return np.asarray(numbers)[:, None] if parameter(type(self.op), name).is_vector else np.asarray(numbers)
         return self.arg(name, dtype)
 
     def streams(self, salt: int = 0) -> Streams:

@@ -411,3 +411,19 @@ def test_numbers_of_numpy_as_seeds_and_sizes(kind) -> None:
     size = np.int64
     arguments = {"batch_size": size(2), "num_threads": size(1), "prefetch_queue_depth": size(1), "seed": kind(7)}
     assert outputs(kind, **arguments) == plain
+
+
+def test_one_number_a_sample_where_a_list_is_asked_for() -> None:
+    """It stands for all of its values, as in DALI; and scalars have nothing to be squeezed out of."""
+
+    @pipeline_def(batch_size=3, num_threads=1)
+    def pipe():
+        number = fn.external_source(lambda: np.array([2, 3, 4], np.float32))
+        images = fn.zeros(shape=[5, 6, 3], dtype=types.UINT8)
+        region = fn.resize(images, size=[2, 2], roi_start=number, roi_end=[5, 5])
+        return fn.resize(images, size=number), fn.crop(images, crop=number), region, fn.squeeze(number, axes=[0])
+
+    resized, cropped, region, squeezed = pipe().run()
+    assert resized.shape() == cropped.shape() == [(2, 2, 3), (3, 3, 3), (4, 4, 3)]
+    assert region.shape() == [(2, 2, 3)] * 3
+    assert squeezed.as_array().tolist() == [2, 3, 4]
