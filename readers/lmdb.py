@@ -211,7 +211,7 @@ class _Records:
         from . import lmdb_cpu as cpu
 
         which = ctx.samples.index
-        rows = self._rows[which]
+        rows = self._rows.take(which, axis=0)
         files = self._files.files(which)
         starts = self._mapped.starts[files]
         offsets, sizes, kinds = (np.ascontiguousarray(rows[:, k]) for k in (2, 3, 4))

@@ -85,7 +85,7 @@ class _Records:
         from . import recordio_cpu as cpu
 
         which = ctx.samples.index
-        rows = self._rows[which]
+        rows = self._rows.take(which, axis=0)
         sizes, kinds = rows[:, _SIZE].copy(), rows[:, _KIND].copy()
         self._mapped.will_need(ctx, rows[:, _START], sizes)
         gone = self._mapped.truncated(rows[:, _START])

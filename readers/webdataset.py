@@ -147,7 +147,7 @@ class _Samples:
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         which = ctx.samples.index
-        offsets, sizes, kinds = self._offsets[which], self._sizes[which], self._kinds[which]
+        offsets, sizes, kinds = (table.take(which, axis=0) for table in (self._offsets, self._sizes, self._kinds))
         missing = kinds < 0
         good = (missing | (kinds == _GOOD)).all(axis=1)
         first = offsets.min(axis=1)
