@@ -5,11 +5,18 @@ The stub beside this file, fn.pyi, spells them out for type checkers and editors
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from .pipelines.functions import Namespace, operator_function
 
 _functions = Namespace(__name__, "", operator_function, str)
+for _path in ("decoders", "encoders", "experimental", "experimental.decoders", "io", "io.file", "random", "readers"):
+    # so that `import dali_run.fn.readers` works before the registry was asked
+    _above, _, _last = _path.rpartition(".")
+    _folder = Namespace(f"{__name__}.{_path}", f"{_path}.", operator_function, str)
+    setattr(sys.modules[f"{__name__}.{_above}"] if _above else _functions, _last, _folder)
+    sys.modules[_folder.__name__] = _folder
 
 
 def __getattr__(name: str) -> Any:

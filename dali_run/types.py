@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .ops.types import DALIDataType, DALIImageType, DALIInterpType
 from .ops.types import from_numpy as _from_numpy
-from .ops.types import to_numpy as to_numpy_type
+from .ops.types import to_numpy as _to_numpy
 from .readers.external_source import BatchInfo, SampleInfo
 
 if TYPE_CHECKING:
@@ -110,6 +110,11 @@ def __getattr__(name: str) -> Any:
 def to_dali_type(dtype: Any) -> DALIDataType:
     """The type of a NumPy dtype."""
     return _from_numpy(dtype)
+
+
+def to_numpy_type(dtype: DALIDataType) -> type[Any]:
+    """NumPy's class of the numbers of a type, which makes such numbers when it is called."""
+    return _to_numpy(dtype).type
 
 
 __all__ = [

@@ -246,9 +246,21 @@ def test_functions_come_first() -> None:
         fn.python_function(fn.constant(idata=4), function=print, num_outputs=0)
 
 
+def test_folders_of_functions_are_modules() -> None:
+    """In a fresh process, as a program's first import."""
+    folders = sorted({".".join(n.split(".")[:k]) for n in names() for k in range(1, n.count(".") + 1)})
+    lines = [f"import dali_run.fn.{folder}" for folder in folders]
+    lines += ["from dali_run.fn.readers import file", "from dali_run.fn.decoders import image as decode"]
+    lines += ["import dali_run.fn as fn", "assert fn.readers is dali_run.fn.readers", "assert fn.readers.file is file"]
+    lines += ["assert fn.experimental.decoders.image.__name__ == decode.__name__ == 'image'", "print(dir(fn.io.file))"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert done.stdout == "['read']\n", done.stderr
+
+
 def test_types() -> None:
     assert types.to_dali_type(np.float32) == types.FLOAT
-    assert types.to_numpy_type(types.UINT8) == np.uint8
+    assert types.to_numpy_type(types.UINT8) is np.uint8
+    assert types.to_numpy_type(types.BOOL) is np.bool_
     assert [str(t) for t in (types.FLOAT, types.RGB)] == ["DALIDataType.FLOAT", "DALIImageType.RGB"]
     assert f"{types.INTERP_NN}" == "DALIInterpType.INTERP_NN"
 
