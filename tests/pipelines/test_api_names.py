@@ -343,7 +343,9 @@ def test_modules_of_dali() -> None:
 def test_functions_of_jax() -> None:
     import jax
 
-    from dali_run.plugin.jax import fn as jax_fn
+    from dali_run.plugin import jax as dax
+
+    jax_fn = dax.fn  # as DALI's documentation writes it
 
     @jax_fn.jax_function
     @jax.jit

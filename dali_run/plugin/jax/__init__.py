@@ -19,11 +19,13 @@ from ...pipelines.factory import pipeline_def
 from ...pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
 from ...pipelines.pipeline import Pipeline
 from ...pipelines.tensors import TensorList
+from . import fn
 
 __all__ = [
     "DALIGenericIterator",
     "LastBatchPolicy",
     "data_iterator",
+    "fn",
     "peekable_data_iterator",
 ]
 
