@@ -41,12 +41,12 @@ class Channel(Generic[T]):
 
     def put(self, item: T) -> None:
         """Append ``item``, waiting for room. Raises Closed when the run was stopped."""
-        try:
-            self._room.get_nowait()
-        except Empty:
+        if self._room.empty():
             began = time.perf_counter()
             self._room.get()
             self.waited_full += time.perf_counter() - began
+        else:
+            self._room.get()
         if self._stopped:
             self._room.put(None)  # for the next one who waits
             raise Closed
@@ -56,12 +56,12 @@ class Channel(Generic[T]):
 
     def get(self) -> T:
         """The oldest item, waiting for one. Raises Closed at the end, or when the run was stopped."""
-        try:
-            item = self._items.get_nowait()
-        except Empty:
+        if self._items.empty():
             began = time.perf_counter()
             item = self._items.get()
             self.waited_empty += time.perf_counter() - began
+        else:
+            item = self._items.get()
         if item is _END or self._stopped:
             self._items.put(_END)  # for the next one who waits
             raise Closed
