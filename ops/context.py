@@ -148,10 +148,11 @@ class Context:
         given = self.args.get(name)
         if given is None:
             return _row(getattr(self.op, name), dtype)
-        if given.ndim == 0 and given.dtype == dtype and given.offsets.tobytes() == _count(len(given)):
-            numbers = given.data[: len(given)]
+        n, vector = len(given), parameter(type(self.op), name).is_vector
+        if given.ndim == 0 and not vector and given.dtype == dtype and given.offsets.tobytes() == _count(n):
+            numbers: npt.NDArray[Any] = given.data[:n]
             if numbers.flags.writeable:  # as compiled loops take them
-                return np.asarray(numbers)[:, None] if parameter(type(self.op), name).is_vector else np.asarray(numbers)
+                return numbers
         return self.arg(name, dtype)
 
     def streams(self, salt: int = 0) -> Streams:

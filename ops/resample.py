@@ -6,7 +6,7 @@ float32, taps outside the image read the pixel at the edge, nothing is rounded b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ class Plan:
     def window(self, anchor: I64, shape: I64) -> Plan:
         """Only the outputs [anchor, anchor + shape) of the present window."""
         at = self.anchor + np.where(self.flip, self.shape - anchor - shape, anchor)
-        return self.shown(at, shape, self.flip)
+        return self.shown(at, np.ascontiguousarray(shape), self.flip)
 
     def mirrored(self, where: Mask) -> Plan:
         """The window reversed where ``where`` [N, A]."""
@@ -191,7 +191,8 @@ def resample(ctx: Context, plan: Plan, batch: Batch, dtype: DALIDataType | None 
     shapes = bounded(ctx, plan, shapes, batch.shapes, first)
     layout = image_layout(batch.layout, batch.ndim, LAYOUTS)
     out = Batch.allocate(ctx.empty, shapes.astype(np.int32), out_dtype, layout, batch.samples)
-    run(ctx, replace(plan, shape=shapes[:, first : first + count]), batch, first, out, None)
+    made = np.ascontiguousarray(shapes[:, first : first + count])
+    run(ctx, plan.shown(plan.anchor, made, plan.flip), batch, first, out, None)
     return out
 
 

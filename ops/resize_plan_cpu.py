@@ -22,6 +22,8 @@ _LARGEST = 2.0**31 - 1
 _FARTHEST = 1e6
 """Regions may begin and end so many pixels outside of an image; beyond lies only its edge."""
 
+# What follows is inlined where it is called: to hand over so many arrays for each image takes as long as the work.
+
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _complete(wanted: Any, lo: Any, hi: Any, i: Any, known: Any, mode: Any, limit: Any) -> None:
@@ -91,7 +93,7 @@ def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: 
 
 
 @numba.njit(
-    "int64(float32[:, :], float32[:, ::1], float32[:, ::1], int64[:, :], int64, float32[::1], boolean, "
+    "int64(float32[:, :], float32[:, :], float32[:, :], int64[:, :], int64, float32[::1], boolean, "
     "float32[:, ::1], float32[:, ::1], int64[:, ::1])",
     cache=True, error_model="numpy",
 )  # fmt: skip
