@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -10,11 +11,14 @@ from .base import Arg, Operator, Spec
 from .batch import I64, Batch
 from .context import Context
 from .errors import SpecError
+from .lazily import Kernels
 from .random_window import WINDOW_SALT, check_window_ranges, random_windows
 from .resample import LAYOUTS, Plan
 from .resize import Resampling
 from .types import DALIDataType
 from .window import image_layout
+
+_plans: Any = Kernels("resize_plan_cpu")
 
 
 class RandomWindow(Operator, abstract=True):
@@ -30,13 +34,14 @@ class RandomWindow(Operator, abstract=True):
     num_attempts: Annotated[int, Arg("draws before the largest window of an allowed ratio is taken")] = 10
 
     def check(self) -> None:
-        check_window_ranges(*self._ranges())
+        check_window_ranges(*self._ranges)
 
     def windows(self, ctx: Context, heights: I64, widths: I64) -> tuple[I64, I64]:
         """Anchors and shapes [N, 2], (y, x) and (h, w)."""
-        aspect, area = self._ranges()
+        aspect, area = self._ranges
         return random_windows(ctx.streams(WINDOW_SALT), heights, widths, aspect, area, self.num_attempts)
 
+    @cached_property
     def _ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Aspect ratio and area; one number stands for both ends."""
         pairs = []
@@ -76,9 +81,9 @@ class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
             raise SpecError(f"takes layouts {', '.join(self.layouts)}, not volumes")
         extents = shapes[:, first : first + 2]
         anchor, shape = self.windows(ctx, extents[:, 0], extents[:, 1])
-        size = np.broadcast_to(np.array(self.size, np.int64), extents.shape)
-        size = np.where((extents == 0).any(axis=1, keepdims=True), 0, size)
-        lo, hi = anchor.astype(np.float32), (anchor + shape).astype(np.float32)
+        lo, hi = np.empty(extents.shape, np.float32), np.empty(extents.shape, np.float32)
+        size = np.empty(extents.shape, np.int64)
+        _plans.windows_to(int(self.size[0]), int(self.size[-1]), anchor, shape, lo, hi, size)
         return self.planned(ctx, lo, hi, size, extents)
 
 

@@ -301,6 +301,19 @@ def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
     return found
 
 
+@numba.njit(
+    "void(int64, int64, int64[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], int64[:, ::1])", cache=True
+)
+def windows_to(rows: Any, columns: Any, anchor: Any, shape: Any, lo: Any, hi: Any, sizes: Any) -> None:
+    """Windows of images as regions [``lo``, ``hi``) that become ``rows`` x ``columns``, all [N, 2]; without pixels, they
+    become nothing."""
+    for i in range(len(anchor)):
+        seen = shape[i, 0] > 0 and shape[i, 1] > 0
+        sizes[i, 0], sizes[i, 1] = rows if seen else 0, columns if seen else 0
+        for a in range(2):
+            lo[i, a], hi[i, a] = anchor[i, a], anchor[i, a] + shape[i, a]
+
+
 @numba.njit("void(int64[:, :], int64[:, :], float32[:, ::1], float32[:, ::1], int64[:, :, ::1])", cache=True)
 def into_image(corner: Any, extents: Any, lo: Any, hi: Any, domain: Any) -> None:
     """Regions [``lo``, ``hi``) of windows of ``extents`` at ``corner`` of their images, counted in the images, in
