@@ -305,7 +305,7 @@ def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
     "void(int64, int64, int64[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], int64[:, ::1])", cache=True
 )
 def windows_to(rows: Any, columns: Any, anchor: Any, shape: Any, lo: Any, hi: Any, sizes: Any) -> None:
-    """Windows of images as regions [``lo``, ``hi``) that become ``rows`` x ``columns``, all [N, 2]; without pixels, they
+    """Windows of images as regions [``lo``, ``hi``) that become ``rows`` x ``columns``, all [N, 2]; without pixels they
     become nothing."""
     for i in range(len(anchor)):
         seen = shape[i, 0] > 0 and shape[i, 1] > 0
