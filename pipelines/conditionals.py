@@ -21,7 +21,7 @@ from .data_node import (
     EagerBuilder,
     ScalarConstant,
     apply,
-    as_node,
+    as_result,
     calculate,
     constant,
     current_builder,
@@ -243,7 +243,7 @@ def merge(predicate: DataNode | None, then: Any, otherwise: Any) -> DataNode:
     """``then`` for the samples where the predicate is true, ``otherwise`` for the others."""
     assert predicate is not None
     builder = current_builder()
-    ends = [as_node(v) for v in (then, otherwise)]
+    ends = [as_result(v) for v in (then, otherwise)]
     devices = {n.device for n in ends}
     if len(devices) > 1:
         ends = [n.gpu() for n in ends]

@@ -439,12 +439,21 @@ def _adopted(builder: GraphBuilder, node: DataNode) -> Edge:
 
 def as_node(value: Any) -> DataNode:
     """``value`` as the input of an operator: itself, or a constant. Raises TypeError for what is no number or array."""
+    builder = current_builder()
+    if isinstance(builder, EagerBuilder) and (_is_batch(value) or hasattr(value, "__dlpack__")):
+        return builder.feed(value)
+    return as_result(value)
+
+
+def as_result(value: Any) -> DataNode:
+    """``value`` itself, or the same number or array for all samples; in debug mode, too, where an array that goes into
+    an operator is a batch. Raises TypeError for what is no number or array."""
     if isinstance(value, DataNode):
         return value
     if isinstance(value, ScalarConstant):
         return constant(value.value, value.dtype)
     builder = current_builder()
-    if isinstance(builder, EagerBuilder) and (_is_batch(value) or hasattr(value, "__dlpack__")):
+    if isinstance(builder, EagerBuilder) and _is_batch(value):
         return builder.feed(value)
     return constant(value)
 

@@ -17,7 +17,7 @@ from ..readers.base import Reader
 from ..readers.external_source import ExternalSource, FedBatches
 from .arrays import as_batch
 from .compile import Plan
-from .data_node import DataNode, EagerBuilder, as_node
+from .data_node import DataNode, EagerBuilder, as_result
 from .execute import Request
 from .feed import numbered
 from .graph import Edge, Merge, Node, Split
@@ -261,7 +261,7 @@ class DebugPipeline(Pipeline):
             if isinstance(result, Mapping):
                 self._names, result = [str(k) for k in result], tuple(result.values())
             outputs = result if isinstance(result, (tuple, list)) else (result,)
-            batches = [eager.batch(as_node(o).edge) for o in outputs]
+            batches = [eager.batch(as_result(o).edge) for o in outputs]
         finally:
             pop_builder()
             _current.pop()

@@ -122,3 +122,18 @@ def test_empty_batches() -> None:
     p = debugged(lambda: fn.external_source(name="x"))
     p.feed_input("x", [])
     assert len(p.run()[0]) == 0
+
+
+def test_arrays_of_results_are_constants() -> None:
+    """And batches where they go into operators, as in DALI's debug mode."""
+
+    def definition() -> Any:
+        if fn.external_source(lambda: np.array([True, False])):
+            merged = np.array([1, 2, 3])
+        else:
+            merged = np.array([4])
+        return merged, np.array([5, 6, 7]), 8, fn.copy(np.array([[9], [10]]))
+
+    p = debugged(definition, enable_conditionals=True)
+    found = [[x.tolist() for x in o.batch] for o in p.run()]
+    assert found == [[[1, 2, 3], [4]], [[5, 6, 7]] * 2, [8, 8], [[9], [10]]]
