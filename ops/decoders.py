@@ -16,6 +16,7 @@ from .crop import CropWindow
 from .errors import SampleError, SpecError
 from .host_decode import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, foresee, read_headers
 from .pixels import channels_of
+from .random_window import WINDOW_SALT, check_window_ranges, random_windows
 from .slice import Slice
 from .types import DALIDataType, DALIImageType, Library, to_numpy
 
@@ -172,13 +173,9 @@ class ImageRandomCrop(ImageDecoder, name="decoders.image_random_crop"):
 
     def check(self) -> None:
         super().check()
-        from .random_window import check_window_ranges
-
         check_window_ranges(self.random_aspect_ratio, self.random_area)
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows:
-        from .random_window import WINDOW_SALT, random_windows
-
         streams = ctx.streams(WINDOW_SALT)
 
         def draw(heights: I64, widths: I64) -> tuple[I64, I64]:
