@@ -44,6 +44,11 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def converted_callee(function: Any) -> Any:
     """What a rewritten function calls instead of ``function``: rewritten, if it is the user's."""
+    if type(function) is functools.partial:
+        return functools.partial(converted_callee(function.func), *function.args, **function.keywords)
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - it is called in its place
+    if isinstance(call, types.FunctionType) and not getattr(function, _KEPT, False):  # an object of a class with it
+        return converted_callee(types.MethodType(call, function)) if _is_users(call) else function
     bound = isinstance(function, types.MethodType)
     plain = function.__func__ if bound else function
     if not isinstance(plain, types.FunctionType) or not _is_users(plain):

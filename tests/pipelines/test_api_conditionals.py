@@ -14,6 +14,7 @@ import dali_run.fn as fn
 import dali_run.types as types
 from dali_run import pipeline_def
 from dali_run.ops.errors import SpecError
+from dali_run.pipeline import do_not_convert
 from dali_run.pipelines.build import load_spec
 from dali_run.pipelines.compile import compile_graph
 from dali_run.pipelines.execute import Engine, Options, Request
@@ -255,6 +256,36 @@ def test_methods_are_rewritten() -> None:
         return augment.apply(flag, x), x
 
     assert run(definition)[0] == [int(x) + 3 * int(f) for f, x in zip(FLAGS, NUMBERS, strict=True)]
+
+
+def test_objects_and_partial_functions_are_rewritten() -> None:
+    class Shift:
+        def __init__(self, by):
+            self.by = by
+
+        def __call__(self, flag, x, sign=1):
+            if flag:
+                x = x + sign * self.by
+            return x
+
+    class Later(Shift):
+        def __call__(self, flag, x, sign=1):
+            return super().__call__(flag, x, sign) + 100
+
+    @do_not_convert
+    class Kept:
+        def __call__(self, flag, x):
+            return flag if x is None else x
+
+    def chosen(by, flag, x):
+        return x + by if flag else x
+
+    def definition(flag, other, x):
+        minus = functools.partial(Shift(3), sign=-1)
+        return Shift(3)(flag, x), minus(flag, x), functools.partial(chosen, 5)(flag, x), Later(1)(flag, x), Kept()(0, x)
+
+    shifted = {by: [int(x) + by * int(f) for f, x in zip(FLAGS, NUMBERS, strict=True)] for by in (3, -3, 5, 1)}
+    assert run(definition) == [shifted[3], shifted[-3], shifted[5], [n + 100 for n in shifted[1]], NUMBERS.tolist()]
 
 
 def test_random_numbers_in_a_branch() -> None:
