@@ -248,12 +248,23 @@ def test_functions_come_first() -> None:
 
 def test_folders_of_functions_are_modules() -> None:
     """In a fresh process, as a program's first import."""
-    folders = sorted({".".join(n.split(".")[:k]) for n in names() for k in range(1, n.count(".") + 1)})
-    lines = [f"import dali_run.fn.{folder}" for folder in folders]
-    lines += ["from dali_run.fn.readers import file", "from dali_run.fn.decoders import image as decode"]
-    lines += ["import dali_run.fn as fn", "assert fn.readers is dali_run.fn.readers", "assert fn.readers.file is file"]
-    lines += ["assert fn.experimental.decoders.image.__name__ == decode.__name__ == 'image'", "print(dir(fn.io.file))"]
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    program = """
+        import dali_run.fn.experimental.decoders
+        import dali_run.fn.io.file
+        from dali_run.fn.decoders import image as decode
+        from dali_run.fn.readers import file
+        import sys
+        import dali_run.fn as fn
+        from dali_run.pipelines.functions import names
+
+        assert fn.readers is dali_run.fn.readers and fn.readers.file is file
+        assert fn.experimental.decoders.image.__name__ == decode.__name__ == "image"
+        for name in names():
+            folder = name.rpartition(".")[0]
+            assert not folder or f"dali_run.fn.{folder}" in sys.modules, folder
+        print(dir(fn.io.file))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
     assert done.stdout == "['read']\n", done.stderr
 
 
