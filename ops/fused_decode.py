@@ -109,9 +109,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             corners, extents = host_decode.cut(first, headers, windows)
         wanted = sampling(second, self.resize, extents, self._channels, np.dtype(np.uint8))
         if windows is not None:
-            bounds = np.empty((len(encoded), 2, 2), np.int64)
-            _plans.into_image(corners, extents, wanted.plan.lo, wanted.plan.hi, bounds)
-            domain = bounds[:, :, 0], bounds[:, :, 1]
+            domain = np.empty((len(encoded), 2, 2), np.int64)
+            _plans.into_image(corners, extents, wanted.plan.lo, wanted.plan.hi, domain)
         if headers.bad:
             which = which & headers.good
         decoder = _cuda.cuda_decoder(ctx.device)

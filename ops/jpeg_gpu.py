@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,9 @@ from numpy.typing import NDArray
 
 from . import cuda_driver, resample
 from .device import aligned
+from .lazily import Kernels
+
+_loops: Any = Kernels("jpeg_plan_cpu")
 
 SOURCES = Path(__file__).parent / "cuda"
 ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
@@ -280,8 +284,6 @@ def plan_decode(
     what stands for it. ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is
     too large.
     """
-    from .jpeg_plan_cpu import BLOCKS, ENTRIES, ENTROPIES, PLANES, SEGMENTS, TOTALS, UNSTUFFS, WORDS, plan_images
-
     n = len(headers)
     rows = n + 3 * int(np.count_nonzero(headers["scans"] == 3))
     sheet = Sheet(stage, n, rows)
@@ -291,19 +293,19 @@ def plan_decode(
         np.empty((n, 3), np.bool_),
     )
     unstuff_first, entropy_first = (sheet.take(name, rows + 1, np.int32) for name in ("unstuff_first", "entropy_first"))
-    totals = np.zeros(TOTALS, np.int64)
+    totals = np.zeros(_loops.TOTALS, np.int64)
     if rows > n:
         images[n:] = np.zeros((), IMAGE)  # scans have one component
     limits = (UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1)
-    plan_images(
+    _loops.plan_images(
         headers, np.ones(n, np.bool_) if which is None else which, np.asarray(offsets, np.int64),
         np.asarray(sizes, np.int64), luma_only, limits, images, images["component"], status, needed, unstuff_first,
         entropy_first, totals,
     )  # fmt: skip
-    if totals[ENTRIES] >= 1 << 32:
+    if totals[_loops.ENTRIES] >= 1 << 32:
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
-    _check(totals[UNSTUFFS])
-    _check(totals[ENTROPIES])
+    _check(totals[_loops.UNSTUFFS])
+    _check(totals[_loops.ENTROPIES])
     plan = Plan(
         sheet=sheet,
         records=images,
@@ -313,11 +315,11 @@ def plan_decode(
         unstuff_first=unstuff_first,
         entropy_first=entropy_first,
         idct_first=np.empty(0, np.int32),
-        words=int(totals[WORDS]),
-        segments=int(totals[SEGMENTS]),
-        blocks=int(totals[BLOCKS]),
-        entries=int(totals[ENTRIES]),
-        planes=int(totals[PLANES]),
+        words=int(totals[_loops.WORDS]),
+        segments=int(totals[_loops.SEGMENTS]),
+        blocks=int(totals[_loops.BLOCKS]),
+        entries=int(totals[_loops.ENTRIES]),
+        planes=int(totals[_loops.PLANES]),
     )
     if limited:
         limit(plan, windows)
@@ -326,11 +328,11 @@ def plan_decode(
 
 def limit(plan: Plan, windows: I32 | None) -> None:
     """Compute only the blocks that hold the windows, and one sample more on each side, which upsampling reads."""
-    from .jpeg_plan_cpu import limit_blocks
-
     plan.idct_first = plan.sheet.take("idct_first", 3 * len(plan.records) + 1, np.int32)
     where = np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32)
-    _check(limit_blocks(where, plan.records, plan.records["component"], plan.needed, IDCT_GROUPS, plan.idct_first))
+    _check(
+        _loops.limit_blocks(where, plan.records, plan.records["component"], plan.needed, IDCT_GROUPS, plan.idct_first)
+    )
 
 
 def _starts(counts: NDArray[Any]) -> I64:
@@ -423,7 +425,7 @@ def resize_output(
     plan: Plan,
     sampling: resample.Plan,
     *,
-    domain: tuple[I64, I64] | None = None,
+    domain: I64 | None = None,
     mirror: NDArray[np.bool_] | None = None,
     orient: bool = True,
     output_type: int = RGB,
@@ -437,42 +439,48 @@ def resize_output(
 ) -> Output:
     """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, as crop_mirror_normalize does.
 
-    ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2] each: the source samples that
-    may be read, begin and end; outside, the border sample stands in. Default: the whole picture.
+    ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2, 2]: begin and end of
+    the source samples that may be read, for each axis; outside, the border sample stands in; default: the picture.
     """
-    from . import jpeg_plan_cpu
-
-    loops: Any = jpeg_plan_cpu
     n, channels = len(plan), 1 if output_type == GRAY else 3
     region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]
     places = [np.ascontiguousarray(a, np.int64) for a in (sampling.size, sampling.anchor, sampling.shape)]
-    limited = np.empty((0, 2, 2), np.int64) if domain is None else np.stack(domain, axis=2)
+    limited = np.empty((0, 2, 2), np.int64) if domain is None else domain
     rows, first = plan.sheet.take("resize", n, RESIZE), plan.sheet.take("resize_first", len(plan.records) + 1, np.int32)
     shapes, offsets = np.empty((n, 2), np.int32), np.empty(n, np.int64)
-    windows, totals = np.empty((n, 4), np.int32), np.empty(loops.TOTALS_OF_RESIZES, np.int64)
-    loops.plan_resizes(
+    windows, totals = np.empty((n, 4), np.int32), np.empty(_loops.TOTALS_OF_RESIZES, np.int64)
+    _loops.plan_resizes(
         plan.images, plan.status, plan.orientation if orient else np.ones(n, np.int32), *region, *places,
         np.ascontiguousarray(sampling.kind), np.ascontiguousarray(sampling.flip), limited,
         np.empty(0, np.bool_) if mirror is None else mirror.astype(np.bool_), channels, layout == "CHW", _FILTER_TABLES,
         (RESIZE_THREADS, RESIZE_WORK, RESIZE_BLOCKS), rows, rows["axis"], shapes, offsets, windows, first, totals,
     )  # fmt: skip
-    _check(totals[loops.THREAD_BLOCKS])
-    mul = tuple(scale / std[c % len(std)] for c in range(4))
+    _check(totals[_loops.THREAD_BLOCKS])
+    mul, add = _affine(tuple(mean), tuple(std), scale, shift)
     return Output(
         shapes=shapes,
         offsets=offsets,
-        elements=int(totals[loops.ELEMENTS]),
+        elements=int(totals[_loops.ELEMENTS]),
         dtype=dtype,
         output_type=output_type,
         resize=rows,
         windows=windows,
         blocks_first=first,
-        weights=int(totals[loops.WEIGHTS]),
-        threads=int(totals[loops.THREADS]),
+        weights=int(totals[_loops.WEIGHTS]),
+        threads=int(totals[_loops.THREADS]),
         round_to_uint8=round_to_uint8,
         mul=mul,
-        add=tuple(shift - mean[c % len(mean)] * mul[c] for c in range(4)),
+        add=add,
     )
+
+
+@lru_cache(64)
+def _affine(
+    mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float
+) -> tuple[tuple[float, ...], ...]:
+    """What values are multiplied by, and what is added, for each of four channels: that of every launch, as a rule."""
+    mul = [scale / std[c % len(std)] for c in range(4)]
+    return tuple(mul), tuple(shift - mean[c % len(mean)] * mul[c] for c in range(4))
 
 
 _FILTER_TABLES = np.stack([resample.TABLE_START, resample.TABLE_SIZE - 1], axis=1)

@@ -124,7 +124,7 @@ def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
     return found
 
 
-@numba.njit(cache=True)
+@numba.njit(nogil=True, cache=True)
 def summarise(
     rows: Any, turning: Any, max_pixels: Any, orientation: Any, extents: Any, channels: Any, good: Any, odd: Any
 ) -> Any:
@@ -144,7 +144,7 @@ def summarise(
     return found
 
 
-@numba.njit(cache=True)
+@numba.njit(nogil=True, cache=True)
 def foreseen(
     rows: Any, shapes: Any, on_gpu: Any, aside: Any, turning: Any, max_pixels: Any, fixed: Any, elements: Any,
     besides: Any,
@@ -152,7 +152,7 @@ def foreseen(
     """Elements of each decoded image, and bytes held besides while it is decoded, [N] each, as `host_decode.foresee`
     says; ``shapes`` [N, 1] are the encoded images'. ``aside``: all JPEGs are decoded apart from the output; with
     ``turning``, those that their Exif orientation turns. ``fixed``: as in `decoded_shapes`. Returns how many are no
-    JPEGs. It keeps the GIL: for so short a loop, to get it back takes longer.
+    JPEGs.
     """
     others = 0
     for i in range(len(rows)):
@@ -174,7 +174,7 @@ def foreseen(
     return others
 
 
-@numba.njit(cache=True)
+@numba.njit(nogil=True, cache=True)
 def refused(good: Any, status: Any) -> Any:
     """How many ``good`` images have a ``status`` other than 0."""
     found = 0
@@ -183,7 +183,7 @@ def refused(good: Any, status: Any) -> Any:
     return found
 
 
-@numba.njit(cache=True)
+@numba.njit(nogil=True, cache=True)
 def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any, shapes: Any) -> None:
     """Shapes [N, 3] of decoded images of these sizes, without pixels where an image is not ``good``. ``fixed``: the
     channels of all of them, or 0."""

@@ -30,12 +30,9 @@ def draw(key: Any, sequence: Any, at: Any) -> Any:
     return block(key, sequence, at >> 2)[at & 3]
 
 
-@njit("void(uint64, uint64[::1], int64, int32[::1])", cache=True)
+@njit("void(uint64, uint64[::1], int64, int32[::1])", nogil=True, cache=True)
 def coin_flips(key: Any, sequences: Any, limit: Any, out: Any) -> None:
-    """1 where the first draw of a stream is at most ``limit``, else 0.
-
-    It keeps the GIL: for so short a loop, to get it back takes longer.
-    """
+    """1 where the first draw of a stream is at most ``limit``, else 0."""
     for i in range(len(out)):
         out[i] = np.int64(draw(key, sequences[i], 0)) <= limit
 

@@ -1,6 +1,5 @@
-"""How images are resampled and cut, planned for a whole batch in loops that hold the GIL: they take some microseconds,
-and NumPy would take dozens of calls for each, any of which lets go of the GIL and waits for other threads to give it
-back.
+"""How images are resampled and cut, planned for a whole batch in loops without the GIL. NumPy would take dozens of
+calls for each, which hold the GIL for as long and wait for it in between.
 
 Types are those of the formulas: float32 where DALI 2.4 has float32, so that sizes and regions are its own to the bit.
 Arguments of the user have a row for each sample, or one that stands for all.
@@ -95,7 +94,7 @@ def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: 
 @numba.njit(
     "int64(float32[:, :], float32[:, :], float32[:, :], int64[:, :], int64, float32[::1], boolean, "
     "float32[:, ::1], float32[:, ::1], int64[:, ::1])",
-    cache=True, error_model="numpy",
+    nogil=True, cache=True, error_model="numpy",
 )  # fmt: skip
 def fit(
     wanted: Any, begin: Any, end: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, lo: Any, hi: Any, sizes: Any
@@ -139,7 +138,7 @@ def _columns_first(lo: Any, hi: Any, size: Any, support: Any, i: Any) -> Any:
 @numba.njit(
     "void(float32[:, ::1], float32[:, ::1], int64[:, ::1], int64[:], int64[:], boolean, int8[::1], float32[::1], "
     "int64, int8[:, ::1], float32[:, ::1], int64[:, ::1], boolean[:, ::1], boolean[::1])",
-    cache=True, error_model="numpy",
+    nogil=True, cache=True, error_model="numpy",
 )  # fmt: skip
 def filters(
     lo: Any, hi: Any, size: Any, shrink: Any, enlarge: Any, antialias: Any, kinds: Any, widths: Any, gaussian: Any,
@@ -198,7 +197,7 @@ def _place(extent: Any, size: Any, position: Any, rounding: Any) -> Any:
 
 @numba.njit(
     "void(int64[:, ::1], int64, float32[:], float32[:], int64, int64[:, ::1], int64[:, ::1])",
-    cache=True, error_model="numpy",
+    nogil=True, cache=True, error_model="numpy",
 )  # fmt: skip
 def place(extent: Any, axis: Any, size: Any, position: Any, rounding: Any, anchor: Any, shape: Any) -> None:
     """Where windows lie along ``axis`` of samples of ``extent``: that column of ``anchor`` and ``shape``, all [N, D].
@@ -219,7 +218,9 @@ def _between(across: Any, rows: Any, columns: Any, height: Any, width: Any) -> A
     return np.float64(height) * np.float64(columns) if across else np.float64(rows) * np.float64(width)
 
 
-@numba.njit("int64(boolean[::1], int64[:, ::1], int64[:, ::1], int64, int64, float64, float64[::1])", cache=True)
+@numba.njit(
+    "int64(boolean[::1], int64[:, ::1], int64[:, ::1], int64, int64, float64, float64[::1])", nogil=True, cache=True
+)
 def elements(across: Any, shapes: Any, before: Any, first: Any, axes: Any, most: Any, out: Any) -> Any:
     """The larger of what a sample becomes and of what lies between the passes, in elements; returns how many samples
     need more than ``most``. ``before`` and ``shapes`` [N, D]: of the input and the output, whose spatial ``axes`` start
@@ -244,7 +245,7 @@ def elements(across: Any, shapes: Any, before: Any, first: Any, axes: Any, most:
     "UniTuple(int64, 2)(int64[:, :], int64[:], int64[:, ::1], int64[:, ::1], boolean[:, ::1], boolean[::1], "
     "float32[:, ::1], int64, int32[:], int64, boolean, float64, int64[:, ::1], int64[:, ::1], boolean[:, ::1], "
     "int32[:, ::1], int64[::1], int64[:, ::1])",
-    cache=True, error_model="numpy",
+    nogil=True, cache=True, error_model="numpy",
 )  # fmt: skip
 def cut_out(
     extents: Any, channels: Any, start: Any, made: Any, turned: Any, across: Any, window: Any, rounding: Any,
@@ -288,7 +289,7 @@ def cut_out(
     return found, total
 
 
-@numba.njit("int64(int64[:, ::1], int64[:, ::1], int64[:, ::1], boolean[::1])", cache=True)
+@numba.njit("int64(int64[:, ::1], int64[:, ::1], int64[:, ::1], boolean[::1])", nogil=True, cache=True)
 def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
     """Which windows reach outside of samples of ``extent``, all [N, D]; returns how many."""
     found = 0
@@ -302,7 +303,9 @@ def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
 
 
 @numba.njit(
-    "void(int64, int64, int64[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], int64[:, ::1])", cache=True
+    "void(int64, int64, int64[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], int64[:, ::1])",
+    nogil=True,
+    cache=True,
 )
 def windows_to(rows: Any, columns: Any, anchor: Any, shape: Any, lo: Any, hi: Any, sizes: Any) -> None:
     """Windows of images as regions [``lo``, ``hi``) that become ``rows`` x ``columns``, all [N, 2]; without pixels they
@@ -314,7 +317,9 @@ def windows_to(rows: Any, columns: Any, anchor: Any, shape: Any, lo: Any, hi: An
             lo[i, a], hi[i, a] = anchor[i, a], anchor[i, a] + shape[i, a]
 
 
-@numba.njit("void(int64[:, :], int64[:, :], float32[:, ::1], float32[:, ::1], int64[:, :, ::1])", cache=True)
+@numba.njit(
+    "void(int64[:, :], int64[:, :], float32[:, ::1], float32[:, ::1], int64[:, :, ::1])", nogil=True, cache=True
+)
 def into_image(corner: Any, extents: Any, lo: Any, hi: Any, domain: Any) -> None:
     """Regions [``lo``, ``hi``) of windows of ``extents`` at ``corner`` of their images, counted in the images, in
     place; ``domain`` [N, 2, 2]: where the windows begin and end. All [N, 2]."""
@@ -328,7 +333,7 @@ def into_image(corner: Any, extents: Any, lo: Any, hi: Any, domain: Any) -> None
 @numba.njit(
     "void(float32[:, :], float32[:, :], int64[:, :], int64[:, :], int64[:, :], float32[:, :], int64[:, :], "
     "int64[:, ::1])",
-    cache=True,
+    nogil=True, cache=True,
 )  # fmt: skip
 def source_windows(
     lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, support: Any, extents: Any, windows: Any
@@ -352,7 +357,7 @@ def source_windows(
             windows[i, 2 + a] = np.int64(min(max(high, 0.0), extent))
 
 
-@numba.njit("int64(int64[:, :], int64, int64)", cache=True)
+@numba.njit("int64(int64[:, :], int64, int64)", nogil=True, cache=True)
 def of_other_width(shape: Any, channel: Any, width: Any) -> Any:
     """How many samples of ``shape`` [N, D] have other than ``width`` channels, those without any left out."""
     found = 0

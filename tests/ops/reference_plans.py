@@ -116,7 +116,7 @@ def resize_output(
     plan: jpeg_gpu.Plan,
     sampling: resample.Plan,
     *,
-    domain: tuple[I64, I64] | None = None,
+    domain: I64 | None = None,
     mirror: NDArray[np.bool_] | None = None,
     orient: bool = True,
     output_type: int = RGB,
@@ -130,15 +130,15 @@ def resize_output(
 ) -> Output:
     """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, as crop_mirror_normalize does.
 
-    ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2] each: the source samples that
-    may be read, begin and end; outside, the border sample stands in. Default: the whole picture.
+    ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2, 2]: begin and end of
+    the source samples that may be read, for each axis; outside, the border sample stands in; default: the picture.
     """
     n, images = len(plan), plan.images
     channels = 1 if output_type == GRAY else 3
     flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(n, np.int32))
     stored = np.stack([images["height"], images["width"]], 1).astype(np.int64)
     shown = np.where(swap[:, None], stored[:, ::-1], stored)
-    begin, end = (np.zeros_like(shown), shown) if domain is None else domain
+    begin, end = (np.zeros_like(shown), shown) if domain is None else (domain[:, :, 0], domain[:, :, 1])
     flip = sampling.flip if mirror is None else sampling.flip ^ np.stack([np.zeros(n, bool), mirror.astype(bool)], 1)
     shape = np.where((plan.status == 0)[:, None], sampling.shape, 0)
     out_h, out_w = sampling.shape.astype(np.int64).T

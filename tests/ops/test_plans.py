@@ -86,7 +86,7 @@ def test_resizing_of_jpegs(kind: int) -> None:
         shown = np.maximum(np.where(swap[:, None], stored[:, ::-1], stored), 1)
         begin = (rng.random((n, 2)) * shown * 0.5).astype(np.int64)
         end = begin + 1 + (rng.random((n, 2)) * (shown - begin - 1)).astype(np.int64)
-        domain = (begin, end) if k % 2 else None
+        domain = np.stack([begin, end], axis=2) if k % 2 else None
         ends = (begin + rng.random((n, 2)), end.astype(np.float64))
         backwards = rng.random((n, 2)) < 0.3
         lo, hi = (np.where(backwards, ends[1 - j], ends[j]).astype(np.float32) for j in range(2))
