@@ -24,6 +24,7 @@ from ..writers.manifest import Side
 from ..writers.mirror import staging_folder, state_of
 from ..writers.rejects import Budget, RejectRow
 from ..writers.shards import Output
+from .admission import lanes_for
 from .build import BuiltSpec, load_spec
 from .compile import Plan, compile_graph
 from .cores import threads_of
@@ -390,7 +391,7 @@ def options_of(spec: Spec, target: Target) -> Options:
         num_threads=threads_of(settings.num_threads),
         cpu_queue=settings.prefetch_cpu,
         gpu_queue=settings.prefetch_gpu,
-        lanes=settings.prefetch_gpu + 1 if target.device != "cpu" else 1,
+        lanes=lanes_for(settings.prefetch_gpu) if target.device != "cpu" else 1,
         policy=spec.on_error.policy,
         rng=settings.rng,
         isolation=settings.isolation,

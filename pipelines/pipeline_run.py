@@ -10,6 +10,7 @@ from typing import Any
 
 from ..ops.errors import JobError
 from ..ops.types import DALIDataType
+from .admission import lanes_for
 from .data_node import DataNode
 from .execute import Engine, Iteration, Options, Request
 from .feed import EndlessFeed
@@ -58,7 +59,7 @@ class Running(Building):
                 num_threads=self._num_threads,
                 cpu_queue=self.cpu_queue_size,
                 gpu_queue=self.gpu_queue_size,
-                lanes=self.gpu_queue_size + 1,
+                lanes=lanes_for(self.gpu_queue_size),
                 to_host=False,
                 policy=self._on_error,
                 rng=self._rng,
