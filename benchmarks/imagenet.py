@@ -2,7 +2,7 @@
 
     python benchmarks/imagenet.py FOLDER [--dali-path SITE_PACKAGES] [--seconds 4] [--repeats 2] [--json out.json]
     python benchmarks/imagenet.py FOLDER --device cpu --ours auto:64:2:1 --dali 64:2 --dali-path SITE_PACKAGES
-    python benchmarks/imagenet.py FOLDER --ours auto:1024:8:6:tfrecord --dali 256:8,256:8:tfrecord --dali-path ...
+    python benchmarks/imagenet.py FOLDER --ours auto:1024:8:4:tfrecord --dali 256:8,256:8:tfrecord --dali-path ...
 
 FOLDER holds JPEGs; they are copied (--copies) into a scratch data set, single files or a container, so that an epoch is
 not over at once; with `--photos N`, N photos of 12 megapixels made of them (benchmarks/photos.py) take their place. The
@@ -31,7 +31,7 @@ from host_planning import data_set, reader
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 WARM_UP = 1.5
-"""Seconds that a pipeline runs before the clock starts, ours and DALI's: page-locked and GPU memory are made in them."""
+"""Seconds that a pipeline runs before the clock starts, ours and DALI's: page-locked and GPU memory is made in them."""
 
 
 def measure_ours(
