@@ -282,6 +282,15 @@ class DebugPipeline(Pipeline):
         name = data_node if isinstance(data_node, str) else data_node.builder.nodes[data_node.edge.node].name
         self._kept.feed(name, data, layout)
 
+    def input_feed_count(self, input_name: str) -> int:
+        """1: nothing runs ahead. Raises KeyError for a name that no external_source had in the runs so far."""
+        names = [i.name for i in self._kept.inputs().values()]
+        if self._iteration and input_name not in names:
+            raise KeyError(
+                f"{input_name!r} is no external_source of this pipeline; it has: {', '.join(names) or 'none'}"
+            )
+        return 1
+
     def _define(self) -> None:
         raise RuntimeError("in debug mode there is no graph: build the pipeline without debug=True for its graph, its "
                            "YAML, to serialise it, and for checkpoints")  # fmt: skip

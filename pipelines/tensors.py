@@ -203,8 +203,8 @@ class TensorList:
         return [tuple(s) for s in self.batch.shapes.tolist()]
 
     def is_dense_tensor(self) -> bool:
-        """All samples have one shape and lie one after the other."""
-        return self.batch.is_uniform and self.batch.is_packed
+        """All samples have one shape, as `as_tensor` needs it; so they have where there are none."""
+        return not len(self.batch) or self.batch.is_uniform
 
     def as_tensor(self) -> Tensor:
         """The batch as one tensor with the samples along a new first dimension. Raises ValueError if it is ragged."""

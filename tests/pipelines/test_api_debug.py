@@ -53,12 +53,16 @@ def test_feeding() -> None:
         return {"y": nodes[-1] + 1}
 
     p = debugged(definition)
+    assert p.input_feed_count("x") == 1
     p.feed_input("x", np.array([1, 2]))
     assert p.run()[0].as_array().tolist() == [2, 3]
     p.feed_input(nodes[0], np.array([3, 4]))
     assert p.run()[0].as_array().tolist() == [4, 5]
     assert p.run(x=np.array([5, 6]))[0].as_array().tolist() == [6, 7]
     assert p.output_names == ("y",)
+    assert p.input_feed_count("x") == 1
+    with pytest.raises(KeyError, match="'z' is no external_source of this pipeline; it has: x"):
+        p.input_feed_count("z")
     q = debugged(lambda: fn.external_source(lambda: np.zeros(2), name="x"))
     q.run()
     with pytest.raises(RuntimeError, match="has a source"):

@@ -7,6 +7,7 @@ import ctypes
 import importlib
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def story(t: Any, types: Any) -> list[Any]:
     say(lambda: batch.at(1))
     say(lambda: batch.reinterpret(types.INT16))
     repeated = t.TensorListCPU.broadcast(t.TensorCPU(X, "HW"), 3)
-    say(lambda: [len(repeated), repeated.layout(), repeated.shape(), repeated.is_dense_tensor()])
+    say(lambda: [len(repeated), repeated.layout(), repeated.shape()])
     say(lambda: repeated.at(2))
     say(lambda: len(t.TensorListCPU.broadcast(t.TensorCPU(X), 0)))
     say(lambda: t.TensorListCPU.broadcast(t.TensorCPU(X), -1))
@@ -103,7 +104,7 @@ def story(t: Any, types: Any) -> list[Any]:
 EXPECTED = [
     None, "WH", "ValueError", None, "", None, None, True, BITS.tolist(), "RuntimeError", [4, 6],
     None, "C", "ValueError", None, BITS[1].tolist(), "RuntimeError",
-    [3, "HW", [(4, 6)] * 3, False], X.tolist(), 0, "ValueError", None, [0, [], "", True],
+    [3, "HW", [(4, 6)] * 3], X.tolist(), 0, "ValueError", None, [0, [], "", True],
     True, [3], "W", True, [3, 1], "WC", True, [1, 3], "HW", False, [1, 3, 1], "HWC", "RuntimeError", [1, 3, 1], "HWC",
     False, [2], "H", "H", None, None,
     None, X.tolist(), None, X.tolist(), None, [0, 1, 2, 0, 1], "AB", [(6,)] * 4,
@@ -121,6 +122,31 @@ def test_members_do_what_dalis_do() -> None:
 def test_as_dali() -> None:
     dali = [importlib.import_module(f"nvidia.dali.{name}") for name in ("tensors", "types")]
     assert story(*dali) == EXPECTED
+
+
+def test_batches_of_one_shape_are_dense(tmp_path: Path) -> None:
+    """However their samples lie: `as_tensor` works."""
+    files = [str(tmp_path / f"{i}.bin") for i in range(3)]
+    for i, name in enumerate(files):
+        Path(name).write_bytes(bytes([i]) * 16)
+
+    @pipeline_def(batch_size=3, num_threads=1, device_id=None)
+    def pipe() -> Any:
+        read, labels = fn.readers.file(files=files)
+        ragged = fn.external_source(lambda: [np.zeros(n) for n in (1, 2, 1)])
+        nothing = fn.external_source(lambda: [np.zeros((0, 2))] * 3)
+        constant = fn.constant(idata=[1, 2])
+        return read, labels, fn.permute_batch(read, indices=[2, 0, 0]), constant, nothing, ragged
+
+    *dense, ragged = pipe().run()
+    assert [b.is_dense_tensor() for b in dense] == [True] * len(dense)
+    assert [b.as_tensor().shape() for b in dense] == [[3, 16], [3, 1], [3, 16], [3, 2], [3, 0, 2]]
+    assert np.array(dense[2].as_tensor())[:, 0].tolist() == [2, 0, 0]
+    assert not ragged.is_dense_tensor()
+    with pytest.raises(ValueError, match="differ in shape"):
+        ragged.as_tensor()
+    dense[0].reset()
+    assert dense[0].is_dense_tensor()
 
 
 def test_a_view_changes_for_itself_alone() -> None:
