@@ -67,7 +67,7 @@ class _Helper(Helper):
 def _is_users(function: types.FunctionType) -> bool:
     if getattr(function, _KEPT, False) or getattr(function, "_is_pipeline_def", False):
         return False
-    if HELPER in function.__code__.co_freevars or function.__name__ == "<lambda>":
+    if HELPER in function.__code__.co_freevars:
         return False
     module = function.__module__ or ""
     here = __name__.split(".")[0]
@@ -84,20 +84,52 @@ def _stdlib() -> str:
     return sysconfig.get_paths()["stdlib"]
 
 
+def _source_of(code: types.CodeType) -> ast.FunctionDef:
+    """The `def` of a function. Raises OSError where there is no source, TypeError for what is no plain function."""
+    lines, first = inspect.getsourcelines(code)
+    definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    if not isinstance(definition, ast.FunctionDef):
+        raise TypeError("it is no plain function")
+    ast.increment_lineno(definition, first - 1)
+    return definition
+
+
+def _source_of_lambda(code: types.CodeType) -> ast.FunctionDef:
+    """A lambda as a `def`. What stands in a line may hold several of them: compiled once more, only one has the places
+    of ``code``. Raises OSError where there is no source, TypeError where several may be meant."""
+    lines, _ = inspect.findsource(code)
+    places = _places(code)
+    found = [
+        n for n in ast.walk(ast.parse("".join(lines)))
+        if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno and _places_of(n) == places
+    ]  # fmt: skip
+    if len(found) != 1:
+        raise TypeError(f"{len(found)} lambdas in line {code.co_firstlineno} look like it")
+    (node,) = found
+    body = ast.copy_location(ast.Return(node.body), node.body)
+    definition = ast.FunctionDef(name=_DEFINITION, args=node.args, body=[body], decorator_list=[])
+    definition.type_params = []  # type: ignore[attr-defined]  # Python 3.12 asks for it
+    return ast.copy_location(definition, node)
+
+
+def _places_of(node: ast.Lambda) -> set[Any]:
+    compiled = compile(ast.Expression(node), "<lambda>", "eval")
+    return next(_places(c) for c in compiled.co_consts if isinstance(c, types.CodeType))
+
+
+def _places(code: types.CodeType) -> set[Any]:
+    return {p for p in code.co_positions() if None not in p}
+
+
 def _rewrite(function: Any) -> Any:
     if function in _converted:
         return _converted[function]
-    code = function.__code__
-    lines, first = inspect.getsourcelines(code)  # of the function itself, not of what it wraps
-    tree = ast.parse(textwrap.dedent("".join(lines)))
-    definition = tree.body[0]
-    if not isinstance(definition, ast.FunctionDef):
-        raise TypeError("it is no plain function")
+    code = function.__code__  # of the function itself, not of what it wraps
+    definition = _source_of_lambda(code) if code.co_name == "<lambda>" else _source_of(code)
     definition.decorator_list = []
     definition.name = _DEFINITION  # its own name must go on to mean what it means outside
     owner = function.__qualname__.split(".")[-2:-1]
     definition = Rewriter(owner[0] if owner and owner[0] != "<locals>" else "").top(definition)
-    ast.increment_lineno(definition, first - 1)
     factory = ast.FunctionDef(
         name="__factory",
         args=arguments([*code.co_freevars, HELPER]),

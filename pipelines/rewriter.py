@@ -48,9 +48,6 @@ class Rewriter(ast.NodeTransformer):
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         return node
 
-    def visit_Lambda(self, node: ast.Lambda) -> Any:
-        return node
-
     def _mangled(self, name: str) -> str:
         private = self._owner and name.startswith("__") and not name.endswith("__")
         return f"_{self._owner}{name}" if private else name

@@ -288,6 +288,39 @@ def test_objects_and_partial_functions_are_rewritten() -> None:
     assert run(definition) == [shifted[3], shifted[-3], shifted[5], [n + 100 for n in shifted[1]], NUMBERS.tolist()]
 
 
+def test_lambdas_are_rewritten() -> None:
+    """As definitions, where they are defined, and where they are called; several in a line are told apart."""
+    flags = fn.external_source
+    both = (lambda x: not x, lambda x: (lambda y: helped(y))(x))
+
+    def helped(x: Any) -> Any:
+        if x:
+            y = NUMBERS * 2
+        else:
+            y = NUMBERS + 100
+        return y
+
+    @pipeline_def(batch_size=6, num_threads=1, device_id=None, enable_conditionals=True)
+    def definition() -> Any:
+        flag = flags(lambda: FLAGS)
+        within = lambda x, y=flag: not (x or y)  # noqa: E731
+        return both[0](flag), both[1](flag), within(~flag), within(flag)
+
+    negated, chosen, never, inverse = (o.as_array() for o in definition().run())
+    assert negated.tolist() == (~FLAGS).tolist() == inverse.tolist()
+    assert not never.any()
+    assert len(chosen) == 6
+    for flag, sample in zip(FLAGS, chosen, strict=True):
+        assert sample.tolist() == (NUMBERS * 2 if flag else NUMBERS + 100).tolist()
+    made = pipeline_def(batch_size=6, num_threads=1, device_id=None, enable_conditionals=True)(
+        lambda: helped(flags(lambda: FLAGS))
+    )
+    assert made().run()[0].as_array().tolist() == chosen.tolist()
+    nowhere = eval("lambda: helped(flag)", {"helped": helped})
+    with pytest.raises(SpecError, match="cannot be found"):
+        pipeline_def(batch_size=6, num_threads=1, device_id=None, enable_conditionals=True)(nowhere)().build()
+
+
 def test_random_numbers_in_a_branch() -> None:
     def definition(flag, other, x):
         y = fn.random.uniform(range=(5.0, 6.0))
