@@ -47,6 +47,8 @@ class Arg:
     """The argument to use instead; a value given here is handed on to it."""
     ignored: str = ""
     """Why the argument means nothing here. It is accepted, and said so once."""
+    rows: bool = False
+    """A matrix: NumPy's arrays of two dimensions are taken as the list of their rows' elements."""
     required: bool = False
     """Must be given (as a constant or an input). Fields without a default are required anyway."""
 
@@ -238,6 +240,8 @@ def coerce(param: Parameter, value: Any) -> Any:
         if _is_optional(param.type) or param.default is None:
             return None
         raise ValueError(f"needs {type_name(param.type)}, got nothing")
+    if param.arg.rows and hasattr(value, "__array__") and getattr(value, "ndim", 1) == 2:
+        value = value.reshape(-1)
     result = _coerce(strip_optional(param.type), value)
     for v in _flat(result):
         if isinstance(v, (int, float)) and not isinstance(v, (bool, enum.Enum)):

@@ -257,7 +257,8 @@ class WarpAffine(Warping, name="warp_affine"):
     example = "{op: warp_affine, in: images, matrix: [0.5, 0, 0, 0, 0.5, 0], out: images}"
 
     matrix: Annotated[
-        tuple[float, ...], Arg("two rows of three (volumes: three of four), or a second input", per_sample=True)
+        tuple[float, ...],
+        Arg("two rows of three (volumes: three of four), or a second input", per_sample=True, rows=True),
     ] = ()
     inverse_map: Annotated[bool, Arg("matrix maps output to input")] = True
 

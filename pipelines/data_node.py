@@ -518,6 +518,8 @@ def _literal(value: Any) -> str | None:
         return value.text
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         return f"({value!r})" if math.isfinite(value) else None
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf" and np.isfinite(value):
+        return ScalarConstant(value).text  # its type counts, as DALI has it; of lists and in inputs 64 bits become 32
     if isinstance(value, np.float64):
         return f"({float(value)!r})" if math.isfinite(value) else None
     if isinstance(value, np.generic) and value.dtype.kind in "biuf" and np.isfinite(value):

@@ -422,6 +422,35 @@ def test_numbers_of_numpy_as_arguments(kind) -> None:
     assert outputs(kind) == outputs(int)
 
 
+def test_types_of_numpys_scalars_in_arithmetic() -> None:
+    """Also of arrays without dimensions, in expressions only; as DALI has it."""
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def pipe():
+        x = fn.zeros(shape=[2], dtype=types.UINT8)
+        kinds = [np.array(3), np.array(3, np.uint8), np.array(3.0), np.array(True), np.int16(3)]
+        return *(x + k for k in kinds), fn.copy(kinds[0])
+
+    out = pipe().run()
+    assert [o.dtype.name for o in out] == ["INT64", "UINT8", "FLOAT64", "UINT8", "INT16", "INT32"]
+    assert [o.as_array().ravel().tolist() for o in out] == [[3, 3], [3, 3], [3, 3], [1, 1], [3, 3], [3]]
+
+
+def test_a_matrix_of_numpy() -> None:
+    matrix = np.float32([[1, 0.5, 1], [0, 1, 0]])
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def pipe():
+        x = fn.external_source(lambda: image[None], layout="HWC")
+        return fn.warp_affine(x, matrix=matrix), fn.warp_affine(x, matrix=matrix.ravel().tolist())
+
+    got, expected = (o.as_array() for o in pipe().run())
+    assert got.tolist() == expected.tolist()
+    with pytest.raises(SpecError, match="needs a number"):
+        pipeline_def(batch_size=1)(lambda: fn.resize(fn.zeros(shape=[2, 2, 3]), size=np.ones((1, 2))))().build()
+
+
 @pytest.mark.parametrize("kind", [np.int64, np.uint32, np.array, float])
 def test_numbers_of_numpy_as_seeds_and_sizes(kind) -> None:
     def definition(number):
