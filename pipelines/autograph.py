@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import inspect
 import textwrap
@@ -99,17 +100,20 @@ def _source_of_lambda(code: types.CodeType) -> ast.FunctionDef:
     of ``code``. Raises OSError where there is no source, TypeError where several may be meant."""
     lines, _ = inspect.findsource(code)
     places = _places(code)
-    found = [
-        n for n in ast.walk(ast.parse("".join(lines)))
-        if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno and _places_of(n) == places
-    ]  # fmt: skip
+    here = [n for n in _lambdas_of("".join(lines)) if n.lineno == code.co_firstlineno]
+    found = [n for n in here if _places_of(n) == places]
     if len(found) != 1:
         raise TypeError(f"{len(found)} lambdas in line {code.co_firstlineno} look like it")
-    (node,) = found
+    node = copy.deepcopy(found[0])  # it is going to be rewritten
     body = ast.copy_location(ast.Return(node.body), node.body)
     definition = ast.FunctionDef(name=_DEFINITION, args=node.args, body=[body], decorator_list=[])
     definition.type_params = []  # type: ignore[attr-defined]  # Python 3.12 asks for it
     return ast.copy_location(definition, node)
+
+
+@functools.lru_cache(maxsize=4)
+def _lambdas_of(source: str) -> list[ast.Lambda]:
+    return [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Lambda)]
 
 
 def _places_of(node: ast.Lambda) -> set[Any]:
