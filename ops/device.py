@@ -77,6 +77,8 @@ class Lane:
 
     Memory comes from CuPy's pool, whose blocks belong to the stream they were allocated on: a block freed by the host
     is given out again only to later work of the same stream, so no synchronisation is needed to free.
+
+    A lane belongs to one thread at a time: that which launches a batch on it, then that which settles the batch.
     """
 
     def __init__(self, index: int = 0) -> None:

@@ -69,7 +69,7 @@ class Headers:
     odd: int
     """How many are no plain JPEGs, or too large."""
     bad: int = 0
-    """How many are not good."""
+    """How many are not good: as `drop` counts them, which alone may write ``good``."""
 
     @property
     def height(self) -> I64:
