@@ -9,7 +9,7 @@ ms:
 
     headers   walking the JPEG headers
     planning  windows, sizes, filters, tables: what the kernels are told
-    uploads   packing and enqueueing copies      (CuPy's own part is missing: about 3 us a call)
+    uploads   packing and enqueueing copies      (the driver's own part is missing: some us a call)
     launches  enqueueing kernels                 (likewise)
     engine    the rest: contexts, batches, statistics
 
@@ -128,7 +128,7 @@ def measure(
     plan: Any, batch: int, threads: int, lanes: int, seconds: float, upload: Any = "auto"
 ) -> dict[str, float]:  # fmt: skip
     """Milliseconds a batch of ``plan``, by phase."""
-    from dali_run.ops import decoders, device, fused_decode, host_decode
+    from dali_run.ops import decoders, device, fused_decode, host_decode, jpeg_gpu
     from dali_run.pipelines.execute import Engine, Options, Request
     from dali_run.pipelines.feed import EndlessFeed, Sources
 
@@ -150,8 +150,10 @@ def measure(
     wrap(fused_decode.DecodeResize, "planning", "mixed")
     wrap(decoders.ImageDecoder, "planning", "mixed")
     wrap(host_decode, "headers", "read_headers")
-    wrap(device.Lane, "uploads", "to_device", "upload", "copy_in", "copy_out", "zero")
-    wrap(device.Lane, "launches", "start", "launch", "launch_text")
+    wrap(device.Lane, "uploads", "to_device", "upload", "copy_in", "copy_out")
+    wrap(jpeg_gpu.LaneWork, "uploads", "upload", "download", "zero")
+    wrap(device.Lane, "launches", "launch", "launch_text")
+    wrap(jpeg_gpu.LaneWork, "launches", "launch", "submit")
     clock.wrap(Timed, "_launch_whole", "engine")
     options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, upload=upload)
     requests = (Request(k * batch, batch) for k in itertools.count())

@@ -199,23 +199,13 @@ class Lane:
         self._work.submit()
         return host
 
-    def zero(self, address: int, nbytes: int) -> None:
-        """Fill device memory with zeros, asynchronously."""
-        self._work.zero(address, nbytes)
-        self._work.submit()
-
     def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
-        """Kernels of the CUDA source ``text`` that take one pointer, for `start`."""
+        """Kernels of the CUDA source ``text`` that take one pointer, for `work`."""
         import cupy
 
         with _compiling, cupy.cuda.Device(self.index):
             module = _text_module(text, self.index)
             return {name: module.get_function(name).kernel for name in names}  # whoever holds one holds its module
-
-    def start(self, function: Any, grid: int, block: int, parameter: int) -> None:
-        """Run a kernel of `functions` on the parameters at a device address."""
-        self._work.launch(function.ptr, grid, block, parameter)
-        self._work.submit()
 
     def work(self) -> cuda_driver.Work:
         """For what is to be begun all at once on this lane."""
