@@ -2,6 +2,7 @@
 
 With ``memory``, device memory is the host's, copies copy, and kernels are compiled by g++ behind cuda_emulator.h, so
 that the engine's whole GPU path runs. Without, nothing is stored or computed: what is left is the host's own work.
+With ``late``, a stream does nothing before somebody waits for it: memory of the host that is used again before shows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -68,7 +70,7 @@ class Array:
 
     def __setitem__(self, where: slice, other: Array) -> None:
         part = self[where]
-        ctypes.memmove(part.data.ptr, other.data.ptr, part.nbytes)
+        _on(_current_stream(), lambda: ctypes.memmove(part.data.ptr, other.data.ptr, part.nbytes))
 
     def view(self, dtype: Any) -> Array:
         return Array(self.nbytes // np.dtype(dtype).itemsize, dtype, self.data)
@@ -117,15 +119,62 @@ def _current_device() -> int:
 class Stream(_Context):
     """cupy.cuda.Stream."""
 
+    late = False
+    """Nothing is done before somebody waits."""
+
     def __init__(self, non_blocking: bool = False) -> None:
         self.device = _current_device()
-        super().__init__(self.device)
+        self._calls: deque[Callable[[], Any]] = deque()
+        self._doing = threading.RLock()
+        with _numbering:
+            super().__init__(len(_streams) + 1)
+            _streams[self.ptr] = self
+
+    def __enter__(self) -> Stream:
+        _current.streams = [*getattr(_current, "streams", []), self]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _current.streams.pop()
+
+    def do(self, call: Callable[[], Any]) -> None:
+        """Behind what was asked for before."""
+        if self.late:
+            self._calls.append(call)
+        else:
+            call()
+
+    def synchronize(self) -> None:
+        with self._doing:
+            while self._calls:
+                self._calls.popleft()()
 
     def record(self) -> Event:
-        return Event()
+        event = Event()
+        event.record(self)
+        return event
 
     def wait_event(self, event: Any) -> None:
-        pass
+        if event.stream is not None:
+            event.stream.synchronize()
+
+
+_streams: dict[int, Stream] = {}
+_numbering = threading.Lock()
+
+
+def _current_stream() -> Stream | None:
+    streams = getattr(_current, "streams", [])
+    return streams[-1] if streams else None
+
+
+def _on(stream: Stream | int | None, call: Callable[[], Any]) -> None:
+    """``call`` on a stream, or its number; at once on the default one."""
+    found = _streams.get(stream) if isinstance(stream, int) else stream
+    if found is None:
+        call()
+    else:
+        found.do(call)
 
 
 class Event:
@@ -133,10 +182,11 @@ class Event:
 
     def __init__(self, **options: Any) -> None:
         self.at, self.device = time.perf_counter(), _current_device()
+        self.stream: Stream | None = None
 
     def record(self, stream: Any = None) -> None:
         assert stream is None or stream.device == self.device, "an event of another GPU than its stream's"
-        self.at = time.perf_counter()
+        self.at, self.stream = time.perf_counter(), stream
 
 
 def _noise(size: int) -> tuple[int, Any]:
@@ -157,10 +207,10 @@ def _run(code: str, name: str, grid: Any, threads: int, args: Any) -> None:
 
 
 class Work:
-    """dali_run.ops.cuda_driver.Work, of which nothing lasts."""
+    """dali_run.ops.cuda_driver.Work."""
 
     def __init__(self, fake: Fake, stream: int) -> None:
-        self._fake = fake
+        self._fake, self._stream = fake, stream
         self._calls: list[Callable[[], None]] = []
 
     def launch(self, function: int, grid: int, block: int, argument: int) -> None:
@@ -178,14 +228,16 @@ class Work:
     def submit(self) -> None:
         calls, self._calls = self._calls, []
         for call in calls:
-            call()
+            _on(self._stream, call)
 
 
 class Fake:
     """The module's state: what was launched, by kernel and device."""
 
-    def __init__(self, devices: int = 1, memory: bool = False) -> None:
+    def __init__(self, devices: int = 1, memory: bool = False, late: bool = False) -> None:
         self.memory = memory
+        self._kept: list[Pointer] | None = [] if late else None
+        """Memory of the device, which CuPy's pool would give out again only to later work of the same stream."""
         self.launched: list[tuple[str, int]] = []
         self.registered: dict[int, int] = {}
         self.registrations = 0
@@ -201,7 +253,10 @@ class Fake:
 
     def alloc(self, size: int) -> Pointer:
         if self.memory:
-            return Pointer(*_noise(size))
+            found = Pointer(*_noise(size))
+            if self._kept is not None:
+                self._kept.append(found)
+            return found
         self._next += -(-size // 256) * 256
         return Pointer(self._next)
 
@@ -228,6 +283,9 @@ class Fake:
         elif kind == 2:  # of status words: all is well
             ctypes.memset(to, 0, size)
 
+    def memcpy_async(self, to: int, source: int, size: int, kind: int, stream: int = 0) -> None:
+        _on(stream, lambda: self.memcpy(to, source, size, kind))
+
     def memset(self, address: int, value: int, size: int, stream: int = 0) -> None:
         if self.memory:
             ctypes.memset(address, value, size)
@@ -242,7 +300,7 @@ class Fake:
             def call(grid: Any, block: Any, args: Any, stream: Any = None) -> None:
                 self.launched.append((name, _current_device()))
                 if self.memory:
-                    _run(code, name, grid, block[0], args)
+                    _on(stream, lambda: _run(code, name, grid, block[0], args))
 
             call.kernel = kernel  # type: ignore[attr-defined]
             return call
@@ -282,7 +340,7 @@ class Fake:
     def modules(self) -> dict[str, types.ModuleType]:
         """What `sys.modules` is to hold."""
         cupy, cuda, runtime, driver = (types.ModuleType(name) for name in _MODULES)
-        runtime.memcpyAsync, runtime.memcpy, runtime.memsetAsync = self.memcpy, self.memcpy, self.memset  # type: ignore[attr-defined]
+        runtime.memcpyAsync, runtime.memcpy, runtime.memsetAsync = self.memcpy_async, self.memcpy, self.memset  # type: ignore[attr-defined]
         runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost = 1, 2  # type: ignore[attr-defined]
         runtime.getDeviceCount = lambda: self._devices  # type: ignore[attr-defined]
         runtime.memGetInfo = lambda: (64 << 30, 80 << 30)  # type: ignore[attr-defined]
@@ -305,11 +363,21 @@ class Fake:
 
 
 @contextmanager
-def faked(devices: int = 1, memory: bool = False) -> Iterator[Fake]:
-    """CuPy is the stand-in inside; nothing of it is left behind."""
+def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterator[Fake]:
+    """CuPy is the stand-in inside; nothing of it is left behind. With ``late``, page-locked memory that a lane gives
+    out is full of noise, too."""
     from dali_run.ops import device
 
-    fake = Fake(devices, memory)
+    fake, take = Fake(devices, memory, late), device.Arena.take
+
+    def noisy(arena: device.Arena, nbytes: int) -> np.ndarray:
+        piece = take(arena, nbytes)
+        piece[:] = 0xEE
+        return piece
+
+    Stream.late = late
+    if late:
+        device.Arena.take = noisy  # type: ignore[method-assign]
     work, cuda_driver.Work = cuda_driver.Work, lambda stream: Work(fake, stream)  # type: ignore[assignment,misc]
     before = {name: sys.modules.get(name) for name in _MODULES}
     streams = dict(device._idle_streams)
@@ -323,6 +391,8 @@ def faked(devices: int = 1, memory: bool = False) -> Iterator[Fake]:
     finally:
         device._idle_streams.clear()
         device._idle_streams.update(streams)
+        Stream.late, device.Arena.take = False, take  # type: ignore[method-assign]
+        _streams.clear()
         cuda_driver.Work = work  # type: ignore[misc]
         for name, module in before.items():
             if module is None:

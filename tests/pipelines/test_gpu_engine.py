@@ -151,6 +151,22 @@ def test_several_gpus_give_the_bytes_of_one(pictures: Path) -> None:  # noqa: F8
             np.testing.assert_array_equal(value, other[key])
 
 
+@pytest.mark.parametrize("case", [*CHOSEN, "apart"])
+def test_no_memory_is_used_again_before_the_gpu_is_done_with_it(pictures: Path, case: str) -> None:  # noqa: F811
+    """A stream that does nothing before somebody waits for it gives the same."""
+    built = graph(pictures, *CASES["val" if case == "apart" else case])
+    found = []
+    for late in (False, True):
+        with faked(memory=True, late=late):
+            plan = compile_graph(built, Target("gpu"), 7, fusing=case != "apart")
+            found.append(outputs(plan, 3, 2))
+    (prompt, rejected), (late_, same) = found
+    assert same == rejected
+    assert list(late_) == list(prompt)
+    for key, value in prompt.items():
+        np.testing.assert_array_equal(value, late_[key])
+
+
 def several_scans(picture: np.ndarray) -> bytes:
     """A baseline JPEG with a scan for each component, each with Huffman tables of its own under the same names."""
     parts = []
