@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import cuda_driver
+from . import stream_work
 from .batch import Batch
 from .errors import DeviceError
 from .leases import lease_of
@@ -207,9 +207,9 @@ class Lane:
             module = _text_module(text, self.index)
             return {name: module.get_function(name).kernel for name in names}  # whoever holds one holds its module
 
-    def work(self) -> cuda_driver.Work:
+    def work(self) -> stream_work.Work:
         """For what is to be begun all at once on this lane."""
-        return cuda_driver.Work(self.stream.ptr)
+        return stream_work.Work(self.stream.ptr)
 
     # -- kernels -------------------------------------------------------------------------------------------------
 

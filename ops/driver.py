@@ -39,10 +39,15 @@ class Driver:
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
+def library() -> ctypes.CDLL:
+    """The driver's functions. Raises OSError where there is no driver."""
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+
+
 def driver() -> Driver | None:
     """The NVIDIA driver of this machine, None where there is none that works."""
     try:
-        cuda = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        cuda = library()
     except OSError:
         return None
     version, count = ctypes.c_int(), ctypes.c_int()

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from . import cuda_driver, resample
+from . import resample, stream_work
 from .device import aligned
 from .lazily import Kernels
 
@@ -165,7 +165,7 @@ class LaneWork:
     """What a lane is to do."""
 
     functions: Mapping[str, int]
-    on_lane: cuda_driver.Work
+    on_lane: stream_work.Work
 
     def upload(self, address: int, data: U8) -> None:
         self.on_lane.copy_in(address, data.ctypes.data, data.nbytes)

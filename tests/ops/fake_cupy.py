@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dali_run.ops import cuda_driver
+from dali_run.ops import stream_work
 
 _MODULES = ("cupy", "cupy.cuda", "cupy.cuda.runtime", "cupy.cuda.driver")
 _FIRST_ADDRESS = 1 << 40
@@ -207,7 +207,7 @@ def _run(code: str, name: str, grid: Any, threads: int, args: Any) -> None:
 
 
 class Work:
-    """dali_run.ops.cuda_driver.Work."""
+    """dali_run.ops.stream_work.Work."""
 
     def __init__(self, fake: Fake, stream: int) -> None:
         self._fake, self._stream = fake, stream
@@ -378,7 +378,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     Stream.late = late
     if late:
         device.Arena.take = noisy  # type: ignore[method-assign]
-    work, cuda_driver.Work = cuda_driver.Work, lambda stream: Work(fake, stream)  # type: ignore[assignment,misc]
+    work, stream_work.Work = stream_work.Work, lambda stream: Work(fake, stream)  # type: ignore[assignment,misc]
     before = {name: sys.modules.get(name) for name in _MODULES}
     streams = dict(device._idle_streams)
     device._idle_streams.clear()
@@ -393,7 +393,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         device._idle_streams.update(streams)
         Stream.late, device.Arena.take = False, take  # type: ignore[method-assign]
         _streams.clear()
-        cuda_driver.Work = work  # type: ignore[misc]
+        stream_work.Work = work  # type: ignore[misc]
         for name, module in before.items():
             if module is None:
                 sys.modules.pop(name, None)

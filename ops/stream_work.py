@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .driver import library
 from .lazily import Kernels
 
 LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"
@@ -20,14 +21,14 @@ _MOST = 32
 _VALUE, _COLUMNS = 12, 14
 """Of a row of `Work`, behind a function's address and its arguments: a kernel's argument, and where that is."""
 
-_loops: Any = Kernels("cuda_driver_cpu")
+_loops: Any = Kernels("stream_work_cpu")
 
 
 @cache
 def load() -> Mapping[str, int]:
     """Where the functions of this machine's driver are. Raises OSError where there is none."""
-    library = ctypes.CDLL("libcuda.so.1")
-    return {name: ctypes.cast(library[name], ctypes.c_void_p).value or 0 for name in (LAUNCH, COPY_IN, COPY_OUT, ZERO)}
+    found = library()
+    return {name: ctypes.cast(found[name], ctypes.c_void_p).value or 0 for name in (LAUNCH, COPY_IN, COPY_OUT, ZERO)}
 
 
 def refused(status: int) -> NoReturn:

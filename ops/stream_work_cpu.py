@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 ARGUMENTS = 11
 """Of every call. A function that takes fewer does not see the others: where integers and pointers travel in registers,
-and behind these in slots of eight bytes (all 64-bit Linux), the caller alone knows how many there are."""
+and behind these in slots of eight bytes (x86-64, AArch64), the caller alone knows how many there are."""
 
 
 def _typed(_typing: Any, _address: Any, _arguments: Any) -> tuple[Any, Any]:

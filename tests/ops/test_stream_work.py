@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dali_run.ops import cuda_driver
+from dali_run.ops import stream_work
 
 _POINTER, _LONG, _WORD = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint
 _KINDS: dict[str, tuple[Any, ...]] = {
@@ -27,7 +27,7 @@ class Library:
         self.calls: list[tuple[Any, ...]] = []
         self._functions = {n: ctypes.CFUNCTYPE(ctypes.c_int, *k)(self._noted(n, fails)) for n, k in _KINDS.items()}
         addresses = {n: ctypes.cast(f, ctypes.c_void_p).value for n, f in self._functions.items()}
-        patch.setattr(cuda_driver, "load", lambda: addresses)
+        patch.setattr(stream_work, "load", lambda: addresses)
 
     def _noted(self, name: str, fails: int) -> Callable[..., int]:
         def call(*given: Any) -> int:
@@ -41,7 +41,7 @@ class Library:
         return call
 
 
-def everything(work: cuda_driver.Work) -> None:
+def everything(work: stream_work.Work) -> None:
     work.zero(1 << 40, 1 << 35)
     work.zero(1 << 40, 0)  # the driver would refuse it
     work.copy_in(2 << 40, 3 << 44, 1000)
@@ -61,7 +61,7 @@ CALLS = [
 
 def test_everything_is_begun_in_order_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library(monkeypatch)
-    work = cuda_driver.Work(77)
+    work = stream_work.Work(77)
     everything(work)
     assert library.calls == []
     work.submit()
@@ -71,7 +71,7 @@ def test_everything_is_begun_in_order_and_once(monkeypatch: pytest.MonkeyPatch) 
 
 def test_as_much_as_one_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library(monkeypatch)
-    work = cuda_driver.Work(77)
+    work = stream_work.Work(77)
     for k in range(1, 101):
         work.launch(k, 1, 32, 2 * k)
     work.submit()
@@ -83,9 +83,9 @@ def test_nothing_is_begun_behind_what_was_refused(monkeypatch: pytest.MonkeyPatc
     def refused(status: int) -> None:
         raise RuntimeError(status)
 
-    monkeypatch.setattr(cuda_driver, "refused", refused)
+    monkeypatch.setattr(stream_work, "refused", refused)
     library = Library(monkeypatch, fails)
-    work = cuda_driver.Work(77)
+    work = stream_work.Work(77)
     everything(work)
     with pytest.raises(RuntimeError, match="700"):
         work.submit()
