@@ -34,7 +34,7 @@ IN_PARTS = "over the memory budget: batch in parts"
 LANES = 4
 """Batches in flight on a GPU, at the usual prefetch_queue_depth of 2. Two that are computed at once fill each other's
 gaps, while another is uploaded and one is planned; more keep each other's uploads waiting (one H200, 1,024 images a
-launch: 183k to 242k images/s with 2, 258k to 269k with 3, 297k to 299k with 4, 204k to 249k with 6)."""
+launch: 255k images/s with 2, 275k with 3, 290k with 4, 208k with 6; docs/performance.md has the command)."""
 
 
 def lanes_for(depth: int) -> int:

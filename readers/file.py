@@ -244,10 +244,7 @@ class _Files(FileSet):
 
 def scalars(values: npt.NDArray[np.generic], ctx: Context) -> Batch:
     """One value a sample, of shape (1,), as DALI's readers give labels."""
-    n = len(values)
-    shapes = np.empty((n, 1), np.int32)
-    shapes[:] = 1
-    return Batch(np.ascontiguousarray(values), np.arange(n), shapes, "", ctx.samples)
+    return Batch.from_dense(np.ascontiguousarray(values).reshape(-1, 1), "", ctx.samples)
 
 
 class File(Reader, name="readers.file"):
