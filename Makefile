@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # cuda12 or cuda13 where the driver runs a GPU, else nothing; `make demo EXTRA=` installs for the CPU only.
-EXTRA ?= $(shell $(PYTHON) -P ops/driver.py 2>/dev/null)
+EXTRA ?= $(shell $(PYTHON) -P ops/gpu/driver.py 2>/dev/null)
 comma := ,
 REPORT ?= out/quickstart/report.json
 .DEFAULT_GOAL := help
@@ -68,7 +68,7 @@ lint: setup ## ruff, mypy --strict, import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests/pipelines/typed_programs.py
+	$(BIN)/mypy tests/pipelines/python/typed_programs.py
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: docs

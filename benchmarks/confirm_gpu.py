@@ -33,17 +33,18 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import host_planning
-from dali_run.ops.device import gpu_count
-from dali_run.pipelines.execute import Engine, Options, Request
-from dali_run.pipelines.feed import EndlessFeed, Sources
-from dali_run.readers.direct_storage import why_not_kvikio
+from dali_run.ops.gpu.lane import gpu_count
+from dali_run.pipelines.engine.engine import Engine, Options, Request
+from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
+from dali_run.readers.fetch.direct_storage import why_not_kvikio
 
 ROOT = Path(__file__).parents[1]
-TESTS = ("tests/ops/test_jpeg_gpu.py", "tests/ops/test_fused.py", "tests/ops/test_resize_gpu.py",
-         "tests/ops/test_gpu_equals_cpu.py", "tests/pipelines/test_fuse.py", "tests/pipelines/test_gpu_engine.py",
-         "tests/pipelines/test_api_gpu.py", "tests/ops/test_gather.py", "tests/pipelines/test_uploads.py",
-         "tests/readers/test_direct_storage.py", "tests/ops/test_nvjpeg.py",
-         "tests/pipelines/test_who_decodes.py")  # fmt: skip
+TESTS = ("tests/ops/codecs/jpeg/test_gpu.py", "tests/ops/fused/test_fused.py", "tests/ops/images/test_resize_gpu.py",
+         "tests/ops/test_gpu_equals_cpu.py", "tests/pipelines/compile/test_fuse.py",
+         "tests/pipelines/engine/test_gpu_engine.py",
+         "tests/pipelines/python/test_gpu.py", "tests/ops/gpu/test_gather.py", "tests/pipelines/engine/test_uploads.py",
+         "tests/readers/fetch/test_direct_storage.py", "tests/ops/codecs/jpeg/test_nvjpeg.py",
+         "tests/pipelines/engine/test_who_decodes.py")  # fmt: skip
 BEFORE = {("val", 256): 85_000, ("val", 512): 125_000, ("val", 1024): 195_000, ("train", 1024): 125_000}
 """Images a second of one H200 with 16 cores on 2026-11-21, before several batches were read at once."""
 How = Literal["alone", "program", "job"]

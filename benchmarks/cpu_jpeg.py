@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import simplejpeg
 
-from dali_run.ops import jpeg_baseline_cpu, jpeg_header
+from dali_run.ops.codecs.jpeg import baseline_cpu as jpeg_baseline_cpu
+from dali_run.ops.codecs.jpeg import header as jpeg_header
 
 
 def main() -> None:

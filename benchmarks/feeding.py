@@ -25,17 +25,17 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.host_planning import PACKERS, UNCHECKED, data_set
-from dali_run.ops import jpeg_header
+from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.context import Context
-from dali_run.pipelines.machine import facts
+from dali_run.pipelines.bench.machine import facts
 from dali_run.readers.base import Reader
+from dali_run.readers.fetch.gpu_reads import lender_for
 from dali_run.readers.file import File
-from dali_run.readers.lenders import lender_for
 from dali_run.readers.lmdb import LMDB
 from dali_run.readers.mxnet import MXNet
 from dali_run.readers.tfrecord import TFRecord
 from dali_run.readers.webdataset import WebDataset
-from tests.ops.fake_cupy import faked
+from tests.kit.fake_cupy import faked
 
 SHUFFLE: dict[str, Any] = {"random_shuffle": True, "initial_fill": 4096}
 

@@ -28,11 +28,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from dali_run.ops import leases
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.device import Lane, pinned_empty
-from dali_run.ops.leases import RegisteredLease, gathered
-from dali_run.ops.registration import register, unregister, why_not
+from dali_run.ops.gpu import readable_by_gpu as leases
+from dali_run.ops.gpu.lane import Lane, pinned_empty
+from dali_run.ops.gpu.readable_by_gpu import RegisteredLease, gathered
+from dali_run.ops.gpu.registered import register, unregister, why_not
 
 BLOCKS = (16, 32, 64, 128, 264)
 BUSY = """

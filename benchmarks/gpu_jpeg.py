@@ -42,7 +42,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.photos import write_photos
 from benchmarks.small_pictures import mutated, small_pictures
-from dali_run.ops import device, jpeg_gpu, jpeg_header, resample
+from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
+from dali_run.ops.codecs.jpeg import header as jpeg_header
+from dali_run.ops.gpu import lane as device
+from dali_run.ops.images.resampling import resample
 from dali_run.ops.types import DALIInterpType
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)

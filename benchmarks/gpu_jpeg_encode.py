@@ -26,17 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dali_run.ops import jpeg_encode_gpu, nvjpeg
 from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs.encoders import EncodeImage
+from dali_run.ops.codecs.jpeg import cuda_encode as jpeg_encode_gpu
+from dali_run.ops.codecs.jpeg import nvjpeg
 from dali_run.ops.context import Context
-from dali_run.ops.device import Lane
-from dali_run.ops.encoders import EncodeImage
-from dali_run.pipelines.compile import compile_graph
-from dali_run.pipelines.execute import Engine, Options, Request
-from dali_run.pipelines.feed import EndlessFeed, Sources
-from dali_run.pipelines.graph import GraphBuilder
-from dali_run.pipelines.place import Target
-from dali_run.pipelines.registry import load_operators
+from dali_run.ops.gpu.lane import Lane
+from dali_run.pipelines.compile.place import Target
+from dali_run.pipelines.compile.plan import compile_graph
+from dali_run.pipelines.engine.engine import Engine, Options, Request
+from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
+from dali_run.pipelines.graph.nodes import GraphBuilder
+from dali_run.pipelines.plugins import load_operators
 
 Picture = NDArray[np.uint8]
 NVJPEG_SUBSAMPLING = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}

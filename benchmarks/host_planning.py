@@ -36,7 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.ops.fake_cupy import faked
+from tests.kit.fake_cupy import faked
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 UNCHECKED = "tfrecord without checksums"
@@ -78,10 +78,10 @@ class Clock:
 
 def build(job: str, source: str, root: str, gpus: tuple[int, ...] = (0,)) -> Any:
     """The plan of a job over the data set at ``root``, for ``gpus``."""
-    from dali_run.pipelines.compile import compile_graph
-    from dali_run.pipelines.graph import GraphBuilder
-    from dali_run.pipelines.place import Target
-    from dali_run.pipelines.registry import load_operators
+    from dali_run.pipelines.compile.place import Target
+    from dali_run.pipelines.compile.plan import compile_graph
+    from dali_run.pipelines.graph.nodes import GraphBuilder
+    from dali_run.pipelines.plugins import load_operators
 
     load_operators()
     b = GraphBuilder()
@@ -128,9 +128,13 @@ def measure(
     plan: Any, batch: int, threads: int, lanes: int, seconds: float, upload: Any = "auto"
 ) -> dict[str, float]:  # fmt: skip
     """Milliseconds a batch of ``plan``, by phase."""
-    from dali_run.ops import decoders, device, fused_decode, host_decode, jpeg_gpu
-    from dali_run.pipelines.execute import Engine, Options, Request
-    from dali_run.pipelines.feed import EndlessFeed, Sources
+    from dali_run.ops.codecs import decoders
+    from dali_run.ops.codecs import on_host as host_decode
+    from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
+    from dali_run.ops.fused import decode_resize as fused_decode
+    from dali_run.ops.gpu import lane as device
+    from dali_run.pipelines.engine.engine import Engine, Options, Request
+    from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
 
     clock = Clock()
     originals: list[tuple[Any, str, Any]] = []
@@ -194,7 +198,7 @@ def data_set(source: str, files: list[Path], copies: int, root: Path) -> None:
 def _tfrecord(contents: list[bytes], root: Path) -> None:
     import numpy as np
 
-    from dali_run.ops.crc32c_cpu import masked_crc32c
+    from dali_run.ops.storage.crc32c_cpu import masked_crc32c
 
     def varint(n: int) -> bytes:
         out = bytearray()

@@ -39,13 +39,13 @@ def measure_ours(
 ) -> dict[str, Any]:
     import itertools
 
-    from dali_run.pipelines.compile import compile_graph
-    from dali_run.pipelines.execute import Engine, Options, Request
-    from dali_run.pipelines.feed import EndlessFeed, Sources
-    from dali_run.pipelines.graph import GraphBuilder
-    from dali_run.pipelines.place import Target
-    from dali_run.pipelines.registry import load_operators
-    from dali_run.pipelines.report import build_report
+    from dali_run.pipelines.compile.place import Target
+    from dali_run.pipelines.compile.plan import compile_graph
+    from dali_run.pipelines.engine.engine import Engine, Options, Request
+    from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
+    from dali_run.pipelines.graph.nodes import GraphBuilder
+    from dali_run.pipelines.job.report import build_report
+    from dali_run.pipelines.plugins import load_operators
 
     load_operators()
     b = GraphBuilder()

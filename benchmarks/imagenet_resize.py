@@ -128,7 +128,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    from dali_run.pipelines.machine import facts
+    from dali_run.pipelines.bench.machine import facts
 
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)

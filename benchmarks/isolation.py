@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dali_run.ops import pillow_decode
-from dali_run.ops.image_formats import probe
-from dali_run.ops.isolation import Isolation
+from dali_run.ops.codecs import pillow as pillow_decode
+from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.isolation.processes import Isolation
 
 FORMATS: dict[str, dict[str, Any]] = {
     "PNG": {},

@@ -114,7 +114,7 @@ def loop(kind: str, data: Path, seconds: float) -> dict[str, Any]:
 
 
 def convert(kind: str, data: Path, until: float) -> tuple[int, int]:
-    from dali_run.pipelines.job import run_job
+    from dali_run.pipelines.job.run import run_job
 
     reader, out, writer = READERS[kind]
     rounds = records = 0
@@ -175,7 +175,7 @@ def main() -> int:
         kind, data, seconds = options.child
         print(json.dumps(loop(kind, Path(data), float(seconds))))
         return 0
-    from dali_run.pipelines.machine import facts
+    from dali_run.pipelines.bench.machine import facts
 
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as data:

@@ -19,13 +19,13 @@ import cupy
 import numpy as np
 import simplejpeg
 
-from dali_run.ops import nvjpeg
 from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs.decoders import Image
+from dali_run.ops.codecs.jpeg import nvjpeg
+from dali_run.ops.codecs.jpeg.header import read_headers
+from dali_run.ops.codecs.jpeg.nvjpeg import Backend, Decoder, NvJpegError, Output
 from dali_run.ops.context import Context
-from dali_run.ops.decoders import Image
-from dali_run.ops.device import Lane, pinned_empty
-from dali_run.ops.jpeg_header import read_headers
-from dali_run.ops.nvjpeg import Backend, Decoder, NvJpegError, Output
+from dali_run.ops.gpu.lane import Lane, pinned_empty
 
 
 class Files:

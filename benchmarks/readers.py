@@ -29,8 +29,8 @@ import lmdb
 import numpy as np
 
 from dali_run.ops.context import Context
-from dali_run.pipelines.machine import facts
-from dali_run.pipelines.pool import Pool
+from dali_run.pipelines.bench.machine import facts
+from dali_run.pipelines.engine.workers import Pool
 from dali_run.readers.base import Reader
 from dali_run.readers.file import File
 from dali_run.readers.lmdb import LMDB
@@ -119,8 +119,8 @@ def lmdb_cursor(folder: Path) -> Callable[[], int]:
 
 def limits(folder: Path, threads: int) -> dict[str, Callable[[], int]]:
     """The bytes of the TFRecord file, as many as records are asked for, by ``threads`` threads."""
-    from dali_run.ops.crc32c_cpu import crc32c_each
-    from dali_run.readers.extents_cpu import copy_extents
+    from dali_run.ops.storage.crc32c_cpu import crc32c_each
+    from dali_run.readers.fetch.extents_cpu import copy_extents
 
     source = TFRecord(path=str(folder / "data.tfrecord")).open()
     data, offsets, sizes = source._mapped.data, source._offsets, source._sizes

@@ -22,9 +22,9 @@ from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
-from dali_run.ops.crop_mirror_normalize import CropMirrorNormalize
-from dali_run.ops.fused import ResizeCropMirrorNormalize
-from dali_run.ops.resize import Resize
+from dali_run.ops.fused.resize_normalize import ResizeCropMirrorNormalize
+from dali_run.ops.images.crop_mirror_normalize import CropMirrorNormalize
+from dali_run.ops.images.resize import Resize
 
 CHUNK, TURNS = 8, 9
 PRESETS = ("dali", "torchvision", "opencv", "pillow")

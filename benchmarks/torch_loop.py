@@ -66,10 +66,10 @@ def bench_batches(settings: dict[str, Any]) -> Iterator[int]:
     """The samples of each batch of the bare engine, endlessly; nothing is done with them."""
     from dataclasses import replace
 
-    from dali_run.pipelines.bench_child import Measurement
-    from dali_run.pipelines.execute import Engine, Request
-    from dali_run.pipelines.feed import EndlessFeed, Sources
-    from dali_run.pipelines.job import options_of
+    from dali_run.pipelines.bench.measure import Measurement
+    from dali_run.pipelines.engine.engine import Engine, Request
+    from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
+    from dali_run.pipelines.job.run import options_of
 
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder) / "spec.yaml"
@@ -115,7 +115,7 @@ def torch_batches(settings: dict[str, Any]) -> Iterator[int]:
 def serve(side: str, settings: dict[str, Any]) -> None:
     """For every line with a number of seconds, print samples a second. The first line that is printed says what runs:
     it comes when the first batch has."""
-    from dali_run.ops.device import gpu_count
+    from dali_run.ops.gpu.lane import gpu_count
 
     if settings["device"] == "gpu" and not gpu_count():
         sys.exit("there is no GPU that can be used; `dali-run doctor` says why")

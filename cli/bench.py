@@ -74,9 +74,9 @@ def command(
       dali-run bench --suite imagenet --data ./train --strata --html bench.html
       dali-run bench spec.yaml --no-encode --peer dali --peer-python dali=~/dali/bin/python
     """
-    from ..pipelines.bench import Bench, compare, comparison, failures, load_baseline, run_bench
-    from ..pipelines.bench_child import Measurement
-    from ..pipelines.bench_view import bench_html, bench_view
+    from ..pipelines.bench.measure import Measurement
+    from ..pipelines.bench.run import Bench, compare, comparison, failures, load_baseline, run_bench
+    from ..pipelines.bench.view import bench_html, bench_view
 
     if fail_below is not None and baseline is None:
         raise typer.BadParameter("needs --baseline: the results to compare with", param_hint="--fail-below")
@@ -120,7 +120,7 @@ def command(
 
 def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:
     """What is measured, by name."""
-    from ..pipelines.bench_suites import SUITES, write_suite
+    from ..pipelines.bench.suites import SUITES, write_suite
 
     if suite is None and not given:
         raise typer.BadParameter("give a spec, or --suite", param_hint="SPEC")
@@ -152,7 +152,7 @@ def _swept(sweep: list[str]) -> dict[str, list[str]]:
 
 def _peers(names: list[str] | None, pythons: list[str] | None) -> dict[str, str]:
     """The interpreter of every peer; without --peer-python, the one that runs this."""
-    from ..pipelines.bench import PEERS
+    from ..pipelines.bench.run import PEERS
 
     given = {}
     for one in pythons or []:

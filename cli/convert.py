@@ -51,8 +51,8 @@ def command(
       dali-run convert train.lmdb out --to tfrecord --size 1GB
       dali-run convert data/train out --to lmdb --resize 256 --format jpeg --quality 90
     """
-    from ..pipelines.convert import Wanted, conversion, convert
-    from ..pipelines.variables import setting
+    from ..pipelines.job.convert import Wanted, conversion, convert
+    from ..pipelines.spec.variables import setting
     from .progress import shown
 
     options = {}
@@ -77,7 +77,7 @@ def command(
             say(result.message)
         elif not quiet:
             if result.report and result.ran:
-                from ..pipelines.render import report_view
+                from ..pipelines.show.terminal import report_view
                 from .output import console
 
                 console().print(report_view(result.report))

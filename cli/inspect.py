@@ -38,16 +38,16 @@ def command(
     """
     is_spec = target.endswith(_SPECS)
     if is_spec:
-        from ..pipelines.inspect import inspect_spec
+        from ..pipelines.tools.intermediates import inspect_spec
 
         found = inspect_spec(Path(target), overrides(changes), samples, out or Path("inspect") / Path(target).stem)
     else:
-        from ..pipelines.inspect_data import inspect_data
+        from ..pipelines.tools.datasets import inspect_data
 
         found = inspect_data(target, samples, out)
     if json:
         print_json(found)
         return
-    from ..pipelines.render import data_view, intermediates_view
+    from ..pipelines.show.terminal import data_view, intermediates_view
 
     console().print((intermediates_view if is_spec else data_view)(found))

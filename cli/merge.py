@@ -24,7 +24,7 @@ def command(
     Examples:
       dali-run merge out/imagenet
     """
-    from ..writers.merge import merge
+    from ..writers.shards.merge import merge
 
     parts = merge(output)
     if json:

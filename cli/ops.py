@@ -13,7 +13,7 @@ NAME = "ops"
 
 def _names(incomplete: str) -> list[str]:
     """What the shell offers after ``dali-run ops``."""
-    from ..pipelines.reference import describe_operators
+    from ..pipelines.tools.reference import describe_operators
 
     return [o["name"] for o in describe_operators() if o["name"].startswith(incomplete)]
 
@@ -33,14 +33,14 @@ def command(
       dali-run ops writers.tfrecord
       dali-run ops --json | jq -r '.[] | select(.stages | index("gpu")) | .name'
     """
-    from ..pipelines import reference
+    from ..pipelines.tools import reference
 
     if name is None:
         operators = reference.describe_operators()
         if json:
             print_json(operators)
             return
-        from ..pipelines.render import operators_view
+        from ..pipelines.show.terminal import operators_view
 
         console().print(operators_view(operators))
         return
@@ -48,6 +48,6 @@ def command(
     if json:
         print_json(operator)
         return
-    from ..pipelines.render import operator_view
+    from ..pipelines.show.terminal import operator_view
 
     console().print(operator_view(operator))

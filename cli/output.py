@@ -64,7 +64,7 @@ def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[s
     """The ``--set`` options as a mapping; values are YAML texts. They win over those of a ``--settings`` file."""
     result: dict[str, Any] = {}
     if settings is not None:
-        from ..pipelines.tune import read_settings
+        from ..pipelines.bench.tune import read_settings
 
         result |= read_settings(settings)
     for change in changes or []:

@@ -18,12 +18,12 @@ def command(spec: Spec, changes: Set = None, device: Device = None, json: Json =
       dali-run plan configs/imagenet_train.yaml --device null   # as placed for a GPU, on a machine without one
       dali-run plan spec.yaml --json
     """
-    from ..pipelines.preview import describe_job
+    from ..pipelines.tools.preview import describe_job
 
     plan = describe_job(spec, overrides(changes), device)
     if json:
         print_json(plan)
         return
-    from ..pipelines.render import plan_view
+    from ..pipelines.show.terminal import plan_view
 
     console().print(plan_view(plan))

@@ -71,7 +71,7 @@ class Lines:
 
 def line(state: State, now: float) -> str:
     """``12,000 of 50,000 samples (24 %), 4,000/s, 9.50 s left, 3 rejected``."""
-    from ..pipelines.units import duration, rate
+    from ..pipelines.wording import duration, rate
 
     elapsed = max(now - state.started, 1e-9)
     speed = state.done / elapsed
@@ -98,7 +98,7 @@ def _bar() -> Progress:
         """Samples per second, over the last half minute."""
 
         def render(self, task: Task) -> Text:
-            from ..pipelines.units import rate
+            from ..pipelines.wording import rate
 
             return RichText(rate(task.speed or task.finished_speed), "cyan")
 

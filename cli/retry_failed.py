@@ -28,7 +28,7 @@ def command(
     Examples:
       dali-run retry-failed out/imagenet
     """
-    from ..pipelines.retry import retry_failed
+    from ..pipelines.job.retry import retry_failed
     from .progress import shown
 
     with errors_as_json(json), shown(quiet=quiet or json) as progress:

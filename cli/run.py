@@ -64,7 +64,7 @@ def command(
       dali-run run spec.yaml --num-shards 8 --shard-id 3
       srun --ntasks 8 dali-run run spec.yaml --num-shards auto
     """
-    from ..pipelines.job import run_job
+    from ..pipelines.job.run import run_job
     from .progress import shown
 
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
@@ -83,7 +83,7 @@ def command(
     if report is not None:
         report.write_text(json_.dumps(result.report, indent=2) + "\n")
     if html is not None and result.report:
-        from ..pipelines.html_report import html_report
+        from ..pipelines.show.html import html_report
 
         html.write_text(html_report(result.report))
     with done(result.exit_code):
@@ -94,7 +94,7 @@ def command(
             say(result.message)
         elif not quiet:
             if result.report and result.ran:
-                from ..pipelines.render import report_view
+                from ..pipelines.show.terminal import report_view
 
                 console().print(report_view(result.report))
             typer.echo(result.message)
@@ -104,7 +104,7 @@ def _part(num_shards: str, shard_id: int | None, quiet: bool) -> tuple[int, int]
     """The part that is asked for; None for the whole job. Only ``auto`` looks at the environment: a job that happens
     to run inside of an allocation writes everything."""
     if num_shards == "auto":
-        from ..pipelines.parts import part_from_environment
+        from ..pipelines.job.launchers import part_from_environment
 
         if shard_id is not None:
             raise typer.BadParameter("comes from the environment with --num-shards auto", param_hint="--shard-id")

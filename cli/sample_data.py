@@ -31,13 +31,13 @@ def command(
       dali-run sample-data data
       dali-run sample-data big --count 2000 --seed 7
     """
-    from ..pipelines.sample_data import make_sample_data
+    from ..pipelines.tools.sample_data import make_sample_data
 
     made = make_sample_data(folder, count, seed)
     if json:
         print_json(made)
         return
-    from ..pipelines.units import count as number
+    from ..pipelines.wording import count as number
 
     there = "is there already" if made.get("already_there") else "made"
     typer.echo(f"{folder} {there}: {number(made['train'], 'picture')} to train on (also as lmdb and tfrecord), "

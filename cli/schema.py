@@ -16,6 +16,6 @@ def command() -> None:
       # first line of a spec, for editors with the YAML language server:
       # yaml-language-server: $schema=./spec.schema.json
     """
-    from ..pipelines.schema import spec_schema
+    from ..pipelines.spec.json_schema import spec_schema
 
     print_json(spec_schema())

@@ -33,8 +33,8 @@ def command(
       dali-run tune spec.yaml
       dali-run tune spec.yaml --device gpu -o h200.yaml && dali-run run spec.yaml --settings h200.yaml
     """
-    from ..pipelines.bench_child import Measurement
-    from ..pipelines.tune import settings_text, shown, tune
+    from ..pipelines.bench.measure import Measurement
+    from ..pipelines.bench.tune import settings_text, shown, tune
 
     given = overrides(changes)
     if device is not None:

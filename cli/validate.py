@@ -27,7 +27,7 @@ def command(
       dali-run validate spec.yaml --set data=/mnt/train
       dali-run validate spec.yaml --json
     """
-    from ..pipelines.preview import check_spec, problem_line
+    from ..pipelines.tools.preview import check_spec, problem_line
 
     results = [check_spec(spec, overrides(changes)) for spec in specs]
     if json:

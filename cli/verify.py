@@ -27,8 +27,8 @@ def command(
       dali-run verify out/quickstart --json
     """
     from ..ops.errors import JobError
-    from ..ops.urls import is_url, plain_path
-    from ..writers.verify import verify
+    from ..ops.storage.urls import is_url, plain_path
+    from ..writers.shards.verify import verify
 
     if not is_url(output) and not Path(plain_path(output)).is_dir():
         raise JobError(f"{output}: there is no such folder")
@@ -39,7 +39,7 @@ def command(
         for problem in verdict.problems:
             say(f"{output.rstrip('/')}/{problem}")
         if verdict.sound:
-            from ..pipelines.units import count, size
+            from ..pipelines.wording import count, size
 
             typer.echo(f"{output}: sound: {count(verdict.samples, 'sample')} in {count(verdict.shards, 'shard')}, "
                        f"{size(verdict.bytes)}, {count(verdict.rejects, 'reject')}")  # fmt: skip

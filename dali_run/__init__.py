@@ -10,10 +10,10 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from . import backend, data_node, fn, math, pickling, pipeline, plugin, tensors, tfrecord, types
-    from .pipelines.data_node import DataNode, newaxis
-    from .pipelines.factory import pipeline_def
-    from .pipelines.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
-    from .pipelines.spec_pipeline import load_spec
+    from .pipelines.python.data_node import DataNode, newaxis
+    from .pipelines.python.from_spec import load_spec
+    from .pipelines.python.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
+    from .pipelines.python.pipeline_def import pipeline_def
 
 __all__ = [
     "DataNode",
@@ -39,13 +39,13 @@ __all__ = [
 
 _MODULES = ("backend", "data_node", "fn", "math", "pickling", "pipeline", "plugin", "tensors", "tfrecord", "types")
 _MEMBERS = {
-    "DataNode": ".pipelines.data_node",
-    "OperatorConcurrency": ".pipelines.pipeline",
-    "Pipeline": ".pipelines.pipeline",
-    "StreamPolicy": ".pipelines.pipeline",
-    "load_spec": ".pipelines.spec_pipeline",
-    "newaxis": ".pipelines.data_node",
-    "pipeline_def": ".pipelines.factory",
+    "DataNode": ".pipelines.python.data_node",
+    "OperatorConcurrency": ".pipelines.python.pipeline",
+    "Pipeline": ".pipelines.python.pipeline",
+    "StreamPolicy": ".pipelines.python.pipeline",
+    "load_spec": ".pipelines.python.from_spec",
+    "newaxis": ".pipelines.python.data_node",
+    "pipeline_def": ".pipelines.python.pipeline_def",
 }
 
 
@@ -63,7 +63,7 @@ def __dir__() -> list[str]:
 
 
 def _operator_class(name: str) -> Any:
-    from .pipelines.functions import ops_member
+    from .pipelines.python.functions import ops_member
 
     return ops_member(name)
 

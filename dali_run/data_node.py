@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .pipelines.data_node import DataNode, newaxis
+from .pipelines.python.data_node import DataNode, newaxis
 
 __all__ = ["DataNode", "newaxis"]

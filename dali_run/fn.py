@@ -8,10 +8,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .pipelines.functions import Namespace, operator_function
+from .pipelines.python.functions import Namespace, operator_function
 
 _functions = Namespace(__name__, "", operator_function, str)
-for _path in ("decoders", "encoders", "experimental", "experimental.decoders", "io", "io.file", "random", "readers"):
+_NAMESPACES = (
+    "decoders", "encoders", "experimental", "experimental.decoders", "experimental.readers", "io", "io.file", "noise",
+    "random", "readers", "reductions", "segmentation", "transforms",
+)  # fmt: skip
+for _path in _NAMESPACES:
     # so that `import dali_run.fn.readers` works before the registry was asked
     _above, _, _last = _path.rpartition(".")
     _folder = Namespace(f"{__name__}.{_path}", f"{_path}.", operator_function, str)

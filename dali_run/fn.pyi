@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from .types import DALIDataType, DALIImageType, DALIInterpType
-from .pipelines.data_node import DataNode as DataNode
+from .pipelines.python.data_node import DataNode as DataNode
 
 _Tensor = DataNode | npt.ArrayLike | Sequence[DataNode]
 _Ints = int | Sequence[int] | npt.NDArray[Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .pipelines.data_node import DataNode, calculate
+from .pipelines.python.data_node import DataNode, calculate
 
 
 def sqrt(input: Any) -> DataNode:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .pipelines.pickling import pickle_by_value
+from .pipelines.python.sources.pickling import pickle_by_value
 
 __all__ = ["pickle_by_value"]

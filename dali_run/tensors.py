@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .pipelines.tensors import Tensor, TensorCPU, TensorGPU, TensorList, TensorListCPU, TensorListGPU
+from .pipelines.python.tensors import Tensor, TensorCPU, TensorGPU, TensorList, TensorListCPU, TensorListGPU
 
 __all__ = ["Tensor", "TensorCPU", "TensorGPU", "TensorList", "TensorListCPU", "TensorListGPU"]

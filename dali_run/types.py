@@ -12,7 +12,7 @@ from .ops.types import to_numpy as _to_numpy
 from .readers.external_source import BatchInfo, SampleInfo
 
 if TYPE_CHECKING:
-    from .pipelines.data_node import ScalarConstant
+    from .pipelines.python.data_node import ScalarConstant
 
 NO_TYPE = DALIDataType.NO_TYPE
 UINT8 = DALIDataType.UINT8
@@ -90,8 +90,8 @@ def Constant(  # noqa: N802  # DALI's name
 ) -> Any:  # fmt: skip
     """``value`` as a constant: a number for arithmetic, or with a shape, layout or device a batch of tensors. A shape
     of a single element does not count, as in DALI."""
-    from .pipelines.data_node import ScalarConstant as Scalar
-    from .pipelines.data_node import constant
+    from .pipelines.python.data_node import ScalarConstant as Scalar
+    from .pipelines.python.data_node import constant
 
     number = isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ()
     if number and shape in (None, 1, (), [], (1,), [1]) and layout is None and device is None:
@@ -101,7 +101,7 @@ def Constant(  # noqa: N802  # DALI's name
 
 def __getattr__(name: str) -> Any:
     if name == "ScalarConstant":  # with the engine, which the command line must start without
-        from .pipelines.data_node import ScalarConstant
+        from .pipelines.python.data_node import ScalarConstant
 
         return ScalarConstant
     raise AttributeError(f"module 'dali_run.types' has no attribute {name!r}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dali_run.pipelines.reference import operators_page
-from dali_run.pipelines.stubs import classes_stub, functions_stub
+from dali_run.pipelines.python.stubs import classes_stub, functions_stub
+from dali_run.pipelines.tools.reference import operators_page
 
 HERE = Path(__file__).parent
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dali_run.pipelines.render import report_view
+from dali_run.pipelines.show.terminal import report_view
 
 
 def main(report: str, picture: str) -> None:

@@ -10,15 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FOLDERS = ("decoders", "encoders", "random")
-"""DALI's folders of operators that modules here are called after."""
-
 operator_classes: Callable[[str], Any] | None = None
-"""Gives the class, or the folder of classes, of a name; set by the facade."""
+"""Gives the class, or the namespace of classes, of a name; set by the facade."""
 
 
 def __getattr__(name: str) -> Any:
-    own_module = name not in FOLDERS and (Path(__file__).parent / f"{name}.py").exists()
+    own_module = any((Path(__file__).parent / n).exists() for n in (f"{name}.py", name))
     if operator_classes is None or name.startswith("_") or own_module:
         raise AttributeError(f"module 'dali_run.ops' has no attribute {name!r}")
     return operator_classes(name)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from .base import Operator, Stage, parameter
 from .batch import Batch, Samples, host_empty
+from .codecs.isolation.processes import Isolation
 from .errors import Reject, RejectCode
-from .isolation import Isolation
-from .rng import Streams
+from .streams import Streams
 
 
 class Helpers(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ops.errors import SpecError
-from .graph import Mark
+from .graph.nodes import Mark
 
 MOST_FOUND = 100
 """Where looking for more ends: the rest of such a file is no better."""

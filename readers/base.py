@@ -11,7 +11,7 @@ from ..ops.base import Arg, Operator
 from ..ops.batch import Batch, Origins
 from ..ops.context import Context
 from ..ops.errors import SpecError
-from ..ops.inputs import Pieces
+from ..ops.storage.inventory import Pieces
 from .order import LIST_SEED, Order, Shuffle
 
 

@@ -18,12 +18,12 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
-from ..ops.inputs import Pieces
+from ..ops.storage.inventory import Pieces
 from ..ops.types import DALIDataType
 from .base import Reader
 from .coco_masks import polygon_mask, runs_mask, runs_of
+from .fetch.remote import local_copy
 from .file import FileSet, scalars
-from .remote import local_copy
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]

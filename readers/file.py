@@ -19,17 +19,17 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
-from ..ops.inputs import Pieces
-from ..ops.lazily import Kernels
+from ..ops.kernels import Kernels
+from ..ops.storage.inventory import Pieces
+from ..ops.storage.urls import Store, is_url, join, plain_path
 from ..ops.types import DALIDataType
-from ..ops.urls import Store, is_url, join, plain_path
 from .base import Reader
-from .parallel import spread
-from .remote import RemoteFiles, local_copy
+from .fetch.parallel import spread
+from .fetch.remote import RemoteFiles, local_copy
 
 I64 = npt.NDArray[np.int64]
 
-_kernels: Any = Kernels("file_cpu", __package__)
+_kernels: Any = Kernels(".file_cpu", __package__)
 
 MEDIA_FILTERS = ("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm", "*.jp2",
                  "*.webp", "*.flac", "*.ogg", "*.wav")  # fmt: skip

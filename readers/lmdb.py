@@ -20,14 +20,14 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
-from ..ops.inputs import Pieces
+from ..ops.storage.inventory import Pieces
+from ..ops.storage.urls import join
 from ..ops.types import DALIDataType
-from ..ops.urls import join
-from . import index_cache
 from .base import Reader
-from .example import RecordParser, Wire, declared
-from .extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
-from .remote import is_folder
+from .fetch import index_cache
+from .fetch.extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
+from .fetch.remote import is_folder
+from .records.example import RecordParser, Wire, declared
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -265,7 +265,7 @@ class Datum:
         self.specs = (*specs, Spec((1,), DALIDataType.INT32)) if label else tuple(specs)
 
     def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
-        from . import datum_cpu as cpu
+        from .records import datum_cpu as cpu
 
         found = np.empty((len(offsets), cpu.DATUM_COLUMNS), np.int64)
         status = np.where(good, cpu.OK, cpu.DAMAGED).astype(np.int32)
@@ -297,7 +297,7 @@ class Datum:
         return tuple(out)
 
     def _problem(self, parsed: bool, row: list[int], size: int) -> tuple[RejectCode, str]:
-        from . import datum_cpu as cpu
+        from .records import datum_cpu as cpu
 
         if not parsed:
             return "corrupt_record", f"is no Caffe Datum: its {size} bytes do not parse"
@@ -332,7 +332,7 @@ class Tensors:
         self.specs = (*specs, *further)
 
     def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
-        from . import datum_cpu as cpu
+        from .records import datum_cpu as cpu
 
         n = len(offsets)
         wanted = self._image + self._labels + self._further
@@ -366,7 +366,7 @@ class Tensors:
         return tuple(b.replace(shapes=np.where(good[:, None], b.shapes, 0)) for b in out)
 
     def _pixels(self, ctx: Context, data: U8, found: I64, good: Mask, refuse: Any) -> Batch:
-        from . import datum_cpu as cpu
+        from .records import datum_cpu as cpu
 
         kind, nbytes = found[:, cpu.TYPE], found[:, cpu.STOP] - found[:, cpu.START]
         if self._encoded:
@@ -382,7 +382,7 @@ class Tensors:
         return images.replace(shapes=np.where(good[:, None], extents, 0).astype(np.int32), layout="HWC")
 
     def _label(self, ctx: Context, data: U8, found: list[I64], good: Mask, refuse: Any) -> Batch:
-        from . import datum_cpu as cpu
+        from .records import datum_cpu as cpu
 
         first = found[0]
         refuse(first[:, cpu.TYPE] != cpu.INT32, "unsupported", "the label tensor does not hold integers")
@@ -407,7 +407,7 @@ class Tensors:
 
     @staticmethod
     def _numbers(ctx: Context, data: U8, found: I64, good: Mask, dtype: Any) -> Batch:
-        from . import datum_cpu as cpu
+        from .records import datum_cpu as cpu
 
         found = found.copy()
         found[~good] = 0

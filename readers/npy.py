@@ -11,16 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.arrays.slice import Slice
 from ..ops.base import Arg, Spec
 from ..ops.batch import Batch
 from ..ops.context import Context
+from ..ops.copies.strided import Border, pad, run, whole, window
 from ..ops.errors import JobError, SampleError, SpecError
-from ..ops.npy import NpyHeader, read_header
-from ..ops.slice import Slice
-from ..ops.strided import Border, pad, run, whole, window
+from ..ops.storage.npy import NpyHeader, read_header
 from .base import Reader
+from .fetch.remote import local_copy
 from .file import FileSet, list_folder, matcher, subdirectories
-from .remote import local_copy
 
 I64 = npt.NDArray[np.int64]
 

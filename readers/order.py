@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..ops.batch import Origins, Samples
 from ..ops.errors import JobError, SpecError
-from ..ops.rng import philox, seed_sequence
+from ..ops.streams import philox, seed_sequence
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]

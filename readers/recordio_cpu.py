@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from .extents_cpu import copy_extent
+from .fetch.extents_cpu import copy_extent
 
 MAGIC = 0xCED7230A
 IMAGE_HEADER = 24

@@ -13,14 +13,14 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
-from ..ops.inputs import Pieces
+from ..ops.storage.inventory import Pieces
 from ..ops.types import DALIDataType
-from . import index_cache
 from .base import Reader
-from .example import RecordParser, declared
-from .extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
-from .parallel import spread
-from .remote import local_copy
+from .fetch import index_cache
+from .fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
+from .fetch.parallel import spread
+from .fetch.remote import local_copy
+from .records.example import RecordParser, declared
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]

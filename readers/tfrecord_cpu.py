@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from ..ops.crc32c_cpu import masked_crc32c
+from ..ops.storage.crc32c_cpu import masked_crc32c
 
 HEADER, FOOTER = 12, 4
 

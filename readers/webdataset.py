@@ -15,12 +15,12 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
-from ..ops.inputs import Pieces
+from ..ops.storage.inventory import Pieces
 from ..ops.types import DALIDataType, to_numpy
-from . import index_cache
 from .base import Reader
-from .extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
-from .remote import local_copy
+from .fetch import index_cache
+from .fetch.extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
+from .fetch.remote import local_copy
 
 I64 = npt.NDArray[np.int64]
 

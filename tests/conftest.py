@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [i for i in items if i.get_closest_marker("gpu")]
     if not marked:
         return
-    from dali_run.ops.device import gpu_count
+    from dali_run.ops.gpu.lane import gpu_count
 
     if gpu_count() or DEMAND_GPU:  # demanded: let them run and fail, so that a broken GPU machine cannot look green
         return

@@ -107,7 +107,7 @@ def strided(folder: Path) -> Iterator[Row]:
     """Crop, slice, flip, normalise, pad, join, reshape, cast."""
     from dali_run.ops.errors import SpecError
 
-    from .ops.test_strided_golden import run, wider
+    from .ops.copies.test_strided_golden import run, wider
 
     stored = np.load(folder / "strided.npz")
     at = dict.fromkeys(stored.files, 0)
@@ -138,7 +138,7 @@ def strided(folder: Path) -> Iterator[Row]:
 
 def resize(folder: Path) -> Iterator[Row]:
     """The resizing operators."""
-    from .ops.test_resize import operator, run, source
+    from .ops.images.test_resize import operator, run, source
 
     stored = np.load(folder / "resize.npz")
     at = dict.fromkeys(stored.files, 0)
@@ -161,7 +161,7 @@ def resize(folder: Path) -> Iterator[Row]:
 
 def color(folder: Path) -> Iterator[Row]:
     """Colour spaces, every pair."""
-    from .ops.test_color import PAIRS, convert, source
+    from .ops.color.test_color import PAIRS, convert, source
 
     stored = np.load(folder / "color.npz")
     row = Row("color_space_conversion", bound=BOUNDS["color_space_conversion"])

@@ -20,7 +20,7 @@ import numpy as np
 import PIL
 from PIL import Image
 
-from .ops.test_resize import operator, run
+from .ops.images.test_resize import operator, run
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "parity.md"

@@ -17,15 +17,15 @@ import yaml
 from PIL import Image, ImageOps
 
 from dali_run.ops.context import Context
-from dali_run.ops.random_window import WINDOW_SALT, random_windows
-from dali_run.pipelines.build import load_spec
-from dali_run.pipelines.compile import Plan, compile_graph
-from dali_run.pipelines.feed import JobFeed, Sources
-from dali_run.pipelines.job import run_job
-from dali_run.pipelines.place import Target
-from dali_run.pipelines.preview import check_spec
-from dali_run.pipelines.run_nodes import Run, run_nodes
-from dali_run.pipelines.sample_data import CLASSES, make_sample_data
+from dali_run.ops.images.random_window import WINDOW_SALT, random_windows
+from dali_run.pipelines.compile.place import Target
+from dali_run.pipelines.compile.plan import Plan, compile_graph
+from dali_run.pipelines.engine.inputs import JobFeed, Sources
+from dali_run.pipelines.engine.nodes import Run, run_nodes
+from dali_run.pipelines.job.run import run_job
+from dali_run.pipelines.spec.build import load_spec
+from dali_run.pipelines.tools.preview import check_spec
+from dali_run.pipelines.tools.sample_data import CLASSES, make_sample_data
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(p.name for p in CONFIGS.glob("*.yaml"))

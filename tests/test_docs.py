@@ -15,8 +15,8 @@ from dali_run.cli import main as cli
 from dali_run.ops.base import find
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
-from dali_run.pipelines.build import load_spec
-from dali_run.pipelines.registry import load_plugin
+from dali_run.pipelines.plugins import load_plugin
+from dali_run.pipelines.spec.build import load_spec
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])

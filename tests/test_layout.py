@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from pathlib import Path
+
+from dali_run.fn import _NAMESPACES
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("cli", "ops", "pipelines", "readers", "writers")
@@ -24,21 +27,37 @@ def test_links_lead_to_the_root_folders() -> None:
         assert (ROOT / folder / "__init__.py").is_file()
 
 
+def packages() -> set[str]:
+    """What the build finds by pyproject.toml's own rules."""
+    from setuptools import find_packages
+
+    rules = CONFIG["tool"]["setuptools"]["packages"]["find"]
+    assert rules["namespaces"] is False
+    return set(find_packages(str(ROOT), include=rules["include"]))
+
+
 def test_every_folder_with_code_is_packaged() -> None:
-    packages = set(CONFIG["tool"]["setuptools"]["packages"])
-    mapped = CONFIG["tool"]["setuptools"]["package-dir"]
-    folders = {p.parent for p in held() if p.suffix in (".py", ".cu", ".cuh")}
-    names = {".".join(p.parts if p.parts[0] == "dali_run" else ("dali_run", *p.parts)) for p in folders}
-    assert names == packages
-    for package, folder in mapped.items():
-        assert (ROOT / folder).is_dir(), package
+    folders = {p.parent for p in held() if p.suffix == ".py"}
+    assert packages() == {".".join(p.parts if p.parts[0] == "dali_run" else ("dali_run", *p.parts)) for p in folders}
 
 
 def test_every_file_beside_code_is_packaged_too() -> None:
-    patterns = CONFIG["tool"]["setuptools"]["package-data"]["*"]
+    patterns = CONFIG["tool"]["setuptools"]["package-data"]
     for path in held():
         if path.parts[0] in FOLDERS and path.suffix not in (".py", ".md"):
-            assert any(path.match(p) for p in patterns), f"{path} would be missing from the wheel"
+            inside = {k: v for k, v in patterns.items() if k in ("*", "dali_run." + path.parts[0])}
+            found = [p for rules in inside.values() for p in rules]
+            assert any(path.match(p) or path.match(p.replace("**/", "")) for p in found), f"{path} misses in the wheel"
+
+
+def test_folders_are_rooms_that_a_person_can_keep_apart() -> None:
+    """At most 25 modules each, each saying in one line what belongs there, none called as one of DALI's namespaces."""
+    for folder in {p.parent for p in held() if p.suffix == ".py" and p.parts[0] in FOLDERS}:
+        modules = [p for p in (ROOT / folder).glob("*.py") if p.name != "__init__.py"]
+        assert len(modules) <= 25, folder
+        first = ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text()))
+        assert first, f"{folder}/__init__.py needs a docstring"
+        assert folder.parts[0] != "ops" or not {*folder.parts[1:]} & set(_NAMESPACES), folder
 
 
 def test_the_versions_agree() -> None:

@@ -20,10 +20,10 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.errors import DaliRunError
-from dali_run.pipelines.convert import Wanted, convert
-from dali_run.pipelines.inspect_data import inspect_data
-from dali_run.pipelines.job import run_job
-from dali_run.writers.verify import verify
+from dali_run.pipelines.job.convert import Wanted, convert
+from dali_run.pipelines.job.run import run_job
+from dali_run.pipelines.tools.datasets import inspect_data
+from dali_run.writers.shards.verify import verify
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("cli", "ops", "pipelines", "readers", "writers", "dali_run")
@@ -87,8 +87,8 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
         from dali_run.ops.base import find
         from dali_run.ops.context import Context
         from dali_run.ops.errors import DaliRunError
-        from dali_run.pipelines.inspect_data import inspect_data
-        from dali_run.pipelines.registry import load_operators
+        from dali_run.pipelines.tools.datasets import inspect_data
+        from dali_run.pipelines.plugins import load_operators
 
         load_operators()
         files = sorted((root / "bad").iterdir())

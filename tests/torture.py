@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from tests import torture_growth, torture_isolation, torture_memory
-from tests.small_spec import small_spec
+from tests.kit.small_spec import small_spec
 from tests.torture_isolation import Row
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +57,7 @@ def kills(work: Path, points: int, double: int) -> Iterator[Row]:
         kind, _, behind = name.partition(", ")
         place = work / f"kills-{kind}{'-behind' * bool(behind)}"
         place.mkdir()
-        command = [sys.executable, "-m", "tests.writers.crash", kind, str(place), *["--behind"] * bool(behind)]
+        command = [sys.executable, "-m", "tests.writers.shards.crash", kind, str(place), *["--behind"] * bool(behind)]
         return name, subprocess.run(
             [*command, "--points", str(points), "--double", str(double)],
             cwd=ROOT, capture_output=True, text=True, check=False,
@@ -73,7 +73,7 @@ def kills(work: Path, points: int, double: int) -> Iterator[Row]:
 
 def faults(work: Path, step: int) -> Iterator[Row]:
     """ENOSPC, EIO, EROFS, EDQUOT at the i-th operation, once or from then on, until the job runs through."""
-    from tests.writers.test_faults import inject
+    from tests.writers.shards.test_faults import inject
 
     real, os.fsync = os.fsync, lambda fd: None
     for name in FAMILIES:
@@ -94,7 +94,7 @@ FULL = """
 import shutil, sys
 from pathlib import Path
 from dali_run.ops.errors import JobError
-from tests.writers.helpers import JOBS, digest, walk
+from tests.kit.writers import JOBS, digest, walk
 from dataclasses import replace
 name, small, roomy, share = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
 job = replace(JOBS[name], total=600)
@@ -145,8 +145,8 @@ def damage(
     names: tuple[str, ...] = ("tfrecord", "webdataset", "lmdb", "recordio", "numpy", "files", "parquet"),
 ) -> Iterator[Row]:  # fmt: skip
     """Flipped bits and cuts anywhere in the finished files: `verify` has to find each."""
-    from dali_run.writers.verify import verify
-    from tests.writers.helpers import JOBS, walk
+    from dali_run.writers.shards.verify import verify
+    from tests.kit.writers import JOBS, walk
 
     rng = np.random.default_rng(1)
     for name in names:
@@ -175,8 +175,8 @@ def damage(
 def journals(work: Path, times: int) -> Iterator[Row]:
     """Damaged journals are refused or read as far as they are whole; never believed, never a traceback."""
     from dali_run.ops.errors import JobError
-    from dali_run.writers.journal import read_journal
-    from tests.writers.helpers import JOBS
+    from dali_run.writers.shards.journal import read_journal
+    from tests.kit.writers import JOBS
 
     path = work / "journals"
     JOBS["tfrecord"].run(path)
@@ -215,10 +215,10 @@ def journals(work: Path, times: int) -> Iterator[Row]:
 
 def specs(work: Path, times: int) -> Iterator[Row]:
     """Accidents in valid specs: each is a spec or refused, line by line, within 2 s, and nothing of it is executed."""
-    from dali_run.pipelines.build import load_spec
     from dali_run.pipelines.problems import SpecErrors
-    from tests.pipelines.spec_helpers import VALID, load
-    from tests.pipelines.test_spec_hostile import _watch, _watched, mutated
+    from dali_run.pipelines.spec.build import load_spec
+    from tests.kit.specs import VALID, load
+    from tests.pipelines.spec.test_spec_hostile import _watch, _watched, mutated
 
     load(VALID, work)
     texts = [VALID, *(p.read_text() for p in sorted((ROOT / "configs").glob("*.yaml")))]
@@ -256,7 +256,7 @@ def content(root: Path) -> dict[str, bytes]:
 
 def sample_data(work: Path, bad: int) -> Path:
     """Pictures, ``bad`` of them cut short."""
-    from dali_run.pipelines.sample_data import make_sample_data
+    from dali_run.pipelines.tools.sample_data import make_sample_data
 
     folder = work / "data"
     make_sample_data(folder, 80)
@@ -362,7 +362,7 @@ def grid() -> list[Layout]:
 
 def layouts(work: Path, quick: bool) -> Iterator[Row]:
     """The same bytes for any cut of the work; random operators and bad files in."""
-    from dali_run.pipelines.job import JobResult, Progress, run_job
+    from dali_run.pipelines.job.run import JobResult, Progress, run_job
 
     data = sample_data(work, 6)
     spec = work / "layouts.yaml"
@@ -429,8 +429,8 @@ def restarts(work: Path, times: int) -> Iterator[Row]:
 
 def second_jobs(work: Path, times: int) -> Iterator[Row]:
     """A second job on the same output is refused in two seconds after its start-up; the first is not disturbed."""
-    from tests.writers.helpers import JOBS, digest
-    from tests.writers.test_crash import start_slow
+    from tests.kit.writers import JOBS, digest
+    from tests.writers.shards.test_crash import start_slow
 
     JOBS["tfrecord"].run(work / "lock-expected")
     bad = []

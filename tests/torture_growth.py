@@ -40,7 +40,7 @@ def rows(work: Path, quick: bool) -> Iterator[Row]:
 
 def die_at(act: Callable[[], Any], at: int) -> bool:
     """``act`` in a child that ends before its ``at``-th file operation; False where it came to its end."""
-    from dali_run.writers import files_io
+    from dali_run.writers.shards import files_io
 
     left = [at]
 
@@ -66,7 +66,7 @@ def die_at(act: Callable[[], Any], at: int) -> bool:
 
 def _additions(place: Path, spec: Path, data: Path, step: int) -> Row:
     """Every third picture comes later."""
-    from dali_run.pipelines.job import run_job
+    from dali_run.pipelines.job.run import run_job
     from tests.torture import content
 
     place.mkdir()
@@ -105,7 +105,7 @@ def _uploads(place: Path, spec: Path, data: Path, step: int) -> Row:
     import fsspec
     from fsspec.implementations.local import LocalFileSystem
 
-    from dali_run.pipelines.job import run_job
+    from dali_run.pipelines.job.run import run_job
     from tests.torture import content
 
     class Disk(LocalFileSystem):

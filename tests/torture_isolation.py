@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import faulty_decoder
+from tests.kit import faulty_decoder
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT.parent / "shared" / "data" / "corpus" / "jp2"
@@ -75,7 +75,7 @@ def pictures(folder: Path, n: int) -> None:
 
 def run(spec: Path, out: Path, **settings: Any) -> tuple[dict[str, bytes], dict[str, Any]]:
     """A job into ``out``: its files, and its report."""
-    from dali_run.pipelines.job import run_job
+    from dali_run.pipelines.job.run import run_job
 
     changes = {"write.path": str(out), **{f"pipeline.{k}": v for k, v in settings.items()}}
     result = run_job(spec, changes)
@@ -208,7 +208,7 @@ def ended_jobs(work: Path, times: int) -> Iterator[Row]:
         (work / "data" / "class0" / f"bad-{k}.png").write_bytes(faulty_decoder.faulty(data, "sleep"))
     spec = make_spec(work, work / "data", timeout=1000)
     program = (
-        "import signal, sys, types; from tests import faulty_decoder; "
+        "import signal, sys, types; from tests.kit import faulty_decoder; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); "  # which shells turn off for what they run behind
         "faulty_decoder.install(types.SimpleNamespace(setattr=setattr)); "
         f"sys.argv = ['dali-run', 'run', {str(spec)!r}, '--quiet', '--fresh', '--set', 'write.path={work}/out']; "

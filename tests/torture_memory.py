@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.pipelines.memory import Allowance
-from tests.ops.bombs import bombs
-from tests.pipelines import test_memory, test_memory_gpu
-from tests.pipelines.test_memory import SPEC, Failing, OutOfMemoryError, lanes_that, opened, picture, points
+from dali_run.pipelines.engine.memory.budget import Allowance
+from tests.kit.bombs import bombs
+from tests.pipelines.engine import test_memory, test_memory_gpu
+from tests.pipelines.engine.test_memory import SPEC, Failing, OutOfMemoryError, lanes_that, opened, picture, points
 from tests.torture_isolation import Row
 
 SECONDS, BYTES = 1.0, 256 << 20
@@ -119,7 +119,7 @@ def budgets(work: Path, every: int) -> Iterator[Row]:
 
 def refused(work: Path) -> Iterator[Row]:
     """Every bomb by itself; CPU seconds and growth of the process."""
-    from tests.ops.test_bombs import refused as reject_of
+    from tests.ops.codecs.test_bombs import refused as reject_of
 
     bad = []
     found = bombs()

@@ -30,10 +30,10 @@ import numpy.typing as npt
 from ..ops.base import Arg, Parameter, Spec, coerce, nearest, parameters, type_name
 from ..ops.batch import I64, Batch, Samples
 from ..ops.errors import JobError, RejectCode, SpecError
-from . import files_io
-from .background import Workers
-from .files_io import Bytes, File
-from .pieces import Pieces
+from .shards import files_io
+from .shards.background import Workers
+from .shards.files_io import Bytes, File
+from .shards.gathered_bytes import Pieces
 
 Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp"]
 ENCODINGS: tuple[str, ...] = get_args(Encode)
@@ -139,7 +139,7 @@ class ShardFile:
         self._hashed = 0
 
     def _take(self, data: bytes | npt.NDArray[np.uint8]) -> None:
-        from ..ops.crc32c_cpu import crc32c_extend
+        from ..ops.storage.crc32c_cpu import crc32c_extend
 
         self._sha.update(data if isinstance(data, bytes) else data.data)
         array = data if isinstance(data, np.ndarray) else np.frombuffer(bytearray(data), np.uint8)
@@ -391,10 +391,10 @@ class Writer:
 
 def writers() -> dict[str, type[Writer]]:
     """Every format by its name, sorted."""
-    package = importlib.import_module(__package__)
-    for module in pkgutil.iter_modules(package.__path__):
-        if not module.name.startswith("_") and not module.name.endswith("_cpu"):
-            importlib.import_module(f"{__package__}.{module.name}")
+    package = importlib.import_module(".formats", __package__)
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith("_cpu"):
+            importlib.import_module(module.name)
     return dict(sorted(_WRITERS.items()))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..pipelines.autograph import do_not_convert
-from ..pipelines.data_node import DataNode
-from ..pipelines.debug import DataNodeDebug
-from ..pipelines.factory import pipeline_def
-from ..pipelines.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
+from ..pipelines.python.control_flow.autograph import do_not_convert
+from ..pipelines.python.data_node import DataNode
+from ..pipelines.python.debug import DataNodeDebug
+from ..pipelines.python.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
+from ..pipelines.python.pipeline_def import pipeline_def
 from . import experimental
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..pipelines.factory import experimental as _experimental
+from ..pipelines.python.pipeline_def import experimental as _experimental
 
 pipeline_def = _experimental.pipeline_def
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ..pipelines.iterators import BaseIterator, LastBatchPolicy
+from ..pipelines.python.iterators import BaseIterator, LastBatchPolicy
 
 __all__ = ["BaseIterator", "LastBatchPolicy"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
-from ..pipelines.pipeline import Pipeline
-from ..pipelines.tensors import TensorList
+from ..pipelines.python.iterators import BaseIterator, LastBatchPolicy, checked_output_map
+from ..pipelines.python.pipeline import Pipeline
+from ..pipelines.python.tensors import TensorList
 
 __all__ = ["DALIGenericIterator", "DALIRaggedIterator", "LastBatchPolicy"]
 

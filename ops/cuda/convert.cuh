@@ -1,4 +1,4 @@
-// Conversion between element types by DALI's rules: saturating, halves away from zero, NaN to 0 (ops/convert.py says
+// Conversion between element types by DALI's rules: saturating, halves away from zero, NaN to 0 (ops/conversion.py says
 // the same for the CPU). Compiles without host headers, so float16 is a struct of its own here.
 #pragma once
 

@@ -23,7 +23,7 @@ template <typename Out> __device__ __forceinline__ Out scaled(unsigned char v) {
 }
 template <> __device__ __forceinline__ unsigned char scaled<unsigned char>(unsigned char v) { return v; }
 
-// BT.601, studio range (ops/pixels.py).
+// BT.601, studio range (ops/codecs/pixels.py).
 template <typename Out> __device__ __forceinline__ Out studio(float r, float g, float b, float offset) {
     return saturate<Out>((r + g + b) * (Scale<Out>::top / 255.0f) + offset * Scale<Out>::one);
 }

@@ -1,5 +1,5 @@
-// Types and records that the JPEG kernels and the host share. ops/jpeg_gpu.py mirrors the records field by field
-// (jpeg_layout lets it check the sizes). Compiled by NVRTC, and by g++ behind tests/ops/cuda_emulator.h.
+// Types and records that the JPEG kernels and the host share. ops/codecs/jpeg/cuda.py mirrors the records field by field
+// (jpeg_layout lets it check the sizes). Compiled by NVRTC, and by g++ behind tests/kit/cuda_emulator.h.
 #pragma once
 
 #ifndef EMULATED
@@ -64,7 +64,7 @@ struct Image {
     Component component[3];
 };
 
-struct Axis {                    // one direction of a resize; names as in ops/resample_cpu.py
+struct Axis {                    // one direction of a resize; names as in ops/images/resampling/resample_cpu.py
     i64 weights;                  // first float in Batch::weights, [tap][output]; the first taps (int) are behind them
     i64 stride;                   // of the output, in elements; negative when flipped
     // As the picture is shown, from the first sample that may be read: where taps fall must not depend on how it lies.

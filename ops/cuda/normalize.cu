@@ -1,4 +1,4 @@
-// Statistics of parts of samples and their use (ops/normalize.py). `dims` is [N][D][COLUMNS] as in strided.cu; column
+// Statistics of parts of samples and their use (ops/statistics/normalize.py). `dims` is [N][D][COLUMNS] as in strided.cu; column
 // STAT is the step between statistics, 0 along reduced dimensions; the first `kept` dimensions are not reduced.
 #include "convert.cuh"
 

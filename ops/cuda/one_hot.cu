@@ -1,4 +1,4 @@
-// one_hot (ops/one_hot.py): a thread writes one element of the output.
+// one_hot (ops/arrays/one_hot.py): a thread writes one element of the output.
 #include "convert.cuh"
 
 // grid (tiles, samples). Output element (outer, class, inner) is values[1] where the input's element (outer, inner) is

@@ -1,4 +1,4 @@
-// Separable resampling of a whole batch (ops/resample.py): the taps of every axis, then one kernel a pass.
+// Separable resampling of a whole batch (ops/images/resampling/resample.py): the taps of every axis, then one kernel a pass.
 // Arithmetic is spelled out without fused multiply-adds, so that results equal the CPU kernels' bit for bit.
 #include "affine.cuh"
 #include "convert.cuh"

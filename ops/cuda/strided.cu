@@ -1,4 +1,4 @@
-// Strided copies of a whole batch (ops/strided.py): one block writes one tile of one sample, in the order of memory.
+// Strided copies of a whole batch (ops/copies/strided.py): one block writes one tile of one sample, in the order of memory.
 #include "affine.cuh"
 #include "convert.cuh"
 

@@ -1,4 +1,4 @@
-// rotate and warp_affine (ops/warp.py): a thread makes one output pixel.
+// rotate and warp_affine (ops/geometry/warp.py): a thread makes one output pixel.
 #include "convert.cuh"
 
 enum Geometry { FRAMES, ROWS, COLUMNS, CHANNELS, HEIGHT, WIDTH, FIELDS };

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dali_run.pipelines.sample_data import make_sample_data
+from dali_run.pipelines.tools.sample_data import make_sample_data
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dali_run.cli.interrupts import heeded, interruptible
-from dali_run.pipelines.sample_data import make_sample_data
+from dali_run.pipelines.tools.sample_data import make_sample_data
 
 ROOT = Path(__file__).parents[2]
 SPEC = """\

@@ -81,13 +81,13 @@ def failing(error: BaseException) -> Callable[[], None]:
 def test_errors_are_lines_with_fixed_exit_codes(
     error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dali_run.pipelines.doctor.examine", failing(error))
+    monkeypatch.setattr("dali_run.pipelines.tools.doctor.examine", failing(error))
     assert cli.main(["doctor"]) == code
     assert capsys.readouterr().err == (line + "\n" if line else "")
 
 
 def test_internal_errors_ask_for_a_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("dali_run.pipelines.doctor.examine", failing(ZeroDivisionError("oh")))
+    monkeypatch.setattr("dali_run.pipelines.tools.doctor.examine", failing(ZeroDivisionError("oh")))
     monkeypatch.delenv("DALI_RUN_DEBUG", raising=False)
     assert cli.main(["doctor"]) == 1
     err = capsys.readouterr().err

@@ -76,18 +76,23 @@ def apart(name: str, seconds: int, found: Path, compiled: str) -> bool:
     return bad
 
 
+def _compiled_modules() -> list[str]:
+    """The modules of the package that import Numba."""
+    folders = ("ops", "pipelines", "readers", "writers")
+    paths = [p.relative_to(ROOT) for f in folders for p in (ROOT / f).rglob("*.py") if "numba" in p.read_text()]
+    return [".".join(("dali_run", *p.with_suffix("").parts)) for p in paths]
+
+
 def fuzz(name: str, seconds: int, found: Path) -> None:
     """Fuzz until the time is over or something is found; ends the process."""
     import atheris
 
     plain = os.environ.get("NUMBA_DISABLE_JIT") == "1"
-    compiled = (
-        [] if plain else [f"dali_run.{p.parent.name}.{p.stem}" for p in ROOT.glob("*/*.py") if "numba" in p.read_text()]
-    )
+    compiled = [] if plain else _compiled_modules()
     with atheris.instrument_imports(include=["dali_run"], exclude=compiled):  # Numba cannot compile what was changed
-        import dali_run.pipelines.registry
+        import dali_run.pipelines.plugins
 
-        dali_run.pipelines.registry.load_operators()
+        dali_run.pipelines.plugins.load_operators()
         if plain:
             _plain_copies()
         from .targets import MOST_BYTES, TARGETS, small_blocks
@@ -131,8 +136,8 @@ def repeat(name: str, seconds: int, found: Path) -> None:
 
 def _plain_copies() -> None:
     """Native copies and checksums, which work by address, as plain Python with bounds."""
-    from dali_run.ops import crc32c_cpu
-    from dali_run.readers import extents_cpu
+    from dali_run.ops.storage import crc32c_cpu
+    from dali_run.readers.fetch import extents_cpu
 
     from .targets import masked_crc
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dali_run.readers import datum_cpu, example_cpu, lmdb_cpu, msgpack_cpu, recordio_cpu, tar_cpu, tfrecord_cpu
+from dali_run.readers import lmdb_cpu, recordio_cpu, tar_cpu, tfrecord_cpu
+from dali_run.readers.records import datum_cpu, example_cpu, msgpack_cpu
 
 from .targets import (
     Target,

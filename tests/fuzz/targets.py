@@ -31,7 +31,7 @@ import numpy as np
 from dali_run.ops.errors import DaliRunError
 from dali_run.readers.base import Reader
 
-from ..readers.reader_helpers import fetch
+from ..kit.readers import fetch
 
 MOST_RECORDS = 64
 MOST_BYTES = 1 << 14
@@ -300,7 +300,7 @@ on_error: {policy: skip, max_errors: 1%}
 
 
 def journal() -> bytes:
-    from dali_run.writers.journal import _line
+    from dali_run.writers.shards.journal import _line
 
     header = {"format": "dali-run-journal", "version": 1, "range": [0, 10]}
     entry = {"shard": 0, "positions": [0, 4], "counts": {"written": 4}}
@@ -308,7 +308,7 @@ def journal() -> bytes:
 
 
 def reject_log() -> bytes:
-    from dali_run.writers.rejects import RejectRow
+    from dali_run.writers.shards.rejects import RejectRow
 
     return RejectRow(3, "key", "a.jpg", -1, -1, "decoders.image", "corrupt_image", "is cut off").line().encode() * 2
 
@@ -317,7 +317,7 @@ def reject_log() -> bytes:
 
 
 def spec(data: bytes, name: str = "spec.yaml") -> None:
-    from dali_run.pipelines.build import load_spec
+    from dali_run.pipelines.spec.build import load_spec
 
     try:
         load_spec(file(name, data))
@@ -329,7 +329,7 @@ def spec(data: bytes, name: str = "spec.yaml") -> None:
 
 
 def expression(data: bytes) -> None:
-    from dali_run.ops import expression
+    from dali_run.ops.formulas import expression
 
     try:
         tree = expression.parse(data.decode("utf-8", "replace"))
@@ -339,7 +339,7 @@ def expression(data: bytes) -> None:
 
 
 def settings(data: bytes) -> None:
-    from dali_run.pipelines.tune import read_settings
+    from dali_run.pipelines.bench.tune import read_settings
 
     try:
         read_settings(Path(file("settings.yaml", data)))
@@ -448,7 +448,7 @@ def msgpack(data: bytes) -> None:
 
 
 def parquet(data: bytes) -> None:
-    from dali_run.readers.parquet import Parquet
+    from dali_run.readers.parquet.reader import Parquet
 
     path = file("a.parquet", data)
     read_all(lambda: Parquet(path=path, columns=("image", "label", "box"), key="key"))
@@ -456,7 +456,7 @@ def parquet(data: bytes) -> None:
 
 
 def parquet_pages(data: bytes) -> None:
-    from dali_run.readers.parquet_pages import walk_pages
+    from dali_run.readers.parquet.pages import walk_pages
 
     try:
         found = walk_pages(memoryview(data), 0, len(data), 100)
@@ -492,7 +492,7 @@ def file_list(data: bytes) -> None:
 
 
 def jpeg_header(data: bytes) -> None:
-    from dali_run.ops.jpeg_header import OK, read_headers
+    from dali_run.ops.codecs.jpeg.header import OK, read_headers
 
     padded = np.frombuffer(b"\xff" * 8 + data + b"\xff" * 8, np.uint8)
     row = read_headers(padded, np.array([8], np.int64), np.array([len(data)], np.int64))[0]
@@ -505,7 +505,7 @@ def jpeg_header(data: bytes) -> None:
 
 
 def image_header(data: bytes) -> None:
-    from dali_run.ops.image_formats import probe, recognise
+    from dali_run.ops.codecs.formats import probe, recognise
 
     try:
         if recognise(memoryview(data)) == "jpeg":  # `jpeg_header` is their parser
@@ -518,13 +518,13 @@ def image_header(data: bytes) -> None:
 
 
 def exif_block(data: bytes) -> None:
-    from dali_run.ops.image_formats import exif_orientation
+    from dali_run.ops.codecs.formats import exif_orientation
 
     assert 1 <= exif_orientation(memoryview(data)) <= 8
 
 
 def job_journal(data: bytes) -> None:
-    from dali_run.writers.journal import read_journal
+    from dali_run.writers.shards.journal import read_journal
 
     try:
         read_journal(Path(file("journal.jsonl", data)))
@@ -534,7 +534,7 @@ def job_journal(data: bytes) -> None:
 
 def verified(data: bytes, name: str) -> None:
     """An output of a job whose ``name`` is ``data``."""
-    from dali_run.writers.verify import verify
+    from dali_run.writers.shards.verify import verify
 
     root = output()
     kept = (root / name).read_bytes()
@@ -550,7 +550,7 @@ def verified(data: bytes, name: str) -> None:
 @cache
 def output() -> Path:
     """A finished output with two shards and a rejected sample."""
-    from dali_run.pipelines.job import run_job
+    from dali_run.pipelines.job.run import run_job
 
     here = folder() / "job"
     for i in range(4):
@@ -574,7 +574,7 @@ def kept(name: str) -> Callable[[], list[bytes]]:
 
 
 def index_cache(data: bytes) -> None:
-    from dali_run.readers import index_cache
+    from dali_run.readers.fetch import index_cache
     from dali_run.readers.tfrecord import TFRecord
 
     path = file("d.tfrecord", framed([example()] * 2))

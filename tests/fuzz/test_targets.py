@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dali_run.ops.errors import JobError
-from dali_run.writers.journal import read_journal
+from dali_run.writers.shards.journal import read_journal
 
 from .loops import LOOPS
 from .targets import TARGETS, journal, mutated

@@ -10,7 +10,7 @@ import pytest
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 
-from .test_resize import operator
+from .images.test_resize import operator
 
 
 def context(name: str, op: str, given: Any, **constants: Any) -> Context:

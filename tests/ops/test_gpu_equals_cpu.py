@@ -10,9 +10,9 @@ import pytest
 from dali_run.ops.base import coerce, find, parameter
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
-from dali_run.pipelines.registry import load_operators
+from dali_run.pipelines.plugins import load_operators
 
-from .emulated_lane import EmulatedLane
+from ..kit.emulated_lane import EmulatedLane
 
 load_operators()
 
@@ -119,7 +119,7 @@ def test_cuda_run_on_the_cpu(name: str, arguments: dict[str, Any], setting: dict
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "arguments", "setting"), CASES, ids=IDS)
 def test_gpu(name: str, arguments: dict[str, Any], setting: dict[str, Any]) -> None:
-    from dali_run.ops.device import Lane
+    from dali_run.ops.gpu.lane import Lane
 
     with Lane() as lane:
         expected, got = both(name, arguments, setting, lane, lane.to_device)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import struct
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ import numpy as np
 import pytest
 import yaml
 
-from dali_run.pipelines.job import REJECTS, run_job
+from dali_run.pipelines.job.run import REJECTS, run_job
 from dali_run.readers.tfrecord import TFRecord
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reader_helpers import content, fetch, open_reader
+from tests.kit.readers import content, fetch, open_reader
 
 
 def masked(data: bytes) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import pytest
 
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.readers.coco import Coco
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reader_helpers import content, fetch, open_reader
+from tests.kit.readers import content, fetch, open_reader
 
 GOOD: dict[str, Any] = {
     "images": [{"id": i, "width": 8, "height": 4, "file_name": f"{i}.jpg"} for i in (3, 1, 2)],

@@ -11,8 +11,8 @@ import pytest
 
 from dali_run.ops.base import find
 from dali_run.ops.context import Context
-from dali_run.pipelines.graph import check_arguments
-from dali_run.pipelines.registry import load_operators
+from dali_run.pipelines.graph.nodes import check_arguments
+from dali_run.pipelines.plugins import load_operators
 from dali_run.readers.base import Reader
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "readers.npz")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ import pytest
 
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.readers.file import File, _Files
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reader_helpers import content, fetch, open_reader
+from tests.kit.readers import content, fetch, open_reader
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,9 @@ import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.readers import index_cache
+from dali_run.readers.fetch import index_cache
 from dali_run.readers.lmdb import LMDB, Caffe, Caffe2
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reader_helpers import content, fetch, open_reader
+from tests.kit.readers import content, fetch, open_reader
 
 
 def varint(n: int) -> bytes:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError
-from dali_run.readers import index_cache
+from dali_run.readers.fetch import index_cache
 from dali_run.readers.mxnet import MXNet
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reader_helpers import content, fetch, open_reader
+from tests.kit.readers import content, fetch, open_reader
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 

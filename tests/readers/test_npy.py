@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.readers.npy import Numpy
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reader_helpers import fetch, open_reader
+from tests.kit.readers import fetch, open_reader
 
 
 def save(path: Path, array: Any, version: tuple[int, int] | None = None) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from dali_run.ops.batch import NoOrigins
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.ops.rng import seed_sequence
+from dali_run.ops.streams import seed_sequence
 from dali_run.readers.base import Reader
 from dali_run.readers.order import MT19937_64, Order, std_shuffle
 

@@ -6,7 +6,6 @@ import csv
 import gzip
 import os
 import struct
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.readers import index_cache
+from dali_run.readers.fetch import index_cache
 from dali_run.readers.tfrecord import TFRecord
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reader_helpers import content, fetch, open_reader
+from tests.kit.readers import content, fetch, open_reader
 
 FEATURES = {
     "image": {"dtype": "string"},

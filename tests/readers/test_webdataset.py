@@ -7,7 +7,6 @@ import gzip
 import io
 import os
 import struct
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,9 @@ import pytest
 
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.ops.types import DALIDataType
-from dali_run.readers import index_cache
+from dali_run.readers.fetch import index_cache
 from dali_run.readers.webdataset import WebDataset
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reader_helpers import content, fetch, open_reader
+from tests.kit.readers import content, fetch, open_reader
 
 Items = list[tuple[str, bytes]]
 

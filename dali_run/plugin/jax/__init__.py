@@ -14,11 +14,11 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from ...pipelines.arrays import lent
-from ...pipelines.factory import pipeline_def
-from ...pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
-from ...pipelines.pipeline import Pipeline
-from ...pipelines.tensors import TensorList
+from ...pipelines.python.arrays import lent
+from ...pipelines.python.iterators import BaseIterator, LastBatchPolicy, checked_output_map
+from ...pipelines.python.pipeline import Pipeline
+from ...pipelines.python.pipeline_def import pipeline_def
+from ...pipelines.python.tensors import TensorList
 from . import fn
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...pipelines.iterators import LastBatchPolicy
+from ...pipelines.python.iterators import LastBatchPolicy
 from . import DALIPeekableIterator, peekable_data_iterator
 
 DALIGenericPeekableIterator = DALIPeekableIterator

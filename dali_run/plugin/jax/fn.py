@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ...ops.errors import SpecError
-from ...pipelines.python_functions import python_function
+from ...pipelines.python.python_functions import python_function
 
 __all__ = ["jax_function"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ...pipelines.iterators import BaseIterator, LastBatchPolicy, checked_output_map
-from ...pipelines.pipeline import Pipeline
-from ...pipelines.tensors import TensorList
+from ...pipelines.python.iterators import BaseIterator, LastBatchPolicy, checked_output_map
+from ...pipelines.python.pipeline import Pipeline
+from ...pipelines.python.tensors import TensorList
 from . import fn
 from .functions import TorchPythonFunction
 from .torch_utils import feed_ndarray, from_array, from_batch, to_torch_tensor, to_torch_type

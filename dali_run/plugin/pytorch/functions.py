@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...pipelines.python_functions import python_function
+from ...pipelines.python.python_functions import python_function
 from .torch_utils import from_array
 
 

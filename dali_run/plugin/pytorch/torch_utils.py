@@ -12,8 +12,8 @@ import torch
 
 from ...ops.batch import Batch
 from ...ops.types import DALIDataType
-from ...pipelines.arrays import lent
-from ...pipelines.tensors import Tensor
+from ...pipelines.python.arrays import lent
+from ...pipelines.python.tensors import Tensor
 
 to_torch_type = {
     DALIDataType.UINT8: torch.uint8, DALIDataType.UINT16: torch.uint16, DALIDataType.UINT32: torch.uint32,

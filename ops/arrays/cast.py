@@ -1,0 +1,59 @@
+"""cast, cast_like: the same values as another type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..copies.strided import convert, run, whole
+from ..errors import SpecError
+from ..types import DALIDataType, to_numpy
+
+
+def cast(ctx: Context, data: Batch, dtype: np.dtype[Any]) -> Batch:
+    """``data`` as ``dtype``; itself where it is so already."""
+    return data if data.dtype == dtype else run(ctx, convert(whole(data), dtype), data)
+
+
+class Cast(Operator, name="cast"):
+    """Convert to another type.
+
+    Integers saturate; floats are rounded half away from zero first, NaN becomes 0. bool is true where the rounded
+    value is not 0, so 0.3 is false. float16 is rounded to nearest, ties to even (DALI's CPU backend: ties away).
+    """
+
+    example = "{op: cast, in: labels, dtype: INT64, out: labels}"
+
+    dtype: Annotated[DALIDataType, Arg("type of the output")]
+
+    def check(self) -> None:
+        if self.dtype in (DALIDataType.NO_TYPE, DALIDataType.STRING):
+            raise SpecError(f"nothing can be cast to {self.dtype.name}")
+
+    def infer(self, *specs: Spec) -> Spec:
+        return replace(specs[0], dtype=self.dtype)
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        return cast(ctx, data, to_numpy(self.dtype))
+
+    gpu = cpu
+
+
+class CastLike(Operator, name="cast_like"):
+    """Convert the first input to the type of the second, by the rules of cast."""
+
+    inputs = (2, 2)
+    example = "{op: cast_like, in: [weights, images], out: weights}"
+
+    def infer(self, *specs: Spec) -> Spec:
+        return replace(specs[0], dtype=specs[1].dtype)
+
+    def cpu(self, ctx: Context, data: Batch, like: Batch) -> Batch:
+        return cast(ctx, data, like.dtype)
+
+    gpu = cpu

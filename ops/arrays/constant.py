@@ -1,0 +1,204 @@
+"""full, zeros, ones and their _like, constant: samples filled with a value. All samples share memory where they can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import Plan, affordable, run, whole
+from ..errors import SpecError
+from ..types import DALIDataType, from_numpy, to_numpy
+from .cast import cast
+
+
+def shared(ctx: Context, values: npt.NDArray[Any], shapes: I64, layout: str) -> Batch:
+    """Every sample of the call starts at the first of the flat ``values``."""
+    n = len(shapes)
+    if layout and len(layout) != shapes.shape[1]:
+        raise SpecError(f"layout {layout!r} does not name {shapes.shape[1]} dimensions")
+    flat: Any = values if ctx.stage == "cpu" else ctx.device.upload(values)[0]
+    return Batch(flat, np.zeros(n, np.int64), shapes.astype(np.int32), layout, ctx.samples)
+
+
+def shape_argument(ctx: Context, given: bool) -> I64:
+    """Argument ``shape`` [N, D]; scalars where it is not given. Negative extents are rejected."""
+    if not given:
+        return np.zeros((len(ctx.samples), 0), np.int64)
+    shapes = ctx.arg("shape", np.int64)
+    wrong = np.any(shapes < 0, axis=1)
+    for i in np.flatnonzero(wrong).tolist():
+        ctx.reject(i, "bad_argument", f"shape must not be negative, got {shapes[i].tolist()}")
+    return affordable(ctx, np.where(wrong[:, None], 0, shapes))
+
+
+class _Filled(Operator, abstract=True):
+    inputs = (0, 0)
+
+    shape: Annotated[tuple[int, ...] | None, Arg("shape of each sample; scalars by default", per_sample=True)] = None
+    dtype: Annotated[DALIDataType, Arg("type")] = DALIDataType.INT32
+    layout: Annotated[str | None, Arg("layout")] = None
+
+    def infer(self, *specs: Spec) -> Spec:
+        shape = None if "shape" in self.per_sample else self.shape or ()
+        return Spec(shape, self.dtype, self.layout or "")
+
+    def filled(self, ctx: Context, value: int) -> Batch:
+        shapes = shape_argument(ctx, self.given("shape"))
+        size = int(shapes.prod(axis=1).max(initial=0))
+        return shared(ctx, np.full(size, value, to_numpy(self.dtype)), shapes, self.layout or "")
+
+
+class Zeros(_Filled, name="zeros"):
+    """Zeros of a shape and type."""
+
+    example = "{op: zeros, shape: [4], dtype: FLOAT, out: nothing}"
+
+    def cpu(self, ctx: Context) -> Batch:
+        return self.filled(ctx, 0)
+
+    gpu = cpu
+
+
+class Ones(_Filled, name="ones"):
+    """Ones of a shape and type."""
+
+    example = "{op: ones, shape: [4], dtype: FLOAT, out: weights}"
+
+    def cpu(self, ctx: Context) -> Batch:
+        return self.filled(ctx, 1)
+
+    gpu = cpu
+
+
+class _FilledLike(Operator, abstract=True):
+    dtype: Annotated[DALIDataType | None, Arg("type; that of the input by default")] = None
+
+    def infer(self, *specs: Spec) -> Spec:
+        return specs[0] if self.dtype is None else replace(specs[0], dtype=self.dtype)
+
+    def filled(self, ctx: Context, data: Batch, value: int) -> Batch:
+        dtype = data.dtype if self.dtype is None else to_numpy(self.dtype)
+        size = int(data.sizes.max(initial=0))
+        return shared(ctx, np.full(size, value, dtype), data.shapes.astype(np.int64), data.layout)
+
+
+class ZerosLike(_FilledLike, name="zeros_like"):
+    """Zeros of the shape, type and layout of the input."""
+
+    example = "{op: zeros_like, in: images, out: empty}"
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        return self.filled(ctx, data, 0)
+
+    gpu = cpu
+
+
+class OnesLike(_FilledLike, name="ones_like"):
+    """Ones of the shape, type and layout of the input."""
+
+    example = "{op: ones_like, in: images, out: mask}"
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        return self.filled(ctx, data, 1)
+
+    gpu = cpu
+
+
+def broadcast(ctx: Context, values: Batch, shapes: I64, layout: str) -> Batch:
+    """The samples of ``values`` repeated to ``shapes`` [N, D] by NumPy's rules; those that do not fit are rejected."""
+    have = whole(values)
+    missing = shapes.shape[1] - have.ndim
+    if missing < 0:
+        raise SpecError(f"the fill value has {have.ndim} dimensions, the output only {shapes.shape[1]}")
+    n = len(shapes)
+    extent = np.concatenate([np.ones((n, missing), np.int64), have.shape], axis=1)
+    stride = np.concatenate([np.zeros((n, missing), np.int64), have.stride], axis=1)
+    wrong = np.any((extent != 1) & (extent != shapes), axis=1)
+    for i in np.flatnonzero(wrong).tolist():
+        ctx.reject(i, "bad_shape", f"a fill value of {have.shape[i].tolist()} does not fill {shapes[i].tolist()}")
+    shapes = np.where(wrong[:, None], 0, shapes)
+    plan = Plan(
+        shapes, have.base, np.where(extent == 1, 0, stride), np.zeros_like(shapes), shapes, layout, values.dtype
+    )
+    return run(ctx, plan, values)
+
+
+class Full(Operator, name="full"):
+    """The input repeated to ``shape``, by NumPy's broadcasting rules."""
+
+    example = "{op: full, in: value, shape: [2, 3], out: filled}"
+
+    shape: Annotated[tuple[int, ...] | None, Arg("shape of each sample; scalars by default", per_sample=True)] = None
+    layout: Annotated[str | None, Arg("layout")] = None
+
+    def infer(self, *specs: Spec) -> Spec:
+        return Spec(None if "shape" in self.per_sample else self.shape or (), specs[0].dtype, self.layout or "")
+
+    def cpu(self, ctx: Context, value: Batch) -> Batch:
+        return broadcast(ctx, value, shape_argument(ctx, self.given("shape")), self.layout or "")
+
+    gpu = cpu
+
+
+class FullLike(Operator, name="full_like"):
+    """The second input repeated to the shape and layout of the first, and as its type, by the rules of cast."""
+
+    inputs = (2, 2)
+    example = "{op: full_like, in: [images, value], out: filled}"
+
+    def infer(self, *specs: Spec) -> Spec:
+        return specs[0]
+
+    def cpu(self, ctx: Context, data: Batch, value: Batch) -> Batch:
+        return broadcast(ctx, cast(ctx, value, data.dtype), data.shapes.astype(np.int64), data.layout)
+
+    gpu = cpu
+
+
+class Constant(Operator, name="constant"):
+    """The same tensor for every sample."""
+
+    inputs = (0, 0)
+    example = "{op: constant, idata: [1, 2, 3], out: numbers}"
+
+    idata: Annotated[tuple[int, ...] | None, Arg("integers, row by row")] = None
+    fdata: Annotated[tuple[float, ...] | None, Arg("floats, row by row")] = None
+    shape: Annotated[tuple[int, ...] | None, Arg("shape; one value fills it; a vector by default")] = None
+    dtype: Annotated[DALIDataType | None, Arg("type; INT32 for idata, FLOAT for fdata by default")] = None
+    layout: Annotated[str, Arg("layout")] = ""
+
+    def check(self) -> None:
+        if (self.idata is None) == (self.fdata is None):
+            raise SpecError("needs either idata or fdata")
+        size = int(np.prod(self.shape, dtype=np.int64)) if self.shape is not None else None
+        if size is not None and len(self._data()) not in (1, size):
+            raise SpecError(f"shape {list(self.shape or ())} takes 1 or {size} values, got {len(self._data())}")
+
+    def _data(self) -> tuple[Any, ...]:
+        return self.idata if self.idata is not None else self.fdata or ()
+
+    def _values(self) -> npt.NDArray[Any]:
+        exact = np.array(self._data(), np.int64 if self.idata is not None else np.float64)
+        natural = np.dtype(np.int32 if self.idata is not None else np.float32)
+        values = saturate(exact, natural if self.dtype is None else to_numpy(self.dtype))
+        if self.shape is None or values.size == int(np.prod(self.shape, dtype=np.int64)):
+            return values if self.shape is None else values.reshape(self.shape)
+        return np.full(self.shape, values[0])
+
+    def infer(self, *specs: Spec) -> Spec:
+        values = self._values()
+        return Spec(values.shape, from_numpy(values.dtype), self.layout)
+
+    def cpu(self, ctx: Context) -> Batch:
+        values = self._values()
+        shapes = np.tile(np.array(values.shape, np.int64), (len(ctx.samples), 1))
+        return shared(ctx, values.reshape(-1), shapes, self.layout)
+
+    gpu = cpu

@@ -1,0 +1,94 @@
+"""one_hot: class numbers as vectors with one entry set."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..conversion import saturate
+from ..errors import SpecError
+from ..types import DALIDataType, to_numpy
+from .join import check_axis_name, with_axis
+
+
+class OneHot(Operator, name="one_hot"):
+    """Put an axis of ``num_classes`` into the shape, on_value where its index is the input's value, else off_value.
+
+    Values outside 0 ... num_classes - 1 set nothing; fractions are cut off. Where ``axis`` is not given and all
+    samples of the batch hold one element, they are scalars whatever their shape, and the new axis is the only one.
+    on_value and off_value are rounded and saturated (DALI cuts fractions off, and wraps).
+    """
+
+    per_batch = True  # whether samples are scalars is decided over the batch
+    example = "{op: one_hot, in: labels, num_classes: 1000, out: targets}"
+
+    num_classes: Annotated[int, Arg("length of the new axis", ge=0)] = 0
+    axis: Annotated[int | None, Arg("where the new axis stands in the output; -1, the default, is last")] = None
+    axis_name: Annotated[str | None, Arg("letter of the new axis in the layout; without it the output has none")] = None
+    on_value: Annotated[float, Arg("value at the class")] = 1.0
+    off_value: Annotated[float, Arg("value elsewhere")] = 0.0
+    dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
+
+    def check(self) -> None:
+        check_axis_name(self.axis_name)
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.shape is None:
+            return Spec(None, self.dtype, "")
+        if self.axis is None and all(d == 1 for d in data.shape):
+            return Spec((self.num_classes,), self.dtype, with_axis("", self.axis_name, 0, 0))
+        if self.axis is None and None in data.shape:
+            return Spec(None, self.dtype, "")  # scalars or not: the batch decides
+        at = self._axis(len(data.shape))
+        shape = (*data.shape[:at], self.num_classes, *data.shape[at:])
+        return Spec(shape, self.dtype, with_axis(data.layout, self.axis_name, at, len(data.shape)))
+
+    def _axis(self, ndim: int) -> int:
+        axis = -1 if self.axis is None else self.axis
+        if not -ndim - 1 <= axis <= ndim:
+            raise SpecError(f"axis {axis} is outside the {ndim + 1} dimensions of the output")
+        return axis % (ndim + 1)
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        scalars = self.axis is None and bool((data.sizes == 1).all())
+        shapes = data.shapes[:, :0] if scalars else data.shapes
+        at = self._axis(shapes.shape[1])
+        new = np.insert(shapes, at, self.num_classes, axis=1)
+        layout = with_axis("" if scalars else data.layout, self.axis_name, at, shapes.shape[1])
+        out = Batch.allocate(ctx.empty, new, to_numpy(self.dtype), layout, data.samples)
+        values = saturate(np.array([self.off_value, self.on_value]), out.dtype)
+        if self.num_classes == 0 or len(data) == 0:
+            return out
+        if ctx.stage != "cpu":
+            self._launch(ctx, data, shapes, at, out, values)
+            return out
+        out.data[...] = values[0]
+        # Where element i of a sample goes: i = (outer, inner), and the class lies between the two.
+        inner = np.prod(shapes[:, at:], axis=1, dtype=np.int64)
+        sizes = np.prod(shapes, axis=1, dtype=np.int64)
+        sample = np.repeat(np.arange(len(data)), sizes)
+        i = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        classes = data.data[data.offsets[sample] + i].astype(np.int64)
+        set_ = (classes >= 0) & (classes < self.num_classes)
+        outer, rest = np.divmod(i, inner[sample])
+        to = out.offsets[sample] + (outer * self.num_classes + classes) * inner[sample] + rest
+        out.data[to[set_]] = values[1]
+        return out
+
+    gpu = cpu
+
+    def _launch(self, ctx: Context, data: Batch, shapes: Any, at: int, out: Batch, values: Any) -> None:
+        from ..copies.strided import CUDA_TYPES
+
+        inner = np.maximum(np.prod(shapes[:, at:], axis=1, dtype=np.int64), 1)
+        sizes = out.sizes
+        offsets, starts, inners, extents, pair = ctx.device.upload(data.offsets, out.offsets, inner, sizes, values)
+        tiles = -(-int(sizes.max()) // 256)
+        name = f"one_hot<{CUDA_TYPES[data.dtype]}, {CUDA_TYPES[out.dtype]}>"
+        ctx.device.launch("one_hot.cu", name, (tiles, len(data)), 256, data.data, out.data, offsets, starts, inners,
+                          extents, np.int64(self.num_classes), pair)  # fmt: skip

@@ -1,0 +1,107 @@
+"""pad: samples filled up to a common, given or aligned shape."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..copies.strided import Border, run, whole, window
+from ..copies.strided import pad as filled
+from ..errors import SpecError
+from .slice import resolve_axes
+
+
+class Pad(Operator, name="pad"):
+    """Fill samples up at their ends, to ``shape`` and then to a multiple of ``align``; never cut them.
+
+    Where no shape is given (or one that is not positive), an axis grows to the largest extent in the batch. What comes
+    out then depends on which samples share a batch: give ``shape`` where it must not.
+    """
+
+    example = "{op: pad, in: tokens, axes: [0], shape: [512], fill_value: -1, out: tokens}"
+
+    axes: Annotated[tuple[int, ...] | None, Arg("axes to pad; all by default", per_sample=True)] = None
+    axis_names: Annotated[str | None, Arg("the same by layout")] = None
+    fill_value: Annotated[float, Arg("what is added", per_sample=True)] = 0.0
+    align: Annotated[tuple[int, ...] | None, Arg("multiples, one for all axes or one each", per_sample=True)] = None
+    shape: Annotated[tuple[int, ...] | None, Arg("least extents, one for all axes or one each; -1 is the largest "
+                                                 "of the batch", per_sample=True)] = None  # fmt: skip
+
+    @property
+    def per_batch(self) -> bool:  # type: ignore[override]
+        """An extent comes from the batch."""
+        return "shape" in self.per_sample or self.shape is None or min(self.shape, default=0) <= 0
+
+    def check(self) -> None:
+        if self.given("axes") and self.given("axis_names"):
+            raise SpecError("axes and axis_names exclude each other")
+        if self.align is not None and min(self.align, default=1) < 1:
+            raise SpecError(f"align must be at least 1, got {list(self.align)}")
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.shape is None:
+            return data
+        if "axes" in self.per_sample:
+            return Spec((None,) * len(data.shape), data.dtype, data.layout)
+        padded = set(self._axes(data.layout, len(data.shape)))
+        return Spec(tuple(None if i in padded else d for i, d in enumerate(data.shape)), data.dtype, data.layout)
+
+    def _axes(self, layout: str, ndim: int) -> list[int]:
+        if self.axis_names:
+            missing = [a for a in self.axis_names if a not in layout]
+            if missing:
+                raise SpecError(f"axis {missing[0]!r} of axis_names is not in the layout {layout or '(none)'!r}")
+            return [layout.index(a) for a in self.axis_names]
+        return resolve_axes(self.axes, ndim) if self.axes else list(range(ndim))
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        extent = data.shapes.astype(np.int64)
+        shape = self._shape(ctx, extent, data.layout)
+        plan = window(whole(data), np.zeros_like(extent), shape)
+        fill = ctx.arg("fill_value", np.float64)
+        return run(ctx, filled(plan, Border.FILL, fill[:, None]), data)
+
+    gpu = cpu
+
+    def _shape(self, ctx: Context, extent: I64, layout: str) -> I64:
+        n, ndim = extent.shape
+        if "axes" in ctx.args:
+            axes = ctx.arg("axes", np.int64)
+            axes = np.where(axes < 0, axes + ndim, axes)
+            wrong = np.any((axes < 0) | (axes >= ndim), axis=1)
+            for i in np.flatnonzero(wrong).tolist():
+                ctx.reject(i, "bad_argument", f"axes must be between {-ndim} and {ndim - 1}")
+            axes = np.where(wrong[:, None], 0, axes)
+        else:
+            known = self._axes(layout, ndim)
+            axes = np.broadcast_to(np.array(known, np.int64), (n, len(known)))
+        if n == 0 or axes.shape[1] == 0:
+            return extent
+        along = np.take_along_axis(extent, axes, axis=1)
+        largest = extent.max(axis=0)[axes]
+        if self.given("shape"):
+            least = self._row(ctx, "shape", axes.shape[1])
+            wanted = np.where(least > 0, np.maximum(least, along), largest)
+        else:
+            wanted = largest
+        if self.given("align"):
+            multiple = self._row(ctx, "align", axes.shape[1])
+            for i in np.flatnonzero((multiple < 1).any(axis=1)).tolist():
+                ctx.reject(i, "bad_argument", f"align must be at least 1, got {multiple[i].tolist()}")
+            multiple = np.maximum(multiple, 1)
+            wanted = -(-wanted // multiple) * multiple
+        shape = extent.copy()
+        np.put_along_axis(shape, axes, wanted, axis=1)
+        return shape
+
+    def _row(self, ctx: Context, name: str, width: int) -> I64:
+        """Argument ``name`` [N, width]; one value stands for all axes."""
+        values: I64 = ctx.arg(name, np.int64)
+        if values.shape[1] not in (1, width):
+            raise SpecError(f"{name} has {values.shape[1]} values for {width} axes")
+        return np.broadcast_to(values, (len(values), width))

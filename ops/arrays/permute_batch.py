@@ -1,0 +1,53 @@
+"""permute_batch: samples of the batch in another order."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..errors import SpecError
+
+
+class PermuteBatch(Operator, name="permute_batch"):
+    """Sample i of the output has the data of sample indices[i] of the iteration. Nothing is copied.
+
+    A sample whose source was dropped earlier is dropped too.
+    """
+
+    per_batch = True
+    example = "{op: permute_batch, in: images, indices: $order, out: shuffled}"
+
+    indices: Annotated[
+        tuple[int, ...], Arg("places in the batch, one for each sample", per_sample=True, required=True)
+    ] = ()
+
+    def check(self) -> None:
+        if not self.given("indices"):
+            raise SpecError("needs indices: one place in the batch for each sample")
+
+    def infer(self, *specs: Spec) -> Spec:
+        shape = specs[0].shape
+        return Spec(None if shape is None else (None,) * len(shape), specs[0].dtype, specs[0].layout)
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        slots = data.samples.slot
+        if "indices" in ctx.args:
+            wanted = ctx.arg("indices", np.int64)
+            if wanted.shape[1:] not in ((), (1,)):
+                raise SpecError(f"indices as an input hold one place for each sample, got {wanted.shape[1]}")
+            wanted = wanted.reshape(-1)
+        else:
+            table = np.array(self.indices, np.int64)
+            wanted = np.where(slots < len(table), table[np.minimum(slots, len(table) - 1)], -1)
+        place = np.full(max(int(slots.max(initial=-1)), int(wanted.max(initial=-1))) + 1, -1, np.int64)
+        place[slots] = np.arange(len(slots))
+        source = np.where(wanted >= 0, place[np.maximum(wanted, 0)], -1)
+        for i in np.flatnonzero(source < 0).tolist():
+            ctx.reject(i, "bad_argument", f"takes the data of sample {wanted[i]} of the batch, which is not there")
+        return data.take(np.maximum(source, 0), data.samples)
+
+    gpu = cpu

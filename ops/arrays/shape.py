@@ -1,0 +1,355 @@
+"""reshape, reinterpret, squeeze, expand_dims, get_property: other views of the same elements, nothing is copied."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..copies.strided import run, whole
+from ..copies.windows import round_half_away
+from ..errors import SpecError
+from ..types import DALIDataType, to_numpy
+from .slice import resolve_axes
+
+
+class Reshaping(Operator, abstract=True):
+    """The shape arguments that reshape and reinterpret share."""
+
+    inputs = (1, 2)
+
+    shape: Annotated[tuple[int, ...] | None, Arg("new shape; one extent may be -1 and follows", per_sample=True)] = None
+    rel_shape: Annotated[
+        tuple[float, ...] | None, Arg("new shape in parts of the old; one extent may be negative", per_sample=True)
+    ] = None
+    src_dims: Annotated[
+        tuple[int, ...] | None, Arg("old dimension behind each new one; -1 adds one of extent 1", per_sample=True)
+    ] = None
+    layout: Annotated[str | None, Arg("new layout; kept by default where the number of dimensions is")] = None
+
+    def check(self) -> None:
+        if self.given("shape") and self.given("rel_shape"):
+            raise SpecError("shape and rel_shape exclude each other")
+        for name in ("shape", "rel_shape"):
+            values = getattr(self, name)
+            if values is not None and sum(v < 0 for v in values) > 1:
+                raise SpecError(f"only one extent of {name} may be negative, got {list(values)}")
+
+    def _known_ndim(self, spec: Spec) -> int | None:
+        for name in ("shape", "rel_shape", "src_dims"):
+            value = getattr(self, name)
+            if name in self.per_sample:
+                return None
+            if value is not None:
+                return len(value)
+        return spec.ndim
+
+    def _new_layout(self, layout: str, before: int, after: int) -> str:
+        if self.layout is None:
+            return layout if before == after else ""
+        if self.layout and len(self.layout) != after:
+            raise SpecError(f"layout {self.layout!r} does not name {after} dimensions")
+        return self.layout
+
+    def inferred(self, specs: tuple[Spec, ...]) -> Spec:
+        """What is known of the reshaped input."""
+        data = specs[0]
+        changes = any(map(self.given, ("shape", "rel_shape", "src_dims", "layout")))
+        if len(specs) == 1 and not changes and self.same_bytes():
+            raise SpecError("needs shape, rel_shape, src_dims, layout, or the shape as second input")
+        if len(specs) == 2:
+            if any(map(self.given, ("shape", "rel_shape"))):
+                raise SpecError("a second input is the shape: leave out shape and rel_shape")
+            ndim = specs[1].shape[0] if specs[1].shape else None
+        else:
+            ndim = self._known_ndim(data)
+        if ndim is None:
+            return Spec(None, data.dtype, self.layout or "")
+        layout = self._new_layout(data.layout, -1 if data.ndim is None else data.ndim, ndim)
+        unchanged = len(specs) == 1 and not any(map(self.given, ("shape", "rel_shape", "src_dims")))
+        if unchanged:
+            return Spec(data.shape, data.dtype, layout)
+        shape: tuple[int | None, ...] = (None,) * ndim
+        if self.shape is not None and len(specs) == 1 and not self.given("src_dims"):
+            shape = tuple(d if d >= 0 else None for d in self.shape)
+            if data.shape is not None and None not in data.shape:
+                shape = self._fitted(shape, data)
+        return Spec(shape, data.dtype, layout)
+
+    def _fitted(self, shape: tuple[int | None, ...], data: Spec) -> tuple[int | None, ...]:
+        """``shape`` with the free extent filled in. Raises SpecError where the volumes differ."""
+        return shape
+
+    def same_bytes(self) -> bool:
+        """The type of the elements stays."""
+        return True
+
+    def new_shapes(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...], volume: I64) -> I64:
+        """The shapes [N, D] after reshaping to ``volume`` [N] elements; samples that do not fit are rejected."""
+        old = data.shapes.astype(np.int64)
+        n = len(old)
+        shape: npt.NDArray[Any]
+        source = self._sources(ctx, old) if self.given("src_dims") else old
+        if inputs:
+            rows = inputs[0].dense().reshape(n, -1)
+            shape = (rows if inputs[0].on_host else rows.get()).astype(np.int64)  # shapes live on the host
+        elif self.given("shape"):
+            shape = ctx.arg("shape", np.int64).copy()
+        elif self.given("rel_shape"):
+            relative = ctx.arg("rel_shape")
+            width = relative.shape[1]
+            if width > source.shape[1]:
+                # DALI allows one more dimension, where it takes what is left over.
+                if width > source.shape[1] + 1 or not np.all(relative[:, -1] < 0):
+                    raise SpecError(f"rel_shape has {width} values for {source.shape[1]} dimensions")
+                source = np.concatenate([source, np.ones((n, 1), np.int64)], axis=1)
+            shape = np.where(relative < 0, -1, round_half_away(source[:, :width] * relative))
+        else:
+            shape = source.copy()
+        return self._solved(ctx, shape, volume, old)
+
+    def _sources(self, ctx: Context, old: I64) -> I64:
+        dims = ctx.arg("src_dims", np.int64)
+        ndim = old.shape[1]
+        wrong = np.any((dims < -1) | (dims >= ndim), axis=1)
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_argument", f"src_dims must be between -1 and {ndim - 1}, got {dims[i].tolist()}")
+        extended = np.concatenate([old, np.ones((len(old), 1), np.int64)], axis=1)  # -1 is the last of these
+        taken: I64 = np.take_along_axis(extended, np.where(wrong[:, None] | (dims < 0), ndim, dims), axis=1)
+        return taken
+
+    def _solved(self, ctx: Context, shape: I64, volume: I64, old: I64) -> I64:
+        """``shape`` with negative extents filled in from ``volume``."""
+        free = shape < 0
+        rest = np.where(free, 1, shape).prod(axis=1)
+        fitting = np.where(rest > 0, volume // np.maximum(rest, 1), 0)
+        shape = np.where(free, fitting[:, None], shape)
+        wrong = (shape.prod(axis=1) != volume) | (free.sum(axis=1) > 1)
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(
+                i, "bad_shape",
+                f"the {volume[i]} elements of {old[i].tolist()} do not fill the shape "
+                f"{np.where(free[i], -1, shape[i]).tolist()}; at most one extent may be -1",
+            )  # fmt: skip
+        return np.where(wrong[:, None], 0, shape)
+
+
+class Reshape(Reshaping, name="reshape"):
+    """Treat the elements as if they had another shape or layout. Nothing is copied."""
+
+    example = "{op: reshape, in: features, shape: [-1, 4], out: boxes}"
+
+    def infer(self, *specs: Spec) -> Spec:
+        return self.inferred(specs)
+
+    def _fitted(self, shape: tuple[int | None, ...], data: Spec) -> tuple[int | None, ...]:
+        volume = int(np.prod([d or 0 for d in data.shape or ()], dtype=np.int64))
+        rest = int(np.prod([d for d in shape if d is not None], dtype=np.int64))
+        if (None in shape and (rest == 0 or volume % rest)) or (None not in shape and rest != volume):
+            raise SpecError(f"{data} has {volume} elements, which do not fill the shape {list(self.shape or ())}")
+        return tuple(volume // rest if d is None else d for d in shape)
+
+    def cpu(self, ctx: Context, data: Batch, *shape: Batch) -> Batch:
+        shapes = self.new_shapes(ctx, data, shape, data.sizes)
+        layout = self._new_layout(data.layout, data.ndim, shapes.shape[1])
+        return data.replace(shapes=shapes.astype(np.int32), layout=layout)
+
+    gpu = cpu
+
+
+class Reinterpret(Reshaping, name="reinterpret"):
+    """Treat the bytes as if they were of another type, shape or layout.
+
+    Without a shape the innermost extent follows the size of the type. Nothing is copied, except where samples do not
+    start at a multiple of the new type's size.
+    """
+
+    example = "{op: reinterpret, in: bytes, dtype: FLOAT, out: values}"
+
+    dtype: Annotated[DALIDataType | None, Arg("new type; the same by default")] = None
+
+    def same_bytes(self) -> bool:
+        return self.dtype is None
+
+    def infer(self, *specs: Spec) -> Spec:
+        known = self.inferred(specs)
+        if self.dtype is None:
+            return known
+        shape = known.shape
+        if shape and not any(map(self.given, ("shape", "rel_shape", "src_dims"))) and len(specs) == 1:
+            shape = (*shape[:-1], None)
+        return Spec(shape, self.dtype, known.layout)
+
+    def cpu(self, ctx: Context, data: Batch, *shape: Batch) -> Batch:
+        dtype = data.dtype if self.dtype is None else to_numpy(self.dtype)
+        old, new = data.dtype.itemsize, dtype.itemsize
+        nbytes = data.sizes * old
+        odd = nbytes % new != 0
+        for i in np.flatnonzero(odd).tolist():
+            ctx.reject(i, "bad_shape", f"its {nbytes[i]} bytes are no multiple of the {new} of {dtype}")
+        if odd.any():
+            data = data.replace(shapes=np.where(odd[:, None], 0, data.shapes).astype(np.int32))
+        explicit = bool(shape) or any(map(self.given, ("shape", "rel_shape", "src_dims")))
+        if explicit or new == old:
+            shapes = self.new_shapes(ctx, data, shape, data.sizes * old // new)
+        else:
+            shapes = data.shapes.astype(np.int64)
+            if data.ndim == 0:
+                raise SpecError(f"scalars of {data.dtype} cannot become {dtype}: give a shape")
+            inner = shapes[:, -1] * old
+            for i in np.flatnonzero(inner % new).tolist():
+                ctx.reject(i, "bad_shape", f"the {inner[i]} bytes of its innermost dimension are no multiple of {new}")
+            shapes[:, -1] = inner // new
+        if np.any(data.offsets * old % new) or data.data.nbytes % new:
+            data = run(ctx, whole(data), data)
+        offsets = data.offsets * old // new
+        layout = self._new_layout(data.layout, data.ndim, shapes.shape[1])
+        return Batch(data.data.view(dtype), offsets, shapes.astype(np.int32), layout, data.samples)
+
+    gpu = cpu
+
+
+class Squeeze(Operator, name="squeeze"):
+    """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
+
+    example = "{op: squeeze, in: masks, axis_names: C, out: masks}"
+
+    axes: Annotated[tuple[int, ...] | None, Arg("dimensions to drop", per_sample=True)] = None
+    axis_names: Annotated[str | None, Arg("the same by layout")] = None
+
+    def check(self) -> None:
+        if self.given("axes") == (self.axis_names is not None):
+            raise SpecError("needs either axes or axis_names")
+
+    def _axes(self, layout: str, ndim: int) -> list[int]:
+        if self.axis_names is None:
+            return resolve_axes(self.axes or (), ndim) if ndim else []  # DALI lets scalars be
+        missing = [a for a in self.axis_names if a not in layout]
+        if missing:
+            raise SpecError(f"axis {missing[0]!r} of axis_names is not in the layout {layout or '(none)'!r}")
+        return [layout.index(a) for a in self.axis_names]
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.shape is None or "axes" in self.per_sample:
+            return Spec(None, data.dtype, "")
+        dropped = set(self._axes(data.layout, len(data.shape)))
+        for a in dropped:
+            if data.shape[a] not in (1, None):
+                raise SpecError(f"dimension {a} of {data} is not of extent 1")
+        kept = [i for i in range(len(data.shape)) if i not in dropped]
+        layout = "".join(data.layout[i] for i in kept) if data.layout else ""
+        return Spec(tuple(data.shape[i] for i in kept), data.dtype, layout)
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        dropped = self._dropped(ctx, data)
+        extents = np.where(dropped, 1, data.shapes)
+        wrong = extents.prod(axis=1, dtype=np.int64) != data.sizes
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_shape", f"cannot drop dimensions {np.flatnonzero(dropped[i]).tolist()} of "
+                       f"{data.shapes[i].tolist()}: only those of extent 1 can go")  # fmt: skip
+        shapes = data.shapes[~dropped].reshape(len(data), -1) if len(data) else data.shapes[:, ~dropped.any(axis=0)]
+        shapes = np.where(wrong[:, None], 0, shapes).astype(np.int32)
+        same = bool(data.layout) and bool((dropped == dropped[:1]).all())
+        layout = (
+            "".join(a for a, gone in zip(data.layout, np.any(dropped, axis=0).tolist(), strict=True) if not gone)
+            if same
+            else ""
+        )
+        return data.replace(shapes=shapes, layout=layout)
+
+    gpu = cpu
+
+    def _dropped(self, ctx: Context, data: Batch) -> npt.NDArray[np.bool_]:
+        """Which dimensions go, bool[N, ndim]; as many of every sample."""
+        ndim = data.ndim
+        if "axes" not in ctx.args:
+            axes = self._axes(data.layout, ndim)
+            return np.tile(np.isin(np.arange(ndim), axes), (len(data), 1))
+        given = ctx.arg("axes", np.int64)
+        given = np.where(given < 0, given + ndim, given)
+        wrong = np.any((given < 0) | (given >= ndim), axis=1)
+        dropped: npt.NDArray[np.bool_] = np.any(given[:, :, None] == np.arange(ndim), axis=1)
+        wrong |= dropped.sum(axis=1) != given.shape[1]
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_argument", f"axes must be different dimensions out of {ndim}, got {given[i].tolist()}")
+        dropped[wrong] = np.arange(ndim) < given.shape[1]
+        return dropped
+
+
+class ExpandDims(Operator, name="expand_dims"):
+    """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
+
+    example = "{op: expand_dims, in: masks, axes: [2], new_axis_names: C, out: masks}"
+
+    axes: Annotated[tuple[int, ...], Arg("places of the new dimensions in the output")]
+    new_axis_names: Annotated[str, Arg("their letters in the layout; without them the output has none")] = ""
+
+    def check(self) -> None:
+        if min(self.axes, default=0) < 0 or len(set(self.axes)) != len(self.axes):
+            raise SpecError(f"axes must differ and not be negative, got {list(self.axes)}")
+        if self.new_axis_names and len(self.new_axis_names) != len(self.axes):
+            raise SpecError(f"new_axis_names {self.new_axis_names!r} does not name {len(self.axes)} axes")
+
+    def _inserted(self, old: list[Any], new: list[Any]) -> list[Any]:
+        out = list(old)
+        for at, value in sorted(zip(self.axes, new, strict=True)):
+            if at > len(out):
+                raise SpecError(f"axis {at} leaves a gap: the input has {len(old)} dimensions")
+            out.insert(at, value)
+        return out
+
+    def _layout(self, layout: str, ndim: int) -> str:
+        if not self.new_axis_names:
+            return ""
+        if not layout and ndim > 0:
+            raise SpecError("new_axis_names need an input with a layout")
+        return "".join(self._inserted(list(layout), list(self.new_axis_names)))
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.shape is None:
+            return Spec(None, data.dtype, "")
+        ones: list[int] = [1] * len(self.axes)
+        layout = self._layout(data.layout, len(data.shape))
+        return Spec(tuple(self._inserted(list(data.shape), ones)), data.dtype, layout)
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        columns = self._inserted([data.shapes[:, d] for d in range(data.ndim)], [1] * len(self.axes))
+        ones = np.ones(len(data), np.int32)
+        shapes = np.stack([ones if isinstance(c, int) else c for c in columns], axis=1)
+        return data.replace(shapes=shapes, layout=self._layout(data.layout, data.ndim))
+
+    gpu = cpu
+
+
+class GetProperty(Operator, name="get_property"):
+    """Where a sample came from (``source_info``) or its ``layout``, as bytes."""
+
+    example = "{op: get_property, in: jpegs, key: source_info, out: paths}"
+
+    key: Annotated[str, Arg("source_info or layout")]
+
+    def check(self) -> None:
+        if self.key not in ("source_info", "layout"):
+            raise SpecError(f"key must be source_info or layout, got {self.key!r}")
+
+    def infer(self, *specs: Spec) -> Spec:
+        return Spec((None,), DALIDataType.UINT8)
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        if self.key == "layout":
+            texts = [data.layout.encode()] * len(data)
+        else:
+            texts = [data.samples.origin(i).source_info.encode("utf-8", "surrogateescape") for i in range(len(data))]
+        sizes = np.array([len(t) for t in texts], np.int64)
+        flat: Any = np.frombuffer(b"".join(texts), np.uint8).copy()
+        if ctx.stage != "cpu":
+            (flat,) = ctx.device.upload(flat)
+        return Batch(flat, np.cumsum(sizes) - sizes, sizes[:, None].astype(np.int32), "", data.samples)
+
+    gpu = cpu

@@ -1,0 +1,182 @@
+"""slice: windows given by start, end or shape, absolute or relative, along chosen axes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..copies.strided import convert, pad, run, whole, window
+from ..copies.windows import OutOfBounds, border, bounded, image_layout, refused, round_half_away
+from ..errors import SpecError
+from ..images.crop import fill_along
+from ..types import DALIDataType, DALIImageType, to_numpy
+
+F64 = npt.NDArray[np.float64]
+
+
+class Slice(Operator, name="slice"):
+    """Cut out a part of each sample.
+
+    Start and end are computed as real numbers (float32) and rounded separately, half away from zero. Without a start
+    the slice starts at 0, without an end or shape it ends with the input. With ``dtype``, values are rounded half
+    away from zero and saturated (DALI cuts fractions off here).
+    """
+
+    inputs = (1, 3)
+    example = "{op: slice, in: images, rel_start: [0.1, 0.1], rel_shape: [0.8, 0.8], axis_names: HW, out: images}"
+
+    axes: Annotated[tuple[int, ...], Arg("axes that the arguments speak of, in their order", per_sample=True)] = (1, 0)
+    axis_names: Annotated[str, Arg("the same by layout; stronger than axes")] = "WH"
+    start: Annotated[tuple[int, ...] | None, Arg("first element", per_sample=True)] = None
+    end: Annotated[tuple[int, ...] | None, Arg("element behind the last", per_sample=True)] = None
+    shape: Annotated[tuple[int, ...] | None, Arg("elements", per_sample=True)] = None
+    rel_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
+    rel_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None
+    rel_shape: Annotated[tuple[float, ...] | None, Arg("shape, in parts of the extent", per_sample=True)] = None
+    normalized_anchor: Annotated[bool, Arg("a floating-point second input is relative")] = True
+    normalized_shape: Annotated[bool, Arg("a floating-point third input is relative")] = True
+    out_of_bounds_policy: Annotated[OutOfBounds, Arg("what to do where the slice reaches outside the input")] = "error"
+    fill_values: Annotated[tuple[float, ...], Arg("what stands outside the input, one value or one a channel")] = (0.0,)
+    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+    output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it")] = None
+
+    def check(self) -> None:
+        for a, b in (("start", "rel_start"), ("end", "rel_end"), ("shape", "rel_shape")):
+            if self.given(a) and self.given(b):
+                raise SpecError(f"{a} and {b} exclude each other")
+        ends, shapes = self._which("end"), self._which("shape")
+        if ends and shapes:
+            raise SpecError(f"{ends} and {shapes} exclude each other: give where the slice ends, or its shape")
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if len(specs) == 2:
+            raise SpecError("takes the data, or the data, anchors and shapes; got two inputs")
+        named = [n for n in ("start", "end", "shape") if self._which(n)]
+        if len(specs) == 3 and named:
+            raise SpecError(f"anchors and shapes as inputs exclude {self._which(named[0])}")
+        if len(specs) == 1 and not named:
+            raise SpecError("needs start, end or shape (or rel_...), or anchors and shapes as second and third input")
+        dtype = self.dtype if self.dtype is not None else data.dtype
+        if data.shape is None:
+            return Spec(None, dtype, data.layout)
+        shape = list(data.shape)
+        if "axes" in self.per_sample:
+            return Spec((None,) * len(shape), dtype, data.layout)
+        for k, at in enumerate(self._axes(data.layout, len(shape))):
+            shape[at] = self._constant_extent(k)
+        return Spec(tuple(shape), dtype, data.layout)
+
+    def _constant_extent(self, k: int) -> int | None:
+        """Extent of the slice along its ``k``-th axis, where constants alone say it."""
+        trimmed = self.out_of_bounds_policy == "trim_to_shape"
+        if trimmed or self.rel_start is not None or {"start", "rel_start", "shape", "end"} & self.per_sample:
+            return None
+        start = self.start or (0,)
+        first = start[min(k, len(start) - 1)]
+        if self.shape is not None:
+            return self.shape[min(k, len(self.shape) - 1)]
+        return None if self.end is None else max(self.end[min(k, len(self.end) - 1)] - first, 0)
+
+    def _which(self, name: str) -> str:
+        """``name`` or ``rel_name``, whichever was given."""
+        return name if self.given(name) else f"rel_{name}" if self.given(f"rel_{name}") else ""
+
+    def _axes(self, layout: str, ndim: int) -> list[int]:
+        layout = image_layout(layout, ndim, ("HWC", "DHWC"))
+        if self.given("axis_names") or (not self.given("axes") and set("WH") <= set(layout)):
+            missing = [a for a in self.axis_names if a not in layout]
+            if missing:
+                raise SpecError(f"axis {missing[0]!r} of axis_names is not in the layout {layout or '(none)'!r}")
+            return [layout.index(a) for a in self.axis_names]
+        return resolve_axes(self.axes, ndim)
+
+    def windows(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...]) -> tuple[I64, I64]:
+        """Anchor and shape [N, D] of the slice of each sample, after the policy; of ``data`` the shapes are enough."""
+        extent = data.shapes.astype(np.int64)
+        start, end = self._ranges(ctx, extent, data, inputs)
+        anchor, stop = round_half_away(start), round_half_away(end)
+        backwards = np.any(stop < anchor, axis=1)
+        for i in np.flatnonzero(backwards).tolist():
+            ctx.reject(i, "bad_argument", f"the slice {anchor[i].tolist()} to {stop[i].tolist()} ends before it starts")
+        shape = refused(stop - anchor, backwards)
+        return bounded(ctx, self.out_of_bounds_policy, refused(anchor, backwards), shape, extent)
+
+    def cpu(self, ctx: Context, data: Batch, *inputs: Batch) -> Batch:
+        anchor, shape = self.windows(ctx, data, inputs)
+        channel = data.layout.index("C") if "C" in data.layout else data.ndim - 1
+        plan = window(whole(data), anchor, shape)
+        # Channels are counted in the output, so that a slice of them takes the first fill values.
+        cut = data.replace(shapes=shape.astype(np.int32))
+        plan = pad(plan, border(self.out_of_bounds_policy), *fill_along(ctx, self.fill_values, cut, channel))
+        return run(ctx, plan if self.dtype is None else convert(plan, to_numpy(self.dtype)), data)
+
+    gpu = cpu
+
+    def _ranges(self, ctx: Context, extent: I64, data: Batch, inputs: tuple[Batch, ...]) -> tuple[F64, F64]:
+        """Start and end [N, D] in elements, as float64 holding float32 sums for relative values."""
+        n, ndim = extent.shape
+        start, end = np.zeros((n, ndim)), extent.astype(np.float64)
+        if "axes" in ctx.args:
+            axes = ctx.arg("axes", np.int64)
+            axes = np.where(axes < 0, axes + ndim, axes)
+            wrong = np.any((axes < 0) | (axes >= ndim), axis=1)
+            for i in np.flatnonzero(wrong).tolist():
+                ctx.reject(i, "bad_argument", f"axes must be between {-ndim} and {ndim - 1}, got {axes[i].tolist()}")
+            axes = np.where(wrong[:, None], np.arange(axes.shape[1]) % ndim, axes)
+        else:
+            axes = np.broadcast_to(self._axes(data.layout, ndim), (n, len(self._axes(data.layout, ndim))))
+        along = np.take_along_axis(extent, axes, axis=1)
+        first, last = self._given(ctx, along) if not inputs else self._positional(inputs, along)
+        np.put_along_axis(start, axes, first, axis=1)
+        np.put_along_axis(end, axes, last, axis=1)
+        return start, end
+
+    def _given(self, ctx: Context, along: I64) -> tuple[Any, Any]:
+        def value(name: str) -> Any:
+            which = self._which(name)
+            if not which:
+                return None
+            return scaled(ctx.arg(which, np.float32 if which.startswith("rel_") else np.int64), along, which)
+
+        first, last, size = value("start"), value("end"), value("shape")
+        first = np.zeros(along.shape) if first is None else first
+        if size is not None:
+            return first, first + size
+        return first, along.astype(np.float64) if last is None else last
+
+    def _positional(self, inputs: tuple[Batch, ...], along: I64) -> tuple[Any, Any]:
+        values = []
+        for batch, relative in zip(inputs, (self.normalized_anchor, self.normalized_shape), strict=True):
+            rows = batch.dense().reshape(len(batch), -1)
+            rows = rows.get() if not batch.on_host else rows  # shapes are computed on the host: the copy is waited for
+            real = rows.dtype.kind == "f"
+            values.append(scaled(rows, along, "rel_" if real and relative else ""))
+        return values[0], values[0] + values[1]
+
+
+def scaled(values: npt.NDArray[Any], along: I64, name: str) -> npt.NDArray[Any]:
+    """Argument ``values`` [N, k or 1] in elements; those of ``rel_...`` are parts of ``along``, taken in float32."""
+    if values.shape[1] not in (1, along.shape[1]):
+        raise SpecError(f"{name or 'the slice'} has {values.shape[1]} values for {along.shape[1]} axes")
+    values = np.broadcast_to(values, along.shape)
+    if name.startswith("rel_"):
+        return values.astype(np.float32) * along.astype(np.float32)
+    return values.astype(np.float64)
+
+
+def resolve_axes(axes: tuple[int, ...], ndim: int) -> list[int]:
+    """``axes`` counted from the front. Raises SpecError for one that does not exist or stands twice."""
+    out = [a + ndim if a < 0 else a for a in axes]
+    for given, a in zip(axes, out, strict=True):
+        if not 0 <= a < ndim:
+            raise SpecError(f"axis {given} is outside the {ndim} dimensions: allowed are {-ndim} to {ndim - 1}")
+    if len(set(out)) != len(out):
+        raise SpecError(f"axes {list(axes)} name an axis twice")
+    return out

@@ -1,0 +1,1 @@
+"""Decoders and encoders of images, and the choice of the one that decodes each sample."""

@@ -1,0 +1,360 @@
+"""Decoders of files: decoders.image and its cropping variants, peek_image_shape, decoders.numpy, io.file.read."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays.slice import Slice
+from ..base import Arg, Operator, Spec, Stage
+from ..batch import I64, Batch
+from ..context import Context
+from ..conversion import saturate
+from ..errors import SampleError, SpecError
+from ..images.crop import CropWindow
+from ..images.random_window import WINDOW_SALT, check_window_ranges, random_windows
+from ..types import DALIDataType, DALIImageType, Library, to_numpy
+from .on_host import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, foresee, read_headers
+from .pixels import channels_of
+
+_PADDING = "memory is taken from pools that grow as needed"
+_ALLOWED = (
+    DALIDataType.UINT8, DALIDataType.INT8, DALIDataType.UINT16, DALIDataType.INT16, DALIDataType.FLOAT16,
+    DALIDataType.FLOAT,
+)  # fmt: skip
+
+
+class ImageDecoder(Operator, abstract=True):
+    """What all image decoders share."""
+
+    bound = (
+        "JPEG: the CPU and our CUDA decoder are bit-identical to libjpeg-turbo; nvJPEG differs by up to a few levels"
+    )
+
+    output_type: Annotated[DALIImageType, Arg("colour space: RGB, BGR, GRAY, YCbCr, or ANY_DATA as stored")] = (
+        DALIImageType.RGB
+    )
+    dtype: Annotated[DALIDataType, Arg("element type; integers scale to their range, floats to [0, 1]")] = (
+        DALIDataType.UINT8
+    )
+    adjust_orientation: Annotated[bool, Arg("turn the image as its Exif orientation says")] = True
+    use_fast_idct: Annotated[bool, Arg("a faster, less exact inverse DCT on the CPU")] = False
+    jpeg_fancy_upsampling: Annotated[
+        bool, Arg("interpolate chroma on the GPU as the CPU always does, instead of repeating it")
+    ] = False
+    parity: Annotated[
+        Library,
+        Arg("whose pictures: torchvision, opencv and pillow interpolate chroma everywhere, DALI not on a GPU"),
+    ] = "dali"
+    jpeg_decoder: Annotated[
+        Literal["auto", "nvjpeg"],
+        Arg("on a GPU: auto takes our CUDA decoder for what it can, nvjpeg leaves it out"),
+    ] = "auto"
+    hw_decoder_load: Annotated[
+        float,
+        Arg(
+            "of the JPEGs that our CUDA decoder does not take, the part for the GPU's JPEG engines (a few levels off, "
+            "damage inside of a file not always found), the rest goes to CPU threads; -1 chooses",
+            ge=-1,
+            le=1,
+        ),
+    ] = -1.0
+    max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
+    hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000
+    affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
+    device_memory_padding: Annotated[int, Arg("bytes", ignored=_PADDING)] = 16777216
+    host_memory_padding: Annotated[int, Arg("bytes", ignored=_PADDING)] = 8388608
+    device_memory_padding_jpeg2k: Annotated[int, Arg("bytes", ignored=_PADDING)] = 0
+    host_memory_padding_jpeg2k: Annotated[int, Arg("bytes", ignored=_PADDING)] = 0
+    preallocate_width_hint: Annotated[int, Arg("pixels", ignored=_PADDING)] = 0
+    preallocate_height_hint: Annotated[int, Arg("pixels", ignored=_PADDING)] = 0
+    memory_stats: Annotated[bool, Arg("print memory use", ignored="the report has it")] = False
+    split_stages: Annotated[bool, Arg("deprecated in DALI", ignored="DALI ignores it too")] = False
+    use_chunk_allocator: Annotated[bool, Arg("deprecated in DALI", ignored="DALI ignores it too")] = False
+
+    def check(self) -> None:
+        if self.dtype not in _ALLOWED:
+            names = ", ".join(t.name for t in _ALLOWED)
+            raise SpecError(f"dtype {self.dtype.name} is not one that images decode to; allowed: {names}")
+        foreign = {"pillow": (DALIImageType.GRAY, DALIImageType.YCbCr)}.get(self.parity, (DALIImageType.YCbCr,))
+        if self.parity != "dali" and self.output_type in foreign:
+            raise SpecError(
+                f"parity: {self.parity} has {self.output_type.name} from RGB: decode as RGB, then use "
+                "color_space_conversion with the same parity"
+            )
+
+    def infer(self, *specs: Spec) -> Spec:
+        check_encoded(specs[0])
+        channels = None if self.output_type is DALIImageType.ANY_DATA else channels_of(self.output_type, 3)
+        return Spec((None, None, channels), self.dtype, "HWC")
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The arguments, as the decoders take them."""
+        return Rules(
+            self.output_type,
+            to_numpy(self.dtype),
+            self.adjust_orientation,
+            self.use_fast_idct,
+            self.jpeg_fancy_upsampling or self.parity != "dali",
+            self.max_pixels,
+        )
+
+    @property
+    def for_cuda(self) -> bool:
+        """On a GPU our CUDA decoder takes the baseline JPEGs."""
+        made = self.output_type in (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY)
+        return made and self.dtype is DALIDataType.UINT8 and self.jpeg_decoder == "auto"
+
+    @property
+    def who_decodes(self) -> str:
+        """Who decodes on a GPU, for people."""
+        if self.for_cuda:
+            return "baseline JPEGs by the CUDA decoder, others by nvJPEG and CPU threads"
+        part = "a part" if self.hw_decoder_load < 0 else f"{self.hw_decoder_load:.3g}"
+        return f"of baseline JPEGs {part} by the GPU's JPEG engines, the rest by CPU threads"
+
+    @property
+    def waits(self) -> bool:
+        return self.jpeg_decoder == "nvjpeg"
+
+    def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
+        """What is cut out of each image; None for all of it."""
+        return None
+
+    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+        return foresee(inputs[0], self.rules, stage, whole=isinstance(self, Image))
+
+    def cpu(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
+        return decode(ctx, encoded, self.rules, self.cuts(ctx, *inputs))
+
+    def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
+        from .on_gpu import decode as decode_on_gpu
+
+        return decode_on_gpu(ctx, encoded, self.rules, self.jpeg_decoder, self.hw_decoder_load, self.cuts(ctx, *inputs))
+
+
+def check_encoded(spec: Spec) -> None:
+    """Raises SpecError where ``spec`` cannot be encoded bytes."""
+    if (spec.dtype is not None and spec.dtype is not DALIDataType.UINT8) or (spec.ndim is not None and spec.ndim != 1):
+        raise SpecError(f"needs encoded files, uint8[?], as readers give them; got {spec}")
+
+
+class Image(ImageDecoder, name="decoders.image"):
+    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC.
+
+    Colour of 16 bits a channel keeps them with ``pip install 'dali-run[formats]'``, PNM without; else such a file is
+    refused where ``dtype`` is not UINT8.
+    """
+
+    aliases = ("image_decoder", "experimental.decoders.image")
+    example = "{op: decoders.image, in: jpegs, device: mixed, output_type: RGB, out: images}"
+
+    cache_size: Annotated[int, Arg("megabytes", ignored="there is no decoder cache")] = 0
+    cache_threshold: Annotated[int, Arg("bytes", ignored="there is no decoder cache")] = 0
+    cache_type: Annotated[str, Arg("kind", ignored="there is no decoder cache")] = ""
+    cache_debug: Annotated[bool, Arg("print", ignored="there is no decoder cache")] = False
+    cache_batch_copy: Annotated[bool, Arg("copy", ignored="there is no decoder cache")] = True
+
+
+class ImageRandomCrop(ImageDecoder, name="decoders.image_random_crop"):
+    """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+
+    aliases = ("image_decoder_random_crop", "experimental.decoders.image_random_crop")
+    random = True
+    example = "{op: decoders.image_random_crop, in: jpegs, random_area: [0.08, 1.0], out: images}"
+
+    random_aspect_ratio: Annotated[tuple[float, float], Arg("range of width / height")] = (3 / 4, 4 / 3)
+    random_area: Annotated[tuple[float, float], Arg("range of the window's part of the image")] = (0.08, 1.0)
+    num_attempts: Annotated[int, Arg("draws before the largest central window is taken", ge=1)] = 10
+
+    def check(self) -> None:
+        super().check()
+        check_window_ranges(self.random_aspect_ratio, self.random_area)
+
+    def cuts(self, ctx: Context, *inputs: Batch) -> Windows:
+        streams = ctx.streams(WINDOW_SALT)
+
+        def draw(heights: I64, widths: I64) -> tuple[I64, I64]:
+            return random_windows(
+                streams, heights, widths, self.random_aspect_ratio, self.random_area, self.num_attempts
+            )
+
+        return draw
+
+
+class ImageCrop(ImageDecoder, CropWindow, name="decoders.image_crop"):
+    """Decode a window of each image, of the size and at the place that crop would cut out."""
+
+    aliases = ("image_decoder_crop", "experimental.decoders.image_crop")
+    layouts = ()
+    example = "{op: decoders.image_crop, in: jpegs, crop: [224, 224], out: images}"
+
+    def check(self) -> None:
+        ImageDecoder.check(self)
+        CropWindow.check(self)
+
+    def infer(self, *specs: Spec) -> Spec:
+        return self.cropped(ImageDecoder.infer(self, *specs))
+
+    def cuts(self, ctx: Context, *inputs: Batch) -> Windows:
+        def place(heights: I64, widths: I64) -> tuple[I64, I64]:
+            anchors, shapes = self.windows(ctx, _images(ctx, heights, widths), "HWC", "error")
+            return anchors[:, :2], shapes[:, :2]
+
+        return place
+
+
+class ImageSlice(ImageDecoder, name="decoders.image_slice"):
+    """Decode a part of each image, the one that slice would cut out."""
+
+    aliases = ("image_decoder_slice", "experimental.decoders.image_slice")
+    inputs = (1, 3)
+    example = "{op: decoders.image_slice, in: jpegs, rel_start: [0.1, 0.1], rel_shape: [0.8, 0.8], out: images}"
+
+    axes: Annotated[tuple[int, ...], Arg("axes that the arguments speak of, in their order", per_sample=True)] = (1, 0)
+    axis_names: Annotated[str, Arg("the same by layout (HWC); stronger than axes")] = "WH"
+    start: Annotated[tuple[int, ...] | None, Arg("first element", per_sample=True)] = None
+    end: Annotated[tuple[int, ...] | None, Arg("element behind the last", per_sample=True)] = None
+    shape: Annotated[tuple[int, ...] | None, Arg("elements", per_sample=True)] = None
+    rel_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
+    rel_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None
+    rel_shape: Annotated[tuple[float, ...] | None, Arg("shape, in parts of the extent", per_sample=True)] = None
+    normalized_anchor: Annotated[bool, Arg("a floating-point second input is relative")] = True
+    normalized_shape: Annotated[bool, Arg("a floating-point third input is relative")] = True
+
+    @property
+    def slice(self) -> Slice:
+        """The slice operator of the same arguments."""
+        return Slice(
+            axes=self.axes, axis_names=self.axis_names, start=self.start, end=self.end, shape=self.shape,
+            rel_start=self.rel_start, rel_end=self.rel_end, rel_shape=self.rel_shape,
+            normalized_anchor=self.normalized_anchor, normalized_shape=self.normalized_shape,
+            per_sample=self.per_sample,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        self.slice.check()
+
+    def infer(self, *specs: Spec) -> Spec:
+        image = super().infer(specs[0])
+        if set(self.axis_names) - set("HW") or (self.given("axes") and set(self.axes) - {0, 1}):
+            raise SpecError("slices images along H and W (axes 0 and 1) alone; slice channels with slice afterwards")
+        return self.slice.infer(image, *specs[1:])
+
+    def cuts(self, ctx: Context, *inputs: Batch) -> Windows:
+        def place(heights: I64, widths: I64) -> tuple[I64, I64]:
+            anchors, shapes = self.slice.windows(ctx, _images(ctx, heights, widths), inputs)
+            for i in np.flatnonzero((shapes[:, 2] != 3) & shapes.any(axis=1)).tolist():
+                ctx.reject(i, "bad_argument", "axes must be 0 and 1 (H and W); slice channels with slice afterwards")
+            return anchors[:, :2], shapes[:, :2]
+
+        return place
+
+
+def _images(ctx: Context, heights: I64, widths: I64) -> Batch:
+    """Images of these sizes without their pixels, for those who compute windows."""
+    shapes = np.stack([heights, widths, np.full_like(heights, 3)], axis=1).astype(np.int32)
+    return Batch(np.empty(0, np.uint8), np.zeros(len(heights), np.int64), shapes, "HWC", ctx.samples)
+
+
+class PeekImageShape(Operator, name="peek_image_shape"):
+    """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
+
+    aliases = ("experimental.peek_image_shape",)
+    example = "{op: peek_image_shape, in: jpegs, out: shapes}"
+
+    dtype: Annotated[DALIDataType, Arg("element type of the shape")] = DALIDataType.INT64
+    adjust_orientation: Annotated[bool, Arg("of the image turned as its Exif orientation says")] = True
+    image_type: Annotated[DALIImageType, Arg("the colour space that the channels are counted in")] = DALIImageType.RGB
+
+    def check(self) -> None:
+        allowed = (DALIDataType.INT32, DALIDataType.UINT32, DALIDataType.INT64, DALIDataType.UINT64,
+                   DALIDataType.FLOAT, DALIDataType.FLOAT64)  # fmt: skip
+        if self.dtype not in allowed:
+            raise SpecError(
+                f"dtype {self.dtype.name} cannot hold a shape; allowed: {', '.join(t.name for t in allowed)}"
+            )
+
+    def infer(self, *specs: Spec) -> Spec:
+        check_encoded(specs[0])
+        return Spec((3,), self.dtype, "")
+
+    def cpu(self, ctx: Context, encoded: Batch) -> Batch:
+        rules = Rules(adjust_orientation=self.adjust_orientation, max_pixels=2**62)
+        headers = read_headers(ctx, encoded, rules)
+        channels = headers.channels
+        if self.image_type is not DALIImageType.ANY_DATA:
+            channels = np.full(len(encoded), channels_of(self.image_type, 3), np.int64)
+        shapes = np.stack([headers.height, headers.width, channels], axis=1).astype(to_numpy(self.dtype))
+        return Batch.from_dense(shapes, "", encoded.samples)
+
+
+class Numpy(Operator, name="decoders.numpy"):
+    """Decode .npy files: arrays of any shape, of one type and number of dimensions. Pickles are refused."""
+
+    example = "{op: decoders.numpy, in: files, dtype: FLOAT, out: arrays}"
+
+    dtype: Annotated[DALIDataType | None, Arg("element type; needed where files differ in theirs")] = None
+
+    def infer(self, *specs: Spec) -> Spec:
+        check_encoded(specs[0])
+        return Spec(None, self.dtype, "")
+
+    def cpu(self, ctx: Context, encoded: Batch) -> Batch:
+        from ..storage.npy import read_header, view
+
+        arrays: dict[int, npt.NDArray[Any]] = {}
+        for i in range(len(encoded)):
+            try:
+                data = encoded_bytes(encoded, i)
+                arrays[i] = view(data, read_header(data))
+            except SampleError as e:
+                ctx.reject(i, e.code, str(e))
+        first = next(iter(arrays.values()), np.empty(0, np.float32))
+        dtype = to_numpy(self.dtype) if self.dtype is not None else first.dtype.newbyteorder("=")
+        for i, array in list(arrays.items()):
+            same_type = self.dtype is not None or array.dtype.newbyteorder("=") == dtype
+            if array.ndim != first.ndim or not same_type:
+                ctx.reject(
+                    i, "bad_shape",
+                    f"a batch holds arrays of one type and number of dimensions: {array.dtype}, {array.ndim}-D among "
+                    f"{dtype}, {first.ndim}-D" + ("" if same_type else "; set dtype to convert"),
+                )  # fmt: skip
+                del arrays[i]
+        shapes = np.zeros((len(encoded), first.ndim), np.int32)
+        for i, array in arrays.items():
+            shapes[i] = array.shape
+        out = Batch.allocate(ctx.empty, shapes, dtype, "", encoded.samples)
+        for i, array in arrays.items():
+            out.sample(i)[...] = saturate(array.astype(array.dtype.newbyteorder("="), copy=False), dtype)
+        return out
+
+
+class ReadFile(Operator, name="io.file.read"):
+    """Read whole files; the input holds their paths as bytes."""
+
+    example = "{op: io.file.read, in: paths, out: files}"
+
+    dont_use_mmap: Annotated[bool, Arg("read instead of mapping", ignored="files are always read")] = False
+    use_o_direct: Annotated[bool, Arg("bypass the page cache", ignored="the page cache is used")] = False
+
+    def infer(self, *specs: Spec) -> Spec:
+        check_encoded(specs[0])
+        return Spec((None,), DALIDataType.UINT8, "")
+
+    def cpu(self, ctx: Context, filepaths: Batch) -> Batch:
+        contents = []
+        for i in range(len(filepaths)):
+            path = bytes(encoded_bytes(filepaths, i)).rstrip(b"\0")
+            try:
+                contents.append(np.fromfile(path, np.uint8))
+            except (OSError, ValueError) as e:
+                reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+                ctx.reject(i, "read_failed", f"{path.decode(errors='replace')} cannot be read: {reason}")
+                contents.append(np.empty(0, np.uint8))
+        return Batch.from_list(contents, "", filepaths.samples)

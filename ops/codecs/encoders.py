@@ -1,0 +1,121 @@
+"""encoders.image: pictures as JPEG, PNG or WebP bytes, for writers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec, Stage
+from ..batch import Batch
+from ..context import Context
+from ..errors import SpecError
+from ..types import DALIDataType
+
+Format = Literal["jpeg", "png", "webp"]
+LONGEST_SIDE = {"jpeg": 65500, "png": 1 << 24, "webp": 16383}
+"""Pixels of a side that the format (jpeg: libjpeg's limit) takes."""
+CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4), "webp": (1, 3, 4)}
+
+
+class EncodeImage(Operator, name="encoders.image"):
+    """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG and WebP also with alpha).
+
+    The output is one 1-D uint8 tensor a sample: the file's bytes. JPEG files are baseline JFIF, carry no metadata, and
+    are byte for byte what Pillow writes (libjpeg-turbo with its accurate integer DCT), unless ``fast_dct``. GPUs encode
+    JPEG; for the other formats their images come back to the CPU.
+    """
+
+    layouts = ("HWC",)
+    late = True
+    bound = "exact; with fast_dct, GPUs use the accurate DCT all the same"
+    example = "{op: encoders.image, in: images, format: jpeg, quality: 90, out: encoded}"
+
+    format: Annotated[Format, Arg("file format")] = "jpeg"
+    quality: Annotated[int, Arg("of jpeg, and of webp (100 is lossless there)", ge=1, le=100)] = 95
+    subsampling: Annotated[
+        Literal["4:4:4", "4:2:2", "4:2:0"], Arg("of jpeg: resolution of colour against brightness")
+    ] = "4:2:0"
+    fast_dct: Annotated[
+        bool, Arg("of jpeg: libjpeg-turbo's fast DCT below quality 96; less time, slightly larger errors")
+    ] = False
+    optimize: Annotated[
+        bool, Arg("of jpeg: Huffman tables made for each image; files a few percent smaller, for more time")
+    ] = False
+    compression: Annotated[int, Arg("of png: zlib's level, 0 to 9", ge=0, le=9)] = 6
+
+    def check(self) -> None:
+        for name, of in (
+            ("quality", ("jpeg", "webp")),
+            ("subsampling", ("jpeg",)),
+            ("fast_dct", ("jpeg",)),
+            ("optimize", ("jpeg",)),
+            ("compression", ("png",)),
+        ):
+            if self.given(name) and self.format not in of:
+                raise SpecError(f"argument {name!r} means nothing for {self.format}; it belongs to {' and '.join(of)}")
+        if self.fast_dct and self.optimize:
+            raise SpecError("fast_dct is for less time and optimize for more; give one of them")
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return self.stages if self.format == "jpeg" else ("cpu",)
+
+    def infer(self, *specs: Spec) -> Spec:
+        (spec,) = specs
+        if spec.dtype is not None and spec.dtype != DALIDataType.UINT8:
+            remedy = "cast it with {op: cast, dtype: UINT8} (after scaling to 0..255)"
+            raise SpecError(f"encodes uint8 images, got {spec}; {remedy}")
+        if spec.layout and spec.layout != "HWC":
+            order = [spec.layout.find(c) for c in "HWC"]
+            fits = -1 not in order and len(spec.layout) == 3
+            remedy = f"transpose it with {{op: transpose, perm: {order}}}" if fits else "encode frame by frame"
+            raise SpecError(f"encodes images of layout HWC, got {spec}; {remedy}")
+        if spec.shape is not None and len(spec.shape) != 3:
+            raise SpecError(f"encodes images of 3 dimensions (HWC), got {spec}")
+        allowed = CHANNELS[self.format]
+        if spec.shape is not None and spec.shape[2] is not None and spec.shape[2] not in allowed:
+            raise SpecError(f"{self.format} takes {_either(allowed)} channels, got {spec}")
+        return Spec((None,), DALIDataType.UINT8, "")
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        from . import encoders_cpu
+
+        encode = partial(encoders_cpu.ENCODERS[self.format], self)
+        encoded: list[bytes] = []
+        for i in range(len(images)):
+            image = images.sample(i)
+            problem = self.unfit(image.shape)
+            if problem is not None:
+                ctx.reject(i, "encode_failed", problem)
+                encoded.append(b"")
+                continue
+            try:
+                encoded.append(encode(image))
+            except encoders_cpu.ERRORS as e:
+                ctx.reject(i, "encode_failed", f"{self.format}: {str(e) or type(e).__name__}")
+                encoded.append(b"")
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        data = np.frombuffer(bytearray(b"".join(encoded)), np.uint8)
+        return Batch(data, np.cumsum(sizes) - sizes, sizes.astype(np.int32)[:, None], "", images.samples)
+
+    def gpu(self, ctx: Context, images: Batch) -> Batch:
+        from .jpeg.cuda_encode import encode
+
+        return encode(self, ctx, images)
+
+    def unfit(self, shape: tuple[int, ...]) -> str | None:
+        """Why an image of this shape cannot be encoded, or None."""
+        height, width, channels = shape
+        limit = LONGEST_SIDE[self.format]
+        if min(height, width) < 1:
+            return f"the image is empty ({height}x{width})"
+        if max(height, width) > limit:
+            return f"{self.format} takes up to {limit} pixels a side, the image has {height}x{width}; resize it first"
+        if channels not in CHANNELS[self.format]:
+            return f"{self.format} takes {_either(CHANNELS[self.format])} channels, the image has {channels}"
+        return None
+
+
+def _either(values: tuple[int, ...]) -> str:
+    return ", ".join(map(str, values[:-1])) + f" or {values[-1]}"

@@ -1,0 +1,312 @@
+"""Isolation: decoders run in processes of their own, so that one that crashes or hangs on a file costs that file.
+
+    this process      -- sockets -->  keeper (one thread, decodes nothing)  -- forks -->  workers (an image at a time)
+        `------- requests and answers by a socket, bytes and pixels by a file in memory, for each worker ------'
+
+A worker that dies is replaced, and the image that it held is tried once more in a fresh one: what fails there, too, is
+the file's fault. Nothing is started before an image needs it. The memory files have no names, and every process ends
+when the one above it does, however that ends, so nothing is ever left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from ...errors import JobError, RejectCode, SampleError
+from ...types import DALIImageType
+from ..formats import Header
+from ..pixels import Pixels
+
+Mode = Literal["auto", "all", "none"]
+"""Which decoders run in workers. ``auto``: those of all formats but JPEG, the hot path; ``all``: JPEG's, too."""
+TIMEOUT = 30.0
+"""Seconds of CPU time for an image, by default: ten times what the largest allowed image takes."""
+PATIENCE = 10
+"""Times the timeout that an image may take by the clock: on a busy machine, or asleep."""
+
+_KEPT = 32 << 20
+"""Bytes that a worker's memory file may keep between images."""
+_ENOUGH = 100_000
+"""Images after which a worker makes room for a fresh one: decoders lose some 20 bytes for a damaged file."""
+_ANSWER = 1 << 16
+_PROGRAM = f"""
+import json, sys
+fd, jpeg, sys.path[:] = json.loads(sys.argv[1])
+from {__package__}.worker import keep
+keep(fd, jpeg)
+"""
+
+
+def isolated(mode: Mode, timeout: float, told: Callable[[str], object] = lambda _: None) -> Isolation | None:
+    """An `Isolation`, or None where every decoder is to run in this process."""
+    return None if mode == "none" else Isolation(mode == "all", timeout, told)
+
+
+class Isolation:
+    """Decodes in worker processes, as many as threads ask at the same time. Close it, or use it as context manager."""
+
+    def __init__(
+        self, jpeg: bool = False, timeout: float = TIMEOUT, told: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """``timeout``: seconds of CPU time for an image. ``told`` is called with the reason when a worker is
+        replaced."""
+        self.jpeg = jpeg
+        """JPEGs are decoded in workers, too."""
+        self.timeout = timeout
+        self._told = told
+        self._idle: deque[_Worker] = deque()
+        self._lock = threading.Lock()
+        self._keeper: _Keeper | None = None
+        self._closed = False
+
+    def __enter__(self) -> Isolation:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes at once, also those that decode; who waits for them gets a JobError."""
+        with self._lock:
+            self._closed = True
+            keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    @property
+    def pids(self) -> list[int]:
+        """The keeper's, where it runs."""
+        return [] if self._keeper is None else [self._keeper.process.pid]
+
+    # -- decoders -----------------------------------------------------------------------------------------------
+
+    def decode(self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int) -> Pixels:
+        """As `pillow_decode.decode`. Raises SampleError."""
+        arguments = {"header": dataclasses.astuple(header), "adjust": adjust_orientation, "max_pixels": max_pixels}
+        pixels: Pixels = self._run("image", header.format, data, header.width * header.height, arguments, _received)
+        return pixels
+
+    def decode_into(
+        self, data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview
+    ) -> None:
+        """As `jpeg_cpu.decode_into`. Raises SampleError."""
+        fields = {name: row[name].tolist() for name in row.dtype.names}
+        arguments = {"row": fields, "output_type": output_type.name, "fast_idct": fast_idct}
+
+        def place(worker: _Worker, answer: Mapping[str, Any]) -> None:
+            pixels = np.frombuffer(out, np.uint8)
+            worker.read(pixels[: int(np.prod(answer["shape"]))])
+
+        self._run("jpeg", "jpeg", data, fields["width"] * fields["height"], arguments, place)
+
+    def _run(
+        self, what: str, format: str, data: memoryview, pixels: int, arguments: Mapping[str, Any],
+        take: Callable[[_Worker, Mapping[str, Any]], Any],
+    ) -> Any:  # fmt: skip
+        request = json.dumps(
+            {"what": what, "size": len(data), "timeout": self.timeout, "pixels": pixels, **arguments}
+        ).encode()
+        code = 0
+        for fresh in (False, True):
+            worker = self._worker(fresh)
+            try:
+                answer = worker.ask(data, request)
+            except BaseException:  # no memory for the bytes, say
+                worker.close()
+                raise
+            if "died" not in answer:
+                try:
+                    if "error" in answer:
+                        raise SampleError(*answer["error"])
+                    return take(worker, answer)
+                finally:
+                    if worker.rest():
+                        self._idle.append(worker)
+                        if self._closed:  # meanwhile
+                            self._end_idle()
+            worker.close()
+            if self._closed:
+                break
+            code = answer["died"]
+            self._told(f"decoder process replaced: {_how(code, self.timeout)[1]}")
+        if self._closed:
+            raise JobError("the run was stopped")
+        reject, text = _how(code, self.timeout)
+        raise SampleError(reject, f"the {format} decoder {text} on it, again in a process of its own")
+
+    # -- processes ----------------------------------------------------------------------------------------------
+
+    def _worker(self, fresh: bool) -> _Worker:
+        if not fresh:
+            with contextlib.suppress(IndexError):
+                return self._idle.pop()
+        with self._lock:
+            if self._closed:
+                raise JobError("the run was stopped")
+            if self._keeper is not None:
+                try:
+                    return self._keeper.worker()
+                except OSError:  # it was killed; another one will do
+                    self._keeper.close()
+            self._keeper = _Keeper(self.jpeg)
+            return self._keeper.worker()
+
+
+def _received(worker: _Worker, answer: Mapping[str, Any]) -> Pixels:
+    pixels = np.empty(answer["shape"], answer["dtype"])
+    worker.read(pixels)
+    return pixels
+
+
+def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
+    """How a process ended, by its exit code (-N: signal N), as a code and words."""
+    if code == -signal.SIGPROF:
+        return "decoder_timeout", f"took more than {timeout:g} s of CPU time"
+    if code == -signal.SIGALRM:
+        return "decoder_timeout", f"did not end within {timeout * PATIENCE:g} s"
+    try:
+        return "decoder_crashed", f"crashed ({signal.Signals(-code).name})"
+    except ValueError:
+        return "decoder_crashed", f"crashed (exit code {code})"
+
+
+class _Keeper:
+    """The process that forks workers. It holds the decoders' libraries, has one thread and decodes nothing."""
+
+    def __init__(self, jpeg: bool) -> None:
+        """Starts it. Raises JobError with what it printed where it does not come up."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argument = json.dumps([there.fileno(), jpeg, [str(p) for p in sys.path]])
+        with there, tempfile.TemporaryFile() as printed:
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _PROGRAM, argument],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=printed, pass_fds=[there.fileno()],
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process that forks must have no threads
+                    start_new_session=True,  # Ctrl-C is for us; we end it
+                )  # fmt: skip
+            except OSError as e:
+                here.close()
+                raise JobError(_cannot_start(str(e))) from None
+            there.close()
+            if not _receive(here):
+                here.close()
+                self.process.wait()
+                printed.seek(0)
+                last = printed.read().decode(errors="replace").strip().splitlines()[-1:]
+                raise JobError(_cannot_start(last[0] if last else f"exit code {self.process.returncode}"))
+        self._control = here
+
+    def worker(self) -> _Worker:
+        """A new worker. Raises OSError where the keeper is gone."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        file = os.memfd_create("dali-run decoder", os.MFD_CLOEXEC)
+        try:
+            with there:
+                socket.send_fds(self._control, [b"fork"], [there.fileno(), file])
+        except OSError:
+            here.close()
+            os.close(file)
+            raise
+        return _Worker(here, file)
+
+    def close(self) -> None:
+        """End it and its workers."""
+        _hang_up(self._control)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _cannot_start(why: str) -> str:
+    return f"the processes for decoders cannot be started: {why}; `isolation: none` decodes without them"
+
+
+class _Worker:
+    """One process that decodes, from outside."""
+
+    def __init__(self, channel: socket.socket, file: int) -> None:
+        self._channel, self._file = channel, file
+        self._images = 0
+
+    def ask(self, data: memoryview, request: bytes) -> Mapping[str, Any]:
+        """The answer to ``request``: ``shape`` and ``dtype`` of the pixels that `read` gives, ``error``, or ``died``
+        with the exit code."""
+        try:
+            _write(self._file, data)
+        except OSError:  # the bytes are of a mapped file that was cut short: touched here, what is gone becomes zeros
+            _write(self._file, memoryview(bytes(data)))
+        with contextlib.suppress(OSError):  # it is dead: the answer says how
+            self._channel.send(request)
+        answer = _receive(self._channel)
+        # without the keeper's word, both were killed
+        found: Mapping[str, Any] = json.loads(answer) if answer else {"died": -int(signal.SIGKILL)}
+        return found
+
+    def read(self, out: Any) -> None:
+        """The pixels into the array ``out``. Raises SampleError."""
+        view = memoryview(out).cast("B")
+        at = 0
+        while at < len(view):
+            n = os.preadv(self._file, [view[at:]], at)
+            if n == 0:
+                raise SampleError("decoder_crashed", "the decoder's process gave fewer pixels than it promised")
+            at += n
+
+    def rest(self) -> bool:
+        """Give back memory that few images need. False where it has done enough and ended."""
+        self._images += 1
+        if self._images >= _ENOUGH:
+            self.close()
+            return False
+        if os.fstat(self._file).st_size > _KEPT:
+            os.ftruncate(self._file, 0)
+        return True
+
+    def close(self) -> None:
+        """Let it end."""
+        _hang_up(self._channel)
+        os.close(self._file)
+
+
+def _write(file: int, data: memoryview) -> None:
+    at = 0
+    while at < len(data):
+        at += os.pwrite(file, data[at:], at)
+
+
+def _hang_up(channel: socket.socket) -> None:
+    """The other side sees the end, whoever has inherited our end (processes that were forked from this one)."""
+    with contextlib.suppress(OSError):  # it is gone already
+        channel.shutdown(socket.SHUT_RDWR)
+    channel.close()
+
+
+def _receive(channel: socket.socket) -> bytes:
+    """The next message; nothing where the other side is gone."""
+    try:
+        return channel.recv(_ANSWER)
+    except ConnectionError:
+        return b""

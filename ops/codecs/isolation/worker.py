@@ -1,0 +1,184 @@
+"""The processes behind `isolation`: a keeper that forks workers, and a worker's loop around the decoders.
+
+Workers have limits that the kernel enforces, whatever the decoder does: CPU time and time by the clock for an image,
+address space by the image's size, no core dumps, and an end with the keeper's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...errors import SampleError
+from ...types import DALIImageType
+from ..formats import Header
+from ..pixels import Pixels
+from .processes import PATIENCE
+
+_REQUEST = 1 << 16
+_PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_REUSED = 32 << 20
+"""Bytes; glibc takes no more for the second."""
+_ROOM, _ROOM_A_PIXEL = 1 << 30, 64
+"""Bytes of address space for an image: twice what the hungriest decoder (JPEG 2000: 32 bits a channel, and copies)
+takes, so that only what a file hides from its header meets the limit."""
+
+
+def keep(fd: int, jpeg: bool) -> None:
+    """The keeper: fork a worker for every socket that comes, tell its owner how it ended, end with the parent."""
+    parent = os.getppid()
+    control = socket.socket(fileno=fd)
+    from .. import pillow as pillow_decode
+
+    pillow_decode.load()
+    _keep_memory()
+    if jpeg:
+        from ..jpeg import turbo as jpeg_cpu  # noqa: F401 (so that workers have it)
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    control.send(b"ready")
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)  # what libraries print about odd files is no news
+    workers: dict[int, socket.socket] = {}
+    while os.getppid() == parent:  # others may have inherited the parent's end of the socket
+        ready, _, _ = select.select([control.fileno(), woken], [], [], 1.0)
+        if woken in ready:
+            os.read(woken, 4096)
+            _bury(workers, os.WNOHANG)
+        if control.fileno() in ready:
+            message, fds, _, _ = socket.recv_fds(control, 16, 2)
+            if not message:
+                break
+            channel = socket.socket(fileno=fds[0])
+            keeper, pid = os.getpid(), os.fork()
+            if pid == 0:
+                _work(keeper, channel, fds[1], [control, *workers.values()])
+            os.close(fds[1])
+            workers[pid] = channel
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    _bury(workers, 0)
+
+
+def _keep_memory() -> None:
+    """Let glibc's malloc reuse the memory of one image for the next: fresh pages took a third of a WebP's time."""
+    with contextlib.suppress(AttributeError):  # another libc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, _REUSED)
+        mallopt(_M_MMAP_THRESHOLD, _REUSED)
+
+
+def _bury(workers: dict[int, socket.socket], flags: int) -> None:
+    """Tell the owners of workers that have ended how they did."""
+    while workers:
+        pid, status = os.waitpid(-1, flags)
+        if pid == 0:
+            return
+        with workers.pop(pid) as channel, contextlib.suppress(OSError):
+            channel.send(json.dumps({"died": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _work(keeper: int, channel: socket.socket, file: int, others: list[socket.socket]) -> NoReturn:
+    """A worker, from its first breath; does not return."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != keeper:  # it ended before that
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for other in others:
+            other.close()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        while message := channel.recv(_REQUEST):
+            channel.send(json.dumps(_answer(json.loads(message), file)).encode())
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _answer(request: Mapping[str, Any], file: int) -> dict[str, Any]:
+    try:
+        with _limits(request["timeout"], _ROOM + _ROOM_A_PIXEL * request["pixels"] + 4 * request["size"]):
+            pixels = _DECODERS[request["what"]](_read(file, request["size"]), request)
+            pixels = np.ascontiguousarray(pixels)
+    except SampleError as e:
+        return {"error": [e.code, str(e)]}
+    except MemoryError:
+        return {"error": ["too_large", "it needs more memory than an image of its size should"]}
+    except Exception as e:  # a bug of ours, as the engine reports it
+        return {"error": ["internal", f"{type(e).__name__}: {e}"[:1000]]}
+    _write(file, pixels.reshape(-1).view(np.uint8).data)
+    return {"shape": pixels.shape, "dtype": pixels.dtype.str}
+
+
+def _image(data: memoryview, request: Mapping[str, Any]) -> Pixels:
+    from ..pillow import decode
+
+    return decode(data, Header(*request["header"]), request["adjust"], request["max_pixels"])
+
+
+def _jpeg(data: memoryview, request: Mapping[str, Any]) -> Pixels:
+    from ..jpeg.turbo import decode_into, stored_channels
+    from ..pixels import channels_of
+
+    row, output_type = request["row"], DALIImageType[request["output_type"]]
+    shape = (row["height"], row["width"], channels_of(output_type, stored_channels(row)))
+    pixels = np.empty(shape, np.uint8)
+    decode_into(data, row, output_type, request["fast_idct"], pixels.reshape(-1).data)
+    return pixels
+
+
+_DECODERS = {"image": _image, "jpeg": _jpeg}
+
+
+@cache
+def _own_space() -> int:
+    """Bytes of address space that a worker has before its first image."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+@contextlib.contextmanager
+def _limits(timeout: float, room: int) -> Iterator[None]:
+    """Time and further address space for what is done inside; over the time the kernel ends the process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    known = [limit for limit in (soft, hard, _own_space() + room) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
+    signal.setitimer(signal.ITIMER_PROF, timeout)
+    signal.setitimer(signal.ITIMER_REAL, timeout * PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _read(file: int, size: int) -> memoryview:
+    data = os.pread(file, size, 0)
+    while len(data) < size:  # the system reads 2 GiB at a time
+        more = os.pread(file, size - len(data), len(data))
+        if not more:
+            raise EOFError("the bytes of the image are not all there")
+        data += more
+    return memoryview(data)
+
+
+def _write(file: int, view: memoryview) -> None:
+    at = 0
+    while at < len(view):
+        at += os.pwrite(file, view[at:], at)

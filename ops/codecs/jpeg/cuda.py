@@ -1,0 +1,641 @@
+"""JPEG decoding by our own CUDA kernels: what the host plans for a batch, and the launches.
+
+Everything here works on arrays with one row an image; nothing costs Python time per image, and nothing waits for the
+device. A batch is one upload of metadata, one memset and at most nine launches on a stream of the caller's:
+
+    tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize
+
+The sources are in ops/cuda/jpeg_*.cu. The kernels find bad data themselves: ``status`` holds one word an image, 0 where
+the picture is right and BAD_... bits where another decoder must look at the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...gpu import driver_calls as stream_work
+from ...gpu.lane import aligned
+from ...images.resampling import resample
+from ...kernels import Kernels
+
+_loops: Any = Kernels(".cuda_plan_cpu", __package__)
+
+SOURCES = Path(__file__).parents[2] / "cuda"
+ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
+_HELPERS = ("jpeg_layout",)
+KERNELS = (
+    "jpeg_tables",
+    "jpeg_unstuff",
+    "jpeg_states",
+    "jpeg_coefficients",
+    "jpeg_dc",
+    "jpeg_idct",
+    "jpeg_pixels",
+    "jpeg_weights",
+    "jpeg_resize",
+)
+
+# Status bits, as in jpeg_common.cuh.
+UNSUPPORTED, BAD_TABLE, BAD_CODE, MISSING, EXTRANEOUS, BAD_RESTART, OUT_OF_RANGE = (1 << i for i in range(7))
+
+RGB, BGR, GRAY, YCBCR = range(4)  # output types
+UINT8, FLOAT16, FLOAT32 = range(3)  # output dtypes
+DTYPES = (np.dtype(np.uint8), np.dtype(np.float16), np.dtype(np.float32))
+
+# Sizes the kernels are compiled with; jpeg_layout reports them.
+ENTROPY_THREADS = 256
+SUBSEQUENCE_BITS = 4096
+ENTRIES_EACH = SUBSEQUENCE_BITS // 2 + 64
+UNSTUFF_THREADS = 256
+UNSTUFF_CHUNK = UNSTUFF_THREADS * 32
+DC_THREADS = 512
+IDCT_THREADS = 256
+IDCT_GROUPS = 64
+PIXEL_THREADS = 256
+PIXEL_CHUNK = PIXEL_THREADS * 16
+PIXEL_SPAN = 508
+RESIZE_THREADS = 256
+RESIZE_WORK = 1_500_000  # of a block of threads, about, in instructions of one
+RESIZE_BLOCKS = 132 * 4  # about as many as a GPU holds at once
+LOOKUP_BITS = 9
+PAIR_BITS = 10
+
+
+def table_bytes(lookup_bits: int, pair_bits: int) -> int:
+    """Size of a HuffmanTable: entries alone and in pairs, 16 - lookup_bits longer lengths, 256 symbols."""
+    return (4 << lookup_bits) + (4 << pair_bits) + -(-(8 * (18 - lookup_bits) + 256) // 16) * 16
+
+
+TABLE_BYTES = table_bytes(LOOKUP_BITS, PAIR_BITS)
+
+_MAX_BLOCKS = 1 << 24  # 64-megapixel 4:4:4 pictures go elsewhere
+
+
+def _fields(dtype: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, dtype) for name in names.split()]
+
+
+# The records of jpeg_common.cuh, field by field.
+COMPONENT = np.dtype(
+    _fields(np.int64, "plane")
+    + _fields(np.int32, "h v first width height pitch quant quant_wide expand_x expand_y")
+    + _fields(np.int32, "roi_group roi_row roi_groups roi_rows")
+)
+IMAGE = np.dtype(
+    _fields(np.int64, "raw words entries blocks")
+    + _fields(np.int32, "raw_size scan width height components colour mcus_x mcus blocks_in_mcu block_count")
+    + _fields(np.int32, "restart segments segment_count dc_slots ac_slots")
+    + _fields((np.int32, 2), "dc ac")
+    + _fields(np.int32, "owner")
+    + _fields((COMPONENT, 3), "component")
+)
+AXIS = np.dtype(
+    _fields(np.int64, "weights stride")
+    + _fields(np.float32, "lo scale support")
+    + _fields(np.int32, "table table_last first step count taps corner stepwise base flip begin end tile")
+)
+RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
+PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))
+_POINTERS = (
+    _fields(np.uint64, "raw words segments stream tables starts blocks entries planes weights filters out status")
+    + _fields(np.uint64, "tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first")
+    + _fields(np.uint64, "pixel_first resize_first resize pixels")
+)
+_POINTER_NAMES = tuple(name for name, _ in _POINTERS)
+BATCH = np.dtype(
+    _POINTERS + _fields(np.int32, "count output_type out_dtype round_to_uint8") + _fields((np.float32, 4), "mul add")
+)
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+U8 = NDArray[np.uint8]
+
+
+class Runtime(Protocol):
+    """What runs the kernels of one batch after the other, in order: a lane of a GPU, or an emulator in tests."""
+
+    def allocate(self, size: int) -> tuple[Any, int]:
+        """Device memory, aligned to 256 bytes: its owner and its address."""
+
+    def stage(self, size: int) -> U8:
+        """Uninitialised host memory for one `upload` or `download`."""
+
+    def work(self) -> Work:
+        """For what is to be done in order, and begun all at once."""
+
+
+class Work(Protocol):
+    """Work that is begun, at the latest, by `submit`."""
+
+    def upload(self, address: int, data: U8) -> None:
+        """Copy memory of `stage` to the device."""
+
+    def download(self, data: U8, address: int) -> None:
+        """Copy memory of the device to that of `stage`."""
+
+    def zero(self, address: int, size: int) -> None: ...
+
+    def launch(self, kernel: str, grid: int, threads: int, batch: int) -> None: ...
+
+    def submit(self) -> None: ...
+
+
+class LaneRuntime:
+    """The kernels on a lane of a GPU. They are compiled once a GPU, and CuPy keeps the binary on disk."""
+
+    def __init__(self, lane: Any, defines: str = "") -> None:
+        """``defines``: CUDA text before the sources, to compile them with other sizes."""
+        kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
+        self._functions = {name: kernel.ptr for name, kernel in kernels.items()}
+        self._kernels, self._lane = kernels, lane  # whoever holds a kernel holds its module
+        self.allocate, self.stage = lane.allocate, lane.pinned
+
+    def work(self) -> LaneWork:
+        return LaneWork(self._functions, self._lane.work())
+
+
+@dataclass(slots=True)
+class LaneWork:
+    """What a lane is to do."""
+
+    functions: Mapping[str, int]
+    on_lane: stream_work.Work
+
+    def upload(self, address: int, data: U8) -> None:
+        self.on_lane.copy_in(address, data.ctypes.data, data.nbytes)
+
+    def download(self, data: U8, address: int) -> None:
+        self.on_lane.copy_out(data.ctypes.data, address, data.nbytes)
+
+    def zero(self, address: int, size: int) -> None:
+        self.on_lane.zero(address, size)
+
+    def launch(self, kernel: str, grid: int, threads: int, batch: int) -> None:
+        self.on_lane.launch(self.functions[kernel], grid, threads, batch)
+
+    def submit(self) -> None:
+        self.on_lane.submit()
+
+
+class Sheet:
+    """Host memory for what travels to the kernels in one copy: the batch record, and behind it one array after the
+    other. They are planned where they travel from, so that nothing is copied together before."""
+
+    def __init__(self, stage: Callable[[int], U8], pictures: int, records: int) -> None:
+        """Room for a plan of so many ``pictures``, and scans of their own besides (``records`` in all), and for what is
+        made of them."""
+        arrays = (_TRAVELLING, records), (RESIZE.itemsize + PIXELS.itemsize, pictures)
+        self._memory = stage(sum(size * n for size, n in arrays) + _TRAVELLERS * aligned(1))
+        self._places: dict[str, slice] = {}
+        self._end = aligned(BATCH.itemsize)
+
+    def take(self, name: str, n: int, dtype: Any) -> NDArray[Any]:
+        """The uninitialised array ``name``; the same memory whenever it is asked for."""
+        if name not in self._places:
+            self._places[name] = slice(self._end, self._end + n * np.dtype(dtype).itemsize)
+            self._end = aligned(self._places[name].stop)
+        return self._memory[self._places[name]].view(dtype)
+
+    def travelling(self) -> U8:
+        """What there is to upload."""
+        return self._memory[: self._end]
+
+    def addresses(self, base: int) -> dict[str, int]:
+        """Where every array lies once all was uploaded to address ``base``."""
+        return {name: base + place.start for name, place in self._places.items()}
+
+
+_TRAVELLING = IMAGE.itemsize + 8 * 4
+"""Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, five exclusive sums, of which
+that of the inverse DCT has three."""
+_TRAVELLERS = 12
+"""No more arrays than these travel, each to a multiple of 256 bytes."""
+
+
+def _plain(size: int) -> U8:
+    return np.empty(size, np.uint8)
+
+
+@dataclass
+class Plan:
+    """What decoding a batch takes, before any output is chosen. It serves one output at a time."""
+
+    sheet: Sheet
+    records: NDArray[Any]  # IMAGE: the pictures, and behind them scans of those that have one for each component
+    marks: I32  # of each: what is known before the device has seen a byte
+    orientation: I32
+    needed: NDArray[np.bool_]  # components that the output needs
+    unstuff_first: I32
+    entropy_first: I32
+    idct_first: I32
+    words: int
+    segments: int
+    blocks: int
+    entries: int
+    planes: int
+
+    def __len__(self) -> int:
+        return len(self.needed)
+
+    @property
+    def images(self) -> NDArray[Any]:
+        """The records of the pictures."""
+        return self.records[: len(self)]
+
+    @property
+    def status(self) -> I32:
+        """The status words of the pictures."""
+        return self.marks[: len(self)]
+
+
+def _check(blocks: int) -> None:
+    """Thread blocks of one launch. Raises ValueError for more than there can be."""
+    if blocks >= 1 << 31:
+        raise ValueError("the batch is too large for one plan: split it")
+
+
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+def plan_decode(
+    headers: NDArray[Any],
+    offsets: I64,
+    sizes: I64,
+    windows: I32 | None = None,
+    luma_only: bool = False,
+    which: NDArray[np.bool_] | None = None,
+    orientation: I32 | None = None,
+    *,
+    limited: bool = True,
+    stage: Callable[[int], U8] = _plain,
+) -> Plan:
+    """Plan a batch of files at ``offsets`` of one buffer.
+
+    ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
+    default: all; with ``limited`` false, the caller does that by `limit`. ``luma_only``: chroma is not needed (gray
+    output). ``which``: the images to decode, by default all that can be; ``orientation``: that of the headers, or
+    what stands for it. ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is
+    too large.
+    """
+    n = len(headers)
+    rows = n + 3 * int(np.count_nonzero(headers["scans"] == 3))
+    sheet = Sheet(stage, n, rows)
+    status, images, needed = (
+        sheet.take("status", rows, np.int32),
+        sheet.take("images", rows, IMAGE),
+        np.empty((n, 3), np.bool_),
+    )
+    unstuff_first, entropy_first = (sheet.take(name, rows + 1, np.int32) for name in ("unstuff_first", "entropy_first"))
+    totals = np.zeros(_loops.TOTALS, np.int64)
+    if rows > n:
+        images[n:] = np.zeros((), IMAGE)  # scans have one component
+    limits = (UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1)
+    _loops.plan_images(
+        headers, np.ones(n, np.bool_) if which is None else which, np.asarray(offsets, np.int64),
+        np.asarray(sizes, np.int64), luma_only, limits, images, images["component"], status, needed, unstuff_first,
+        entropy_first, totals,
+    )  # fmt: skip
+    if totals[_loops.ENTRIES] >= 1 << 32:
+        raise ValueError("the batch has more than a gigabyte of compressed data: split it")
+    _check(totals[_loops.UNSTUFFS])
+    _check(totals[_loops.ENTROPIES])
+    plan = Plan(
+        sheet=sheet,
+        records=images,
+        marks=status,
+        orientation=headers["orientation"].astype(np.int32) if orientation is None else orientation,
+        needed=needed,
+        unstuff_first=unstuff_first,
+        entropy_first=entropy_first,
+        idct_first=np.empty(0, np.int32),
+        words=int(totals[_loops.WORDS]),
+        segments=int(totals[_loops.SEGMENTS]),
+        blocks=int(totals[_loops.BLOCKS]),
+        entries=int(totals[_loops.ENTRIES]),
+        planes=int(totals[_loops.PLANES]),
+    )
+    if limited:
+        limit(plan, windows)
+    return plan
+
+
+def limit(plan: Plan, windows: I32 | None) -> None:
+    """Compute only the blocks that hold the windows, and one sample more on each side, which upsampling reads."""
+    plan.idct_first = plan.sheet.take("idct_first", 3 * len(plan.records) + 1, np.int32)
+    where = np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32)
+    _check(
+        _loops.limit_blocks(where, plan.records, plan.records["component"], plan.needed, IDCT_GROUPS, plan.idct_first)
+    )
+
+
+def _starts(counts: NDArray[Any]) -> I64:
+    return np.asarray(np.cumsum(counts, dtype=np.int64) - counts, np.int64)
+
+
+def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Exif orientation as (stored x runs backwards, stored y runs backwards, axes are swapped)."""
+    flip_x = np.isin(orientation, (2, 3, 7, 8))
+    flip_y = np.isin(orientation, (3, 4, 6, 7))
+    return flip_x, flip_y, orientation >= 5
+
+
+@dataclass
+class Output:
+    """What to make of the planes: interleaved pixels, or resized and normalised tensors."""
+
+    shapes: I32  # height, width per image, as the user sees them
+    offsets: I64  # first element of each
+    elements: int
+    dtype: int = UINT8
+    output_type: int = RGB
+    pixels: NDArray[Any] | None = None  # PIXELS
+    resize: NDArray[Any] | None = None  # RESIZE
+    windows: I32 | None = None  # x0, y0, x1, y1: the stored pixels that a resize reads, for `limit`
+    blocks_first: I32 | None = None  # exclusive sums of the thread blocks of the last kernel
+    weights: int = 0
+    threads: int = RESIZE_THREADS
+    round_to_uint8: bool = True
+    mul: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
+    add: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+
+
+def pixel_output(
+    plan: Plan, output_type: int = RGB, windows: I32 | None = None, orient: bool = True, offsets: I64 | None = None
+) -> Output:
+    """The pictures as interleaved bytes (HWC), the right way up. ``windows``: x0, y0, x1, y1 in the picture as it is
+    shown; default: all of it. ``offsets``: where each goes in the output; default: packed."""
+    images = plan.images
+    flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(len(plan), np.int32))
+    width, height = images["width"], images["height"]
+    shown_w, shown_h = np.where(swap, height, width), np.where(swap, width, height)
+    if windows is None:
+        x0, y0, x1, y1 = np.zeros_like(shown_w), np.zeros_like(shown_h), shown_w, shown_h
+    else:
+        x0, y0, x1, y1 = windows.T
+        x0, y0 = np.clip(x0, 0, shown_w), np.clip(y0, 0, shown_h)
+        x1, y1 = np.clip(x1, x0, shown_w), np.clip(y1, y0, shown_h)
+    go = plan.status == 0
+    rows = plan.sheet.take("pixels", len(plan), PIXELS)
+    rows["width"], rows["height"] = np.where(go, x1 - x0, 0), np.where(go, y1 - y0, 0)
+    stored_x0, stored_y0 = np.where(swap, y0, x0), np.where(swap, x0, y0)
+    sign_x, sign_y = np.where(flip_x, -1, 1), np.where(flip_y, -1, 1)
+    rows["x"] = np.where(flip_x, width - 1 - stored_x0, stored_x0)
+    rows["y"] = np.where(flip_y, height - 1 - stored_y0, stored_y0)
+    rows["step_x_x"], rows["step_y_x"] = np.where(swap, 0, sign_x), np.where(swap, sign_x, 0)
+    rows["step_x_y"], rows["step_y_y"] = np.where(swap, sign_y, 0), np.where(swap, 0, sign_y)
+    sizes = rows["width"].astype(np.int64) * rows["height"] * (1 if output_type == GRAY else 3)
+    rows["out"] = _starts(sizes) if offsets is None else offsets
+    return Output(
+        shapes=np.stack([rows["height"], rows["width"]], 1),
+        offsets=rows["out"],
+        elements=int(sizes.sum()) if offsets is None else int((rows["out"] + sizes).max(initial=0)),
+        output_type=output_type,
+        pixels=rows,
+        blocks_first=_blocks_first(plan, "pixel_first", _pixel_blocks(rows)),
+    )
+
+
+def _blocks_first(plan: Plan, name: str, counts: I64) -> I32:
+    """Exclusive sums of the pictures' thread blocks, the total behind them: scans have none."""
+    first: I32 = plan.sheet.take(name, len(plan.records) + 1, np.int32)
+    sums = counts.cumsum()
+    _check(sums[-1] if len(sums) else 0)
+    first[0], first[1 : len(counts) + 1], first[len(counts) + 1 :] = 0, sums, sums[-1] if len(sums) else 0
+    return first
+
+
+def _pixel_blocks(rows: NDArray[Any]) -> I64:
+    """Blocks of threads that the pixel kernel takes: a warp has a span of two rows, or, where the picture is turned or
+    mirrored, a thread has some pixels."""
+    width, height = rows["width"].astype(np.int64), rows["height"].astype(np.int64)
+    spans = _ceil(width + (rows["x"] & 3), PIXEL_SPAN) * ((height + (rows["y"] & 1) + 1) // 2)
+    upright = (rows["step_x_x"] == 1) & (rows["step_y_y"] == 1)
+    blocks = np.where(upright, _ceil(spans, PIXEL_THREADS // 32), _ceil(width * height, PIXEL_CHUNK))
+    return np.where(width * height > 0, blocks, 0)
+
+
+def resize_output(
+    plan: Plan,
+    sampling: resample.Plan,
+    *,
+    domain: I64 | None = None,
+    mirror: NDArray[np.bool_] | None = None,
+    orient: bool = True,
+    output_type: int = RGB,
+    dtype: int = FLOAT32,
+    layout: str = "CHW",
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    scale: float = 1.0,
+    shift: float = 0.0,
+    round_to_uint8: bool = True,
+) -> Output:
+    """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, as crop_mirror_normalize does.
+
+    ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2, 2]: begin and end of
+    the source samples that may be read, for each axis; outside, the border sample stands in; default: the picture.
+    """
+    n, channels = len(plan), 1 if output_type == GRAY else 3
+    region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]
+    places = [np.ascontiguousarray(a, np.int64) for a in (sampling.size, sampling.anchor, sampling.shape)]
+    limited = np.empty((0, 2, 2), np.int64) if domain is None else domain
+    rows, first = plan.sheet.take("resize", n, RESIZE), plan.sheet.take("resize_first", len(plan.records) + 1, np.int32)
+    shapes, offsets = np.empty((n, 2), np.int32), np.empty(n, np.int64)
+    windows, totals = np.empty((n, 4), np.int32), np.empty(_loops.TOTALS_OF_RESIZES, np.int64)
+    _loops.plan_resizes(
+        plan.images, plan.status, plan.orientation if orient else np.ones(n, np.int32), *region, *places,
+        np.ascontiguousarray(sampling.kind), np.ascontiguousarray(sampling.flip), limited,
+        np.empty(0, np.bool_) if mirror is None else mirror.astype(np.bool_), channels, layout == "CHW", _FILTER_TABLES,
+        (RESIZE_THREADS, RESIZE_WORK, RESIZE_BLOCKS), rows, rows["axis"], shapes, offsets, windows, first, totals,
+    )  # fmt: skip
+    _check(totals[_loops.THREAD_BLOCKS])
+    mul, add = _affine(tuple(mean), tuple(std), scale, shift)
+    return Output(
+        shapes=shapes,
+        offsets=offsets,
+        elements=int(totals[_loops.ELEMENTS]),
+        dtype=dtype,
+        output_type=output_type,
+        resize=rows,
+        windows=windows,
+        blocks_first=first,
+        weights=int(totals[_loops.WEIGHTS]),
+        threads=int(totals[_loops.THREADS]),
+        round_to_uint8=round_to_uint8,
+        mul=mul,
+        add=add,
+    )
+
+
+@lru_cache(64)
+def _affine(
+    mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float
+) -> tuple[tuple[float, ...], ...]:
+    """What values are multiplied by, and what is added, for each of four channels: that of every launch, as a rule."""
+    mul = [scale / std[c % len(std)] for c in range(4)]
+    return tuple(mul), tuple(shift - mean[c % len(mean)] * mul[c] for c in range(4))
+
+
+_FILTER_TABLES = np.stack([resample.TABLE_START, resample.TABLE_SIZE - 1], axis=1)
+_FILTER_TABLES[resample.NEAREST, 0] = -1
+
+
+class Workspace:
+    """Device memory of one lane: grows to the largest batch it has seen and is reused."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.size = 0
+        self.address = 0
+        self._owner: Any = None
+
+    def reserve(self, size: int) -> None:
+        """Make room for ``size`` bytes. What raises for lack of memory leaves an empty workspace."""
+        if size > self.size:
+            self.release()
+            grown = size + size // 8
+            self._owner, self.address = self.runtime.allocate(grown)
+            self.size = grown
+
+    def release(self) -> None:
+        """Give the memory back; the next batch takes what it needs."""
+        self._owner, self.size, self.address = None, 0, 0
+
+
+@dataclass
+class Decoder:
+    """The kernels, the fixed tables and the memory of one lane."""
+
+    runtime: Runtime
+
+    def __post_init__(self) -> None:
+        self.workspace = Workspace(self.runtime)
+        self._filters_owner, self._filters = self.runtime.allocate(resample.TABLE.nbytes)
+        staged = self.runtime.stage(resample.TABLE.nbytes)
+        staged[:] = resample.TABLE.view(np.uint8)
+        work = self.runtime.work()
+        work.upload(self._filters, staged)
+        work.submit()
+
+    def decode(self, raw: int, plan: Plan, output: Output, out: int, trace: Any = None) -> I32:
+        """Enqueue a batch: files at address ``raw``, output to address ``out``. Returns the status words, one an image,
+        which hold from when the runtime is done with the batch until the decoder is used again. ``trace(name)`` is
+        called after each launch, for measurements."""
+        zeroed, fixed = self._regions(plan, output)
+        work, staged = self.runtime.work(), plan.sheet.travelling()
+        address, places = self._place(work, len(staged), zeroed, fixed)
+        addresses = {"raw": raw, "out": out, "filters": self._filters} | plan.sheet.addresses(address) | places
+        numbers = len(plan.records), output.output_type, output.dtype, output.round_to_uint8
+        record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add)
+        staged[: BATCH.itemsize].view(BATCH)[0] = record
+        work.upload(address, staged)
+        for kernel, grid, threads in self._launches(plan, output):
+            if grid:
+                work.launch(kernel, grid, threads, address)
+            if trace is not None:
+                work.submit()
+                trace(kernel)
+        status = self.runtime.stage(4 * len(plan))
+        work.download(status, addresses["status"])
+        work.submit()
+        return status.view(np.int32)
+
+    def _place(
+        self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
+    ) -> tuple[int, dict[str, int]]:
+        """Where ``travelling`` bytes from the host go, and the regions of these sizes, ``zeroed`` or as they are."""
+        self.workspace.reserve(travelling + sum(map(aligned, zeroed.values())) + sum(map(aligned, fixed.values())))
+        address = self.workspace.address
+        places, position = {}, address + travelling
+        for name, size in (zeroed | fixed).items():
+            places[name] = position
+            position += aligned(size)
+        work.zero(address + travelling, sum(map(aligned, zeroed.values())))
+        return address, places
+
+    def _regions(self, plan: Plan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
+        """Sizes of the memory that starts as zeros, and of the rest."""
+        zeroed = {
+            "tickets": 256,
+            "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
+            "entropy_chain": 8 * int(plan.entropy_first[-1]),
+        }
+        fixed = {
+            "words": 4 * plan.words,
+            "segments": 4 * plan.segments,
+            "stream": 8 * len(plan.records),
+            "tables": 4 * TABLE_BYTES * len(plan.records),
+            "starts": 8 * (plan.entries // ENTRIES_EACH),
+            "blocks": 8 * plan.blocks,
+            "entries": 4 * plan.entries,
+            "planes": plan.planes,
+            "weights": 4 * output.weights,
+        }
+        return zeroed, fixed
+
+    def _launches(self, plan: Plan, output: Output) -> list[tuple[str, int, int]]:
+        n = len(plan.records)
+        assert output.blocks_first is not None
+        last = int(output.blocks_first[-1])
+        launches = [
+            ("jpeg_tables", 4 * n, 128),
+            ("jpeg_unstuff", int(plan.unstuff_first[-1]), UNSTUFF_THREADS),
+            ("jpeg_states", int(plan.entropy_first[-1]), ENTROPY_THREADS),
+            ("jpeg_coefficients", int(plan.entropy_first[-1]), ENTROPY_THREADS),
+            ("jpeg_dc", n, DC_THREADS),
+            ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
+        ]
+        if output.pixels is not None:
+            launches.append(("jpeg_pixels", last, PIXEL_THREADS))
+        if output.resize is not None:
+            launches.append(("jpeg_weights", 2 * len(plan), 128))
+            launches.append(("jpeg_resize", last, output.threads))
+        return launches
+
+
+class ApartDecoder(Decoder):
+    """For whoever looks for accesses out of bounds: each region is an allocation of its own, so that what lies behind
+    it is not the next one. Slow; to be synchronised with between batches."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._owners: list[Any] = []
+
+    def _place(
+        self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
+    ) -> tuple[int, dict[str, int]]:
+        self._owners.clear()
+        places = {}
+        for name, size in ({"": travelling} | zeroed | fixed).items():
+            owner, places[name] = self.runtime.allocate(size)
+            self._owners.append(owner)
+        for name, size in zeroed.items():
+            work.zero(places[name], size)
+        return places.pop(""), places
+
+
+def source_text() -> str:
+    """All kernels as one translation unit, every file included once (so that a change of any changes the cache key)."""
+    seen: set[str] = set()
+
+    def expand(name: str) -> str:
+        if name in seen:
+            return ""
+        seen.add(name)
+        lines = (SOURCES / name).read_text().splitlines()
+        parts = [
+            expand(line.split('"')[1]) if line.startswith('#include "') else line
+            for line in lines
+            if line.strip() != "#pragma once"
+        ]
+        return "\n".join(parts)
+
+    return expand(ENTRY_SOURCE)

@@ -1,0 +1,292 @@
+"""The host's share of decoding a batch of JPEGs, as loops without the GIL: NumPy would take a hundred calls for them,
+each of which other threads of a busy pipeline could delay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from .header import OK, RGB
+
+WORDS, SEGMENTS, BLOCKS, ENTRIES, PLANES, UNSTUFFS, ENTROPIES, TOTALS = range(8)
+"""Places in the totals that `plan_images` gives: elements of the device's buffers, and thread blocks of two kernels."""
+
+
+@numba.njit(inline="always")
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+@numba.njit(nogil=True, cache=True)
+def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: Any, entries: Any) -> None:
+    """Give a stream of entropy-coded bytes its places behind those before it."""
+    stream.words, stream.segments, stream.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
+    stream.entries = totals[ENTRIES]
+    totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
+    totals[SEGMENTS] += segments
+    totals[BLOCKS] += blocks
+    totals[ENTRIES] += entries
+
+
+@numba.njit(nogil=True, cache=True)
+def plan_images(
+    headers: Any, which: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any,
+    status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any,
+) -> None:  # fmt: skip
+    """Plan the images ``which``; the others are UNSUPPORTED here. Fill ``images`` and ``component`` (those of scans are
+    zeros before), ``status``, ``needed``, the exclusive sums of thread blocks and the totals. Behind the rows of all
+    pictures come three for each picture that has a scan for each component. ``limits``: status UNSUPPORTED and MISSING,
+    most blocks, bits of a subsequence, entries of one, bytes of an unstuffing block, subsequences of an entropy
+    block."""
+    unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk = limits
+    unstuffs = entropies = 0
+    extra = len(headers)
+    for i in range(len(headers)):
+        row, image = headers[i], images[i]
+        good = which[i] and row.status == OK and row.width > 0
+        components = row.components if good else 1
+        h_max = v_max = 1
+        in_mcu = 0
+        for c in range(3):
+            h, v = (1, 1) if components == 1 else (row.h[c], row.v[c])
+            if not good or c >= components:
+                h = v = 0
+            component[i, c].h, component[i, c].v, component[i, c].first = h, v, in_mcu
+            h_max, v_max = max(h_max, h), max(v_max, v)
+            in_mcu += h * v
+        mcus_x, mcus_y = _ceil(row.width, 8 * h_max), _ceil(row.height, 8 * v_max)
+        blocks = np.int64(mcus_x) * mcus_y * in_mcu
+        scan_bytes = max(sizes[i] - row.scan_offset, 0)
+        fits = True
+        dc_slots = ac_slots = 0
+        for kind in range(2):
+            a, b, d = (row.dc[0], row.dc[1], row.dc[2]) if kind == 0 else (row.ac[0], row.ac[1], row.ac[2])
+            second, slots = 0, 0
+            if components == 3:
+                second = b if b != a else d if d != a else 0
+                fits = fits and (d == a or d == second)  # noqa: SIM109  # Numba takes no tuples of mixed integers for `in`
+                for c in range(1, 3):
+                    if (b if c == 1 else d) != a:
+                        part = component[i, c]
+                        slots |= ((1 << (part.h * part.v)) - 1) << part.first
+            if kind == 0:
+                image.dc[0], image.dc[1], dc_slots = a, second, slots
+            else:
+                image.ac[0], image.ac[1], ac_slots = a, second, slots
+        several = row.scans == 3
+        fits = fits or several  # each has its own tables then
+        status[i] = 0 if good and fits and blocks < most_blocks else unsupported
+        # A block takes two bits at least, so a huge picture from a small file needs no memory to be refused.
+        if status[i] == 0 and blocks * 2 > scan_bytes * 8:
+            status[i] = missing
+        go = status[i] == 0
+        alone = go and not several
+        if not alone:
+            blocks = scan_bytes = 0
+        subsequences = _ceil(scan_bytes * 8, sub_bits) + 1
+        restart = row.restart_interval
+        segments = _ceil(mcus_x * mcus_y, restart) - 1 if alone and restart > 0 else 0
+        image.owner = i
+        image.raw, image.raw_size, image.scan = offsets[i], sizes[i], row.scan_offset
+        image.width, image.height, image.components, image.colour = row.width, row.height, components, row.colour
+        image.mcus_x, image.mcus, image.blocks_in_mcu, image.block_count = mcus_x, mcus_x * mcus_y, in_mcu, blocks
+        image.restart, image.segment_count, image.dc_slots, image.ac_slots = restart, segments, dc_slots, ac_slots
+        _reserve(image, totals, scan_bytes, segments, blocks, subsequences * sub_entries)
+        for c in range(3):
+            part = component[i, c]
+            part.quant, part.quant_wide = row.quant[c], (row.quant_16bit >> c) & 1
+            part.expand_x, part.expand_y = h_max // max(part.h, 1), v_max // max(part.v, 1)
+            part.width, part.height = _ceil(row.width * part.h, h_max), _ceil(row.height * part.v, v_max)
+            part.pitch, part.plane = _ceil(mcus_x * part.h, 4) * 32, totals[PLANES]
+            if go:
+                totals[PLANES] += np.int64(part.pitch) * mcus_y * part.v * 8
+            needed[i, c] = go and c < components and (c == 0 or not luma_only or row.colour == RGB)
+        unstuff_first[i], entropy_first[i] = unstuffs, entropies
+        if alone:
+            unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
+            entropies += _ceil(subsequences, entropy_chunk)
+    for i in range(len(headers)):
+        row = headers[i]
+        for c in range(3 if row.scans == 3 else 0):
+            scan, whole, part = images[extra], component[i, c], component[extra, 0]
+            mcus_x, mcus_y = _ceil(whole.width, 8), _ceil(whole.height, 8)  # one block in each
+            blocks, scan_bytes = np.int64(mcus_x) * mcus_y, max(row.end[c] - row.begin[c], 0)
+            if status[i] == 0 and blocks * 2 > scan_bytes * 8:
+                status[i] = missing
+            go = status[i] == 0
+            status[extra] = status[i]
+            if not go:
+                blocks = scan_bytes = 0
+            restart = row.interval[c]
+            segments = _ceil(mcus_x * mcus_y, restart) - 1 if go and restart > 0 else 0
+            subsequences = _ceil(scan_bytes * 8, sub_bits) + 1
+            scan.owner, scan.raw, scan.raw_size, scan.scan = i, offsets[i], row.end[c], row.begin[c]
+            scan.width, scan.height, scan.components, scan.colour = whole.width, whole.height, 1, 0
+            scan.mcus_x, scan.mcus, scan.blocks_in_mcu, scan.block_count = mcus_x, mcus_x * mcus_y, 1, blocks
+            scan.restart, scan.segment_count, scan.dc[0], scan.ac[0] = restart, segments, row.dc[c], row.ac[c]
+            _reserve(scan, totals, scan_bytes, segments, blocks, subsequences * sub_entries)
+            part.h, part.v, part.expand_x, part.expand_y = 1, 1, 1, 1
+            part.width, part.height, part.pitch, part.plane = whole.width, whole.height, whole.pitch, whole.plane
+            part.quant, part.quant_wide = whole.quant, whole.quant_wide
+            unstuff_first[extra], entropy_first[extra] = unstuffs, entropies
+            if go:
+                unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
+                entropies += _ceil(subsequences, entropy_chunk)
+            extra += 1
+    unstuff_first[extra], entropy_first[extra] = unstuffs, entropies
+    totals[UNSTUFFS], totals[ENTROPIES] = unstuffs, entropies
+
+
+@numba.njit(nogil=True, cache=True)
+def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_each: Any, idct_first: Any) -> Any:
+    """The blocks to compute: those that hold the windows (x0, y0, x1, y1; none: everything) and one sample more on each
+    side, which upsampling reads. Fills the exclusive sums of thread blocks; returns their total."""
+    total = np.int64(0)
+    for i in range(len(needed)):
+        x0, y0, x1, y1 = 0, 0, images[i].width, images[i].height
+        if len(windows):
+            x0, y0 = max(min(windows[i, 0], x1 - 1), 0), max(min(windows[i, 1], y1 - 1), 0)
+            x1, y1 = max(min(windows[i, 2], x1), x0 + 1), max(min(windows[i, 3], y1), y0 + 1)
+        for c in range(3):
+            part = component[i, c]
+            halo_x, halo_y = int(part.expand_x > 1), int(part.expand_y > 1)
+            first_x = max(x0 // part.expand_x - halo_x, 0)
+            first_y = max(y0 // part.expand_y - halo_y, 0)
+            last_x = min((x1 - 1) // part.expand_x + halo_x, part.width - 1)
+            last_y = min((y1 - 1) // part.expand_y + halo_y, part.height - 1)
+            part.roi_group, part.roi_row = first_x // 32, first_y // 8
+            part.roi_groups = last_x // 32 - first_x // 32 + 1 if needed[i, c] else 0
+            part.roi_rows = last_y // 8 - first_y // 8 + 1
+            idct_first[3 * i + c] = total
+            if images[i].block_count > 0:
+                total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
+    for i in range(len(needed), len(images)):  # scans: the blocks of their component
+        whole, part = component[images[i].owner, (i - len(needed)) % 3], component[i, 0]
+        part.roi_group, part.roi_groups = whole.roi_group, whole.roi_groups
+        part.roi_row, part.roi_rows = whole.roi_row, whole.roi_rows
+        idct_first[3 * i] = total
+        total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
+        idct_first[3 * i + 1] = idct_first[3 * i + 2] = total
+    idct_first[3 * len(images)] = total
+    return total
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, first: Any) -> Any:
+    """How many output rows a block of threads takes (``tile`` of the axes y), and the exclusive sums of blocks, the
+    total behind them; returns it.
+
+    A block's work is counted in instructions of a thread: about 20 a source pixel, 20 and 4 a tap for what a column
+    makes of a source row, 50 a pixel of the output. Source rows that two tiles read are worked on twice: that costs a
+    fifth at most, or more where few large pictures would leave most of the device idle."""
+    total = 0.0
+    works = np.empty(len(axis), np.float64)  # of a row of the output
+    for i in range(len(axis)):
+        across, down = axis[i, 0], axis[i, 1]
+        wide, high = abs(np.float64(across.scale)), abs(np.float64(down.scale))
+        row = 20.0 * (across.count * wide + across.taps) + (20.0 + 4.0 * across.taps) * across.count
+        works[i] = high * row + 50.0 * across.count
+        if 0 < works[i] < 1e15:
+            total += works[i] * down.count
+    goal = min(np.float64(block_work), total / (2 * blocks_at_once))
+    blocks = np.int64(0)
+    for share in (5, 3, 2, 1):
+        blocks = np.int64(0)
+        for i in range(len(axis)):
+            across, down = axis[i, 0], axis[i, 1]
+            first[i] = blocks
+            if across.count > 0 and down.count > 0:
+                rows = max(goal / works[i], share * (down.taps + 3) / abs(np.float64(down.scale)))
+                tile = np.int64(down.count if rows >= down.count else rows if rows >= 1 else 1)
+                tiles = _ceil(np.int64(down.count), tile)
+                down.tile = _ceil(np.int64(down.count), tiles)
+                blocks += _ceil(np.int64(across.count), threads) * _ceil(np.int64(down.count), np.int64(down.tile))
+        first[len(axis) :] = blocks
+        if 2 * blocks >= blocks_at_once:
+            break
+    return blocks
+
+
+ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, TOTALS_OF_RESIZES = range(5)
+"""Places in the totals that `plan_resizes` gives."""
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def plan_resizes(
+    images: Any, status: Any, orientation: Any, lo: Any, hi: Any, support: Any, size: Any, anchor: Any, shape: Any,
+    kind: Any, flip: Any, domain: Any, mirror: Any, channels: Any, planar: Any, tables: Any, limits: Any, rows: Any,
+    axis: Any, shapes: Any, offsets: Any, windows: Any, first: Any, totals: Any,
+) -> None:  # fmt: skip
+    """Fill the records of resizing images into packed outputs.
+
+    ``lo`` to ``flip`` [N, 2] (H, W): a `resample.Plan` of the pictures as they are shown. ``domain`` [N, 2, 2]: begin
+    and end of the pixels that may be read, or empty for all. ``mirror`` [N], or empty. ``planar``: channels first.
+    ``tables`` [filters, 2]: first entry (-1: no table) and last index of each filter's table. ``limits``: threads of a
+    block at most, and what `tile_resizes` takes. Out come the records ``rows`` and ``axis`` (x, y), the outputs'
+    ``shapes`` and ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the exclusive sums of
+    thread blocks and the totals.
+    """
+    most_threads, block_work, blocks_at_once = limits
+    elements = weights = np.int64(0)
+    widest = 1
+    stored, strides = np.empty(2, np.int64), np.empty(2, np.int64)
+    for i in range(len(images)):
+        turned = orientation[i]
+        swap = turned >= 5
+        backwards_y = turned == 3 or turned == 4 or turned == 6 or turned == 7
+        backwards_x = turned == 2 or turned == 3 or turned == 7 or turned == 8
+        stored[0], stored[1] = images[i].height, images[i].width
+        out_h, out_w = shape[i, 0], shape[i, 1]
+        strides[0], strides[1] = (out_w, 1) if planar else (out_w * channels, channels)
+        shapes[i, 0], shapes[i, 1], offsets[i] = out_h, out_w, elements
+        out = elements
+        for d in range(2):  # stored rows, stored columns
+            a = 1 - d if swap else d  # which are these of the picture as it is shown
+            begin, end = (domain[i, a, 0], domain[i, a, 1]) if len(domain) else (np.int64(0), stored[d])
+            low, high = lo[i, a], hi[i, a]
+            part = axis[i, 1 - d]
+            part.lo = np.float32(low - np.float32(begin)) if len(domain) else low
+            part.scale = np.float32(high - low) / np.float32(size[i, a])
+            corner = np.floor(min(part.lo, part.lo + np.float32(high - low)))
+            part.corner = int(min(max(corner, 0), end - begin)) if corner == corner else 0
+            part.stepwise = a == 0
+            part.base = begin
+            turns = high < low
+            count = shape[i, a] if status[i] == 0 else 0
+            at, reverse = anchor[i, a], flip[i, a]
+            if a == 1 and len(mirror) and mirror[i]:
+                reverse = not reverse
+            if high < low:  # a region that runs backwards: its outputs in reverse order
+                low, high = high, low
+                at, reverse = size[i, a] - at - count, not reverse
+            if backwards_x if d else backwards_y:  # counted from the other end
+                low, high = np.float32(stored[d] - np.float64(high)), np.float32(stored[d] - np.float64(low))
+                part.base = stored[d] - 1 - begin
+                begin, end = stored[d] - end, stored[d] - begin
+                at, reverse, turns = size[i, a] - at - count, not reverse, not turns
+            if reverse:
+                out += max(count - 1, 0) * strides[a]
+            part.stride = -strides[a] if reverse else strides[a]
+            part.support = support[i, a]
+            part.first, part.step = (size[i, a] - 1 - at, -1) if turns else (at, 1)
+            part.count, part.begin, part.end = count, begin, end
+            part.flip = backwards_x if d else backwards_y
+            part.table, part.table_last = tables[kind[i, a], 0], tables[kind[i, a], 1]
+            taps = max(1, int(np.ceil(support[i, a]))) if tables[kind[i, a], 0] >= 0 else 1
+            part.taps, part.weights, part.tile = taps, weights, 0
+            weights += (taps + 1) * count
+            scale = np.float64(np.float32(high - low) / np.float32(size[i, a]))
+            half = np.float64(support[i, a] / np.float32(2))
+            near = np.floor(low + (at + 0.5) * scale - half - 1)
+            far = np.ceil(low + (at + max(count, 1) - 0.5) * scale + half + 2)
+            windows[i, 1 - d] = int(min(max(near, begin), end - 1)) if near == near else begin
+            windows[i, 3 - d] = int(min(max(far, begin + 1), end)) if far == far else end
+        rows[i].out, rows[i].stride_c, rows[i].image = out, out_w * out_h if planar else 1, i
+        elements += out_w * out_h * channels
+        widest = max(widest, axis[i, 0].count)
+    threads = _ceil(_ceil(widest, _ceil(widest, most_threads)), 32) * 32
+    totals[THREAD_BLOCKS] = tile_resizes(axis, threads, block_work, blocks_at_once, first)
+    totals[ELEMENTS], totals[WEIGHTS], totals[THREADS] = elements, weights, threads

@@ -1,0 +1,540 @@
+"""JPEG headers of a whole batch in one call: shapes, sampling, orientation and where the tables and the scan lie.
+
+Shapes must be known on the host before a batch is planned, so headers are walked on the CPU: a Numba loop that holds no
+GIL, a few microseconds an image. One row per image comes out; every field is int32, so the table can be uploaded as it
+is. The rules are libjpeg's (what it refuses is CORRUPT; what it only warns about is UNSUPPORTED here, so that the CPU
+decoder has the last word). Nothing is read outside ``[offset, offset + size)``, whatever the bytes say.
+
+Names follow ITU-T T.81 (JPEG), TIFF 6.0 and Exif 2.3 (orientation), and Adobe TN #5116 (APP14).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import EXIF_RATIONALS, EXIF_SHORTS, EXIF_STRINGS
+
+if TYPE_CHECKING:
+    from ...batch import Batch
+
+# status
+OK = 0  # a header the GPU decoder takes
+UNSUPPORTED = 1  # a complete JPEG header, but one for another decoder
+NOT_JPEG = 2  # does not start with SOI
+TRUNCATED = 3  # ends before the first scan
+CORRUPT = 4  # a segment contradicts the standard or itself
+
+# colour: what libjpeg takes the components for
+GRAY, YCBCR, RGB, CMYK, YCCK, UNKNOWN = 0, 1, 2, 3, 4, 5
+
+MAX_DIMENSION = 65500  # libjpeg's limit
+MAX_BLOCKS_IN_MCU = 10  # T.81, B.2.3
+
+_SCALARS = (
+    "status",
+    "width",
+    "height",
+    "components",
+    "precision",
+    "sof",  # marker of the frame header, 0xC0 ... 0xCF
+    "colour",
+    "adobe_transform",  # -1: no APP14
+    "orientation",  # Exif, 1 ... 8
+    "restart_interval",  # in MCUs, 0: none
+    "scans",  # 1: one scan holds every component; 3: each of three components has one; 0: not one of these
+    "scan_offset",  # first entropy-coded byte, from the start of the image
+    "quant_16bit",  # bit i: the quantisation table of component i has 16-bit entries
+    "jfif",
+    "junk",  # bytes between segments that belong to none
+)
+_VECTORS = (
+    "h",  # sampling factors per component
+    "v",
+    "component_id",
+    "quant",  # per component, from the start of the image: 64 entries in zig-zag order; 0: no such table
+    "dc",  # 16 code counts and the symbols of its DC and AC Huffman tables in the first scan
+    "ac",
+    "begin",  # with a scan for each component: its first entropy-coded byte, the byte behind its last one,
+    "end",
+    "interval",  # and its restart interval
+)
+HEADER = np.dtype([(name, np.int32) for name in _SCALARS] + [(name, np.int32, (4,)) for name in _VECTORS])
+
+_STATUS, _WIDTH, _HEIGHT, _COMPONENTS, _PRECISION, _SOF, _COLOUR, _ADOBE = range(8)
+_ORIENTATION, _RESTART, _SCANS, _SCAN_OFFSET, _QUANT_16BIT, _JFIF, _JUNK = range(8, 15)
+_H, _V, _ID, _QUANT, _DC, _AC, _BEGIN, _END, _INTERVAL = (len(_SCALARS) + 4 * i for i in range(len(_VECTORS)))
+_COLUMNS = len(_SCALARS) + 4 * len(_VECTORS)
+
+
+def read_headers(
+    buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[Any], out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Walk the header of every image ``buffer[offset : offset + size]``; returns one HEADER row for each."""
+    table = np.empty(len(offsets), HEADER) if out is None else out
+    columns = table.view(np.int32).reshape(len(offsets), _COLUMNS)
+    buffer = buffer.view()
+    buffer.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
+    _walk_all(buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int32), columns)  # shapes are of int32
+    return table
+
+
+_BYTES_PER_COEFFICIENT = 2
+_GPU_BYTES_PER_ENCODED = 18
+"""What the CUDA decoder's tables of entropy-coded symbols take for a byte of the file, its own copy included."""
+
+_walked: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], NDArray[Any]]] = {}
+
+
+def rows_of(batch: Batch) -> NDArray[Any]:
+    """The headers of a batch of encoded images, not to be changed. A batch is walked once: who plans memory and who
+    decodes ask for the same rows, on different threads."""
+    key = id(batch.offsets)
+    known = _walked.get(key)
+    if known is not None and known[0]() is batch.offsets and known[1]() is batch.data and len(known[2]) == len(batch):
+        return known[2]
+    rows = read_headers(batch.data, batch.offsets, batch.shapes[:, 0])
+    _walked[key] = weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), weakref.ref(batch.data), rows
+    return rows
+
+
+def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
+    """What keeps JPEGs from being decoded in one pass over one scan, in words, and how many of ``rows`` it does."""
+    sof = rows["sof"]
+    reasons = (
+        ("progressive", np.isin(sof, (0xC2, 0xC6, 0xCA, 0xCE))),
+        ("arithmetic coding", sof >= 0xC9),
+        ("lossless or hierarchical", ~np.isin(sof, (0xC0, 0xC1))),
+        ("more than 8 bits", rows["precision"] != 8),
+        ("CMYK, or an odd number of components", (rows["components"] != 1) & (rows["components"] != 3)),
+        ("several scans", (rows["scans"] != 1) & (rows["scans"] != 3)),
+        ("odd sampling, tables or markers", rows["status"] != OK),
+        ("output type, or cut short", np.ones(len(rows), np.bool_)),
+    )
+    found: dict[str, int] = {}
+    left = np.ones(len(rows), np.bool_)
+    for reason, mask in reasons:
+        if n := int((mask & left).sum()):
+            found[reason] = n
+        left &= ~mask
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def summarise(
+    rows: Any, turning: Any, max_pixels: Any, orientation: Any, extents: Any, channels: Any, good: Any, odd: Any
+) -> Any:
+    """``extents`` [N, 2] (height, width) of the images as they are shown, and their ``channels`` [N]; ``turning``: by
+    their Exif ``orientation``, else it counts as 1. All are ``good`` so far; ``odd``: those that need a closer look,
+    being no plain JPEGs or too large; returns how many."""
+    found = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        orientation[i] = row.orientation if turning else 1
+        swap = orientation[i] >= 5
+        height, width = (row.width, row.height) if swap else (row.height, row.width)
+        extents[i, 0], extents[i, 1], good[i] = height, width, True
+        channels[i] = 1 if row.components == 1 else 3
+        odd[i] = row.status != OK or np.int64(height) * width > max_pixels
+        found += odd[i]
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def foreseen(
+    rows: Any, shapes: Any, on_gpu: Any, aside: Any, turning: Any, max_pixels: Any, fixed: Any, elements: Any,
+    besides: Any,
+) -> Any:  # fmt: skip
+    """Elements of each decoded image, and bytes held besides while it is decoded, [N] each, as `host_decode.foresee`
+    says; ``shapes`` [N, 1] are the encoded images'. ``aside``: all JPEGs are decoded apart from the output; with
+    ``turning``, those that their Exif orientation turns. ``fixed``: as in `decoded_shapes`. Returns how many are no
+    JPEGs.
+    """
+    others = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        others += row.status == NOT_JPEG
+        pixels = np.int64(row.width) * row.height
+        elements[i] = besides[i] = 0
+        if pixels < 1 or pixels > max_pixels:
+            continue
+        elements[i] = pixels * (fixed if fixed > 0 else 1 if row.components == 1 else 3)
+        coefficients = _BYTES_PER_COEFFICIENT * pixels * min(row.components, 4)
+        if on_gpu:
+            besides[i] = _GPU_BYTES_PER_ENCODED * np.int64(shapes[i, 0]) + coefficients
+            continue
+        if aside or (turning and row.orientation != 1):
+            besides[i] = 3 * pixels
+        if row.sof == 0xC2 or row.sof == 0xC6 or row.sof == 0xCA or row.sof == 0xCE:  # put together from all scans
+            besides[i] += coefficients
+    return others
+
+
+@numba.njit(nogil=True, cache=True)
+def refused(good: Any, status: Any) -> Any:
+    """How many ``good`` images have a ``status`` other than 0."""
+    found = 0
+    for i in range(len(good)):
+        found += good[i] and status[i] != 0
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any, shapes: Any) -> None:
+    """Shapes [N, 3] of decoded images of these sizes, without pixels where an image is not ``good``. ``fixed``: the
+    channels of all of them, or 0."""
+    for i in range(len(good)):
+        shapes[i, 0] = height[i] if good[i] else 0
+        shapes[i, 1] = width[i] if good[i] else 0
+        shapes[i, 2] = fixed if fixed > 0 else channels[i]
+
+
+@numba.njit(nogil=True, cache=True)
+def _walk_all(buffer, offsets, sizes, table):  # type: ignore[no-untyped-def]
+    tables = np.empty((3, 4), np.int32)
+    for i in range(len(offsets)):
+        begin, end = offsets[i], offsets[i] + sizes[i]
+        row = table[i]
+        row[:] = 0
+        row[_ADOBE] = -1
+        row[_ORIENTATION] = 1
+        if begin < 0 or sizes[i] < 0 or end > len(buffer):
+            row[_STATUS] = CORRUPT
+        else:
+            row[_STATUS] = _walk(buffer[begin:end], row, tables)
+
+
+@numba.njit(nogil=True, cache=True)
+def _u16(data, at):  # type: ignore[no-untyped-def]
+    return (np.int64(data[at]) << 8) | np.int64(data[at + 1])
+
+
+@numba.njit(nogil=True, cache=True)
+def _walk(data, row, tables):  # type: ignore[no-untyped-def]
+    """Segments up to the first scan. ``tables``: where the quantisation, DC and AC tables defined so far lie."""
+    size = len(data)
+    if size < 2 or data[0] != 0xFF or data[1] != 0xD8:
+        return NOT_JPEG
+    tables[:] = 0
+    wide: Any = np.int64(0)  # bit i: quantisation table i has 16-bit entries
+    at = 2
+    while True:
+        while at < size and data[at] != 0xFF:
+            row[_JUNK] += 1
+            at += 1
+        at = _past_fill(data, at)
+        if at >= size:
+            return TRUNCATED
+        marker = np.int64(data[at])
+        at += 1
+        if marker == 0x00:
+            row[_JUNK] += 2
+            continue
+        if marker == 0x01 or 0xD0 <= marker <= 0xD7:  # TEM and RSTn have no parameters
+            continue
+        if marker == 0xD8:
+            return CORRUPT
+        if marker == 0xD9:
+            return TRUNCATED
+        if at + 2 > size:
+            return TRUNCATED
+        begin, end = at + 2, at + _u16(data, at)
+        if end < begin:
+            return CORRUPT
+        if end > size:
+            return TRUNCATED
+        if marker == 0xDA:
+            return _scan(data, begin, end, row, tables, wide)
+        error: Any = OK
+        if marker == 0xC4:
+            error = _huffman_tables(data, begin, end, tables)
+        elif marker == 0xDB:
+            error, wide = _quantisation_tables(data, begin, end, tables, wide)
+        elif marker == 0xDD:
+            if end - begin != 2:
+                return CORRUPT
+            row[_RESTART] = _u16(data, begin)
+        elif 0xC0 <= marker <= 0xCF and marker != 0xC8 and marker != 0xCC:
+            error = _frame(data, begin, end, row, marker)
+        elif marker == 0xE0:
+            if end - begin >= 14 and _u16(data, begin) == 0x4A46 and _u16(data, begin + 2) == 0x4946:  # JFIF
+                row[_JFIF] = 1 if data[begin + 5] == 1 else 2  # libjpeg warns about a major version other than 1
+        elif marker == 0xE1:
+            _exif(data, begin, end, row)
+        elif marker == 0xEE:
+            if end - begin >= 12 and _u16(data, begin) == 0x4164 and _u16(data, begin + 2) == 0x6F62:  # Adobe
+                row[_ADOBE] = data[begin + 11]
+        elif not (0xE0 <= marker <= 0xEF or marker == 0xFE or marker == 0xDC or marker == 0xCC):
+            return CORRUPT
+        if error != OK:
+            return error
+        at = end
+
+
+@numba.njit(nogil=True, cache=True)
+def _past_fill(data, at):  # type: ignore[no-untyped-def]
+    """Where a marker's code is: any number of fill bytes may precede it."""
+    while at < len(data) and data[at] == 0xFF:
+        at += 1
+    return at
+
+
+@numba.njit(nogil=True, cache=True)
+def _huffman_tables(data, at, end, tables):  # type: ignore[no-untyped-def]
+    while at + 17 <= end:
+        kind, index = data[at] >> 4, data[at] & 15
+        symbols: Any = 0
+        for i in range(1, 17):
+            symbols += np.int64(data[at + i])
+        if kind > 1 or index > 3 or symbols > 256 or at + 17 + symbols > end:
+            return CORRUPT
+        tables[1 + kind, index] = at + 1
+        at += 17 + symbols
+    return OK if at == end else CORRUPT
+
+
+@numba.njit(nogil=True, cache=True)
+def _quantisation_tables(data, at, end, tables, wide):  # type: ignore[no-untyped-def]
+    while at < end:
+        entry, index = data[at] >> 4, data[at] & 15
+        length = 128 if entry else 64
+        if index > 3 or at + 1 + length > end:
+            return CORRUPT, wide
+        tables[0, index] = at + 1
+        wide = wide | (1 << index) if entry else wide & ~(1 << index)
+        at += 1 + length
+    return OK, wide
+
+
+@numba.njit(nogil=True, cache=True)
+def _frame(data, at, end, row, marker):  # type: ignore[no-untyped-def]
+    if row[_SOF] or end - at < 6:
+        return CORRUPT
+    count = np.int64(data[at + 5])
+    row[_SOF], row[_PRECISION], row[_COMPONENTS] = marker, data[at], count
+    row[_HEIGHT], row[_WIDTH] = _u16(data, at + 1), _u16(data, at + 3)
+    if end - at != 6 + 3 * count or count == 0 or row[_HEIGHT] == 0 or row[_WIDTH] == 0:
+        return CORRUPT
+    if row[_HEIGHT] > MAX_DIMENSION or row[_WIDTH] > MAX_DIMENSION or count > 10:
+        return CORRUPT
+    for i in range(count):
+        h, v = data[at + 7 + 3 * i] >> 4, data[at + 7 + 3 * i] & 15
+        if h < 1 or h > 4 or v < 1 or v > 4:
+            return CORRUPT
+        if i < 4:
+            row[_ID + i], row[_H + i], row[_V + i] = data[at + 6 + 3 * i], h, v
+            row[_QUANT + i] = data[at + 8 + 3 * i]  # the index, until the scan binds the table itself
+    return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def _scan(data, at, end, row, tables, wide):  # type: ignore[no-untyped-def]
+    """Bind the tables to the components and decide who decodes the image."""
+    row[_SCAN_OFFSET] = end
+    count = np.int64(data[at]) if end > at else 0
+    if row[_SOF] == 0 or count < 1 or count > 4 or end - at != 4 + 2 * count:
+        return CORRUPT
+    components = row[_COMPONENTS]
+    row[_COLOUR] = _colour(row)
+    sequential = row[_SOF] == 0xC0 or row[_SOF] == 0xC1
+    row[_SCANS] = 1 if sequential and count == components else 0
+    in_order = count == components
+    quant = (np.int64(row[_QUANT]), np.int64(row[_QUANT + 1]), np.int64(row[_QUANT + 2]))
+    missing_quant = missing_huffman = False
+    for i in range(min(components, 4)):
+        table = row[_QUANT + i]
+        row[_QUANT + i] = tables[0, table] if table < 4 else 0
+        missing_quant |= row[_QUANT + i] == 0
+        if table < 4 and wide >> table & 1:
+            row[_QUANT_16BIT] |= 1 << i
+    for i in range(count):
+        if i >= components or np.int32(data[at + 1 + 2 * i]) != row[_ID + i]:
+            in_order = False
+            continue
+        dc, ac = data[at + 2 + 2 * i] >> 4, data[at + 2 + 2 * i] & 15
+        if dc > 3 or ac > 3:
+            return CORRUPT
+        row[_DC + i], row[_AC + i] = tables[1, dc], tables[2, ac]
+        missing_huffman |= row[_DC + i] == 0 or row[_AC + i] == 0
+    spectral = 4 + 2 * count - 3
+    whole = data[at + spectral] == 0 and data[at + spectral + 1] == 63 and data[at + spectral + 2] == 0
+    warned = row[_JUNK] > 0 or row[_JFIF] == 2 or (components == 3 and row[_ADOBE] > 1)
+    if sequential and row[_PRECISION] == 8 and count == 1 and components == 3:
+        return UNSUPPORTED if warned or not _sampling_supported(row) else _scans(data, at, row, tables, wide, quant)
+    if not sequential or row[_PRECISION] != 8 or not in_order or not whole or (components != 1 and components != 3):
+        return UNSUPPORTED
+    if missing_quant:
+        return CORRUPT
+    if missing_huffman or warned or not _sampling_supported(row):
+        return UNSUPPORTED
+    return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def _scans(data, at, row, tables, wide, quant):  # type: ignore[no-untyped-def]
+    """Find the scans of three components that have one each; ``at``: the parameters of the first; ``quant``: which
+    table each component has. UNSUPPORTED where anything is unusual, also for tables that come too late.
+    """
+    found = np.zeros((3, 6), np.int64)  # dc, ac, quant, begin, end, interval
+    interval, wide_found, component = np.int64(row[_RESTART]), np.int64(0), 0
+    for nth in range(3):
+        if nth > 0:
+            found[component, 4], at, interval, wide = _next_scan(data, found[component, 3], tables, interval, wide)
+            if at < 0:
+                return UNSUPPORTED
+        if data[at] != 1 or data[at + 3] != 0 or data[at + 4] != 63 or data[at + 5] != 0:
+            return UNSUPPORTED
+        component = -1
+        for c in range(3):
+            if row[_ID + c] == np.int32(data[at + 1]) and component < 0:
+                component = c
+        dc, ac = data[at + 2] >> 4, data[at + 2] & 15
+        if component < 0 or found[component, 3] > 0 or dc > 3 or ac > 3 or quant[component] > 3:
+            return UNSUPPORTED
+        table = quant[component]
+        found[component, 0], found[component, 1], found[component, 2] = tables[1, dc], tables[2, ac], tables[0, table]
+        found[component, 3], found[component, 4], found[component, 5] = at + 6, len(data), interval
+        wide_found |= (wide >> table & 1) << component
+        if tables[1, dc] == 0 or tables[2, ac] == 0 or tables[0, table] == 0:
+            return UNSUPPORTED
+    for c in range(3):
+        row[_DC + c], row[_AC + c], row[_QUANT + c] = found[c, 0], found[c, 1], found[c, 2]
+        row[_BEGIN + c], row[_END + c], row[_INTERVAL + c] = found[c, 3], found[c, 4], found[c, 5]
+    row[_QUANT_16BIT], row[_SCANS] = wide_found, 3
+    return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def _next_scan(data, at, tables, interval, wide):  # type: ignore[no-untyped-def]
+    """From the entropy-coded bytes at ``at`` to the next scan of one component: where these end, where its parameters
+    begin (-1: there is none, or something unusual before it), and what DRI and DQT said in between."""
+    size = len(data)
+    stop: Any = np.int64(at)
+    nothing = stop, np.int64(-1), interval, wide
+    marker: Any = np.int64(0)
+    while marker == 0 or 0xD0 <= marker <= 0xD7:
+        while at < size and data[at] != 0xFF:
+            at += 1
+        stop = at
+        at = _past_fill(data, at)
+        if at >= size:
+            return nothing
+        marker = np.int64(data[at])
+        at += 1
+    while True:
+        if at + 2 > size:
+            return nothing
+        begin, end = at + 2, at + _u16(data, at)
+        if end < begin or end > size:
+            return nothing
+        error: Any = OK
+        if marker == 0xDA:
+            return (stop, begin, interval, wide) if end - begin == 6 else nothing
+        if marker == 0xC4:
+            error = _huffman_tables(data, begin, end, tables)
+        elif marker == 0xDB:
+            error, wide = _quantisation_tables(data, begin, end, tables, wide)
+        elif marker == 0xDD and end - begin == 2:
+            interval = _u16(data, begin)
+        elif marker != 0xFE:
+            return nothing
+        at = end
+        if error != OK or at >= size or data[at] != 0xFF:
+            return nothing
+        at = _past_fill(data, at)
+        if at >= size:
+            return nothing
+        marker = np.int64(data[at])
+        at += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _sampling_supported(row):  # type: ignore[no-untyped-def]
+    components = row[_COMPONENTS]
+    if components == 1:
+        return True  # a scan of one component has one block in its MCU, whatever its factors
+    h_max, v_max, blocks = 1, 1, 0
+    for i in range(components):
+        h_max, v_max = max(h_max, row[_H + i]), max(v_max, row[_V + i])
+        blocks += row[_H + i] * row[_V + i]
+    for i in range(components):
+        if h_max % row[_H + i] or v_max % row[_V + i]:
+            return False
+    return blocks <= MAX_BLOCKS_IN_MCU
+
+
+@numba.njit(nogil=True, cache=True)
+def _colour(row):  # type: ignore[no-untyped-def]
+    """libjpeg's guess (default_decompress_parms): JFIF, then the Adobe marker, then the component names."""
+    if row[_COMPONENTS] == 1:
+        return GRAY
+    if row[_COMPONENTS] == 3:
+        if row[_JFIF]:
+            return YCBCR
+        if row[_ADOBE] >= 0:
+            return RGB if row[_ADOBE] == 0 else YCBCR
+        named_rgb = row[_ID] == 0x52 and row[_ID + 1] == 0x47 and row[_ID + 2] == 0x42
+        return RGB if named_rgb else YCBCR
+    if row[_COMPONENTS] == 4:
+        return YCCK if row[_ADOBE] > 0 else CMYK
+    return UNKNOWN
+
+
+@numba.njit(nogil=True, cache=True)
+def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
+    """Tag 0x0112 of the first image file directory. As in DALI, a directory with any entry that is cut off, or with a
+    value outside the segment in a tag of the baseline, counts for nothing; the type of the tag does not matter."""
+    tiff = at + 6
+    if end - tiff < 8 or _u16(data, at) != 0x4578 or _u16(data, at + 2) != 0x6966 or _u16(data, at + 4) != 0:  # Exif
+        return
+    little = _u16(data, tiff) == 0x4949
+    if not little and _u16(data, tiff) != 0x4D4D:
+        return
+    if _tiff16(data, tiff + 2, little) != 42:
+        return
+    directory = tiff + _tiff32(data, tiff + 4, little)
+    if directory + 2 > end:
+        return
+    found: Any = 0
+    seen = False
+    for i in range(_tiff16(data, directory, little)):
+        entry = directory + 2 + 12 * i
+        if entry + 2 > end:
+            return
+        tag = _tiff16(data, entry, little)
+        if tag in EXIF_SHORTS:
+            if entry + 10 > end:
+                return
+            if tag == 0x0112 and not seen:
+                found, seen = _tiff16(data, entry + 8, little), True
+            continue
+        size: Any = 0  # of a value that lies elsewhere
+        if tag in EXIF_STRINGS:
+            if entry + 8 > end:
+                return
+            size = _tiff32(data, entry + 4, little)
+            if size <= 4:
+                continue
+        for rational, its_size in EXIF_RATIONALS:
+            if tag == rational:
+                size = its_size
+        if size > 0 and (entry + 12 > end or tiff + _tiff32(data, entry + 8, little) + size > end):
+            return
+    if 1 <= found <= 8:
+        row[_ORIENTATION] = found
+
+
+@numba.njit(nogil=True, cache=True)
+def _tiff16(data, at, little):  # type: ignore[no-untyped-def]
+    low, high = (data[at], data[at + 1]) if little else (data[at + 1], data[at])
+    return (np.int64(high) << 8) | np.int64(low)
+
+
+@numba.njit(nogil=True, cache=True)
+def _tiff32(data, at, little):  # type: ignore[no-untyped-def]
+    first, second = _tiff16(data, at, little), _tiff16(data, at + 2, little)
+    return (second << 16) | first if little else (first << 16) | second

@@ -1,0 +1,231 @@
+"""NVIDIA's nvJPEG through ctypes: the few calls that decoding needs, on arrays of addresses: a batch is one call.
+
+Declarations follow the public header nvjpeg.h (12.4 and 13.3 agree on all of them). Works with the libraries of the
+wheels nvidia-nvjpeg-cu12 and nvidia-nvjpeg, and with a CUDA toolkit's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import enum
+import importlib.util
+import os
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import DeviceError
+
+U64 = npt.NDArray[np.uint64]
+
+
+class Backend(enum.IntEnum):
+    """Who decodes: nvjpegBackend_t."""
+
+    HYBRID = 1  # Huffman codes on the CPU, the rest on the GPU
+    GPU_HYBRID = 2  # batches of more than 50 baseline images wholly on the GPU's cores
+    HARDWARE = 3  # the JPEG engines of A100, H100, H200, ...; baseline only
+
+
+class Output(enum.IntEnum):
+    """What is written: nvjpegOutputFormat_t."""
+
+    Y = 2
+    RGB = 5  # interleaved
+    BGR = 6
+
+
+class Status(enum.IntEnum):
+    """nvjpegStatus_t."""
+
+    SUCCESS = 0
+    NOT_INITIALIZED = 1
+    INVALID_PARAMETER = 2
+    BAD_JPEG = 3
+    JPEG_NOT_SUPPORTED = 4
+    ALLOCATOR_FAILURE = 5
+    EXECUTION_FAILED = 6
+    ARCH_MISMATCH = 7
+    INTERNAL_ERROR = 8
+    IMPLEMENTATION_NOT_SUPPORTED = 9
+    INCOMPLETE_BITSTREAM = 10
+
+
+FANCY_UPSAMPLING = 1 << 5
+"""Flag of a handle: interpolate chroma as libjpeg does (NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION)."""
+
+IMAGE_WORDS = 8
+"""A destination (nvjpegImage_t) is 8 uint64: the addresses of up to 4 planes, then their pitches in bytes."""
+
+
+class NvJpegError(Exception):
+    """nvJPEG refused or failed a call."""
+
+    def __init__(self, call: str, status: int) -> None:
+        name = Status(status).name if status in Status._value2member_map_ else "unknown"
+        super().__init__(f"{call}: nvJPEG status {status} ({name})")
+        self.status = status
+
+
+# -- finding the library ----------------------------------------------------------------------------------------------
+
+_POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "nvjpegGetProperty": (_INT, _POINTER),
+    "nvjpegCreateEx": (_INT, _POINTER, _POINTER, ctypes.c_uint, _POINTER),
+    "nvjpegDestroy": (_POINTER,),
+    "nvjpegGetHardwareDecoderInfo": (_POINTER, _POINTER, _POINTER),
+    "nvjpegJpegStateCreate": (_POINTER, _POINTER),
+    "nvjpegJpegStateDestroy": (_POINTER,),
+    "nvjpegDecode": (_POINTER, _POINTER, _POINTER, _SIZE, _INT, _POINTER, _POINTER),
+    "nvjpegDecodeBatchedInitialize": (_POINTER, _POINTER, _INT, _INT, _INT),
+    "nvjpegDecodeBatched": (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER),
+}
+
+
+def candidates() -> list[str]:
+    """Where libnvjpeg may be, best first: wheels, then toolkits, then the loader's own search."""
+    found: list[str] = []
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        found += sorted(map(str, Path(root).glob("*/lib/libnvjpeg.so.*")), reverse=True)
+    for variable in ("CUDA_PATH", "CUDA_HOME"):
+        if os.environ.get(variable):
+            found += sorted(map(str, Path(os.environ[variable]).glob("lib64/libnvjpeg.so.*[0-9]")), reverse=True)
+    found += sorted(map(str, Path("/usr/local/cuda/lib64").glob("libnvjpeg.so.[0-9][0-9]")), reverse=True)
+    return [*found, "libnvjpeg.so.13", "libnvjpeg.so.12"]
+
+
+class Library:
+    """A loaded libnvjpeg. Calls raise NvJpegError unless they succeed."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError where ``path`` cannot be loaded, AttributeError where it lacks a function."""
+        self.path = path
+        self._library = ctypes.CDLL(path)
+        for name, types in _SIGNATURES.items():
+            function = getattr(self._library, name)
+            function.argtypes, function.restype = types, _INT
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call ``name``; the GIL is released while it runs."""
+        status = getattr(self._library, name)(*args)
+        if status:
+            raise NvJpegError(name, status)
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Major, minor, patch; the major number is that of the CUDA version."""
+        value = ctypes.c_int()
+        numbers = []
+        for part in range(3):
+            self.call("nvjpegGetProperty", part, ctypes.byref(value))
+            numbers.append(value.value)
+        return numbers[0], numbers[1], numbers[2]
+
+
+@cache
+def library() -> Library:
+    """The nvJPEG of this machine. Raises DeviceError that says what to install.
+
+    Where several are installed, one of CuPy's CUDA version is taken.
+    """
+    loaded: list[Library] = []
+    problems: list[str] = []
+    for path in candidates():
+        try:
+            loaded.append(Library(path))
+        except (OSError, AttributeError) as e:
+            problems.append(f"{path}: {e}")
+    if not loaded:
+        raise DeviceError(
+            "nvJPEG was not found; install dali-run[cuda13] or dali-run[cuda12] (package nvidia-nvjpeg or "
+            f"nvidia-nvjpeg-cu12). Tried: {'; '.join(problems)}"
+        )
+    try:
+        import cupy
+
+        wanted = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    except Exception:  # no CuPy, no driver: the first will do
+        wanted = 0
+    return next((x for x in loaded if x.version[0] == wanted), loaded[0])
+
+
+# -- decoding ---------------------------------------------------------------------------------------------------------
+
+_creating = threading.Lock()
+
+
+class Decoder:
+    """One handle and one decoding state of nvJPEG on the current GPU. Used by one thread at a time.
+
+    Handles are not shared: states of one handle, used from several threads, fail.
+    """
+
+    def __init__(self, backend: Backend, fancy_upsampling: bool = False, flags: int = 0) -> None:
+        """Raises NvJpegError where the GPU has no such backend (ARCH_MISMATCH), DeviceError without the library."""
+        self.backend = backend
+        self._library = library()
+        self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
+        self._ready: tuple[int, int, Output] | None = None
+        flags |= FANCY_UPSAMPLING if fancy_upsampling else 0
+        call = self._library.call
+        with _creating:
+            call("nvjpegCreateEx", backend, None, None, flags, ctypes.byref(self._handle))
+            try:
+                call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
+            except NvJpegError:
+                call("nvjpegDestroy", self._handle)
+                raise
+
+    def engines(self) -> int:
+        """Hardware JPEG engines of this GPU; 0 where there are none."""
+        engines, cores = ctypes.c_uint(), ctypes.c_uint()
+        try:
+            self._library.call("nvjpegGetHardwareDecoderInfo", self._handle, ctypes.byref(engines), ctypes.byref(cores))
+        except NvJpegError:
+            return 0
+        return engines.value
+
+    def batch(self, data: U64, lengths: U64, images: U64, output: Output, stream: int, threads: int = 1) -> None:
+        """Decode N images into device memory, in the order of ``stream``.
+
+        ``data`` uint64[N]: host addresses of the encoded images; ``lengths`` uint64[N], bytes; ``images``
+        uint64[N, 8]: destinations. The encoded bytes must stay until the stream is done. One bad image fails the call
+        (NvJpegError), and which one is not said.
+        """
+        n = len(data)
+        wanted = (n, threads, output)
+        if self._ready != wanted:
+            self._library.call("nvjpegDecodeBatchedInitialize", self._handle, self._state, *wanted)
+            self._ready = wanted
+        try:
+            self._library.call("nvjpegDecodeBatched", self._handle, self._state, data.ctypes.data, lengths.ctypes.data,
+                               images.ctypes.data, stream)  # fmt: skip
+        except NvJpegError:
+            self._ready = None  # a failed batch must be initialised anew
+            raise
+
+    def single(self, data: int, length: int, image: U64, output: Output, stream: int) -> None:
+        """Decode one image: ``data`` its host address, ``image`` uint64[8] its destination. Raises NvJpegError."""
+        self._library.call("nvjpegDecode", self._handle, self._state, data, length, output, image.ctypes.data, stream)
+
+    def close(self) -> None:
+        """Give the memory back. The stream must be done."""
+        for name, what in (("nvjpegJpegStateDestroy", self._state), ("nvjpegDestroy", self._handle)):
+            if what:
+                self._library.call(name, what)
+                what.value = None
+
+
+def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDArray[np.int64]) -> U64:
+    """uint64[N, 8]: one interleaved (or one-plane) destination for each image, ``offsets`` bytes past ``address``."""
+    images = np.zeros((len(offsets), IMAGE_WORDS), np.uint64)
+    images[:, 0] = offsets.astype(np.uint64) + np.uint64(address)
+    images[:, 4] = pitches
+    return images

@@ -1,0 +1,129 @@
+"""Our CUDA JPEG decoder as a lane of the image decoders: it takes the plain baseline JPEGs of a batch, all at once.
+
+The kernels check every image themselves. An image that fails a check is run again by the engine with ``attempt`` 1, on
+the CPU, which decides whether the file is damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I32, I64, Batch
+from ..context import Context
+from ..gpu.lane import Lane
+from ..types import DALIImageType
+from .jpeg import cuda as jpeg_gpu
+from .jpeg import header as jpeg_header
+from .on_host import Headers, Rules
+
+Mask = npt.NDArray[np.bool_]
+
+OUTPUT_TYPES = {
+    DALIImageType.RGB: jpeg_gpu.RGB,
+    DALIImageType.BGR: jpeg_gpu.BGR,
+    DALIImageType.GRAY: jpeg_gpu.GRAY,
+}
+"""The output types that the kernels make. ANY_DATA would give images of one batch different numbers of channels; YCbCr
+is BT.601's studio swing in DALI, not the full swing of JPEG files."""
+
+
+_NOBODY = np.empty(0, np.int64)
+
+
+class CudaDecoder:
+    """The decoder of one lane."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._decoder = jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(lane))
+
+    def release(self) -> None:
+        """Give back the memory that is kept between batches."""
+        self._decoder.workspace.release()
+
+    def plan(self, headers: Headers, files: Batch, which: Mask, *, limited: bool = True) -> jpeg_gpu.Plan:
+        """Plan the images ``which`` of ``files``, which `Lane.to_device` has taken to the device; the others are left
+        out. ``limited``: all blocks of an image are wanted, or, where false, those that the caller will name by
+        `jpeg_gpu.limit`."""
+        return jpeg_gpu.plan_decode(
+            headers.jpeg, files.offsets, files.sizes, which=which, orientation=headers.orientation,
+            limited=limited, stage=self._lane.pinned,
+        )  # fmt: skip
+
+    def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:
+        """Enqueue all kernels; what fails a check is run again by the engine."""
+        lane = self._lane
+        taken = plan.status == 0
+        status = self._decoder.decode(lane.address(files.data), plan, output, lane.address(out))
+
+        def wrong() -> I64:
+            # counting is the cheapest way to learn that all is well, as it nearly always is
+            found = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else _NOBODY
+            ctx.decoded_by("cuda", int(np.count_nonzero(taken)) - len(found))
+            return found
+
+        ctx.check_later(wrong)
+
+
+def cuda_decoder(lane: Lane) -> CudaDecoder:
+    """The lane's decoder, made at its first use."""
+    found = lane.cache.get("cuda jpeg")
+    if found is None:
+        found = lane.cache["cuda jpeg"] = CudaDecoder(lane)
+    decoder: CudaDecoder = found
+    return decoder
+
+
+def takes(headers: Headers, rules: Rules) -> Mask:
+    """The images whose headers say that the kernels can decode them as ``rules`` want."""
+    if rules.output_type not in OUTPUT_TYPES or rules.dtype != np.uint8:
+        return np.zeros(len(headers.good), np.bool_)
+    taken: Mask = headers.good & (headers.jpeg["status"] == jpeg_header.OK)
+    taken[list(headers.others)] = False
+    return taken
+
+
+def plan_pixels(
+    ctx: Context, encoded: Batch, headers: Headers, rules: Rules, which: Mask, corners: I64 | None, out: Batch
+) -> tuple[Mask, Callable[[], None]]:
+    """Those of ``which`` that are taken, and what enqueues them into ``out`` (HWC, uint8).
+
+    ``corners`` [N, 2] (y, x): where each window begins in the image as it is shown; its size is that of the output.
+    """
+    if not which.any():
+        return which, _nothing
+    files, decoder = ctx.device.to_device(encoded), cuda_decoder(ctx.device)
+    shown = stored = None
+    if corners is not None:
+        ends = corners + out.shapes[:, :2]
+        shown = np.concatenate([corners[:, ::-1], ends[:, ::-1]], axis=1).astype(np.int32)
+        stored = _stored(shown, headers)
+    plan = decoder.plan(headers, files, which, limited=stored is None)
+    if stored is not None:
+        jpeg_gpu.limit(plan, stored)
+    taken: Mask = plan.status == 0
+
+    def run() -> None:
+        if taken.any():
+            output = jpeg_gpu.pixel_output(plan, OUTPUT_TYPES[rules.output_type], shown, offsets=out.offsets)
+            decoder.run(ctx, files, plan, output, out.data)
+
+    return taken, run
+
+
+def _nothing() -> None:
+    """Where no image is taken."""
+
+
+def _stored(shown: I32, headers: Headers) -> I32:
+    """Windows (x0, y0, x1, y1) of shown pictures, in the coordinates in which they are stored."""
+    flip_x, flip_y, swap = jpeg_gpu.oriented(headers.orientation)
+    x0, y0, x1, y1 = np.where(swap[:, None], shown[:, [1, 0, 3, 2]], shown).T
+    width, height = headers.jpeg["width"], headers.jpeg["height"]
+    x0, x1 = np.where(flip_x, width - x1, x0), np.where(flip_x, width - x0, x1)
+    y0, y1 = np.where(flip_y, height - y1, y0), np.where(flip_y, height - y0, y1)
+    return np.stack([x0, y0, x1, y1], axis=1).astype(np.int32)

@@ -1,0 +1,450 @@
+"""Decoding onto the GPU (the mixed stage): a JPEG goes to a decoder that takes its kind, and on failure to the next.
+
+Our CUDA decoder takes the plain baseline images. Of what it leaves, or of all images where it is not wanted, the
+engines (or, on a GPU without any, nvJPEG's batched decoding on its cores) take the baseline ones, as one call a batch;
+nvJPEG's hybrid decoders, on threads, take progressive and other odd ones; threads of the CPU take the rest, what the
+others refused, and a share of the load.
+
+Who takes an image follows from the sample alone. Threads are started first, so that they work while our kernels do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I32, I64, Batch
+from ..context import Context
+from ..errors import DeviceError, SampleError
+from ..gpu.lane import Lane, pinned_empty
+from ..types import DALIImageType
+from .jpeg import header as jpeg_header
+from .jpeg import nvjpeg
+from .jpeg.nvjpeg import Backend, Output
+from .on_cuda import plan_pixels, takes
+from .on_host import (
+    OTHERS,
+    TURBO,
+    Headers,
+    Rules,
+    Windows,
+    cut,
+    decode_jpeg,
+    decode_others,
+    encoded_bytes,
+    output_shapes,
+    read_headers,
+)
+from .pixels import channels_of
+
+Mask = npt.NDArray[np.bool_]
+
+ENGINE_RATE, THREAD_RATE = 2700, 350
+"""Images a second of one JPEG engine and of one CPU thread on ImageNet files (H200 and its host): they set the share
+of the engines, which must not depend on the clock, or results would."""
+
+_engines: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+"""One batch of a GPU at a time: several handles at once share the engines badly (one H200: 17.7k images/s with one,
+12.2k with four)."""
+
+_TASK = 4
+"""Images of one task of a CPU thread."""
+
+PLACEMENT = np.dtype(
+    [("source", np.int64), ("destination", np.int64)]
+    + [(n, np.int32) for n in ("width", "height", "channels", "orientation", "y", "x", "rows", "columns")]
+)
+RANGE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
+_BLOCK = 256
+
+
+@dataclass(slots=True)
+class Job:
+    """One batch on its way: where every image is and where its pixels go."""
+
+    ctx: Context
+    lane: Lane
+    batch: Batch
+    headers: Headers
+    rules: Rules
+    anchors: I64 | None
+    """[N, 2] corners (y, x) of the windows, in the oriented image."""
+    out: Batch
+    """The output, on the device."""
+    scratch: Any = None
+    """Device memory of the images that nvJPEG may not write straight into the output."""
+    target: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """[N] device address that nvJPEG writes image i to, as it is stored."""
+    direct: Mask = field(default_factory=lambda: np.empty(0, np.bool_))
+    """[N] that address is in the output."""
+
+    def data(self, which: I64) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Host addresses and lengths of the encoded images."""
+        address = self.batch.offsets[which] + self.batch.data.ctypes.data
+        return address.astype(np.uint64), self.batch.shapes[which, 0].astype(np.uint64)
+
+    def images(self, which: I64) -> npt.NDArray[np.uint64]:
+        """nvJPEG's destinations."""
+        pitch = self.headers.jpeg["width"][which].astype(np.int64) * stored_channels(self.headers, self.rules)[which]
+        return nvjpeg.destinations(0, self.target[which], pitch)
+
+
+def stored_channels(headers: Headers, rules: Rules) -> I64:
+    """[N] channels that a JPEG is decoded to before its colour is converted."""
+    if rules.output_type is DALIImageType.ANY_DATA:
+        return headers.channels
+    space = DALIImageType.RGB if rules.output_type is DALIImageType.YCbCr else rules.output_type
+    return np.full(len(headers.good), channels_of(space, 3), np.int64)
+
+
+def decode(
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0, windows: Windows | None = None
+) -> Batch:
+    """The images of ``batch`` (host, 1-D uint8) on the device, as HWC, or what ``windows`` cut out of them.
+
+    ``decoder``: "nvjpeg" leaves out our CUDA decoder. ``load``: the engines' part of the images that they could take,
+    and our decoder does not; -1 for a balance with the CPU's threads.
+    """
+    return start(ctx, batch, rules, decoder, load, windows)()
+
+
+def start(
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0, windows: Windows | None = None
+) -> Callable[[], Batch]:
+    """Start what `decode` does; what is returned does the rest, and may wait for engines and threads. What is launched
+    in between runs on the device at the same time."""
+    lane: Lane = ctx.device
+    headers = read_headers(ctx, batch, rules)
+    others = decode_others(ctx, batch, headers, rules, threads().map)
+    anchors, heights, widths = None, headers.height, headers.width
+    if windows is not None:
+        anchors, sizes = cut(ctx, headers, windows)
+        heights, widths = sizes[:, 0], sizes[:, 1]
+    shapes = output_shapes(headers, rules, heights, widths)
+    out = Batch.allocate(ctx.empty, shapes, rules.dtype, "HWC", batch.samples)
+    left = headers.good.copy()
+    left[list(headers.others)] = False
+    launch = None
+    if decoder != "nvjpeg" and ctx.attempt == 0:
+        ours, launch = plan_pixels(ctx, batch, headers, rules, takes(headers, rules), anchors, out)
+        left &= ~ours
+        if ctx.count is not None and left.any():
+            for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():
+                ctx.count(f"not for the CUDA JPEG decoder: {reason}", n)
+    batched, hybrid = (None, None) if ctx.attempt or not left.any() else decoders(lane, rules.fancy_upsampling)
+    by_engine = left & batched.takes(batch, headers) & _share(ctx, batched, load) if batched else np.zeros_like(left)
+    by_hybrid = left & ~by_engine & hybrid.takes(batch, headers, rules) if hybrid else np.zeros_like(left)
+    job = Job(ctx, lane, batch, headers, rules, anchors, out)
+    if (by_engine | by_hybrid).any():
+        _targets(job, by_engine | by_hybrid)
+    host = HostPart(job, others)
+    host.start(np.flatnonzero(left & ~by_engine & ~by_hybrid))
+    hybrids = hybrid.start(job, np.flatnonzero(by_hybrid)) if hybrid else []
+    if launch is not None:
+        launch()
+
+    def finish() -> Batch:
+        refused = batched.decode(job, np.flatnonzero(by_engine)) if batched else []
+        failed = [i for future in hybrids for i in future.result()]
+        if batched:
+            ctx.decoded_by(batched.name, int(np.count_nonzero(by_engine)) - len(refused))
+        ctx.decoded_by("nvjpeg hybrid", int(np.count_nonzero(by_hybrid)) - len(failed))
+        failed += refused
+        host.start(np.array(sorted(failed), np.int64))
+        placed = by_engine | by_hybrid
+        placed[failed] = False
+        _place(job, np.flatnonzero(placed))
+        host.finish()
+        lane.keep(batch.data)
+        return out
+
+    return finish
+
+
+def _share(ctx: Context, batched: BatchedDecoder, load: float) -> Mask:
+    """Which samples the engines may take: a fixed part, chosen by the sample, not by its place in the batch."""
+    if load < 0:
+        engines = batched.engines * ENGINE_RATE
+        load = engines / (engines + THREAD_RATE * thread_count()) if engines else 1.0
+    mixed = (ctx.samples.index.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return (mixed >> np.uint64(40)).astype(np.float64) < load * 2**24
+
+
+def _targets(job: Job, which: Mask) -> None:
+    """Choose where nvJPEG writes the images ``which`` to: the output where nothing more is to be done, scratch memory
+    else."""
+    headers, rules = job.headers, job.rules
+    direct = headers.orientation == 1
+    if job.anchors is not None or rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr:
+        direct = np.zeros_like(direct)
+    jpeg = headers.jpeg
+    sizes = jpeg["width"].astype(np.int64) * jpeg["height"] * stored_channels(headers, rules)
+    sizes = np.where(which & ~direct, sizes, 0)
+    starts = np.cumsum(sizes) - sizes
+    scratch = job.ctx.empty(int(sizes.sum()), np.uint8)
+    base = int(scratch.data.ptr) if int(sizes.sum()) else 0
+    job.scratch, job.direct = scratch, direct
+    job.target = np.where(direct, job.out.offsets + int(job.out.data.data.ptr), starts + base)
+
+
+def _place(job: Job, which: I64) -> None:
+    """Turn, cut and convert those of ``which`` that were decoded into scratch memory."""
+    which = which[~job.direct[which]]
+    if len(which) == 0:
+        return
+    jpeg = job.headers.jpeg
+    table = np.zeros(len(which), PLACEMENT)
+    table["source"] = job.target[which] - int(job.scratch.data.ptr)
+    table["destination"] = job.out.offsets[which]
+    table["width"], table["height"] = jpeg["width"][which], jpeg["height"][which]
+    table["channels"] = stored_channels(job.headers, job.rules)[which]
+    table["orientation"] = job.headers.orientation[which]
+    if job.anchors is not None:
+        table["y"], table["x"] = job.anchors[which, 0], job.anchors[which, 1]
+    table["rows"], table["columns"] = job.out.shapes[which, 0], job.out.shapes[which, 1]
+    (placements,) = job.lane.upload(table.view(np.uint8))
+    to_ycbcr = np.int32(job.rules.output_type is DALIImageType.YCbCr)
+    grid = (64, len(which))
+    kernel = f"place_{job.rules.dtype.name}"
+    job.lane.launch("image.cu", kernel, grid, _BLOCK, job.scratch, placements, job.out.data, to_ycbcr)
+
+
+# -- nvJPEG -----------------------------------------------------------------------------------------------------------
+
+
+def decoders(lane: Lane, fancy: bool) -> tuple[BatchedDecoder | None, HybridDecoder | None]:
+    """The nvJPEG decoders of a lane, made at its first use; None where the library or the GPU has none."""
+    key = f"nvjpeg {fancy}"
+    if key not in lane.cache:
+        lane.cache[key] = _open_batched(fancy), _open_hybrid(lane, fancy)
+    found: tuple[BatchedDecoder | None, HybridDecoder | None] = lane.cache[key]
+    return found
+
+
+def _open_batched(fancy: bool) -> BatchedDecoder | None:
+    for backend in (Backend.HARDWARE, Backend.GPU_HYBRID):
+        try:
+            decoder = nvjpeg.Decoder(backend, fancy)
+        except (nvjpeg.NvJpegError, DeviceError):
+            continue
+        if backend is Backend.GPU_HYBRID or decoder.engines():
+            return BatchedDecoder(decoder)
+        decoder.close()
+    return None
+
+
+def _open_hybrid(lane: Lane, fancy: bool) -> HybridDecoder | None:
+    try:
+        nvjpeg.library()
+    except DeviceError:
+        return None
+    return HybridDecoder(lane, fancy)
+
+
+def _output(rules: Rules) -> Output:
+    if rules.output_type is DALIImageType.GRAY:
+        return Output.Y
+    return Output.BGR if rules.output_type is DALIImageType.BGR else Output.RGB
+
+
+def _whole(batch: Batch) -> Mask:
+    """The file ends with EOI. What does not may be cut off; libjpeg-turbo knows, the engines do not say."""
+    last = np.maximum(batch.offsets + batch.shapes[:, 0] - 1, 1)
+    last = np.minimum(last, max(len(batch.data) - 1, 0))
+    if len(batch.data) < 2:
+        return np.zeros(len(batch), np.bool_)
+    ends: Mask = (batch.data[last - 1] == 0xFF) & (batch.data[last] == 0xD9)
+    return ends
+
+
+class BatchedDecoder:
+    """One nvJPEG call for all images: hardware engines, or the GPU's cores."""
+
+    def __init__(self, decoder: nvjpeg.Decoder) -> None:
+        self._decoder = decoder
+        self.engines = decoder.engines()
+        self.name = "engines" if self.engines else "nvjpeg"
+
+    def takes(self, batch: Batch, headers: Headers) -> Mask:
+        """Baseline YCbCr in one scan, of the common samplings."""
+        jpeg = headers.jpeg
+        plain: Mask = (jpeg["status"] == jpeg_header.OK) & (jpeg["sof"] == 0xC0) & (jpeg["quant_16bit"] == 0)
+        plain &= (jpeg["scans"] == 1) & (jpeg["components"] == 3) & (jpeg["colour"] == jpeg_header.YCBCR)
+        h, v = jpeg["h"], jpeg["v"]
+        plain &= (h[:, 0] <= 2) & (v[:, 0] <= 2) & (h[:, 1:3] == 1).all(axis=1) & (v[:, 1:3] == 1).all(axis=1)
+        plain &= (jpeg["width"] >= 16) & (jpeg["height"] >= 16) & (jpeg["width"] <= 16384) & (jpeg["height"] <= 16384)
+        return plain & _whole(batch)
+
+    def decode(self, job: Job, which: I64) -> list[int]:
+        """Enqueue ``which`` on the lane's stream; returns those that nvJPEG refused."""
+        if len(which) == 0:
+            return []
+        # The engines take images one after the other: the largest first, and none is still busy when the rest is idle.
+        pixels = job.headers.height[which] * job.headers.width[which]
+        return self._decode(job, which[np.argsort(-pixels, kind="stable")])
+
+    def _decode(self, job: Job, which: I64) -> list[int]:
+        """A refused batch is halved until the images at fault are found: the others' pixels must not depend on them."""
+        data, lengths = job.data(which)
+        images = job.images(which)
+        job.lane.keep(data, lengths, images)
+        try:
+            with _engines[job.lane.index]:
+                self._decoder.batch(data, lengths, images, _output(job.rules), job.lane.stream.ptr)
+        except nvjpeg.NvJpegError:
+            if len(which) == 1:
+                return [int(which[0])]
+            half = len(which) // 2
+            return self._decode(job, which[:half]) + self._decode(job, which[half:])
+        return []
+
+
+class HybridDecoder:
+    """nvJPEG with Huffman decoding on CPU threads, a decoder and a stream each."""
+
+    def __init__(self, lane: Lane, fancy: bool) -> None:
+        self._lane, self._fancy = lane, fancy
+        self._idle: queue.SimpleQueue[tuple[nvjpeg.Decoder, Any]] = queue.SimpleQueue()
+
+    def takes(self, batch: Batch, headers: Headers, rules: Rules) -> Mask:
+        """8-bit Huffman-coded JPEGs, gray or YCbCr; gray ones where no colour is asked for."""
+        jpeg = headers.jpeg
+        taken: Mask = (jpeg["status"] == jpeg_header.OK) | (jpeg["status"] == jpeg_header.UNSUPPORTED)
+        taken &= (jpeg["sof"] == 0xC0) | (jpeg["sof"] == 0xC1) | (jpeg["sof"] == 0xC2)
+        taken &= (jpeg["precision"] == 8) & (jpeg["junk"] == 0)
+        gray_out = rules.output_type is DALIImageType.GRAY
+        gray = (jpeg["components"] == 1) & gray_out
+        taken &= gray | ((jpeg["components"] == 3) & (jpeg["colour"] == jpeg_header.YCBCR))
+        # Small pictures are decoded by libjpeg-turbo in less time than a transfer and a launch take.
+        taken &= jpeg["width"].astype(np.int64) * jpeg["height"] >= 1_000_000
+        return taken & _whole(batch)
+
+    def start(self, job: Job, which: I64) -> list[Future[list[int]]]:
+        """Start ``which`` on the threads; the futures give those that nvJPEG refused."""
+        if len(which) == 0:
+            return []
+        ready = job.lane.stream.record()
+        parts = np.array_split(which, min(len(which), thread_count()))
+        return [threads().submit(self._decode, job, part, ready) for part in parts]
+
+    def _decode(self, job: Job, which: I64, ready: Any) -> list[int]:
+        import cupy
+
+        failed = []
+        with job.lane.gpu:
+            try:
+                decoder, stream = self._idle.get_nowait()
+            except queue.Empty:
+                try:
+                    decoder = nvjpeg.Decoder(Backend.HYBRID, self._fancy)
+                except nvjpeg.NvJpegError:
+                    return [int(i) for i in which]
+                stream = cupy.cuda.Stream(non_blocking=True)
+            stream.wait_event(ready)
+            data, lengths = job.data(which)
+            images = job.images(which)
+            for k, i in enumerate(which.tolist()):
+                try:
+                    decoder.single(int(data[k]), int(lengths[k]), images[k], _output(job.rules), stream.ptr)
+                    stream.synchronize()
+                except nvjpeg.NvJpegError:
+                    failed.append(i)
+            self._idle.put((decoder, stream))
+        return failed
+
+
+# -- the CPU ----------------------------------------------------------------------------------------------------------
+
+
+class HostPart:
+    """The images that the CPU decodes: on threads into page-locked memory, then by one copy to the device."""
+
+    def __init__(self, job: Job, others: dict[int, Any]) -> None:
+        self._job = job
+        self._parts: list[tuple[I64, Batch, list[Future[list[tuple[int, SampleError]]]]]] = []
+        if others:
+            which = np.array(sorted(others), np.int64)
+            part = self._stage(which)
+            for k, i in enumerate(which.tolist()):
+                y, x = (0, 0) if job.anchors is None else job.anchors[i].tolist()
+                rows, columns = part.shapes[k, 0], part.shapes[k, 1]
+                part.sample(k)[...] = others[i][y : y + rows, x : x + columns]
+            self._parts.append((which, part, []))
+            job.ctx.decoded_by(OTHERS, len(which))
+
+    def start(self, which: I64) -> None:
+        """Decode the JPEGs ``which`` on the threads."""
+        if len(which) == 0:
+            return
+        self._job.ctx.decoded_by(TURBO, len(which))
+        part = self._stage(which)
+        tasks = [range(k, min(k + _TASK, len(which))) for k in range(0, len(which), _TASK)]
+        futures = [threads().submit(self._decode, which, part, task) for task in tasks]
+        self._parts.append((which, part, futures))
+
+    def _stage(self, which: I64) -> Batch:
+        job = self._job
+
+        def page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
+            return pinned_empty(n * np.dtype(dtype).itemsize).view(dtype)
+
+        shapes: I32 = job.out.shapes[which]
+        return Batch.allocate(page_locked, shapes, job.rules.dtype, "HWC", job.batch.samples.take(which))
+
+    def _decode(self, which: I64, part: Batch, task: Sequence[int]) -> list[tuple[int, SampleError]]:
+        job = self._job
+        bad = []
+        for k in task:
+            i = int(which[k])
+            anchor = None if job.anchors is None else (int(job.anchors[i, 0]), int(job.anchors[i, 1]))
+            row, orientation = job.headers.jpeg[i], int(job.headers.orientation[i])
+            try:
+                data = encoded_bytes(job.batch, i)
+                decode_jpeg(data, row, orientation, job.rules, anchor, part, k, job.ctx.isolation)
+            except SampleError as e:
+                bad.append((i, e))
+        return bad
+
+    def finish(self) -> None:
+        """Wait for the threads, report what they refused, and enqueue the copies."""
+        job = self._job
+        for which, part, futures in self._parts:
+            for i, problem in (pair for future in futures for pair in future.result()):
+                job.headers.drop(i)
+                job.ctx.reject(i, problem.code, str(problem))
+            good = np.flatnonzero(job.headers.good[which])
+            if len(good) == 0:
+                continue
+            scatter(job.lane, job.lane.to_device(part.take(good)), job.out, which[good])
+
+
+def scatter(lane: Lane, part: Batch, out: Batch, where: I64) -> None:
+    """Copy the samples of ``part`` to places ``where`` of ``out``, both on the device and of the same shapes."""
+    item = out.dtype.itemsize
+    table = np.zeros(len(where), RANGE)
+    table["source"] = part.offsets * item
+    table["destination"] = out.offsets[where] * item
+    table["size"] = np.minimum(part.sizes, out.sizes[where]) * item
+    (ranges,) = lane.upload(table.view(np.uint8))
+    lane.launch("image.cu", "scatter", (32, len(where)), _BLOCK, part.data, ranges, out.data)
+
+
+def thread_count() -> int:
+    """Threads that decode for GPUs."""
+    return max(1, len(os.sched_getaffinity(0)) - 2)
+
+
+@functools.cache
+def threads() -> ThreadPoolExecutor:
+    """The threads that decode for GPUs; all lanes share them."""
+    return ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")

@@ -1,0 +1,304 @@
+"""Decoding on the host: the headers of all images first, then every image straight into its place in the output."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Stage
+from ..batch import I32, I64, Batch
+from ..context import Context
+from ..errors import SampleError
+from ..kernels import Kernels
+from ..types import DALIImageType
+from .deep_colour import available, is_deep
+from .formats import Header, check_pixels, probe, recognise
+from .isolation.processes import Isolation
+from .pixels import Pixels, channels_of, orient, recolour
+
+MAX_PIXELS = 178_956_970
+"""The default limit on an image (2^29 bytes of RGB), by which Pillow refuses decompression bombs too."""
+
+
+OURS, TURBO, OTHERS = "cpu", "libjpeg-turbo", "other formats"
+"""What the decoders of the host are called in reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decoded images are to be like."""
+
+    output_type: DALIImageType = DALIImageType.RGB
+    dtype: np.dtype[Any] = np.dtype(np.uint8)  # noqa: RUF009 (immutable)
+    adjust_orientation: bool = True
+    fast_idct: bool = False
+    fancy_upsampling: bool = False
+    max_pixels: int = MAX_PIXELS
+
+
+_headers: Any = Kernels(".jpeg.header", __package__)
+_decoder: Any = Kernels(".jpeg.baseline_cpu", __package__)
+
+Windows = Callable[[I64, I64], tuple[I64, I64]]
+"""Heights and widths, int64[N], to anchors (y, x) and shapes (h, w), int64[N, 2]; rejects what it cannot cut."""
+
+Needed = Callable[[I32], I64]
+"""Shapes of the decoded images [N, 3] to the pixels of them that are looked at, [N, 4]: y0, x0, y1, x1."""
+
+
+@dataclass(slots=True)
+class Headers:
+    """What the headers of N encoded images say. Bad images are rejected already and have no pixels."""
+
+    jpeg: npt.NDArray[Any]
+    """[N] rows of `jpeg_header.HEADER`; status NOT_JPEG where the image is something else."""
+    others: dict[int, Header]
+    """The images that are no JPEGs, by place."""
+    good: npt.NDArray[np.bool_]
+    orientation: I32
+    """[N], 1 where it is to be ignored."""
+    extents: I64
+    """[N, 2], height and width as seen (oriented)."""
+    channels: I64
+    """[N], as decoded with ANY_DATA."""
+    odd: int
+    """How many are no plain JPEGs, or too large."""
+    bad: int = 0
+    """How many are not good: as `drop` counts them, which alone may write ``good``."""
+
+    @property
+    def height(self) -> I64:
+        """[N]"""
+        return self.extents[:, 0]
+
+    @property
+    def width(self) -> I64:
+        """[N]"""
+        return self.extents[:, 1]
+
+    def drop(self, i: int) -> None:
+        """Image ``i`` turned out to be bad."""
+        self.bad += bool(self.good[i])
+        self.good[i] = False
+        self.extents[i] = 0
+
+    def left(self, status: I32) -> I64:
+        """The good images that a decoder refuses, by its ``status`` [N]: not 0 for those."""
+        if not _headers.refused(self.good, status):
+            return _NOBODY
+        return np.flatnonzero(self.good & (status != 0))
+
+
+_NOBODY = np.empty(0, np.int64)
+
+
+def encoded_bytes(batch: Batch, i: int) -> memoryview:
+    """The bytes of image ``i``; no copy."""
+    start = int(batch.offsets[i])
+    return memoryview(batch.data[start : start + int(batch.shapes[i, 0])])
+
+
+def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
+    """Walk the headers of all images. What is none, or too large, is rejected."""
+    jpeg, n = _headers.rows_of(batch), len(batch)
+    turned, odd, good = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.bool_)
+    extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
+    few = _headers.summarise(jpeg, rules.adjust_orientation, rules.max_pixels, turned, extents, channels, good, odd)
+    headers = Headers(jpeg, {}, good, turned, extents, channels, few)
+    for i in np.flatnonzero(odd).tolist() if few else ():
+        try:
+            _examine(headers, i, encoded_bytes(batch, i), rules)
+        except SampleError as e:
+            headers.drop(i)
+            ctx.reject(i, e.code, str(e))
+    return headers
+
+
+def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I64, I64]:
+    """Elements of each decoded image, and bytes held besides while it is decoded, int64[N] each; zeros for what will
+    be refused. ``whole``: JPEGs go straight into the output where nothing is to be done to them."""
+    jpeg, n = _headers.rows_of(batch), len(batch)
+    elements, besides = np.empty(n, np.int64), np.empty(n, np.int64)
+    aside = not whole or rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
+    fixed = 0 if rules.output_type is DALIImageType.ANY_DATA else channels_of(rules.output_type, 3)
+    others = _headers.foreseen(jpeg, batch.shapes, stage != "cpu", aside, rules.adjust_orientation, rules.max_pixels,
+                               fixed, elements, besides)  # fmt: skip
+    for i in np.flatnonzero(jpeg["status"] == _headers.NOT_JPEG).tolist() if others else ():
+        with contextlib.suppress(SampleError):
+            header = probe(encoded_bytes(batch, i))
+            pixels = header.width * header.height
+            if pixels <= rules.max_pixels:
+                elements[i] = pixels * (fixed or header.channels)
+                # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
+                besides[i] = pixels * (4 + header.channels) * (1 if header.bits <= 8 else 2)
+    return elements, besides
+
+
+def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
+    from .jpeg.turbo import check_header
+
+    if recognise(data) == "jpeg":
+        check_header(headers.jpeg[i])
+    else:
+        header = probe(data)
+        if is_deep(header) and rules.dtype != np.uint8 and header.format != "pnm" and not available():
+            remedy = "pip install 'dali-run[formats]', or take dtype UINT8"
+            raise SampleError("unsupported", f"a {header.format} of 16 bits a channel needs imagecodecs: {remedy}")
+        headers.others[i] = header
+        headers.orientation[i] = header.orientation if rules.adjust_orientation else 1
+        swap = headers.orientation[i] >= 5
+        headers.height[i] = header.width if swap else header.height
+        headers.width[i] = header.height if swap else header.width
+        headers.channels[i] = header.channels
+    check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels)
+
+
+def decode_others(
+    ctx: Context, batch: Batch, headers: Headers, rules: Rules, run: Callable[..., Iterable[Any]] = map
+) -> dict[int, Pixels]:
+    """The images that are no JPEGs, decoded, oriented and recoloured; ``headers`` learn their true shapes.
+
+    ``run`` maps over the images: `map`, or that of a pool of threads.
+    """
+    if not headers.others:
+        return {}
+    from . import pillow as pillow_decode
+
+    decode = pillow_decode.decode if ctx.isolation is None else ctx.isolation.decode
+
+    def one(i: int) -> tuple[int, Pixels] | SampleError:
+        try:
+            pixels = decode(encoded_bytes(batch, i), headers.others[i], rules.adjust_orientation, rules.max_pixels)
+        except SampleError as e:
+            return e
+        return pixels.shape[2], recolour(pixels, rules.output_type, rules.dtype)
+
+    images: dict[int, Pixels] = {}
+    good = [i for i in headers.others if headers.good[i]]
+    for i, result in zip(good, run(one, good), strict=True):
+        if isinstance(result, SampleError):
+            headers.drop(i)
+            ctx.reject(i, result.code, str(result))
+            continue
+        headers.channels[i], images[i] = result
+        headers.height[i], headers.width[i] = images[i].shape[:2]
+    return images
+
+
+def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> I32:
+    """[N, 3] of images of these sizes; no pixels for bad ones."""
+    fixed = 0 if rules.output_type is DALIImageType.ANY_DATA else channels_of(rules.output_type, 3)
+    shapes = np.empty((len(heights), 3), np.int32)
+    _headers.decoded_shapes(heights, widths, headers.channels, fixed, headers.good, shapes)
+    return shapes
+
+
+def decode(
+    ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, needed: Needed | None = None
+) -> Batch:
+    """The images of ``batch`` (1-D uint8) as HWC, or what ``windows`` cut out of them. Only the pixels that are
+    ``needed`` are sure to be decoded; damage is found wherever it is."""
+    headers = read_headers(ctx, batch, rules)
+    others = decode_others(ctx, batch, headers, rules)
+    anchors = None
+    heights, widths = headers.height, headers.width
+    if windows is not None:
+        anchors, sizes = cut(ctx, headers, windows)
+        heights, widths = sizes[:, 0], sizes[:, 1]
+    out = Batch.allocate(ctx.empty, output_shapes(headers, rules, heights, widths), rules.dtype, "HWC", batch.samples)
+    left = _baseline(batch, headers, rules, anchors, out, needed)
+    rest, foreign = int(np.count_nonzero(left)), sum(bool(left[i]) for i in others)
+    ctx.decoded_by(OURS, len(batch) - headers.bad - rest)
+    ctx.decoded_by(TURBO, rest - foreign)
+    ctx.decoded_by(OTHERS, foreign)
+    for i in np.flatnonzero(left).tolist() if rest else ():
+        anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
+        if i in others:
+            out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])
+            continue
+        try:
+            data, row = encoded_bytes(batch, i), headers.jpeg[i]
+            decode_jpeg(data, row, int(headers.orientation[i]), rules, anchor, out, i, ctx.isolation)
+        except SampleError as e:
+            headers.drop(i)
+            ctx.reject(i, e.code, str(e))
+    return out
+
+
+_NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)
+
+
+def _baseline(
+    batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, out: Batch, needed: Needed | None
+) -> npt.NDArray[np.bool_]:
+    """Decode what our own decoder takes; which good images are left for others, [N]."""
+    if rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr or rules.fast_idct:
+        return headers.good
+    n = len(batch)
+    corners = _NO_CORNERS if anchors is None else anchors
+    seen = _ALL if needed is None else needed(out.shapes)
+    windows, status = np.empty((n, 4), np.int64), np.empty(n, np.int32)
+    channels, origins, pitches = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    _decoder.regions(out.shapes, out.offsets, headers.good, headers.orientation, corners, seen, windows, channels,
+                     origins, pitches)  # fmt: skip
+    encoded = batch.data.view()
+    encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
+    _decoder.decode_images(
+        encoded, np.ascontiguousarray(batch.offsets), batch.shapes[:, 0].astype(np.int64), headers.jpeg, windows,
+        channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches, status,
+    )  # fmt: skip
+    left: npt.NDArray[np.bool_] = headers.good & (status != _decoder.DONE)
+    return left
+
+
+def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
+    """Anchors and shapes of the windows in good images; images whose window was refused become bad."""
+    before = len(ctx.rejects)
+    anchors, sizes = windows(headers.height, headers.width)
+    if len(ctx.rejects) > before:
+        bad = set(ctx.samples.slot[~headers.good].tolist())
+        # Each image is reported once, for the first thing that is wrong with it.
+        fresh = {r.slot: r for r in reversed(ctx.rejects[before:]) if r.slot not in bad}
+        ctx.rejects[before:] = fresh.values()
+        for i in np.flatnonzero(np.isin(ctx.samples.slot, list(fresh))).tolist():
+            headers.drop(i)
+    return anchors, np.where(headers.good[:, None], sizes, 0) if headers.bad else sizes
+
+
+def _window(image: Pixels, anchor: tuple[int, int] | None, shape: npt.NDArray[np.int32]) -> Pixels:
+    if anchor is None:
+        return image
+    y, x = anchor
+    return image[y : y + int(shape[0]), x : x + int(shape[1])]
+
+
+def decode_jpeg(
+    data: memoryview, row: Any, orientation: int, rules: Rules, anchor: tuple[int, int] | None, out: Batch, i: int,
+    isolation: Isolation | None = None,
+) -> None:  # fmt: skip
+    """One JPEG as sample ``i`` of ``out``: turned, cut at ``anchor`` (y, x) and converted. Raises SampleError."""
+    from .jpeg import turbo as jpeg_cpu
+    from .jpeg.turbo import stored_channels
+
+    decode_into = jpeg_cpu.decode_into if isolation is None or not isolation.jpeg else isolation.decode_into
+    converts = rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
+    if orientation == 1 and anchor is None and not converts:
+        start = int(out.offsets[i])
+        place = memoryview(out.data[start : start + int(np.prod(out.shapes[i], dtype=np.int64))])
+        decode_into(data, row, rules.output_type, rules.fast_idct, place)
+        return
+    space = DALIImageType.RGB if rules.output_type is DALIImageType.YCbCr else rules.output_type
+    shape = (int(row["height"]), int(row["width"]), channels_of(space, stored_channels(row)))
+    whole = np.empty(shape, np.uint8)
+    decode_into(data, row, space, rules.fast_idct, whole.reshape(-1).data)
+    part = _window(orient(whole, orientation), anchor, out.shapes[i])
+    if converts:
+        # BGR and GRAY are what the decoder gave; only the type is still to change.
+        to = rules.output_type if rules.output_type is DALIImageType.YCbCr else DALIImageType.ANY_DATA
+        part = recolour(part, to, rules.dtype)
+    out.sample(i)[...] = part

@@ -1,0 +1,155 @@
+"""PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and GIF (and JPEGs that TurboJPEG does not take), decoded through Pillow; colour
+of 16 bits a channel is `deep_decode`'s.
+
+The plugin of the recognised format is called directly: no other one sees the bytes, and Pillow's own limits and
+warnings do not apply. Pillow releases the GIL while it decodes, but for JPEG 2000.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import logging
+import struct
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import RejectCode, SampleError
+from . import deep_colour as deep_decode
+from .formats import Header, check_pixels
+from .pixels import INVERSE_ORIENTATION, Pixels, orient
+
+
+def decode(data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int) -> Pixels:
+    """The image as (H, W, C), uint8, uint16 or float32, the first frame or page; palettes as RGB, CMYK as RGB.
+
+    ``header`` is that of `image_formats.probe`. Raises SampleError, and nothing else, whatever the data is.
+    """
+    _quiet()
+    try:
+        check_pixels(header.width, header.height, max_pixels)
+        image = _plugin(header.format)(io.BytesIO(data))
+        check_pixels(image.width, image.height, max_pixels)
+        deep = deep_decode.decode(data, header, image.mode)
+        if deep is not None:
+            return orient(deep, header.orientation) if adjust_orientation else deep
+        image.load()
+        check_pixels(image.width, image.height, max_pixels)  # a few formats know their size only now
+        pixels = _array(image, header)
+    except SampleError:
+        raise
+    except Exception as e:  # Pillow raises whatever its parsers run into: ten kinds were seen on damaged files
+        raise explain(header.format, e) from e
+    orientation = header.orientation
+    if header.format == "tiff":  # Pillow has applied it already
+        return pixels if adjust_orientation else orient(pixels, INVERSE_ORIENTATION[orientation])
+    return orient(pixels, orientation) if adjust_orientation else pixels
+
+
+def explain(format: str, error: BaseException) -> SampleError:
+    """What Pillow raised, as a code and words."""
+    text = str(error)
+    low = text.lower()
+    code: RejectCode = "corrupt_data"
+    if isinstance(error, MemoryError):
+        code, text = "too_large", "it needs more memory than there is"
+    elif any(w in low for w in _TOO_LARGE):
+        code = "too_large"
+    elif isinstance(error, (EOFError, struct.error)) or any(w in low for w in _TRUNCATED):
+        code = "truncated"
+    elif isinstance(error, NotImplementedError) or any(w in low for w in _UNSUPPORTED):
+        code = "unsupported"
+    if not text or isinstance(error, (KeyError, IndexError, TypeError, AttributeError)):
+        text = f"the decoder stopped with {type(error).__name__}{f': {text}' if text else ''}"
+    return SampleError(code, f"{format} cannot be decoded: {text.splitlines()[0][:300]}")
+
+
+_TOO_LARGE = ("decompressed data too large", "too much memory")  # texts of PNG: over 1 MB each, 64 MB together
+_TRUNCATED = ("truncated", "not enough", "unexpected end", "premature", "reached end of file", "broken data stream")
+_UNSUPPORTED = ("unsupported", "not supported", "unknown pixel mode", "unknown compression", "cannot handle")
+
+
+def _array(image: Any, header: Header) -> Pixels:
+    mode = image.mode
+    if mode in ("P", "PA"):
+        image.info.pop("transparency", None)
+        image = image.convert("RGB")
+    elif mode in ("1", "CMYK", "YCbCr", "LAB", "HSV", "RGBX"):
+        image = image.convert("L" if mode == "1" else "RGB")
+    elif mode in ("La", "RGBa"):
+        image = image.convert({"La": "LA", "RGBa": "RGBA"}[mode])
+    pixels = np.asarray(image)
+    if mode.startswith("I;16"):
+        pixels = pixels.astype(np.uint16)  # I;16B is big-endian
+    elif mode == "I":  # 16-bit samples, signed or wider than that: what fits into 16 bits
+        pixels = np.clip(pixels, 0, 65535).astype(np.uint16)
+    elif mode == "F":
+        pixels = pixels.astype(np.float32)
+    elif pixels.dtype != np.uint8:
+        raise SampleError("unsupported", f"{header.format} with pixels of Pillow's mode {mode} is not decoded")
+    if pixels.size == 0:
+        raise SampleError("corrupt_data", f"the {header.format} has no pixels")
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def load() -> None:
+    """Import what `decode` needs; the first image does it by itself."""
+    _plugin("png")
+
+
+@cache
+def _plugin(format: str) -> Any:
+    from PIL import (
+        BmpImagePlugin,
+        GifImagePlugin,
+        Jpeg2KImagePlugin,
+        JpegImagePlugin,
+        PngImagePlugin,
+        PpmImagePlugin,
+        TiffImagePlugin,
+        WebPImagePlugin,
+    )
+
+    # A handler of its own keeps messages about odd files off stderr; users still get them from their own handlers.
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    _silence_libtiff()
+    return {
+        "png": PngImagePlugin.PngImageFile,
+        "bmp": BmpImagePlugin.BmpImageFile,
+        "tiff": TiffImagePlugin.TiffImageFile,
+        "pnm": PpmImagePlugin.PpmImageFile,
+        "webp": WebPImagePlugin.WebPImageFile,
+        "jpeg2000": Jpeg2KImagePlugin.Jpeg2KImageFile,
+        "gif": GifImagePlugin.GifImageFile,
+        "jpeg": JpegImagePlugin.JpegImageFile,
+    }[format]
+
+
+def _silence_libtiff() -> None:
+    """libtiff prints a line to stderr for every odd tag. Its handlers are global, in the library that Pillow loaded."""
+    try:
+        loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libtiff" in line}
+    except OSError:  # no /proc: the lines stay
+        return
+    for path in loaded:
+        library = ctypes.CDLL(path)
+        library.TIFFSetWarningHandler(None)
+        library.TIFFSetErrorHandler(None)
+
+
+_FILTER = ("ignore", None, UserWarning)
+
+
+def _quiet() -> None:
+    """Pillow warns about odd but decodable files; that is no news for the user, and noise among workers.
+
+    `warnings.catch_warnings` is not safe among threads, so one filter for Pillow's modules is put in place, again
+    where somebody (a test framework) took it out.
+    """
+    first = warnings.filters[0] if warnings.filters else None
+    if first is None or first[:3:2] != _FILTER[::2] or "PIL" not in str(getattr(first[3], "pattern", "")):
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")

@@ -1,0 +1,83 @@
+"""What is done to decoded pixels on the host: orientation, colour space and element type, by DALI 2.4's rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..conversion import saturate
+from ..types import DALIImageType
+
+Pixels = npt.NDArray[Any]
+
+INVERSE_ORIENTATION = (0, 1, 2, 3, 4, 5, 8, 7, 6)
+"""Index by an Exif orientation: the one that undoes it."""
+
+
+def orient(image: Pixels, orientation: int) -> Pixels:
+    """``image`` (H, W, ...) as it is meant to be seen, by its Exif orientation 1 ... 8; a view."""
+    if orientation in (5, 6, 7, 8):
+        image = image.swapaxes(0, 1)
+    if orientation in (2, 3, 6, 7):
+        image = image[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    return image
+
+
+def channels_of(output_type: DALIImageType, stored: int) -> int:
+    """How many channels come out of an image that stores ``stored``."""
+    if output_type is DALIImageType.ANY_DATA:
+        return stored
+    return 1 if output_type is DALIImageType.GRAY else 3
+
+
+def recolour(image: Pixels, output_type: DALIImageType, dtype: np.dtype[Any]) -> Pixels:
+    """``image`` (H, W, C), uint8, uint16 or float32, in another colour space and type.
+
+    C: 1 gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha. Alpha is dropped, not blended (ANY_DATA keeps it). GRAY is
+    ``.299 R + .587 G + .114 B``. YCbCr is ITU-R BT.601's studio range. Integers stand for [0, 1] scaled to their
+    range, so types are converted by scaling, rounded half away from zero.
+    """
+    if output_type is DALIImageType.ANY_DATA:
+        return scale(image, dtype)
+    colour = image.shape[2] >= 3
+    if output_type is DALIImageType.GRAY:
+        return matrix(image[..., :3], _GRAY, 0.0, dtype) if colour else scale(image[..., :1], dtype)
+    if not colour:
+        image = np.broadcast_to(image[..., :1], (*image.shape[:2], 3))
+    if output_type is DALIImageType.YCbCr:
+        return matrix(image[..., :3], _YCBCR, _YCBCR_OFFSET, dtype)
+    image = scale(image[..., :3], dtype)
+    return image[..., ::-1] if output_type is DALIImageType.BGR else image
+
+
+_GRAY = np.array([[0.299], [0.587], [0.114]], np.float32)
+_YCBCR = np.array(
+    [[65.481, -37.797, 112.0], [128.553, -74.203, -93.786], [24.966, 112.0, -18.214]], np.float32
+) / np.float32(255)
+"""Columns Y, Cb, Cr for R, G, B in [0, 1] (BT.601, 8 bit, as fractions of 255)."""
+_YCBCR_OFFSET = np.array([16, 128, 128], np.float32) / np.float32(256)
+"""As fractions of 256: 16 and 128 for 8 bit, 4096 and 32768 for 16 bit."""
+
+
+def full_scale(dtype: np.dtype[Any]) -> float:
+    """What 1.0 is in ``dtype``: the largest integer, or 1."""
+    return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
+
+
+def scale(image: Pixels, dtype: np.dtype[Any]) -> Pixels:
+    """``image`` with its full scale mapped to that of ``dtype``; itself where the types are equal."""
+    if image.dtype == dtype:
+        return image
+    return saturate(image * np.float32(full_scale(dtype) / full_scale(image.dtype)), dtype)
+
+
+def matrix(image: Pixels, weights: npt.NDArray[np.float32], offset: Any, dtype: np.dtype[Any]) -> Pixels:
+    """``image`` (..., 3) times ``weights`` [3, K] of the full scale, plus ``offset`` in 1/256 of it (1 for floats)."""
+    top = full_scale(dtype)
+    one = 1.0 if dtype.kind == "f" else top + 1
+    values = image.astype(np.float32) @ (weights * np.float32(top / full_scale(image.dtype)))
+    return saturate(values + np.asarray(offset * one, np.float32), dtype)

@@ -1,0 +1,300 @@
+"""Strided copies: the plan that crop, flip, transpose, pad, cast, normalise, cat, ... turn into, and its execution.
+
+Operators start from `whole` and change the plan with `window`, `mirror`, `permute`, `insert`, `convert`; `run` then
+moves all samples of the batch in one kernel, on the CPU (``strided_cpu.py``) or the GPU (``cuda/strided.cu``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I64, Batch
+from ..context import Context
+from ..conversion import saturate
+from ..kernels import Kernels
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+
+class Border(IntEnum):
+    """What stands outside the source. Values are those of the kernels."""
+
+    FILL = 0
+    EDGE = 1
+    REFLECT_1001 = 2
+    REFLECT_101 = 3
+    WRAP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``(value - mean) * mul + add`` for each entry of the plan's channel dimension, in float32."""
+
+    factors: F32
+    """[N or 1, K, 3]: mean, mul and add."""
+
+    @staticmethod
+    def of(mean: F32, mul: F32, add: F32) -> Affine:
+        """From [N or 1, K or 1] of each."""
+        shape = np.broadcast_shapes(mean.shape, mul.shape, add.shape)
+        return Affine(np.stack([np.broadcast_to(a, shape) for a in (mean, mul, add)], axis=2))
+
+    @property
+    def width(self) -> int:
+        """K."""
+        return int(self.factors.shape[1])
+
+
+@dataclass(slots=True)
+class Plan:
+    """For N samples of D dimensions: which source element every output element is, and what is done to it.
+
+    Output element ``i`` of a dimension is source index ``anchor + i``, of ``extent`` indices that lie ``stride``
+    elements apart; index 0 of all dimensions is element ``base`` of the batch's data. Indices outside the extent are
+    outside the source: what stands there is up to ``border``. A plan is not changed once it is made (it is not frozen
+    because that takes three times as long to make, and a batch of one image is made of such things).
+    """
+
+    shape: I64
+    """[N, D] of the output."""
+    base: I64
+    """[N]"""
+    stride: I64
+    """[N, D], negative where mirrored, 0 where repeated."""
+    anchor: I64
+    """[N, D]"""
+    extent: I64
+    """[N, D]"""
+    layout: str
+    dtype: np.dtype[Any]
+    """Of the output."""
+    border: Border = Border.FILL
+    fill: F64 | None = None
+    """[N or 1, K or 1] values of the output type that stand outside; zeros by default."""
+    channel: int = -1
+    """The dimension of length K that ``fill`` and ``affine`` run along; -1 where they are the same everywhere."""
+    affine: Affine | None = None
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
+    def ndim(self) -> int:
+        return int(self.shape.shape[1])
+
+
+_kernels: Any = Kernels(".strided_plan_cpu", __package__)
+_copies: Any = Kernels(".strided_cpu", __package__)
+
+
+def row_major(shape: I64) -> I64:
+    """Strides in elements of packed samples of ``shape`` [N, D]."""
+    stride = np.empty(shape.shape, np.int64)
+    _kernels.row_major(shape, stride)
+    return stride
+
+
+# -- making plans -----------------------------------------------------------------------------------------------------
+
+
+def whole(batch: Batch) -> Plan:
+    """Every sample of ``batch`` as it is."""
+    shape, stride, anchor = (np.empty(batch.shapes.shape, np.int64) for _ in range(3))
+    _kernels.whole(batch.shapes, shape, stride, anchor)
+    return Plan(shape, batch.offsets, stride, anchor, shape, batch.layout, batch.dtype)
+
+
+def window(plan: Plan, anchor: I64, shape: I64) -> Plan:
+    """The window of ``shape`` [N, D] that starts at ``anchor`` [N, D]; it may reach outside."""
+    return replace(plan, anchor=plan.anchor + anchor, shape=shape)
+
+
+def mirror(plan: Plan, axis: int, where: npt.NDArray[np.bool_]) -> Plan:
+    """The samples ``where`` [N] reversed along ``axis``."""
+    base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
+    _kernels.mirror(axis, np.ascontiguousarray(where), plan.shape, plan.extent, base, stride, anchor)
+    return replace(plan, base=base, stride=stride, anchor=anchor)
+
+
+def permute(plan: Plan, order: Sequence[int], layout: str) -> Plan:
+    """Output dimension ``i`` is dimension ``order[i]`` of ``plan``."""
+    at = list(order)
+    channel = at.index(plan.channel) if plan.channel >= 0 else -1
+    return replace(plan, shape=plan.shape[:, at], stride=plan.stride[:, at], anchor=plan.anchor[:, at],
+                   extent=plan.extent[:, at], layout=layout, channel=channel)  # fmt: skip
+
+
+def convert(plan: Plan, dtype: Any, affine: Affine | None = None, channel: int = -1) -> Plan:
+    """The same elements as ``dtype``, after ``affine`` along dimension ``channel``."""
+    return replace(plan, dtype=np.dtype(dtype), affine=affine, channel=channel)
+
+
+def pad(plan: Plan, border: Border, fill: npt.ArrayLike = 0.0, channel: int = -1) -> Plan:
+    """What stands outside: ``fill`` is one value, K values along ``channel``, or [N, K or 1] of them."""
+    values = np.asarray(fill, np.float64)
+    values = values.reshape(1, -1) if values.ndim < 2 else values
+    return replace(plan, border=border, fill=values, channel=channel if values.shape[1] > 1 else plan.channel)
+
+
+# -- running them -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A part of a batch that a plan writes: where the samples start, and the strides of the plan's dimensions."""
+
+    batch: Batch
+    base: I64
+    """[N] in elements of the batch's data."""
+    stride: I64
+    """[N, D]"""
+
+
+def run(ctx: Context, plan: Plan, batch: Batch) -> Batch:
+    """The batch that ``plan`` makes of the data of ``batch``, in the kernel's stage.
+
+    Samples with more channels than ``fill`` and ``affine`` have values for come out empty; operators reject them.
+    Samples of more than LARGEST elements are rejected here.
+    """
+    shape = affordable(ctx, _fitting(plan))
+    if shape is not plan.shape:
+        plan = replace(plan, shape=shape)
+    if ctx.stage == "cpu" and plan.affine is not None and plan.dtype not in _FUSED_OUT:
+        exact = run(ctx, replace(plan, dtype=np.dtype(np.float32)), batch)
+        return exact.replace(data=saturate(exact.data, plan.dtype))
+    shapes, offsets = np.empty(shape.shape, np.int32), np.empty(len(shape), np.int64)
+    data = ctx.empty(_kernels.packed(shape, shapes, offsets), plan.dtype)
+    out = Batch(data, offsets, shapes, plan.layout, batch.samples)
+    run_into(ctx, plan, batch, Target(out, offsets, row_major(shape)))
+    return out
+
+
+LARGEST = 2**31 - 1
+"""Elements that one sample may have: a wrong argument must not take all memory."""
+
+
+def affordable(ctx: Context, shape: I64) -> I64:
+    """``shape`` [N, D] with zeros for samples of more than LARGEST elements, which are rejected."""
+    if not _kernels.larger(shape, LARGEST):
+        return shape
+    huge = np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST
+    for i in np.flatnonzero(huge).tolist():
+        ctx.reject(i, "too_large", f"the output {shape[i].tolist()} has more than {LARGEST} elements")
+    return np.where(huge[:, None], 0, shape)
+
+
+def _fitting(plan: Plan) -> I64:
+    """The shape of ``plan``; zeros for samples of more channels than there are values."""
+    c = plan.channel
+    if c < 0:
+        return plan.shape
+    beyond = np.zeros(len(plan), np.bool_)
+    if plan.fill is not None and plan.fill.shape[1] > 1:
+        beyond |= plan.shape[:, c] > plan.fill.shape[1]
+    if plan.affine is not None and plan.affine.width > 1:
+        inside = np.minimum(plan.shape[:, c], plan.extent[:, c] - plan.anchor[:, c])
+        beyond |= inside > plan.affine.width
+    return np.where(beyond[:, None], 0, plan.shape) if beyond.any() else plan.shape
+
+
+def run_into(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
+    """Write what ``plan`` makes of the data of ``batch`` into a part of a batch of the plan's dtype."""
+    if len(plan) == 0 or target.batch.data.size == 0:
+        return
+    if ctx.stage == "cpu":
+        _run_cpu(plan, batch, target)
+    else:
+        _run_gpu(ctx, plan, batch, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A plan as the kernels take it: dimensions joined where all samples are contiguous on both sides."""
+
+    dims: I64
+    """[N, D, 5]: SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE of each dimension."""
+    channel: int
+    """The dimension that fill and affine run along, or -1."""
+
+
+SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
+
+
+def loops(plan: Plan, target: Target) -> Loops:
+    """The loops that copy ``plan`` into ``target``."""
+    n, ndim = plan.shape.shape
+    table = np.empty(n * (ndim + 1) * 5, np.int64)
+    count, channel = _kernels.loops(*_arrays(plan, target), table)
+    return Loops(table[: n * count * 5].reshape(n, count, 5), channel)
+
+
+def _arrays(plan: Plan, target: Target) -> tuple[Any, ...]:
+    fills = plan.border == Border.FILL
+    return plan.shape, plan.stride, plan.anchor, plan.extent, target.stride, plan.channel, fills
+
+
+_FUSED_IN = (np.dtype(np.uint8), np.dtype(np.float32))
+_FUSED_OUT = tuple(np.dtype(t) for t in (np.float32, np.float16, np.uint8, np.int8))
+_IDENTITY = Affine(np.array([[[0, 1, 0]]], np.float32))
+
+
+def _fill(plan: Plan) -> npt.NDArray[Any]:
+    if plan.fill is None:
+        return np.zeros((1, 1), plan.dtype)
+    return np.ascontiguousarray(saturate(plan.fill, plan.dtype))
+
+
+def _run_cpu(plan: Plan, batch: Batch, target: Target) -> None:
+    source, base, affine = batch.data, plan.base, plan.affine
+    fused_in = source.dtype in _FUSED_IN
+    if affine is None and source.dtype != plan.dtype and fused_in and plan.dtype in _FUSED_OUT:
+        affine = _IDENTITY  # exact: these types are in float32
+    wanted = source.dtype if affine is not None and fused_in else np.dtype(np.float32) if affine else plan.dtype
+    if wanted != source.dtype:
+        # Types without a kernel of their own are converted first, no more of the data than these samples span.
+        lo, hi = int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
+        source, base = saturate(source[lo:hi], wanted), base - lo
+    n, ndim = plan.shape.shape
+    table = np.empty(n * (ndim + 2) * 5, np.int64)
+    count = _kernels.tiles(*_arrays(plan, target), table)
+    dims = table[: n * count * 5].reshape(n, count, 5)
+    factors = None if affine is None else affine.factors
+    _copies.move(source, target.batch.data, dims, base, target.base, int(plan.border), _fill(plan), factors)
+
+
+def _run_gpu(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
+    folded = loops(plan, target)
+    n, ndim = folded.dims.shape[:2]
+    source, out, fill, affine = batch.data, target.batch.data, _fill(plan), plan.affine
+    if source.dtype == out.dtype and affine is None:  # bits are moved; one kernel for all types of a size
+        bits = np.dtype(f"u{out.dtype.itemsize}")
+        source, out, fill = source.view(bits), out.view(bits), fill.view(bits)
+    sizes = folded.dims[:, :, SHAPE].prod(axis=1)
+    packed = bool((folded.dims[:, :, OUT_STRIDE] == row_major(folded.dims[:, :, SHAPE])).all())
+    rows = (affine or _IDENTITY).factors
+    dims, base, out_base, fills, factors = ctx.device.upload(folded.dims, plan.base, target.base, fill, rows)
+    per_thread = 16 // out.dtype.itemsize
+    tiles = -(-int(sizes.max()) // (_THREADS * per_thread))
+    name = f"strided<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[out.dtype]}, {ndim}, {str(affine is not None).lower()}>"
+    ctx.device.launch(
+        "strided.cu", name, (tiles, n), _THREADS, source, out, dims, base, out_base, np.int32(packed),
+        np.int32(plan.border), np.int32(folded.channel), fills, np.int32(fill.shape[1]), np.int32(len(fill) > 1),
+        factors, np.int32(rows.shape[1]), np.int32(len(rows) > 1),
+    )  # fmt: skip
+
+
+_THREADS = 256
+CUDA_TYPES = {
+    np.dtype(np.uint8): "unsigned char", np.dtype(np.uint16): "unsigned short", np.dtype(np.uint32): "unsigned int",
+    np.dtype(np.uint64): "unsigned long long", np.dtype(np.int8): "signed char", np.dtype(np.int16): "short",
+    np.dtype(np.int32): "int", np.dtype(np.int64): "long long", np.dtype(np.float16): "half",
+    np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.bool_): "boolean",
+}  # fmt: skip
+"""Element types as ``cuda/convert.cuh`` names them."""

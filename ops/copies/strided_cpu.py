@@ -1,0 +1,257 @@
+"""The CPU kernel of strided copies: every sample of a plan in one call, without the GIL."""
+
+# What Numba compiles carries no types; overloads must repeat the arguments of what they overload.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: ARG001, ARG005
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from ..batch import I64
+
+jit = numba.njit(nogil=True, cache=True)  # no fused multiply-adds: equal bits in every place and on the GPU
+
+
+def move(
+    source: npt.NDArray[Any], target: npt.NDArray[Any], dims: I64, base: I64, out_base: I64, border: int,
+    fill: npt.NDArray[Any], factors: npt.NDArray[np.float32] | None,
+) -> None:  # fmt: skip
+    """Write all samples of a plan (`strided.Plan`) whose loops are ``dims`` [N, D >= 2, 5] into ``target``.
+
+    Source and target are of one type, or uint8 / float32 to float32, float16, uint8 or int8 with ``factors``.
+    """
+    base, out_base = np.ascontiguousarray(base), np.ascontiguousarray(out_base)
+    if factors is None:
+        bits = _BITS[target.dtype.itemsize]  # bits are moved; one compiled kernel for all types of a size
+        _execute(source.view(bits), target.view(bits), dims, base, out_base, border, fill.view(bits), None)
+        return
+    if target.dtype == np.float16:  # Numba has no float16 on the CPU; uint16 targets mean it here
+        target, fill = target.view(np.uint16), fill.view(np.uint16)
+    _execute(source, target, dims, base, out_base, border, fill, factors)
+
+
+_BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)  # columns of dims
+
+
+@jit
+def _execute(src, dst, dims, base, out_base, border, fill, factors):
+    n, ndim = dims.shape[0], dims.shape[1]
+    index = np.zeros(ndim, np.int64)
+    for i in range(n):
+        rows = 1
+        for d in range(ndim - 2):
+            rows *= dims[i, d, SHAPE]
+        fills = fill[i if fill.shape[0] > 1 else 0]
+        factor = _factors_of(factors, i)
+        index[:] = 0
+        for _ in range(rows):
+            at, to, inside = base[i], out_base[i], rows > 0  # true; a literal would be compiled for apart
+            for d in range(ndim - 2):
+                k = index[d] + dims[i, d, ANCHOR]
+                if k < 0 or k >= dims[i, d, EXTENT]:
+                    if border == 0:
+                        inside = False
+                    else:
+                        k = _reflect(k, dims[i, d, EXTENT], border)
+                at += k * dims[i, d, STRIDE]
+                to += index[d] * dims[i, d, OUT_STRIDE]
+            _plane(src, dst, at, to, dims[i, ndim - 2], dims[i, ndim - 1], inside, border, fills, factor)
+            for d in range(ndim - 3, -1, -1):
+                index[d] += 1
+                if index[d] < dims[i, d, SHAPE]:
+                    break
+                index[d] = 0
+
+
+@jit
+def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
+    """The two innermost dimensions: the part inside the source as runs, what stands outside element by element."""
+    w, k = row[SHAPE], col[SHAPE]
+    x0 = min(max(-row[ANCHOR], 0), w)
+    x1 = max(min(row[EXTENT] - row[ANCHOR], w), x0)
+    c0 = min(max(-col[ANCHOR], 0), k)
+    c1 = max(min(col[EXTENT] - col[ANCHOR], k), c0)
+    if not inside:
+        x1, c1 = x0, c0
+    if x1 > x0 and c1 > c0:
+        first = at + (x0 + row[ANCHOR]) * row[STRIDE] + (c0 + col[ANCHOR]) * col[STRIDE]
+        runs(src, dst, first, to + x0 * row[OUT_STRIDE] + c0 * col[OUT_STRIDE], x1 - x0, c1 - c0, row[STRIDE],
+              col[STRIDE], row[OUT_STRIDE], col[OUT_STRIDE], c0, factor)  # fmt: skip
+    if x1 - x0 == w and c1 - c0 == k:
+        return
+    for x in range(w):
+        known = x0 <= x < x1
+        for c in range(k):
+            if known and c0 <= c < c1:
+                continue
+            o = to + x * row[OUT_STRIDE] + c * col[OUT_STRIDE]
+            if border == 0:
+                dst[o] = fill[c if fill.shape[0] > 1 else 0]
+            else:
+                xs = _reflect(x + row[ANCHOR], row[EXTENT], border)
+                cs = _reflect(c + col[ANCHOR], col[EXTENT], border)
+                s = at + xs * row[STRIDE] + cs * col[STRIDE]
+                dst[o] = _convert(src[s], dst, _entry(factor, c))
+
+
+@jit
+def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
+    """``w`` x ``k`` elements. Constant strides of the common layouts are spelled out, for the vectoriser."""
+    if k == 3 and col == 1 and out_row == 1 and (row == 3 or row == -3):
+        _split(src, dst, s, o, w, row, out_col, factor)
+    elif k == 3 and col == 1 and out_col == 1 and out_row == 3 and (row == 3 or row == -3):
+        _interleaved(src, dst, s, o, w, row, factor)
+    elif k > w:
+        for x in range(w):
+            for c in range(k):
+                dst[o + x * out_row + c * out_col] = _convert(src[s + x * row + c * col], dst, _entry(factor, c0 + c))
+    else:
+        for c in range(k):
+            _run(src, dst, s + c * col, o + c * out_col, w, row, out_row, _entry(factor, c0 + c))
+
+
+@jit
+def _run(src, dst, s, o, w, step, out_step, f):
+    if out_step == 1 and step == 1:
+        a, b = src[s : s + w], dst[o : o + w]
+        for x in range(w):
+            b[x] = _convert(a[x], dst, f)
+    elif out_step == 1 and step == -1:
+        a, b = src[s - w + 1 : s + 1], dst[o : o + w]
+        for x in range(w):
+            b[-1 - x] = _convert(a[x], dst, f)
+    else:
+        for x in range(w):
+            dst[o + x * out_step] = _convert(src[s + x * step], dst, f)
+
+
+@jit
+def _split(src, dst, s, o, w, row, plane, factor):
+    """``w`` interleaved colours to three planes, mirrored where ``row`` is -3."""
+    f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
+    b0, b1, b2 = dst[o : o + w], dst[o + plane : o + plane + w], dst[o + 2 * plane : o + 2 * plane + w]
+    if row == 3:
+        a = src[s : s + 3 * w]
+        for x in range(w):
+            b0[x] = _convert(a[3 * x], dst, f0)
+            b1[x] = _convert(a[3 * x + 1], dst, f1)
+            b2[x] = _convert(a[3 * x + 2], dst, f2)
+    else:  # indices counted from the end: what is plainly negative is vectorised, w - 1 - x is not
+        a = src[s - 3 * (w - 1) : s + 3]
+        for x in range(w):
+            b0[-1 - x] = _convert(a[3 * x], dst, f0)
+            b1[-1 - x] = _convert(a[3 * x + 1], dst, f1)
+            b2[-1 - x] = _convert(a[3 * x + 2], dst, f2)
+
+
+@jit
+def _interleaved(src, dst, s, o, w, row, factor):
+    f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
+    b = dst[o : o + 3 * w]
+    if row == 3:
+        a = src[s : s + 3 * w]
+        for x in range(w):
+            b[3 * x] = _convert(a[3 * x], dst, f0)
+            b[3 * x + 1] = _convert(a[3 * x + 1], dst, f1)
+            b[3 * x + 2] = _convert(a[3 * x + 2], dst, f2)
+    else:
+        a = src[s - 3 * (w - 1) : s + 3]
+        for x in range(w):
+            b[-3 - 3 * x] = _convert(a[3 * x], dst, f0)
+            b[-2 - 3 * x] = _convert(a[3 * x + 1], dst, f1)
+            b[-1 - 3 * x] = _convert(a[3 * x + 2], dst, f2)
+
+
+@jit
+def _reflect(i, n, border):
+    """Index ``i`` outside [0, n) as one inside, by `strided.Border`."""
+    if border == 1 or n == 1:
+        return min(max(i, 0), n - 1)
+    if border == 4:
+        return i % n
+    if border == 2:
+        i %= 2 * n
+        return i if i < n else 2 * n - 1 - i
+    i %= 2 * n - 2
+    return i if i < n else 2 * n - 2 - i
+
+
+def _factors_of(factors, i):
+    """The rows [K, 3] of sample ``i``, or None where values are only moved (compiled below)."""
+
+
+@overload(_factors_of)
+def _factors_of_compiled(factors, i):
+    if factors is types.none:
+        return lambda factors, i: None
+    return lambda factors, i: factors[i if factors.shape[0] > 1 else 0]
+
+
+def _entry(factor, c):
+    """Mean, mul and add of channel ``c``, or None where values are only moved (compiled below)."""
+
+
+@overload(_entry)
+def _entry_compiled(factor, c):
+    if factor is types.none:
+        return lambda factor, c: None
+
+    def entry(factor, c):
+        k = c if factor.shape[0] > 1 else 0
+        return factor[k, 0], factor[k, 1], factor[k, 2]
+
+    return entry
+
+
+def _convert(value, dst, f):
+    """``value`` after the affine step ``f`` as the element type of ``dst`` (compiled below)."""
+
+
+@overload(_convert)
+def _convert_compiled(value, dst, f):
+    if f is types.none:
+        return lambda value, dst, f: value
+    return lambda value, dst, f: put((np.float32(value) - f[0]) * f[1] + f[2], dst)
+
+
+def put(value, dst):
+    """A float32 as the element type of ``dst``: rounded half away from zero and saturated (compiled below)."""
+
+
+@overload(put)
+def put_compiled(value, dst):
+    if dst.dtype == types.float32:
+        return lambda value, dst: value
+    if dst.dtype == types.uint16:
+        return lambda value, dst: half_bits(value)  # type: ignore[call-arg]
+    unsigned = dst.dtype == types.uint8
+    low, high = np.float32(0 if unsigned else -128), np.float32(255 if unsigned else 127)
+    store = np.uint8 if unsigned else np.int8
+    half = np.float32(0.5)
+
+    def rounded(value, dst):
+        v = np.float32(0) if value != value else min(max(value, low), high)
+        t = np.int32(v)
+        rest = v - np.float32(t)
+        return store(t + np.int32(rest >= half) - np.int32(rest <= -half))
+
+    return rounded
+
+
+@intrinsic
+def half_bits(_typing, value):
+    """The bits of a float32 rounded to float16, ties to even."""
+
+    def generate(_context, builder, _signature, args):
+        return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate

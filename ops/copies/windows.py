@@ -1,0 +1,82 @@
+"""Windows of images: where a crop or slice starts and ends, and what happens where it reaches outside."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I64
+from ..context import Context
+from ..kernels import Kernels
+from .strided import Border
+
+_plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
+
+OutOfBounds = Literal[
+    "error", "pad", "constant", "edge", "clamp", "reflect", "reflect_1001", "reflect_101", "wrap", "trim_to_shape"
+]
+"""DALI's policies for windows that reach outside their input."""
+
+_BORDERS = {
+    "edge": Border.EDGE, "clamp": Border.EDGE, "reflect": Border.REFLECT_1001, "reflect_1001": Border.REFLECT_1001,
+    "reflect_101": Border.REFLECT_101, "wrap": Border.WRAP,
+}  # fmt: skip
+IMAGE_LAYOUTS: tuple[str, ...] = ("HWC", "CHW", "DHWC", "CDHW", "FHWC", "FCHW", "CFHW", "FDHWC", "FCDHW", "CFDHW")
+"""Layouts that DALI's cropping operators take."""
+
+
+def border(policy: OutOfBounds) -> Border:
+    """How a plan fills what stands outside under ``policy``."""
+    return _BORDERS.get(policy, Border.FILL)
+
+
+def image_layout(layout: str, ndim: int | None, allowed: tuple[str, ...]) -> str:
+    """``layout``, or DALI's guess where there is none: the first that is ``allowed`` of as many dimensions."""
+    return layout or next((known for known in allowed if len(known) == ndim), "")
+
+
+def round_half_away(values: npt.NDArray[Any]) -> I64:
+    """The nearest integers, halves away from zero, as DALI rounds the starts of windows; see `integers`."""
+    whole = np.trunc(values)
+    with np.errstate(invalid="ignore"):
+        return integers(whole + np.copysign(np.abs(values - whole) >= 0.5, values))
+
+
+_FAR = 2.0**40
+
+
+def integers(values: npt.NDArray[Any]) -> I64:
+    """``values`` cut off to integers; NaN and what lies beyond 2^40 become -2^40 or 2^40, outside of any input."""
+    near: I64 = np.clip(np.nan_to_num(values, nan=-_FAR), -_FAR, _FAR).astype(np.int64)
+    return near
+
+
+def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: I64) -> tuple[I64, I64]:
+    """Anchor and shape [N, D] of windows in samples of ``extent``, after ``policy``.
+
+    "error" rejects the samples whose window reaches outside and empties their window; "trim_to_shape" cuts it off;
+    the others leave it as it is.
+    """
+    if policy == "trim_to_shape":
+        start = np.clip(anchor, 0, extent)
+        return start, np.clip(anchor + shape, 0, extent) - start
+    if policy == "error":
+        outside = np.empty(len(extent), np.bool_)
+        if not _plans.outside(*map(np.ascontiguousarray, (anchor, shape, extent)), outside):
+            return anchor, shape
+        for i in np.flatnonzero(outside).tolist():
+            end = (anchor[i] + shape[i]).tolist()
+            ctx.reject(
+                i, "out_of_bounds",
+                f"the window {anchor[i].tolist()} to {end} reaches outside the input {extent[i].tolist()}; make it "
+                "smaller, resize the input first, or set out_of_bounds_policy to pad or trim_to_shape",
+            )  # fmt: skip
+        return refused(anchor, outside), refused(shape, outside)
+    return anchor, shape
+
+
+def refused(array: I64, where: npt.NDArray[Any]) -> I64:
+    """``array`` [N, D] with zeros for the samples ``where``: the empty window of a rejected sample."""
+    return np.where(where[:, None], 0, array) if where.any() else array

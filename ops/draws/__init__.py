@@ -1,0 +1,1 @@
+"""Random numbers: the operators `random.*` and their generators."""

@@ -1,0 +1,364 @@
+"""Random numbers: random.coin_flip, uniform, normal, beta and choice, and DALI's older names of them.
+
+Each element of each sample draws from its own part of the sample's stream (`rng`), so that the results are functions
+of (seed, operator, sample), and with ``rng: dali`` those of DALI 2.4 (except beta's).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import I32, I64, Batch
+from ..batch import elements as sizes_of
+from ..context import Context
+from ..conversion import saturate
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..streams import F32, U32, uniform
+from ..types import DALIDataType, to_numpy
+
+F64 = npt.NDArray[np.float64]
+
+_kernels: Any = Kernels(".philox_cpu", __package__)
+
+_SKIP = 257
+"""How many draws apart the elements of a sample begin, as in DALI."""
+
+_NUMBERS = tuple(
+    DALIDataType[n]
+    for n in ("UINT8", "INT8", "UINT16", "INT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT", "FLOAT64")
+)
+_WIDE = tuple(DALIDataType[n] for n in ("INT32", "UINT32", "INT64", "UINT64", "FLOAT64"))
+"""Types that DALI computes in float64, from twice as many draws."""
+
+
+class Random(Operator, abstract=True):
+    """What all generators share: the shape of the output. An input gives its shape, not its values."""
+
+    inputs = (0, 1)
+    random = True
+    dtypes: ClassVar[tuple[DALIDataType, ...]] = _NUMBERS
+
+    shape: Annotated[
+        tuple[int, ...] | None, Arg("shape of the output; one scalar by default", ge=0, per_sample=True)
+    ] = None
+    dtype: Annotated[DALIDataType | None, Arg("type of the output")] = None
+
+    def check(self) -> None:
+        if self.dtype is not None and self.dtype not in self.dtypes:
+            raise SpecError(f"dtype must be one of {', '.join(d.name for d in self.dtypes)}, got {self.dtype.name}")
+
+    @property
+    def result(self) -> DALIDataType:
+        """Type of the output."""
+        return DALIDataType.FLOAT if self.dtype is None else self.dtype
+
+    def infer(self, *specs: Spec) -> Spec:
+        if specs and self.given("shape"):
+            raise SpecError("the shape is given twice: by the input and by the argument shape; leave one away")
+        if specs:
+            return Spec(specs[0].shape, self.result)
+        return Spec(None if "shape" in self.per_sample else self.shape or (), self.result)
+
+    def cpu(self, ctx: Context, *like: Batch) -> Batch:
+        shapes = _shapes(ctx, *like)
+        elements = Elements(ctx, shapes)
+        values = saturate(self.draw(ctx, elements), to_numpy(self.result))
+        batch = _packed(ctx, shapes, values, "")
+        return batch if ctx.stage == "cpu" else ctx.device.to_device(batch)
+
+    gpu = cpu
+
+    def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        """A value for each element, [T], of any type."""
+        raise NotImplementedError
+
+
+class Elements:
+    """The elements of a batch's samples, one after the other, each with its own random draws."""
+
+    def __init__(self, ctx: Context, shapes: I32) -> None:
+        n, ndim = shapes.shape
+        self._shapes = shapes
+        self.total = n if ndim == 0 else int(self.counts.sum())
+        self.single = ndim == 0 or (self.total == n and bool((self.counts == 1).all()))
+        """Every sample has one element."""
+        self.streams = ctx.streams()
+
+    @functools.cached_property
+    def counts(self) -> I64:
+        """Elements of each sample, [N]."""
+        return sizes_of(self._shapes)
+
+    def draws(self, count: int, skip: int = _SKIP) -> U32:
+        """The first draws of each element, uint32[T, count]; elements begin ``skip`` draws apart."""
+        out = np.empty((self.total, count), np.uint32)
+        _kernels.element_draws(np.uint64(self.streams.key), self.streams.sequence, self.counts, skip, out)
+        return out
+
+    def flips(self, limit: int) -> npt.NDArray[Any]:
+        """Is the first draw of each element at most ``limit``? [T]"""
+        if not self.single:
+            return self.draws(1)[:, 0] <= limit
+        flips = np.empty(self.total, np.int32)
+        _kernels.coin_flips(np.uint64(self.streams.key), self.streams.sequence, limit, flips)
+        return flips
+
+    def wide_draws(self, count: int, skip: int = _SKIP) -> npt.NDArray[np.uint64]:
+        """As `draws`, of 64 bits: [T, count]."""
+        words = self.draws(2 * count, skip).astype(np.uint64)
+        return words[:, 0::2] | words[:, 1::2] << np.uint64(32)
+
+    def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A value a sample, [N, ...], as a value an element, [T, ...]."""
+        return values if self.single else np.repeat(values, self.counts, axis=0)
+
+
+def _shapes(ctx: Context, *like: Batch) -> I32:
+    """The shapes of the output, [N, ndim]: those of the input, the argument's, or scalars."""
+    if like:
+        return like[0].shapes
+    if not ctx.op.given("shape"):
+        return np.zeros((len(ctx.samples), 0), np.int32)
+    shapes = ctx.arg("shape", np.int64)
+    if "shape" in ctx.args:
+        for i in np.flatnonzero((shapes < 0).any(axis=1)).tolist():
+            ctx.reject(i, "bad_argument", f"a shape cannot be negative, got {shapes[i].tolist()}")
+    return np.ascontiguousarray(np.maximum(shapes, 0), np.int32)
+
+
+def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str) -> Batch:
+    if shapes.shape[1] == 0:
+        return Batch(values, np.arange(len(shapes)), shapes, layout, ctx.samples)
+    sizes = sizes_of(shapes)
+    return Batch(values, sizes.cumsum() - sizes, shapes, layout, ctx.samples)
+
+
+def _reject(ctx: Context, bad: npt.NDArray[np.bool_], message: str, values: npt.NDArray[Any]) -> None:
+    for i in np.flatnonzero(bad).tolist():
+        ctx.reject(i, "bad_argument", message.format(values[i].tolist()))
+
+
+class CoinFlip(Random, name="random.coin_flip"):
+    """1 with the given probability, else 0."""
+
+    aliases: ClassVar[tuple[str, ...]] = ("coin_flip",)
+    dtypes: ClassVar[tuple[DALIDataType, ...]] = (DALIDataType.INT32, DALIDataType.UINT8, DALIDataType.BOOL)
+    example: ClassVar[str] = "{op: random.coin_flip, probability: 0.5, out: mirror}"
+
+    probability: Annotated[float, Arg("of a 1", ge=0, le=1, per_sample=True)] = 0.5
+
+    @property
+    def result(self) -> DALIDataType:
+        return DALIDataType.INT32 if self.dtype is None else self.dtype
+
+    def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        if "probability" not in ctx.args:
+            return elements.flips(self._limit)
+        probability = ctx.arg("probability")
+        bad = ~((probability >= 0) & (probability <= 1))
+        _reject(ctx, bad, "probability must be between 0 and 1, got {}", probability)
+        return elements.draws(1)[:, 0] <= elements.spread(_limits(np.where(bad, 0, probability).astype(np.float64)))
+
+    @functools.cached_property
+    def _limit(self) -> int:
+        """`_limits` of the constant."""
+        return int(_limits(np.float64(np.float32(self.probability))))
+
+
+def _limits(probability: npt.NDArray[np.float64] | np.float64) -> I64:
+    """The largest draw that is a 1, for every probability. DALI compares with <=, which makes a probability of 0 not
+    quite 0: here it is."""
+    return np.where(probability > 0, np.minimum(probability * 2.0**32, 0xFFFFFFFF), -1).astype(np.int64)
+
+
+class Uniform(Random, name="random.uniform"):
+    """Uniform in [min, max), or one of ``values``.
+
+    For integer types, fractions of the range's ends are cut off and the numbers rounded, so that both ends come half
+    as often as the numbers between them.
+    """
+
+    aliases: ClassVar[tuple[str, ...]] = ("uniform",)
+    example: ClassVar[str] = "{op: random.uniform, range: [-10.0, 10.0], out: angle}"
+
+    range: Annotated[tuple[float, ...], Arg("smallest value, and the end that is not reached", per_sample=True)] = (
+        -1.0,
+        1.0,
+    )
+    values: Annotated[tuple[float, ...] | None, Arg("choose among these instead", per_sample=True)] = None
+
+    def check(self) -> None:
+        Random.check(self)
+        if self.given("values") and self.given("range"):
+            raise SpecError("range and values exclude each other")
+        if self.values is not None and not self.values:
+            raise SpecError("values needs at least one number")
+        if "range" not in self.per_sample and (len(self.range) != 2 or not self.range[0] < self.range[1]):
+            raise SpecError(f"range needs two numbers, the smaller first, got {list(self.range)}")
+
+    def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        if self.given("values"):
+            return self._chosen(ctx, elements)
+        low, high = np.float32(self.range[0]), np.float32(self.range[-1])
+        if "range" not in ctx.args and self.result not in _WIDE and to_numpy(self.result).kind == "f" and low < high:
+            return uniform(elements.draws(1)[:, 0], low, high)
+        return self._between(ctx, elements)
+
+    def _between(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        ends = ctx.arg("range")
+        if to_numpy(self.result).kind != "f":
+            ends = saturate(np.trunc(ends), to_numpy(self.result)).astype(np.float32)
+        bad = np.ones(len(ends), np.bool_) if ends.shape[1] != 2 else ~(ends[:, 0] < ends[:, -1])
+        _reject(ctx, bad, "range needs two numbers that differ as the type of the output, got {}", ends)
+        low = elements.spread(np.where(bad, 0, ends[:, 0]).astype(np.float32))
+        high = elements.spread(np.where(bad, 1, ends[:, -1]).astype(np.float32))
+        if self.result not in _WIDE:
+            return uniform(elements.draws(1)[:, 0], low, high)
+        below = np.nextafter(high.astype(np.float64), low.astype(np.float64))
+        value = elements.wide_draws(1)[:, 0].astype(np.float64) * ((below - low) * 2.0**-64) + low
+        values: npt.NDArray[Any] = np.minimum(value, below)
+        return values
+
+    def _chosen(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        values = ctx.arg("values")
+        which = elements.draws(1)[:, 0].astype(np.uint64) * np.uint64(values.shape[1]) >> np.uint64(32)
+        sample = elements.spread(np.arange(len(values)))
+        chosen: npt.NDArray[Any] = values[sample, which.astype(np.int64)]
+        return chosen
+
+
+class Normal(Random, name="random.normal"):
+    """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+
+    aliases: ClassVar[tuple[str, ...]] = ("normal_distribution",)
+    example: ClassVar[str] = "{op: random.normal, mean: 0.0, stddev: 1.0, shape: [3], out: noise}"
+
+    mean: Annotated[float, Arg("of the distribution", per_sample=True)] = 0.0
+    stddev: Annotated[float, Arg("standard deviation", per_sample=True)] = 1.0
+
+    def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        mean, stddev = elements.spread(ctx.arg("mean")), elements.spread(ctx.arg("stddev"))
+        if self.result in _WIDE:
+            pair = elements.wide_draws(2).astype(np.float64) * 2.0**-64
+            wide: F64 = _box_muller(pair) * stddev + mean
+            return wide
+        standard = _box_muller(elements.draws(2).astype(np.float32) * np.float32(2.0**-32))
+        narrow: F32 = (standard.astype(np.float64) * stddev + mean).astype(np.float32)
+        return narrow
+
+
+def _box_muller(pair: F32 | F64) -> npt.NDArray[Any]:
+    """A standard normal number from each row of two in [0, 1]; the logarithm takes one that is not 0."""
+    swap = pair[:, 0] == 0
+    first = np.where(swap, pair[:, 1], pair[:, 0])
+    second = np.where(swap, pair[:, 0], pair[:, 1])
+    first = np.maximum(first, np.finfo(first.dtype).tiny)
+    turn = first.dtype.type(2 * np.pi)
+    result: npt.NDArray[Any] = np.sqrt(first.dtype.type(-2) * np.log(first)) * np.cos(turn * second)
+    return result
+
+
+class Beta(Random, name="random.beta"):
+    """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
+
+    dtypes: ClassVar[tuple[DALIDataType, ...]] = (DALIDataType.FLOAT, DALIDataType.FLOAT64)
+    example: ClassVar[str] = "{op: random.beta, alpha: 0.4, beta: 0.4, out: share}"
+
+    alpha: Annotated[float, Arg("first parameter, positive", per_sample=True)] = 1.0
+    beta: Annotated[float, Arg("second parameter, positive", per_sample=True)] = 1.0
+
+    def check(self) -> None:
+        Random.check(self)
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if not (value > 0 and np.isfinite(value)):
+                raise SpecError(f"{name} must be positive, got {value}")
+
+    def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        from .beta_cpu import beta_variates
+
+        parameters = []
+        for name in ("alpha", "beta"):
+            value = ctx.arg(name, np.float64)
+            bad = ~((value > 0) & np.isfinite(value))
+            _reject(ctx, bad, name + " must be positive, got {}", value)
+            parameters.append(np.where(bad, 1.0, value))
+        alpha, beta = parameters
+        out = np.empty(int(elements.counts.sum()), np.float64)
+        streams = elements.streams
+        beta_variates(np.uint64(streams.key), streams.sequence, elements.counts, _SKIP, alpha, beta, out)
+        return out
+
+
+class Choice(Operator, name="random.choice"):
+    """Elements of the input, drawn with replacement; for a scalar n, of 0 ... n - 1.
+
+    Of inputs with several dimensions, whole slices of the first are drawn. A second input gives the output's shape.
+    """
+
+    random = True
+    inputs = (1, 2)
+    example: ClassVar[str] = "{op: random.choice, in: candidates, shape: [4], out: chosen}"
+
+    p: Annotated[tuple[float, ...] | None, Arg("probability of each element; equal by default", per_sample=True)] = None
+    shape: Annotated[tuple[int, ...] | None, Arg("shape of the output; one draw by default", ge=0, per_sample=True)] = (
+        None
+    )
+
+    def check(self) -> None:
+        if self.p is not None and (min(self.p, default=-1) < 0 or abs(sum(self.p) - 1) >= 1e-4):
+            raise SpecError(f"p must be probabilities that sum to 1, got {list(self.p)}")
+
+    def infer(self, *specs: Spec) -> Spec:
+        if len(specs) > 1 and self.given("shape"):
+            raise SpecError("the shape is given twice: by the second input and by the argument shape; leave one away")
+        drawn = specs[1].shape if len(specs) > 1 else None if "shape" in self.per_sample else self.shape or ()
+        if drawn is None:
+            return Spec(None, specs[0].dtype)
+        shape = None if specs[0].shape is None else (*drawn, *specs[0].shape[1:])
+        return Spec(shape, specs[0].dtype, _chosen_layout(specs[0].layout, len(drawn)))
+
+    def cpu(self, ctx: Context, candidates: Batch, *like: Batch) -> Batch:
+        drawn = _shapes(ctx, *like)
+        elements = Elements(ctx, drawn)
+        if candidates.ndim == 0:
+            if candidates.dtype.kind not in "iu":
+                raise SpecError(f"a scalar to choose below must be an integer, got {candidates.dtype}")
+            count = candidates.data[candidates.offsets].astype(np.int64)
+            return _packed(ctx, drawn, self._indices(ctx, elements, count, 1).astype(candidates.dtype), "")
+        count = candidates.shapes[:, 0].astype(np.int64)
+        size = elements.spread(np.prod(candidates.shapes[:, 1:], axis=1, dtype=np.int64))
+        begin = elements.spread(candidates.offsets) + self._indices(ctx, elements, count, candidates.ndim) * size
+        within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+        data = candidates.data if candidates.data.size else np.zeros(1, candidates.dtype)
+        values = np.take(data, np.repeat(begin, size) + within, mode="clip")  # rejected samples may point anywhere
+        shapes = np.concatenate([drawn, candidates.shapes[:, 1:]], axis=1)
+        return _packed(ctx, shapes, values, _chosen_layout(candidates.layout, drawn.shape[1]))
+
+    def _indices(self, ctx: Context, elements: Elements, count: I64, ndim: int) -> I64:
+        """Which of a sample's ``count`` elements each draw takes. For inputs of several dimensions, DALI draws without
+        gaps."""
+        _reject(ctx, count < 1, "there is nothing to choose from: {} elements", count)
+        count = np.maximum(count, 1)
+        if not self.given("p"):
+            words = elements.draws(1, _SKIP if ndim == 1 else 1)[:, 0].astype(np.uint64)
+            return (words * elements.spread(count).astype(np.uint64) >> np.uint64(32)).astype(np.int64)
+        p = ctx.arg("p", np.float64)
+        bad = (p < 0).any(axis=1) | (np.abs(p.sum(axis=1) - 1) >= 1e-4) | (count != p.shape[1])
+        _reject(ctx, bad, "p must be one probability for each element, and sum to 1; got {}", p)
+        ends = np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1)
+        u = elements.wide_draws(1, _SKIP if ndim == 1 else 2)[:, 0].astype(np.float64) * 2.0**-64
+        below: I64 = (u[:, None] >= elements.spread(ends)).sum(axis=1)
+        most: I64 = elements.spread(np.minimum(count, p.shape[1])) - 1
+        return np.minimum(below, most)
+
+
+def _chosen_layout(layout: str, drawn: int) -> str:
+    """Of slices that were drawn: one slice, a list of them, or, which has no name, more dimensions of them."""
+    return (layout[1:], layout, "")[min(drawn, 2)]

@@ -1,0 +1,291 @@
+"""expr: arithmetic on batches, one pass over the data for a whole expression, with DALI's type rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..conversion import saturate
+from ..errors import SpecError
+from ..types import from_numpy, to_numpy
+from . import expression
+from .expression import Typed
+
+Array = npt.NDArray[Any]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+_BLOCK = 1 << 16
+"""Elements calculated at a time on the CPU: what a few temporaries of fit into the cache."""
+_LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+
+
+class Expr(Operator, name="expr"):
+    """Calculate with batches: ``images * 1.5 + 2``. Shapes broadcast as in NumPy; one pass, whatever the expression.
+
+    Types are DALI's: integer constants are int32 and float constants float32; u8 + u8 is u8 and wraps, u8 + i8 is
+    int16, u64 + i8 is int64, any integer with float is float; ``/`` of integers is float, ``//`` and ``%`` truncate
+    toward zero; integers to a negative power are 0. What DALI leaves undefined gives 0: integers divided by zero,
+    and shifts by more bits than there are.
+    """
+
+    inputs = (1, len(_LETTERS))
+    bound = "exact for + - * / comparisons and integers; 4 units in the last place for other functions"
+    example = '{op: expr, expr: "images * scale + 2", out: images}'
+
+    expr: Annotated[str, Arg("the expression; operators and functions of DALI, and conversions such as uint8(x)")]
+    names: Annotated[tuple[str, ...], Arg("what the inputs are called, in order; a, b, ... by default")] = ()
+
+    def check(self) -> None:
+        used = expression.names(expression.parse(self.expr))
+        known = self.names or _LETTERS
+        unknown = [n for n in used if n not in known]
+        if unknown:
+            raise SpecError(f"{unknown[0]!r} in the expression names no input")
+        expression.check_constants(expression.parse(self.expr))
+
+    def infer(self, *specs: Spec) -> Spec:
+        known = dict(zip(self._names(len(specs)), specs, strict=True))
+        used = expression.names(expression.parse(self.expr))
+        dtype = None
+        if all(known[n].dtype is not None for n in used):
+            result = self._typed(tuple((n, _numpy(known[n])) for n in used))
+            dtype = from_numpy(result.dtype)
+        return Spec(_broadcast_specs(specs), dtype, _layout([(s.layout, s.ndim) for s in specs]))
+
+    def cpu(self, ctx: Context, *batches: Batch) -> Batch:
+        names = self._names(len(batches))
+        what = self._typed(tuple(zip(names, (b.dtype for b in batches), strict=True)))
+        given = _aligned(ctx, batches)
+        out = Batch.allocate(ctx.empty, given.out, what.dtype, given.layout, ctx.samples)
+        with np.errstate(all="ignore"):
+            if all(given.full[k] or given.scalar[k] for k in range(len(batches))):
+                _flat(what, names, batches, given, out)
+            else:
+                _broadcast(what, names, batches, given, out)
+        return out
+
+    def gpu(self, ctx: Context, *batches: Batch) -> Batch:
+        from .expression_cuda import launch
+
+        what = self._typed(tuple(zip(self._names(len(batches)), (b.dtype for b in batches), strict=True)))
+        given = _aligned(ctx, batches)
+        out = Batch.allocate(ctx.empty, given.out, what.dtype, given.layout, ctx.samples)
+        launch(ctx.device, what, self._names(len(batches)), batches, given.shapes, given.full, given.scalar, out)
+        return out
+
+    def _names(self, inputs: int) -> tuple[str, ...]:
+        names = self.names or _LETTERS[:inputs]
+        if len(names) != inputs:
+            raise SpecError(f"names {len(names)} inputs, got {inputs}")
+        missing = _used(self.expr) - set(names)
+        if missing:
+            raise SpecError(f"{min(missing)!r} in the expression names no input")
+        return names
+
+    def _typed(self, dtypes: tuple[tuple[str, np.dtype[Any]], ...]) -> Typed:
+        return _typed(self.expr, dtypes)
+
+
+@lru_cache(1024)
+def _used(text: str) -> frozenset[str]:
+    return frozenset(expression.names(expression.parse(text)))
+
+
+@lru_cache(1024)
+def _typed(text: str, dtypes: tuple[tuple[str, np.dtype[Any]], ...]) -> Typed:
+    return expression.typed(expression.parse(text), dict(dtypes))
+
+
+def _numpy(spec: Spec) -> np.dtype[Any]:
+    assert spec.dtype is not None
+    try:
+        return to_numpy(spec.dtype)
+    except KeyError:
+        raise SpecError(f"{spec.dtype.name} cannot be calculated with") from None
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _broadcast_specs(specs: Sequence[Spec]) -> tuple[int | None, ...] | None:
+    if any(s.shape is None for s in specs):
+        return None
+    shapes = [s.shape for s in specs if s.shape is not None]
+    ndim = max(map(len, shapes))
+    out: list[int | None] = []
+    for column in zip(*((1,) * (ndim - len(s)) + s for s in shapes), strict=True):
+        known = {d for d in column if d is not None and d != 1}
+        if len(known) > 1:
+            listed = " and ".join("x".join("?" if d is None else str(d) for d in s) or "scalar" for s in shapes)
+            raise SpecError(f"shapes {listed} do not broadcast")
+        out.append(known.pop() if known else (None if None in column else 1))
+    return tuple(out)
+
+
+def _layout(given: Sequence[tuple[str, int | None]]) -> str:
+    """The layout of the result: the longest one, of which the others must be the tail. Raises SpecError."""
+    layouts = [layout for layout, _ in given if layout]
+    if not layouts:
+        return ""
+    longest = max(layouts, key=len)
+    for layout in layouts:
+        if not longest.endswith(layout):
+            raise SpecError(f"layouts {longest} and {layout} do not go together; transpose one of them")
+    widest = max((n for _, n in given if n is not None), default=len(longest))
+    return longest if len(longest) >= widest else ""
+
+
+class _Aligned:
+    """Inputs brought to one number of dimensions, and how each relates to the result."""
+
+    def __init__(self, shapes: list[I32], out: I32, layout: str) -> None:
+        self.shapes = shapes
+        self.out = out
+        self.layout = layout
+        self.full = [s is out or bool((s == out).all()) for s in shapes]
+        """Every sample has the shape of the result."""
+        self.scalar = [s.shape[1] == 0 or bool((s == 1).all()) for s in shapes]
+        """Every sample is one value."""
+
+
+def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
+    """Broadcast all samples at once. Those that do not broadcast are rejected, and counted as empty."""
+    first = batches[0]
+    if all(b.shapes is first.shapes or np.array_equal(b.shapes, first.shapes) for b in batches[1:]):
+        return _Aligned([b.shapes for b in batches], first.shapes, _layout([(b.layout, b.ndim) for b in batches]))
+    ndim = max(b.ndim for b in batches)
+    shapes = [np.pad(b.shapes, ((0, 0), (ndim - b.ndim, 0)), constant_values=1) for b in batches]
+    out = np.ones_like(shapes[0])
+    conflict = np.zeros(len(out), np.bool_)
+    for s in shapes:
+        conflict |= ((s != 1) & (out != 1) & (s != out)).any(axis=1)
+        out = np.where(s != 1, s, out)
+    for i in np.flatnonzero(conflict).tolist():
+        listed = " and ".join("x".join(map(str, b.shapes[i].tolist())) or "scalar" for b in batches)
+        ctx.reject(i, "bad_shape", f"shapes {listed} do not broadcast")
+    if conflict.any():
+        out[conflict] = 0
+        shapes = [np.where(conflict[:, None], 0, s) for s in shapes]
+    return _Aligned(shapes, out, _layout([(b.layout, b.ndim) for b in batches]))
+
+
+# -- the CPU ----------------------------------------------------------------------------------------------------------
+
+
+def _flat(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
+    """All samples as one row of elements, calculated in blocks. Values of one a sample are repeated where samples are
+    small; blocks do not cross samples where they are large."""
+    if len(out.data) <= _BLOCK and all(given.full):
+        count = len(out.data)
+        out.data[:] = evaluate(what, {n: _elements(b, count) for n, b in zip(names, batches, strict=True)})
+        return
+    sizes = out.sizes
+    large = not all(given.full) and bool(sizes.sum() >= len(sizes) * (_BLOCK >> 3))
+    rows: list[Array] = []
+    for k, b in enumerate(batches):
+        if given.full[k]:
+            rows.append(_elements(b, int(sizes.sum())))
+        else:
+            values = b.data[b.offsets]
+            rows.append(values if large else np.repeat(values, sizes))
+    limits = [0, *np.cumsum(sizes).tolist()] if large else [0, len(out.data)]
+    for i, (start, end) in enumerate(pairwise(limits)):
+        for lo in range(start, end, _BLOCK):
+            hi = min(lo + _BLOCK, end)
+            part = {
+                n: r[i : i + 1] if large and not full else r[lo:hi]
+                for n, r, full in zip(names, rows, given.full, strict=True)
+            }
+            out.data[lo:hi] = evaluate(what, part)
+
+
+def _elements(b: Batch, count: int) -> Array:
+    packed = b.packed()
+    start = int(packed.offsets[0]) if count else 0
+    row: Array = packed.data[start : start + count]
+    return row
+
+
+def _broadcast(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
+    """Runs of samples with equal shapes, each calculated as dense arrays."""
+    for lo, hi in _runs(given, out.sizes):
+        part = {}
+        for n, b, s in zip(names, batches, given.shapes, strict=True):
+            part[n] = b.take(slice(lo, hi)).dense().reshape(hi - lo, *s[lo].tolist())
+        whole = out.take(slice(lo, hi)).dense()
+        whole[...] = evaluate(what, part)
+
+
+def _runs(given: _Aligned, sizes: I64) -> Iterator[tuple[int, int]]:
+    n = len(sizes)
+    changes = np.zeros(max(n - 1, 0), np.bool_)
+    for s in given.shapes:
+        changes |= (s[1:] != s[:-1]).any(axis=1)
+    ends = [*(np.flatnonzero(changes) + 1).tolist(), n]
+    start = 0
+    for end in ends:
+        if sizes[start : start + 1].sum() > 0:
+            step = max(1, _BLOCK // int(sizes[start]))
+            yield from ((lo, min(lo + step, end)) for lo in range(start, end, step))
+        start = end
+
+
+def evaluate(what: Typed, given: dict[str, Array]) -> Array:
+    """The value of a typed expression; arrays broadcast. Warnings are the caller's to silence."""
+    if what.fn == "name":
+        return given[what.value]
+    if what.fn == "const":
+        return np.asarray(what.value, np.float64 if what.dtype.kind == "f" else None).astype(what.dtype)
+    args = [evaluate(a, given) for a in what.args]
+    if what.fn == "cast":
+        return saturate(args[0], what.dtype)
+    if not (what.fn in _COMPARED and what.at.kind != "f"):
+        args = [a.astype(what.at, copy=False) for a in args]
+    result: Array = _FUNCTIONS[what.fn](*args)
+    if result.dtype != what.dtype:
+        return result != 0 if what.dtype.kind == "b" else result.astype(what.dtype)
+    return result
+
+
+def _divide_toward_zero(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return np.asarray(a / b)
+    if a.dtype.kind == "b":
+        return a & b
+    return np.asarray(np.floor_divide(a - np.fmod(a, b), b))
+
+
+def _power(a: Array, b: Array) -> Array:
+    if b.dtype.kind != "i":
+        return np.asarray(np.power(a, b))
+    return np.where(b < 0, np.zeros((), a.dtype), np.power(a, np.maximum(b, 0)))
+
+
+def _clamp(v: Array, low: Array, high: Array) -> Array:
+    raised = np.where(v < low, low, v)
+    return np.where(high < raised, high, raised)
+
+
+_COMPARED: dict[str, Callable[..., Any]] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+_REAL = {n: getattr(np, {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan",
+                         "atanh": "arctanh"}.get(n, n)) for n in expression.REAL if n != "rsqrt"}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **_COMPARED, **_REAL,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "fdiv": _divide_toward_zero,
+    "mod": np.fmod, "pow": _power, "fpow": np.power, "atan2": np.arctan2,
+    "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor, "inv": np.invert,
+    "shl": np.left_shift, "shr": np.right_shift, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not,
+    "neg": np.negative, "pos": lambda a: a, "abs": np.abs, "rsqrt": lambda a: 1 / np.sqrt(a),
+    "min": lambda a, b: np.where(a < b, a, b), "max": lambda a, b: np.where(a > b, a, b), "clamp": _clamp,
+}  # fmt: skip

@@ -1,0 +1,289 @@
+"""Arithmetic expressions: text to tree, and the type of every part by DALI's rules (measured on DALI 2.4)."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..base import nearest
+from ..errors import SpecError
+
+MOST_CHARACTERS = 4096
+MOST_DEPTH = 60
+
+Dtype = np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """An input."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number. Integers are int32 and floats float32, as in DALI."""
+
+    value: bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of its arguments; operators are functions too (``+`` is ``add``)."""
+
+    fn: str
+    args: tuple[Tree, ...]
+
+
+Tree = Name | Const | Call
+
+_BINARY = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "fdiv", ast.Mod: "mod",
+    ast.Pow: "pow", ast.BitAnd: "bitand", ast.BitOr: "bitor", ast.BitXor: "bitxor", ast.LShift: "shl",
+    ast.RShift: "shr", ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge",
+    ast.And: "and", ast.Or: "or",
+}  # fmt: skip
+_UNARY = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "inv", ast.Not: "not"}
+SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "fdiv": "//", "mod": "%", "bitand": "&", "bitor": "|",
+    "bitxor": "^", "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "neg": "-", "pos": "+", "inv": "~",
+}  # fmt: skip
+
+CASTS: dict[str, Dtype] = {
+    "uint8": np.dtype(np.uint8), "uint16": np.dtype(np.uint16), "uint32": np.dtype(np.uint32),
+    "uint64": np.dtype(np.uint64), "int8": np.dtype(np.int8), "int16": np.dtype(np.int16),
+    "int32": np.dtype(np.int32), "int64": np.dtype(np.int64), "float16": np.dtype(np.float16),
+    "float": np.dtype(np.float32), "float32": np.dtype(np.float32), "float64": np.dtype(np.float64),
+    "bool": np.dtype(np.bool_),
+}  # fmt: skip
+REAL = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "ceil", "cos", "cosh", "exp", "fabs", "floor", "log",
+    "log10", "log2", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
+FUNCTIONS: dict[str, int] = {
+    **dict.fromkeys(REAL, 1), **dict.fromkeys(CASTS, 1), "abs": 1, "atan2": 2, "pow": 2, "fpow": 2, "min": 2,
+    "max": 2, "clamp": 3,
+}  # fmt: skip
+"""Functions of an expression with how many arguments they take: those of nvidia.dali.math, and conversions."""
+
+_COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
+
+
+# -- text to tree -----------------------------------------------------------------------------------------------------
+
+
+@lru_cache(1024)
+def parse(text: str) -> Tree:
+    """The tree of ``text``. Raises SpecError that says what is not allowed in an expression."""
+    if len(text) > MOST_CHARACTERS:
+        raise SpecError(f"the expression is longer than {MOST_CHARACTERS} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's advice about odd literals
+            parsed = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as e:
+        where = f" at character {e.offset}" if e.offset else ""
+        raise SpecError(f"{text[:80]!r} is not an expression: {e.msg}{where}") from None
+    except (ValueError, MemoryError, RecursionError) as e:
+        raise SpecError(f"the expression cannot be parsed: {e or 'nested too deeply'}") from None
+    return _tree(parsed, 0)
+
+
+def _tree(node: ast.expr, depth: int) -> Tree:
+    if depth > MOST_DEPTH:
+        raise SpecError(f"the expression is nested deeper than {MOST_DEPTH} levels; cut it into several steps")
+    if isinstance(node, ast.Name):
+        return Name(node.id)
+    if isinstance(node, ast.Constant):
+        return _constant(node.value)
+    if isinstance(node, ast.UnaryOp):
+        return _unary(_UNARY[type(node.op)], _tree(node.operand, depth + 1))
+    if isinstance(node, ast.BinOp):
+        return _binary(node.op, node.left, node.right, depth)
+    if isinstance(node, ast.Compare):
+        if len(node.ops) > 1:
+            raise SpecError("comparisons cannot be chained; write (a < b) & (b < c)")
+        return _binary(node.ops[0], node.left, node.comparators[0], depth)
+    if isinstance(node, ast.BoolOp):
+        parts = [_tree(v, depth + 1) for v in node.values]
+        result = parts[0]
+        for part in parts[1:]:
+            result = Call(_BINARY[type(node.op)], (result, part))
+        return result
+    if isinstance(node, ast.Call):
+        return _call(node, depth)
+    raise SpecError(_REFUSED.get(type(node), f"{type(node).__name__} is not allowed in an expression"))
+
+
+_REFUSED: dict[type[ast.expr], str] = {
+    ast.IfExp: "a if b else c is not allowed in an expression; use an `if:` step",
+    ast.Subscript: "indexing is not allowed in an expression; use a slice step before it",
+    ast.Attribute: "names in an expression have no attributes",
+    ast.Lambda: "functions cannot be made in an expression",
+    ast.List: "lists are not allowed in an expression",
+    ast.Tuple: "tuples are not allowed in an expression",
+}
+
+
+def _binary(op: ast.AST, left: ast.expr, right: ast.expr, depth: int) -> Tree:
+    fn = _BINARY.get(type(op))
+    if fn is None:
+        raise SpecError(f"operator {type(op).__name__} is not allowed in an expression")
+    return Call(fn, (_tree(left, depth + 1), _tree(right, depth + 1)))
+
+
+def _unary(fn: str, arg: Tree) -> Tree:
+    if fn == "neg" and isinstance(arg, Const) and not isinstance(arg.value, bool):
+        return Const(-arg.value)
+    return Call(fn, (arg,))
+
+
+def _constant(value: object) -> Const:
+    if isinstance(value, (bool, int, float)):
+        return Const(value)
+    raise SpecError(f"{str(value)[:40]!r} is not a number; an expression holds names, numbers and functions")
+
+
+def _call(node: ast.Call, depth: int) -> Tree:
+    if not isinstance(node.func, ast.Name):
+        raise SpecError("only functions by their plain name can be called in an expression")
+    fn = node.func.id
+    if fn not in FUNCTIONS:
+        raise SpecError(f"there is no function {fn!r}{nearest(fn, FUNCTIONS)}")
+    if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
+        raise SpecError(f"{fn} takes its arguments by position")
+    if len(node.args) != FUNCTIONS[fn]:
+        raise SpecError(f"{fn} takes {FUNCTIONS[fn]} argument{'s' * (FUNCTIONS[fn] > 1)}, got {len(node.args)}")
+    return Call(fn, tuple(_tree(a, depth + 1) for a in node.args))
+
+
+def names(tree: Tree) -> tuple[str, ...]:
+    """The inputs of ``tree`` in the order in which they first appear."""
+    return tuple(dict.fromkeys(_names(tree)))
+
+
+def _names(tree: Tree) -> Iterator[str]:
+    if isinstance(tree, Name):
+        yield tree.name
+    elif isinstance(tree, Call):
+        for arg in tree.args:
+            yield from _names(arg)
+
+
+# -- types ------------------------------------------------------------------------------------------------------------
+
+_BOOL, _INT32, _FLOAT, _FLOAT64 = (np.dtype(t) for t in (np.bool_, np.int32, np.float32, np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A part of an expression with its type."""
+
+    fn: str
+    """``name``, ``const``, or the function."""
+    dtype: Dtype
+    """Of the result."""
+    at: Dtype
+    """What the arguments are converted to first. For comparisons of integers, the arguments are compared exactly
+    as they are instead."""
+    args: tuple[Typed, ...] = ()
+    value: Any = None
+    """Of a constant, or the name of an input."""
+
+
+def typed(tree: Tree, dtypes: Mapping[str, Dtype]) -> Typed:
+    """``tree`` with types, for inputs of ``dtypes``. Raises SpecError for operations that DALI has not."""
+    if isinstance(tree, Name):
+        return Typed("name", dtypes[tree.name], dtypes[tree.name], value=tree.name)
+    if isinstance(tree, Const):
+        return _typed_constant(tree.value)
+    if tree.fn in CASTS:
+        return _typed_cast(CASTS[tree.fn], tree.args[0], dtypes)
+    args = tuple(typed(a, dtypes) for a in tree.args)
+    at, result = _types(tree.fn, [a.dtype for a in args])
+    return Typed(tree.fn, result, at, args)
+
+
+def _typed_constant(value: bool | int | float) -> Typed:
+    if isinstance(value, bool):
+        return Typed("const", _BOOL, _BOOL, value=value)
+    if isinstance(value, float):
+        return Typed("const", _FLOAT, _FLOAT, value=value)
+    if not -(2**31) <= value < 2**31:
+        raise SpecError(f"{str(value)[:30]} does not fit into int32, the type of integer constants; "
+                        "write int64(...) or uint64(...) around it, or make it a float")  # fmt: skip
+    return Typed("const", _INT32, _INT32, value=value)
+
+
+def check_constants(tree: Tree) -> None:
+    """Raises SpecError for constants that have no type, whatever the types of the inputs."""
+    if isinstance(tree, Const):
+        _typed_constant(tree.value)
+    elif isinstance(tree, Call) and not (tree.fn in CASTS and isinstance(tree.args[0], Const)):
+        for arg in tree.args:
+            check_constants(arg)
+
+
+def _typed_cast(to: Dtype, arg: Tree, dtypes: Mapping[str, Dtype]) -> Typed:
+    if isinstance(arg, Const) and isinstance(arg.value, int) and to.kind in "iu":
+        ends = np.iinfo(to)
+        return Typed("const", to, to, value=min(max(int(arg.value), int(ends.min)), int(ends.max)))
+    if isinstance(arg, Const) and to.kind == "f":
+        return Typed("const", to, to, value=float(arg.value))
+    inner = typed(arg, dtypes)
+    return Typed("cast", to, inner.dtype, (inner,))
+
+
+def promote(a: Dtype, b: Dtype) -> Dtype:
+    """The type in which ``a`` and ``b`` are calculated: u8+i8 is i16, u64+i8 is i64, i64+f32 is f32."""
+    if a == b:
+        return a
+    if _BOOL in (a, b):
+        return b if a == _BOOL else a
+    if "f" in a.kind + b.kind:
+        return _FLOAT64 if _FLOAT64 in (a, b) else _FLOAT
+    if a.kind == b.kind:
+        return a if a.itemsize > b.itemsize else b
+    signed, unsigned = (a, b) if a.kind == "i" else (b, a)
+    size = signed.itemsize if signed.itemsize > unsigned.itemsize else min(2 * unsigned.itemsize, 8)
+    return np.dtype(f"i{size}")
+
+
+def _types(fn: str, given: list[Dtype]) -> tuple[Dtype, Dtype]:
+    """What the arguments of ``fn`` are converted to, and what comes out."""
+    shown = f"{SYMBOLS.get(fn, fn)} of {' and '.join(d.name for d in given)}"
+    if np.dtype(np.float16) in given:
+        raise SpecError(f"{shown}: float16 cannot be calculated with; convert it first: float(x)")
+    at = given[0]
+    for other in given[1:]:
+        at = promote(at, other)
+    all_bool = at == _BOOL
+    if fn in ("and", "or"):
+        if not all_bool or any(d != _BOOL for d in given):
+            raise SpecError(f"{shown}: `and` and `or` take bool; compare first: (x != 0)")
+        return _BOOL, _BOOL
+    if fn == "not":
+        return at, _BOOL
+    if fn in _COMPARISONS:
+        return at, _BOOL
+    if fn in ("bitand", "bitor", "bitxor", "inv", "shl", "shr"):
+        if at.kind == "f":
+            raise SpecError(f"{shown}: bitwise operators take integers and bool")
+        # bool << bool is calculated as integers, and is true where that is not zero
+        return (np.dtype(np.uint8), _BOOL) if all_bool and fn in ("shl", "shr") else (at, at)
+    if fn in ("pos", "mul"):
+        return at, at
+    if all_bool:
+        raise SpecError(f"{shown}: DALI has no such operation on bool; convert first: uint8(x)")
+    if fn in ("div", "fpow", "atan2") or fn in REAL:
+        real = at if at.kind == "f" else _FLOAT
+        return real, real
+    return at, at

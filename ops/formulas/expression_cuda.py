@@ -1,0 +1,180 @@
+"""The CUDA kernel of an expression: generated for its types and for how its inputs broadcast, compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import Batch
+from .expression import SYMBOLS, Dtype, Typed
+
+Mode = Literal["full", "scalar", "strided"]
+"""How an input is read: element by element, one value a sample, or broadcast by strides."""
+
+_C = {"?": "boolean", "B": "unsigned char", "H": "unsigned short", "I": "unsigned int", "L": "unsigned long long",
+      "Q": "unsigned long long", "b": "signed char", "h": "short", "i": "int", "l": "long long", "q": "long long",
+      "e": "half", "f": "float", "d": "double"}  # fmt: skip
+_BLOCK = 256
+_PER_THREAD = 8
+
+
+def source(what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], ndim: int) -> str:
+    """The text of kernel ``expression``: (out, its starts, sizes, samples, then for each input its data and starts, and
+    strides int64[N, ndim] where it is strided; at last, if any is, the shapes int32[N, ndim] of the result)."""
+    stored = _C[what.dtype.char]
+    parameters = [f"{stored}* out", "const long long* out_start", "const long long* size", "int samples"]
+    loads = []
+    for k, (dtype, mode) in enumerate(zip(dtypes, modes, strict=True)):
+        parameters += [f"const {_C[dtype.char]}* in{k}", f"const long long* start{k}"]
+        at = {"full": f"start{k}[s] + e", "scalar": f"start{k}[s]", "strided": f"start{k}[s] + at{k}"}[mode]
+        if mode == "strided":
+            parameters.append(f"const long long* stride{k}")
+        loads.append(f"const auto v{k} = load(in{k}[{at}]);")
+    if "strided" in modes:
+        parameters.append("const int* shape")
+    value = _emit(what, {n: f"v{k}" for k, n in enumerate(names)})
+    return f"""#include "expression.cuh"
+extern "C" __global__ void expression({", ".join(parameters)}) {{
+    for (int s = blockIdx.y; s < samples; s += gridDim.y) {{
+        for (long long e = blockIdx.x * (long long)blockDim.x + threadIdx.x; e < size[s];
+             e += gridDim.x * (long long)blockDim.x) {{
+            {_coordinates(modes, ndim)}
+            {" ".join(loads)}
+            out[out_start[s] + e] = store<{stored}>({value});
+        }}
+    }}
+}}
+"""
+
+
+def _coordinates(modes: Sequence[Mode], ndim: int) -> str:
+    strided = [k for k, m in enumerate(modes) if m == "strided"]
+    if not strided:
+        return ""
+    lines = ["long long rest = e;"] + [f"long long at{k} = 0;" for k in strided]
+    for d in reversed(range(ndim)):
+        here = f"[s * {ndim}LL + {d}]"
+        adds = " ".join(f"at{k} += place * stride{k}{here};" for k in strided)
+        lines.append(
+            f"{{ const long long extent = shape{here}; const long long place = rest % extent; rest /= extent; {adds} }}"
+        )
+    return " ".join(lines)
+
+
+def _emit(what: Typed, names: dict[str, str]) -> str:
+    if what.fn == "name":
+        return names[what.value]
+    if what.fn == "const":
+        return _literal(what.value, what.dtype)
+    args = [_emit(a, names) for a in what.args]
+    if what.fn == "cast":
+        if what.dtype.kind == "b":
+            return f"load(converted<boolean>({args[0]}))"
+        return f"converted<{_C[what.dtype.char]}>({args[0]})"
+    if what.fn in ("eq", "ne", "lt", "le", "gt", "ge") and what.at.kind != "f":
+        return f"(order({args[0]}, {args[1]}) {SYMBOLS[what.fn]} 0)"
+    at = _calculated(what.at)
+    args = [f"static_cast<{at}>({a})" for a in args]
+    text = _function(what.fn, at, args)
+    result = _calculated(what.dtype)
+    return f"(({text}) != 0)" if result == "bool" and at != "bool" else f"static_cast<{result}>({text})"
+
+
+def _calculated(dtype: Dtype) -> str:
+    return "bool" if dtype.kind == "b" else _C[dtype.char]
+
+
+def _function(fn: str, at: str, args: list[str]) -> str:
+    if fn in ("eq", "ne", "lt", "le", "gt", "ge", "div", "bitand", "bitor", "bitxor"):
+        return f"({args[0]} {SYMBOLS[fn]} {args[1]})"
+    if fn in ("and", "or"):
+        return f"({args[0]} {'&&' if fn == 'and' else '||'} {args[1]})"
+    if fn == "not":
+        return f"({args[0]} == 0)"
+    if fn == "inv":
+        return f"!{args[0]}" if at == "bool" else f"~{args[0]}"
+    if fn == "pos":
+        return args[0]
+    if fn in ("add", "sub", "mul", "neg", "fdiv", "mod", "pow", "shl", "shr", "abs", "min", "max", "clamp"):
+        return f"op_{fn}<{at}>({', '.join(args)})"
+    suffix = "f" if at == "float" else ""
+    if fn == "rsqrt":
+        return f"(1 / sqrt{suffix}({args[0]}))"
+    return f"{'pow' if fn == 'fpow' else fn}{suffix}({', '.join(args)})"
+
+
+def _literal(value: bool | int | float, dtype: Dtype) -> str:
+    if dtype.kind == "b":
+        return "true" if value else "false"
+    if dtype.kind in "iu":
+        return f"static_cast<{_C[dtype.char]}>({int(value) & 0xFFFFFFFFFFFFFFFF:#x}ULL)"
+    if dtype.char == "e":
+        return f"half{{{int(np.asarray(value, np.float64).astype(np.float16).view(np.uint16))}}}"
+    with np.errstate(over="ignore"):
+        number = float(np.asarray(value, np.float64).astype(dtype))
+    if number in (float("inf"), float("-inf")):
+        text = f"({'-' if number < 0 else ''}__longlong_as_double(0x7ff0000000000000LL))"
+    else:
+        text = number.hex()
+    return f"static_cast<{_C[dtype.char]}>({text})"
+
+
+@lru_cache(256)
+def _source(what: Typed, names: tuple[str, ...], dtypes: tuple[Dtype, ...], modes: tuple[Mode, ...], ndim: int) -> str:
+    return source(what, names, dtypes, modes, ndim)
+
+
+def launch(
+    lane: Any,
+    what: Typed,
+    names: Sequence[str],
+    batches: Sequence[Batch],
+    shapes: Sequence[npt.NDArray[np.int32]],
+    full: Sequence[bool],
+    scalar: Sequence[bool],
+    out: Batch,
+) -> None:
+    """Run the expression over device ``batches`` into ``out``: one kernel, whatever the expression.
+
+    ``shapes`` are the inputs' with leading ones; ``full`` and ``scalar`` say which inputs have the result's shapes,
+    and which one value a sample.
+    """
+    modes: tuple[Mode, ...] = tuple(
+        "full" if f else "scalar" if s else "strided" for f, s in zip(full, scalar, strict=True)
+    )
+    sizes, starts = out.sizes, [b.offsets for b in batches]
+    ndim = out.ndim
+    if all(full) and all(b.is_packed for b in batches) and len(out):
+        sizes, starts = sizes.sum(keepdims=True), [b.offsets[:1] for b in batches]  # one long sample: even work
+    if not int(sizes.sum()):
+        return
+    text = _source(what, tuple(names), tuple(b.dtype for b in batches), modes, ndim)
+    tables: list[npt.NDArray[Any]] = [out.offsets[: len(sizes)], sizes]
+    for k, mode in enumerate(modes):
+        tables.append(starts[k])
+        if mode == "strided":
+            tables.append(_strides(shapes[k]))
+    if "strided" in modes:
+        tables.append(out.shapes)
+    out_start, size, *rest = lane.upload(*tables)
+    args: list[Any] = [out.data, out_start, size, np.int32(len(sizes))]
+    each = iter(rest)
+    for k, mode in enumerate(modes):
+        args += [batches[k].data, next(each)]
+        if mode == "strided":
+            args.append(next(each))
+    args += each
+    grid = (max(1, -(-int(sizes.max()) // (_BLOCK * _PER_THREAD))), min(len(sizes), 65535))
+    lane.launch_text(text, "expression", grid, _BLOCK, *args)
+
+
+def _strides(shapes: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Elements from one place to the next along each axis, 0 along axes of one."""
+    wide = shapes.astype(np.int64)
+    after = np.concatenate([wide[:, 1:], np.ones((len(wide), 1), np.int64)], axis=1)
+    strides: npt.NDArray[np.int64] = np.cumprod(after[:, ::-1], axis=1)[:, ::-1]
+    return np.where(wide == 1, 0, strides)

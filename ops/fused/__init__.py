@@ -1,0 +1,1 @@
+"""Operators that only the compiler makes, out of several others."""

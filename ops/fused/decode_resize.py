@@ -1,0 +1,172 @@
+"""Decode and resize as one operator: on a GPU, planes go through the resampling kernel without a picture between; on a
+CPU, pixels that the result does not show are not made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec, Stage, outputs_of
+from ..batch import I32, I64, Batch
+from ..codecs import on_host as host_decode
+from ..codecs.decoders import Image, ImageCrop, ImageDecoder, ImageRandomCrop
+from ..context import Context
+from ..images.random_resized_crop import RandomResizedCrop
+from ..images.resampling.resample import Plan
+from ..images.resize import Resampling, Resize, ResizeCropMirror
+from ..kernels import Kernels
+from ..types import DALIDataType, DALIImageType, to_numpy
+from .resize_normalize import ResizeCropMirrorNormalize, Sampling, part, sampled, sampling
+
+_plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
+_cuda: Any = Kernels("..codecs.on_cuda", __package__)
+_gpu: Any = Kernels("..codecs.on_gpu", __package__)
+_jpeg: Any = Kernels("..codecs.jpeg.cuda", __package__)
+
+T = TypeVar("T")
+DECODE, RESIZE = "decode.", "then."
+"""What the argument inputs of the joined operators are called: ``decode.crop``, ``then.resize.size``."""
+
+
+def decoder_arguments(decode: Mapping[str, T], then: Mapping[str, T]) -> dict[str, T]:
+    """The argument inputs of a decoder and of the operator after it as those of the joined operator."""
+    return {DECODE + k: v for k, v in decode.items()} | {RESIZE + k: v for k, v in then.items()}
+
+
+def can_decode_into(decode: Operator, then: Operator) -> bool:
+    """Whether ``then`` after ``decode`` can run as `DecodeResize`."""
+    if not isinstance(decode, (Image, ImageRandomCrop, ImageCrop)) or not decode.for_cuda:
+        return False
+    if isinstance(then, ResizeCropMirrorNormalize):
+        normalize = then.normalize
+        fixed = not {"mean", "std"} & normalize.per_sample
+        return fixed and normalize.dtype in (DALIDataType.FLOAT, DALIDataType.FLOAT16, DALIDataType.UINT8)
+    plain = isinstance(then, (Resize, ResizeCropMirror, RandomResizedCrop)) and then.dtype is None
+    return plain and not (isinstance(then, Resize) and then.save_attrs) and not (then.random and decode.random)
+
+
+def shows_a_part(then: Operator) -> bool:
+    """Whether the result of ``then`` may show a part of the image only."""
+    return not isinstance(then, Resize) or then.given("roi_start")
+
+
+class DecodeResize(Operator, name="_fused.decode_resize"):
+    """A decoder, a resampling operator and perhaps crop_mirror_normalize; equal to them, one after the other, on a GPU
+    up to one level. Only blocks that the result shows go through the inverse DCT."""
+
+    bound = Resampling.bound
+
+    decode: Annotated[Any, Arg("the decoder")]
+    resize: Annotated[Any, Arg("the resampling operator, or one joined with crop_mirror_normalize")]
+
+    @property
+    def who_decodes(self) -> str:
+        """Who decodes on a GPU, for people."""
+        return str(self.decode.who_decodes)
+
+    def infer(self, *specs: Spec) -> Spec:
+        result: Spec = self.resize.infer(self.decode.infer(*specs))
+        return result
+
+    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
+        elements, besides = self.decode.foresee(stage, *inputs)
+        return elements, besides + elements if stage == "cpu" else besides  # on a GPU there is no picture between
+
+    def cpu(self, ctx: Context, encoded: Batch) -> Batch:
+        decode: ImageDecoder = self.decode
+        first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
+        second.rejects = []
+        planned: list[Sampling] = []
+
+        def needed(shapes: I32) -> I64:
+            images = shapes.astype(np.int64)
+            planned.append(sampling(second, self.resize, images[:, :2], images[:, 2], np.dtype(np.uint8)))
+            return source_windows(planned[0].plan, images[:, :2])
+
+        decoded = host_decode.decode(first, encoded, decode.rules, decode.cuts(first), needed)
+        if not planned:
+            needed(decoded.shapes)
+        for reject in second.rejects:  # an image is reported for what is wrong with the image first
+            if all(r.slot != reject.slot for r in ctx.rejects):
+                ctx.rejects.append(reject)
+        return sampled(second, decoded, planned[0])
+
+    def mixed(self, ctx: Context, encoded: Batch) -> Batch:
+        decode: ImageDecoder = self.decode
+        first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
+        headers = host_decode.read_headers(first, encoded, decode.rules)
+        which = _cuda.takes(headers, decode.rules) if headers.odd else headers.good
+        if ctx.attempt or (headers.odd and not which.any()):
+            return self._apart(ctx, encoded)()
+        files = ctx.device.to_device(encoded)  # first of all: the copy goes on while the rest is planned
+        extents, domain = headers.extents, None
+        windows = decode.cuts(first)
+        if windows is not None:
+            corners, extents = host_decode.cut(first, headers, windows)
+        wanted = sampling(second, self.resize, extents, self._channels, np.dtype(np.uint8))
+        if windows is not None:
+            domain = np.empty((len(encoded), 2, 2), np.int64)
+            _plans.into_image(corners, extents, wanted.plan.lo, wanted.plan.hi, domain)
+        if headers.bad:
+            which = which & headers.good
+        decoder = _cuda.cuda_decoder(ctx.device)
+        planned = decoder.plan(headers, files, which, limited=False)
+        output = _jpeg.resize_output(planned, wanted.plan, domain=domain, **self._finish)
+        _jpeg.limit(planned, output.windows)
+        out = wanted.allocate(ctx, encoded.samples)
+        left = headers.left(planned.status)
+        others = self._apart(_some(ctx, left), encoded.take(left)) if len(left) else None
+        decoder.run(ctx, files, planned, output, out.data)
+        if others is not None:
+            _gpu.scatter(ctx.device, others(), out, left)
+        return out
+
+    @cached_property
+    def _channels(self) -> I64:
+        """Of all images, on a GPU: [1]."""
+        return np.array([1 if self.decode.output_type is DALIImageType.GRAY else 3], np.int64)
+
+    @cached_property
+    def _finish(self) -> dict[str, Any]:
+        """What becomes of the resized values, for the kernels."""
+        found = {"output_type": _cuda.OUTPUT_TYPES[self.decode.output_type]}
+        if not isinstance(self.resize, ResizeCropMirrorNormalize):
+            return found | {"dtype": _jpeg.UINT8, "layout": "HWC"}
+        n = self.resize.normalize
+        return found | {
+            "dtype": _jpeg.DTYPES.index(to_numpy(n.dtype)), "layout": n.output_layout,
+            "mean": n.mean, "std": n.std, "scale": n.scale, "shift": n.shift,
+        }  # fmt: skip
+
+    def _apart(self, ctx: Context, encoded: Batch) -> Callable[[], Batch]:
+        """One operator after the other, for what the CUDA decoder does not take. It is started at once; what is
+        returned finishes it."""
+        decode, first = self.decode, part(ctx, self.decode, DECODE)
+        decoded = _gpu.start(first, encoded, decode.rules, load=decode.hw_decoder_load, windows=decode.cuts(first))
+
+        def finish() -> Batch:
+            second = replace(part(ctx, self.resize, RESIZE), stage="gpu")
+            (result,) = outputs_of(self.resize.gpu(second, decoded()))
+            return result
+
+        return finish
+
+
+def source_windows(plan: Plan, extents: I64) -> I64:
+    """The pixels of images of ``extents`` [N, 2] that the outputs of a plan are made of, and a few more: int64[N, 4],
+    y0, x0, y1, x1."""
+    windows = np.empty((len(extents), 4), np.int64)
+    if plan.domain is not None:
+        windows[:, :2], windows[:, 2:] = 0, np.where((plan.shape > 0).all(axis=1, keepdims=True), extents, 0)
+        return windows
+    _plans.source_windows(plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.support, extents, windows)
+    return windows
+
+
+def _some(ctx: Context, which: I64) -> Context:
+    """``ctx`` for some of its samples; rejects and checks are the same lists."""
+    return replace(ctx, samples=ctx.samples.take(which), args={k: b.take(which) for k, b in ctx.args.items()})

@@ -1,0 +1,1 @@
+"""Operators that move pixels by a coordinate mapping."""

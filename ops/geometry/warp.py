@@ -1,0 +1,308 @@
+"""rotate, warp_affine: images and volumes sampled along an affine map.
+
+Coordinates are computed in float64 from float32 matrices: each pixel for itself, where DALI's CPU backend adds up steps
+in float32 along a row, and so takes the other of two neighbours at some ties.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES, affordable
+from ..copies.windows import image_layout, refused, round_half_away
+from ..errors import SpecError
+from ..images.crop import known_layout
+from ..types import DALIDataType, DALIInterpType, to_numpy
+
+F64 = npt.NDArray[np.float64]
+
+
+class Warping(Operator, abstract=True):
+    """What rotate and warp_affine share."""
+
+    layouts = ("HWC", "FHWC", "DHWC")
+    bound = "1 level; floats within 1e-4 of the range of the neighbours"
+
+    size: Annotated[
+        tuple[float, ...],
+        Arg("(height, width) of the output, (depth, height, width) of volumes", ge=0, per_sample=True),
+    ] = ()
+    fill_value: Annotated[
+        float | None, Arg("value outside the input, of its type; by default its border pixels are repeated")
+    ] = None
+    interp_type: Annotated[DALIInterpType, Arg("NN or LINEAR")] = DALIInterpType.INTERP_LINEAR
+    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+    output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+
+    def check(self) -> None:
+        if self.interp_type not in (DALIInterpType.INTERP_NN, DALIInterpType.INTERP_LINEAR):
+            raise SpecError(
+                f"interp_type must be NN or LINEAR here, got {self.interp_type.name.removeprefix('INTERP_')}"
+            )
+        if self.size and len(self.size) not in (2, 3):
+            raise SpecError(f"size takes (height, width) or (depth, height, width), got {len(self.size)} values")
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        dtype = self.dtype if self.dtype is not None else data.dtype
+        layout = image_layout(data.layout, data.ndim, self.layouts)
+        if layout and layout not in self.layouts:
+            raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {layout}")
+        if data.shape is None or not layout:
+            return Spec(None, dtype, layout)
+        axes = spatial_axes(layout)
+        extents: tuple[int | None, ...] = (None,) * axes
+        if self.size and "size" not in self.per_sample:
+            self._check_size(len(self.size), axes)
+            extents = tuple(round_half_away(np.array(self.size)).tolist())
+        elif self.keeps_size() and "size" not in self.per_sample:
+            extents = data.shape[-1 - axes : -1]
+        return Spec((*data.shape[: -1 - axes], *extents, data.shape[-1]), dtype, layout)
+
+    @staticmethod
+    def _check_size(count: int, axes: int) -> None:
+        if count != axes:
+            wanted = "(depth, height, width)" if axes == 3 else "(height, width)"
+            raise SpecError(f"size takes {wanted} here, got {count} values")
+
+    def keeps_size(self) -> bool:
+        """The output has the size of the input where no size is given."""
+        return True
+
+    def given_sizes(self, ctx: Context, images: Batch) -> I64:
+        """[N, 2] height and width of the outputs, [N, 3] with the depth: ``size``, else those of the inputs."""
+        axes = spatial_axes(images.layout)
+        if not self.given("size"):
+            sizes: I64 = images.shapes[:, -1 - axes : -1].astype(np.int64)
+            return sizes
+        size = round_half_away(ctx.arg("size"))
+        self._check_size(size.shape[1], axes)
+        for i in np.flatnonzero(np.any(size < 0, axis=1)).tolist():
+            ctx.reject(i, "bad_argument", f"size must not be negative, got {size[i].tolist()}")
+        return np.maximum(size, 0)
+
+    def warped(self, ctx: Context, images: Batch, sizes: I64, matrices: F64) -> Batch:
+        """``images`` sampled at matrices [N, 2, 3] times the output's pixel centres (x, y, 1).
+
+        Volumes take [N, 3, 4] for (x, y, z, 1).
+        """
+        axes = spatial_axes(images.layout)
+        shape = images.shapes.astype(np.int64)
+        shape[:, -1 - axes : -1] = sizes
+        wrong = np.any(~np.isfinite(matrices), axis=(1, 2))
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_argument", "the transform is not finite, or cannot be inverted")
+        shape = affordable(ctx, refused(shape, wrong | (images.sizes == 0)))
+        maps = np.where(np.reshape(wrong, (-1, 1, 1)), 0, matrices).astype(np.float64, order="C")
+        dtype = images.dtype if self.dtype is None else to_numpy(self.dtype)
+        frames = images.shapes[:, : -1 - axes].prod(axis=1, dtype=np.int64)
+        geometry = np.column_stack([frames, images.shapes[:, -1 - axes :], shape[:, -1 - axes : -1]]).astype(np.int64)
+        geometry[shape.prod(axis=1) == 0, 0] = 0
+        linear = self.interp_type is DALIInterpType.INTERP_LINEAR
+        # The fill is a value of the input's type, as in DALI: 300 is 255 among uint8.
+        fill = np.float32(saturate(np.array([self.fill_value or 0.0]), images.dtype)[0])
+        run = self._cpu if ctx.stage == "cpu" else self._gpu
+        return run(ctx, images, shape, np.dtype(dtype), geometry, maps, linear, fill)
+
+    def _cpu(
+        self, ctx: Context, images: Batch, shape: I64, dtype: np.dtype[Any], geometry: I64, matrices: Any, linear: bool,
+        fill: np.float32,
+    ) -> Batch:  # fmt: skip
+        from . import warp_cpu
+
+        source, base = images.data, images.offsets
+        if source.dtype not in (np.uint8, np.float32):
+            lo, hi = (int(base.min()), int((base + images.sizes).max())) if len(images) else (0, 0)
+            source, base = saturate(source[lo:hi], np.float32), base - lo
+        own = dtype if dtype in (np.uint8, np.float32) else np.dtype(np.float32)
+        out = Batch.allocate(np.empty, shape.astype(np.int32), own, images.layout, images.samples)
+        filled = self.fill_value is not None
+        base = np.ascontiguousarray(base)
+        warp = warp_cpu.warp if spatial_axes(images.layout) == 2 else warp_cpu.warp_volumes
+        warp(source, base, geometry, matrices, linear, filled, fill, out.data, out.offsets)
+        return out if own == dtype else out.replace(data=saturate(out.data, dtype))
+
+    def _gpu(
+        self, ctx: Context, images: Batch, shape: I64, dtype: np.dtype[Any], geometry: I64, matrices: Any, linear: bool,
+        fill: np.float32,
+    ) -> Batch:  # fmt: skip
+        out = Batch.allocate(ctx.empty, shape.astype(np.int32), dtype, images.layout, images.samples)
+        if out.data.size == 0:
+            return out
+        base, sizes, maps, to = ctx.device.upload(images.offsets, geometry, matrices, out.offsets)
+        axes = spatial_axes(images.layout)
+        pixels = int((geometry[:, 0] * geometry[:, -axes:].prod(axis=1)).max())
+        kernel = f"{'warp' if axes == 2 else 'warp_volumes'}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
+        ctx.device.launch(
+            "warp.cu", kernel, (-(-pixels // 256), len(images)), 256,
+            images.data, base, sizes, maps, np.int32(linear), np.int32(self.fill_value is not None), fill, out.data, to,
+        )  # fmt: skip
+        return out
+
+
+def spatial_axes(layout: str) -> int:
+    """2 for images and sequences of them, 3 for volumes."""
+    return 3 if "D" in layout else 2
+
+
+class Rotate(Warping, name="rotate"):
+    """Rotate images counter-clockwise around their centre, volumes around an axis; the canvas grows to hold them.
+
+    Its size is that of DALI: ceil(|cos| w + |sin| h - .01) and the same for the height, one more where its parity is
+    not that of the side it comes from; of volumes alike, by the rows of the rotation matrix.
+    """
+
+    example = "{op: rotate, in: images, angle: $angle, fill_value: 0, out: images}"
+
+    angle: Annotated[float, Arg("degrees, counter-clockwise", per_sample=True, required=True)] = 0.0
+    keep_size: Annotated[bool, Arg("keep the canvas of the input")] = False
+    axis: Annotated[
+        tuple[float, ...] | None,
+        Arg("(x, y, z) of the axis that a volume turns around, of any length; images have only one", per_sample=True),
+    ] = None
+
+    def keeps_size(self) -> bool:
+        return self.keep_size
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        images = images.replace(layout=known_layout(images, self.layouts))
+        if spatial_axes(images.layout) == 3:
+            return self._volumes(ctx, images)
+        # As DALI, radians in float32: 45 degrees counts as |sin| > |cos|.
+        radians = (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64)
+        height, width = images.shapes[:, -3].astype(np.int64), images.shapes[:, -2].astype(np.int64)
+        cos, sin = np.cos(radians), np.sin(radians)
+        sizes = self.given_sizes(ctx, images)
+        if not self.given("size") and not self.keep_size:
+            sizes = canvas(height, width, np.abs(cos), np.abs(sin))
+        x, y = sizes[:, 1] / 2, sizes[:, 0] / 2
+        rows = [[cos, -sin, width / 2 - cos * x + sin * y], [sin, cos, height / 2 - sin * x - cos * y]]
+        return self.warped(ctx, images, sizes, np.array(rows).transpose(2, 0, 1))
+
+    gpu = cpu
+
+    def infer(self, *specs: Spec) -> Spec:
+        known = Warping.infer(self, *specs)
+        if known.layout and spatial_axes(known.layout) == 3 and not self.given("axis"):
+            raise SpecError("volumes need the axis to turn around: axis: [0, 0, 1] turns every slice")
+        return known
+
+    def _volumes(self, ctx: Context, images: Batch) -> Batch:
+        if not self.given("axis"):
+            raise SpecError("volumes need the axis to turn around: axis: [0, 0, 1] turns every slice")
+        axis = ctx.arg("axis").astype(np.float64)
+        if axis.shape[1] != 3:
+            raise SpecError(f"axis takes (x, y, z), got {axis.shape[1]} values")
+        turn = rotation(axis, (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64))
+        before = images.shapes[:, :3].astype(np.int64)
+        sizes = self.given_sizes(ctx, images)
+        if not self.given("size") and not self.keep_size:
+            sizes = canvas_of_volumes(before, turn)
+        # the output's place comes from the input's by the rotation, so that its inverse leads back
+        back = turn.transpose(0, 2, 1)
+        shift = before[:, ::-1] / 2 - np.einsum("nij,nj->ni", back, sizes[:, ::-1] / 2)
+        return self.warped(ctx, images, sizes, np.concatenate([back, shift[:, :, None]], axis=2))
+
+
+def rotation(axis: F64, angle: F64) -> F64:
+    """[N, 3, 3] rotation of (x, y, z) around ``axis`` [N, 3] by ``angle`` [N] radians (Rodrigues' formula); NaN for an
+    axis without direction."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x, y, z = (axis / np.linalg.norm(axis, axis=1, keepdims=True)).T
+    zero = np.zeros_like(x)
+    cross = np.array([[zero, -z, y], [z, zero, -x], [-y, x, zero]]).transpose(2, 0, 1)
+    sin, cos = np.sin(angle)[:, None, None], np.cos(angle)[:, None, None]
+    turned: F64 = np.eye(3) + sin * cross + (1 - cos) * (cross @ cross)
+    return turned
+
+
+def canvas_of_volumes(sizes: I64, turn: F64) -> I64:
+    """[N, 3] depth, height and width of the canvas that holds rotated volumes, by DALI's rule."""
+    share = np.abs(np.nan_to_num(turn)).astype(np.float32)  # at 45 degrees, DALI sees a tie, which the own axis wins
+    before = sizes[:, ::-1]
+    out = np.ceil(np.einsum("nij,nj->ni", share, before) - 0.01).astype(np.int64)
+    most = np.where(share.max(axis=2) > np.diagonal(share, axis1=1, axis2=2), share.argmax(axis=2), np.arange(3))
+    most = np.take_along_axis(before, most, axis=1)
+    grown: I64 = out + (out % 2 != most % 2)
+    return grown[:, ::-1]
+
+
+def canvas(height: I64, width: I64, cos: F64, sin: F64) -> I64:
+    """[N, 2] height and width of the canvas that holds rotated images, by DALI's rule."""
+    turned = sin > cos
+    with np.errstate(invalid="ignore"):
+        sides = np.stack([cos * height + sin * width, cos * width + sin * height], axis=1)
+    out = np.ceil(np.nan_to_num(sides, posinf=0) - 0.01).astype(np.int64)
+    parity = np.where(turned[:, None], np.stack([width, height], axis=1), np.stack([height, width], axis=1)) % 2
+    grown: I64 = out + (out % 2 != parity)
+    return grown
+
+
+class WarpAffine(Warping, name="warp_affine"):
+    """Sample images at an affine map of the output's coordinates; [0, 0] is the corner of the first pixel.
+
+    ``matrix`` (M11, M12, M13, M21, M22, M23), or the second input, maps the output to the input:
+    dst(x, y) = src(M11 x + M12 y + M13, M21 x + M22 y + M23); with ``inverse_map: false`` the input to the output.
+    Volumes take three rows of four, for (x, y, z, 1).
+    """
+
+    inputs = (1, 2)
+    example = "{op: warp_affine, in: images, matrix: [0.5, 0, 0, 0, 0.5, 0], out: images}"
+
+    matrix: Annotated[
+        tuple[float, ...],
+        Arg("two rows of three (volumes: three of four), or a second input", per_sample=True, rows=True),
+    ] = ()
+    inverse_map: Annotated[bool, Arg("matrix maps output to input")] = True
+
+    def check(self) -> None:
+        Warping.check(self)
+        if self.matrix and len(self.matrix) not in (6, 12):
+            raise SpecError(f"matrix takes 6 values, 12 for volumes, got {len(self.matrix)}")
+
+    def infer(self, *specs: Spec) -> Spec:
+        if (len(specs) == 2) == self.given("matrix"):
+            raise SpecError("needs a matrix: the argument, or a second input, not both")
+        known = Warping.infer(self, *specs)
+        if self.matrix and known.layout:
+            self._check_matrix(len(self.matrix), spatial_axes(known.layout))
+        return known
+
+    @staticmethod
+    def _check_matrix(count: int, axes: int) -> None:
+        if count not in (0, axes * (axes + 1)):
+            raise SpecError(f"a matrix holds {axes} x {axes + 1} values here, got {count}")
+
+    def cpu(self, ctx: Context, images: Batch, *inputs: Batch) -> Batch:
+        images = images.replace(layout=known_layout(images, self.layouts))
+        if inputs:
+            rows = inputs[0].dense()
+            values = rows if inputs[0].on_host else rows.get()  # matrices are checked on the host
+        else:
+            values = ctx.arg("matrix")
+        values = values.reshape(len(images), -1)
+        axes = spatial_axes(images.layout)
+        self._check_matrix(values.shape[1], axes)
+        matrices = values.reshape(len(images), axes, axes + 1).astype(np.float64)
+        if not self.inverse_map:
+            matrices = inverted(matrices)
+        return self.warped(ctx, images, self.given_sizes(ctx, images), matrices)
+
+    gpu = cpu
+
+
+def inverted(matrices: F64) -> F64:
+    """The inverse maps of [N, d, d + 1]; NaN where there is none."""
+    linear, shift = matrices[:, :, :-1], matrices[:, :, -1:]
+    possible = np.isfinite(matrices).all(axis=(1, 2)) & (np.linalg.det(np.nan_to_num(linear)) != 0)
+    back = np.linalg.inv(np.where(possible[:, None, None], linear, np.eye(linear.shape[1])))
+    found: F64 = np.concatenate([back, -back @ shift], axis=2)
+    found[~possible] = np.nan
+    return found

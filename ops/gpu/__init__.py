@@ -1,0 +1,1 @@
+"""Lanes (CUDA streams), driver calls, memory that a GPU reads by itself."""

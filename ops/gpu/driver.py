@@ -1,0 +1,75 @@
+"""The NVIDIA driver through ctypes, with nothing but the standard library: what GPUs there are, and what to install.
+
+``python -P ops/gpu/driver.py`` prints the extra for this machine (cuda12, cuda13) or nothing; the Makefile asks it
+before anything is installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the driver describes it."""
+
+    name: str
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The installed driver."""
+
+    cuda: tuple[int, int]
+    """Newest CUDA version that it runs."""
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def extra(self) -> str:
+        """The extra of dali-run to install for it; empty where there is no GPU or the driver is too old."""
+        if not self.gpus or self.cuda < (12, 0):
+            return ""
+        return "cuda13" if self.cuda >= (13, 0) else "cuda12"
+
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+
+
+def library() -> ctypes.CDLL:
+    """The driver's functions. Raises OSError where there is no driver."""
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+
+
+def driver() -> Driver | None:
+    """The NVIDIA driver of this machine, None where there is none that works."""
+    try:
+        cuda = library()
+    except OSError:
+        return None
+    version, count = ctypes.c_int(), ctypes.c_int()
+    if cuda.cuDriverGetVersion(ctypes.byref(version)) or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return None
+    gpus = tuple(gpu for i in range(count.value) if (gpu := _gpu(cuda, i)))
+    return Driver((version.value // 1000, version.value % 1000 // 10), gpus)
+
+
+def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu | None:
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    memory, major, minor = ctypes.c_size_t(), ctypes.c_int(), ctypes.c_int()
+    failed = (
+        cuda.cuDeviceGet(ctypes.byref(device), index)
+        or cuda.cuDeviceGetName(name, 256, device)
+        or cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+        or cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
+        or cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
+    )
+    return None if failed else Gpu(name.value.decode(errors="replace"), memory.value, (major.value, minor.value))
+
+
+if __name__ == "__main__":
+    found = driver()
+    print(found.extra if found else "")  # noqa: T201 - a script's output

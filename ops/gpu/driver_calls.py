@@ -1,0 +1,85 @@
+"""The calls of the CUDA driver that every launch makes, all at once without the GIL.
+
+Each takes some microseconds. CuPy lets go of the GIL around every one of them, and in a busy pipeline the thread that
+launches waits far longer than that to get it back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..kernels import Kernels
+from .driver import library
+
+LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"
+_MOST = 32
+_VALUE, _COLUMNS = 12, 14
+"""Of a row of `Work`, behind a function's address and its arguments: a kernel's argument, and where that is."""
+
+_loops: Any = Kernels(".driver_calls_cpu", __package__)
+
+
+@cache
+def load() -> Mapping[str, int]:
+    """Where the functions of this machine's driver are. Raises OSError where there is none."""
+    found = library()
+    return {name: ctypes.cast(found[name], ctypes.c_void_p).value or 0 for name in (LAUNCH, COPY_IN, COPY_OUT, ZERO)}
+
+
+def refused(status: int) -> NoReturn:
+    """Raises cupy.cuda.driver.CUDADriverError, which has the words for the driver's ``status``."""
+    from cupy.cuda import driver
+
+    raise driver.CUDADriverError(status)
+
+
+class Work:
+    """What is to be done on one stream of the current context, in order, begun by `submit`. Memory of the host is
+    page-locked, and holds until the stream is done with it."""
+
+    def __init__(self, stream: int) -> None:
+        self._functions = load()
+        self._stream = stream
+        self._calls = np.zeros((_MOST, _COLUMNS), np.int64)
+        self._at = self._calls.ctypes.data
+        self._count = 0
+
+    def launch(self, function: int, grid: int, block: int, argument: int) -> None:
+        """Run a kernel that takes one pointer, on one row of blocks. The driver copies the argument at `submit`."""
+        if self._count == _MOST:
+            self.submit()
+        value = self._at + 8 * (_COLUMNS * self._count + _VALUE)
+        self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, value + 8, 0, argument, value)
+
+    def copy_in(self, to: int, host: int, nbytes: int) -> None:
+        """Copy from the host to the device."""
+        if nbytes:
+            self._add(COPY_IN, to, host, nbytes, self._stream)
+
+    def copy_out(self, host: int, source: int, nbytes: int) -> None:
+        """Copy from the device to the host."""
+        if nbytes:
+            self._add(COPY_OUT, host, source, nbytes, self._stream)
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Fill memory of the device with zeros."""
+        if nbytes:
+            self._add(ZERO, address, 0, nbytes, self._stream)
+
+    def submit(self) -> None:
+        """Begin everything. Raises cupy.cuda.driver.CUDADriverError for what the driver refuses; nothing is begun
+        behind it."""
+        count, self._count = self._count, 0
+        if count and (status := _loops.call_all(self._calls, count)):
+            refused(status)
+
+    def _add(self, name: str, *arguments: int) -> None:
+        if self._count == _MOST:
+            self.submit()
+        self._calls[self._count, : len(arguments) + 1] = self._functions[name], *arguments
+        self._count += 1

@@ -1,0 +1,435 @@
+"""Lanes: a GPU with one stream on it, where the kernels of one batch in flight run. CuPy is imported only here
+and in kernels, so that the CPU path never needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import Batch
+from ..errors import DeviceError
+from . import driver_calls as stream_work
+from .readable_by_gpu import lease_of
+
+SOURCES = Path(__file__).parents[1] / "cuda"
+
+U8 = npt.NDArray[np.uint8]
+_ALIGNMENT = 256
+
+
+class Arena:
+    """Host memory for what is on its way to or from a device: given out piece by piece, taken back all at once.
+
+    One block serves all batches once it is large enough, so that nothing is allocated in between.
+    """
+
+    def __init__(self, allocate: Callable[[int], U8], first: int = 1 << 20) -> None:
+        self._allocate = allocate
+        self._first = first
+        self._blocks: list[U8] = []
+        self._at = 0
+
+    def take(self, nbytes: int) -> U8:
+        """An uninitialised piece that begins at a multiple of 256 bytes of its block."""
+        size = aligned(nbytes)
+        if not self._blocks or self._at + size > len(self._blocks[-1]):
+            grown = 2 * len(self._blocks[-1]) if self._blocks else self._first
+            self._blocks.append(self._allocate(max(grown, size)))
+            self._at = 0
+        piece = self._blocks[-1][self._at : self._at + nbytes]
+        self._at += size
+        return piece
+
+    def reset(self) -> None:
+        """Take everything back; pieces keep their contents until others are given out."""
+        del self._blocks[:-1]
+        self._at = 0
+
+
+def aligned(nbytes: int) -> int:
+    """``nbytes`` rounded up to where another array may begin."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+_idle_streams: dict[int, list[Any]] = {}
+"""Of closed lanes, by GPU. CuPy's pool keeps memory that is let go of for the stream that it was allocated on: if
+nobody used that again, the memory would be lost."""
+
+
+def _idle_stream(index: int) -> Any:
+    import cupy
+
+    try:
+        return _idle_streams[index].pop()
+    except (KeyError, IndexError):
+        return cupy.cuda.Stream(non_blocking=True)
+
+
+class Lane:
+    """One stream of one GPU. Everything launched and copied through it runs in order on that stream.
+
+    Memory comes from CuPy's pool, whose blocks belong to the stream they were allocated on: a block freed by the host
+    is given out again only to later work of the same stream, so no synchronisation is needed to free.
+
+    A lane belongs to one thread at a time: that which launches a batch on it, then that which settles the batch.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        """Raises DeviceError where GPU ``index`` cannot be used."""
+        try:
+            import cupy
+
+            self.index = index
+            self.gpu = cupy.cuda.Device(index)
+            with self.gpu:
+                self.stream = _idle_stream(index)
+            self._work = self.work()
+        except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
+            raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
+        self._closed = False
+        self._in_flight: list[Any] = []
+        self._pinned = Arena(pinned_empty)
+        self._kernels: dict[tuple[str, str], Any] = {}
+        self._idle_events: list[Any] = []
+        self.cache: dict[str, Any] = {}
+        """What operators keep between batches of this lane: decoders, workspaces."""
+
+    def __enter__(self) -> Lane:
+        self.gpu.__enter__()
+        self.stream.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stream.__exit__(*exc)
+        self.gpu.__exit__(*exc)
+
+    def empty(self, n: int, dtype: Any) -> Any:
+        """An uninitialised flat device array, allocated in stream order."""
+        import cupy
+
+        return cupy.empty(n, dtype)
+
+    def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
+        """Host arrays on the device, by one asynchronous copy through pinned memory. The originals may be reused."""
+        import cupy
+
+        starts, at = [], 0
+        for a in arrays:
+            starts.append(at)
+            at += aligned(a.nbytes)
+        staged = self.pinned(max(at, 1))
+        for a, s in zip(arrays, starts, strict=True):
+            staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+        whole = cupy.empty(len(staged), np.uint8)
+        self.copy_in(whole.data.ptr, staged)
+        return tuple(cupy.ndarray(a.shape, a.dtype, whole.data + s) for a, s in zip(arrays, starts, strict=True))
+
+    def to_device(self, batch: Batch) -> Batch:
+        """A host batch on the device (itself where it is there already). Extents travel as they are, gaps included."""
+        if not batch.on_host:
+            return batch
+        import cupy
+
+        lease = lease_of(batch.data)
+        if lease is not None:
+            return batch.replace(data=lease.bring(self, batch), offsets=lease.places(batch))
+        lo, hi = _extent(batch)
+        host = np.ascontiguousarray(batch.data[lo:hi])
+        device = cupy.empty(hi - lo, batch.dtype)
+        if hi > lo:
+            source = host if is_pinned(host) else self._stage(host)
+            self.copy_in(device.data.ptr, source)
+            self._in_flight.append(source)
+        return batch.replace(data=device, offsets=batch.offsets - lo)
+
+    def _stage(self, host: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        staged = pinned_empty(host.nbytes)
+        staged[:] = host.view(np.uint8)
+        return staged
+
+    def to_host(self, batch: Batch) -> Batch:
+        """A device batch in pinned host memory. The copy is asynchronous: synchronise before reading it."""
+        if batch.on_host:
+            return batch
+        lo, hi = _extent(batch)
+        return batch.replace(data=self.download(batch.data[lo:hi]), offsets=batch.offsets - lo)
+
+    def download(self, array: Any) -> npt.NDArray[Any]:
+        """A flat device array in pinned host memory. The copy is asynchronous: synchronise before reading it."""
+        host = pinned_empty(array.nbytes)
+        if array.nbytes:
+            self._work.copy_out(host.ctypes.data, array.data.ptr, array.nbytes)
+            self._work.submit()
+            self._in_flight.append(array)
+        return host.view(array.dtype)
+
+    # -- raw memory, for kernels that take one block of parameters -----------------------------------------------
+
+    def pinned(self, nbytes: int) -> U8:
+        """Uninitialised page-locked memory. It holds until it is asked for again after `synchronize`."""
+        return self._pinned.take(nbytes)
+
+    def allocate(self, nbytes: int) -> tuple[Any, int]:
+        """Device memory: its owner and its address, a multiple of 256."""
+        import cupy
+
+        memory = cupy.cuda.alloc(max(nbytes, 1))
+        return memory, int(memory.ptr)
+
+    def address(self, array: Any) -> int:
+        """Where a device array begins."""
+        return int(array.data.ptr)
+
+    def copy_in(self, address: int, host: npt.NDArray[Any]) -> None:
+        """Copy page-locked memory to the device, asynchronously: it must hold until the lane is synchronised."""
+        self._work.copy_in(address, host.ctypes.data, host.nbytes)
+        self._work.submit()
+
+    def copy_out(self, address: int, nbytes: int) -> U8:
+        """Bytes at a device address, as memory of `pinned`. The copy is asynchronous: synchronise before reading it."""
+        host = self.pinned(nbytes)
+        self._work.copy_out(host.ctypes.data, address, nbytes)
+        self._work.submit()
+        return host
+
+    def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """Kernels of the CUDA source ``text`` that take one pointer, for `work`."""
+        import cupy
+
+        with _compiling, cupy.cuda.Device(self.index):
+            module = _text_module(text, self.index)
+            return {name: module.get_function(name).kernel for name in names}  # whoever holds one holds its module
+
+    def work(self) -> stream_work.Work:
+        """For what is to be begun all at once on this lane."""
+        return stream_work.Work(self.stream.ptr)
+
+    # -- kernels -------------------------------------------------------------------------------------------------
+
+    def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        """Run ``kernel`` of ``ops/cuda/<source>``; templates by their instance, ``copy<float, unsigned char>``.
+
+        Scalars must be NumPy scalars of the parameter's exact type (np.int32(3)); arrays are device arrays.
+        """
+        grid = (grid,) if isinstance(grid, int) else grid
+        if min(grid) > 0:
+            key = source, kernel
+            if key not in self._kernels:
+                self._kernels[key] = load(source, kernel, self.index)
+            self._kernels[key](grid, (block,), args, stream=self.stream)
+
+    def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        """Run ``kernel`` of the CUDA source ``text``, as `launch` does. Products and sums are not contracted to fused
+        multiply-adds, so that generated arithmetic gives what the CPU gives."""
+        grid = (grid,) if isinstance(grid, int) else grid
+        if min(grid) > 0:
+            with _compiling:
+                compiled = _load_text(text, kernel, self.index)
+            compiled(grid, (block,), args, stream=self.stream)
+
+    def keep(self, *things: Any) -> None:
+        """Hold host or device memory until this lane's work so far is done."""
+        self._in_flight.extend(things)
+
+    def holds(self, batch: Batch) -> bool:
+        """The batch lies on the device."""
+        return not batch.on_host
+
+    def wait(self) -> None:
+        """Wait for all work on this lane, and hold on to what it holds."""
+        self.stream.synchronize()
+
+    def give_back(self, *, mine: bool) -> None:
+        """Wait for all work on this lane and give back memory that is only kept for later: what nobody holds, and, in
+        the thread that is launching on this lane (``mine``), what its work held and what operators keep."""
+        import cupy
+
+        self.stream.synchronize()
+        if mine:
+            self._in_flight.clear()
+            for kept in self.cache.values():
+                if hasattr(kept, "release"):
+                    kept.release()
+        with self.gpu:
+            cupy.get_default_memory_pool().free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+    def synchronize(self) -> None:
+        """Wait for all work on this lane, and let go of what it held."""
+        self.stream.synchronize()
+        self._in_flight.clear()
+        self._pinned.reset()
+
+    def close(self) -> None:
+        """Once this lane's work is done, give its memory back to the device; nothing may be asked of it any more. What
+        others still hold of its memory will serve the next lane."""
+        import cupy
+
+        if self._closed:
+            return
+        self._closed = True
+        self.synchronize()
+        self.cache.clear()
+        with self.gpu:
+            cupy.get_default_memory_pool().free_all_blocks(stream=self.stream)
+        _idle_streams.setdefault(self.index, []).append(self.stream)
+
+    # -- times ---------------------------------------------------------------------------------------------------
+
+    def mark(self) -> Any:
+        """An event at this place of the lane's work."""
+        import cupy
+
+        event = self._idle_events.pop() if self._idle_events else cupy.cuda.Event()
+        event.record(self.stream)
+        return event
+
+    def seconds_between(self, begin: Any, end: Any) -> float:
+        """Device time between two marks, once the lane is synchronised; the marks are used again."""
+        seconds = self.seconds_since(begin, end)
+        self._idle_events += [begin, end]
+        return seconds
+
+    def seconds_since(self, begin: Any, end: Any) -> float:
+        """The same, of marks that are used further."""
+        import cupy
+
+        return float(cupy.cuda.get_elapsed_time(begin, end)) / 1e3
+
+
+def _extent(batch: Batch) -> tuple[int, int]:
+    if len(batch) == 0:
+        return 0, 0
+    return int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
+
+
+def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
+    """An uninitialised page-locked host buffer from CuPy's pool."""
+    return np.frombuffer(_alloc_pinned(nbytes), np.uint8, nbytes)
+
+
+def _alloc_pinned(nbytes: int) -> Any:
+    """The pool gives a block out again only for the size it was made for, and making one costs milliseconds: sizes are
+    rounded up to a few, so that batches of about one size share blocks. It never gives a block back by itself: what
+    lies idle is freed whenever `PINNED_SPARE` bytes of new blocks were made, and where none can be made."""
+    import cupy
+
+    step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
+    size = max(-(-nbytes // step) * step, 512)
+    pool = cupy.get_default_pinned_memory_pool()
+    idle = pool.n_free_blocks()
+    try:
+        block = cupy.cuda.alloc_pinned_memory(size)
+    except Exception:  # CUDARuntimeError: too much is locked already
+        pool.free_all_blocks()
+        return cupy.cuda.alloc_pinned_memory(size)
+    with _pinning:
+        _pinned["made"] += size * (pool.n_free_blocks() >= idle)
+        if _pinned["made"] > PINNED_SPARE:
+            _pinned["made"] = 0
+            pool.free_all_blocks()
+    return block
+
+
+PINNED_SPARE = 4 << 30
+_pinned = {"made": 0}
+_pinning = threading.Lock()
+
+
+def is_pinned(host: npt.NDArray[Any]) -> bool:
+    """The array lies in memory of `pinned_empty`."""
+    base: Any = host
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    return type(base).__name__ == "PinnedMemoryPointer"
+
+
+_compiling = threading.Lock()
+
+
+@cache
+def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(index):
+        return cupy.RawModule(
+            code=(SOURCES / source).read_text(),
+            options=("--std=c++17", f"-I{SOURCES}"),
+            name_expressions=kernels or None,
+        )
+
+
+@cache
+def _load(source: str, kernel: str, index: int) -> Any:
+    return _module(source, (kernel,) if "<" in kernel else (), index).get_function(kernel)
+
+
+@cache
+def _text_module(text: str, index: int) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(index):
+        return cupy.RawModule(code=text, options=("--std=c++17",), backend="nvrtc")
+
+
+@lru_cache(1024)
+def _load_text(text: str, kernel: str, index: int) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(index):
+        module = cupy.RawModule(code=text, options=("--std=c++17", f"-I{SOURCES}", "--fmad=false"))
+        return module.get_function(kernel)
+
+
+def load(source: str, kernel: str, index: int = 0) -> Any:
+    """The compiled kernel; the first use compiles it by NVRTC, and CuPy keeps the binary on disk."""
+    with _compiling:
+        return _load(source, kernel, index)
+
+
+_limits: dict[int, dict[int, int]] = {}
+_limiting = threading.Lock()
+
+
+def limit_pool(index: int, owner: object, nbytes: int | None) -> None:
+    """Let ``owner`` take ``nbytes`` of GPU ``index`` from CuPy's pool, or no longer (None). The pool, which all of a
+    process share, is held to what all owners may take together; what is in it already does not count."""
+    import cupy
+
+    with _limiting, cupy.cuda.Device(index):
+        pool = cupy.get_default_memory_pool()
+        owners = _limits.setdefault(index, {})
+        if nbytes is not None:
+            owners[id(owner)] = nbytes + (0 if owners else pool.used_bytes())
+        else:
+            owners.pop(id(owner), None)
+        pool.set_limit(size=sum(owners.values()))  # 0: no limit
+
+
+def free_memory(index: int) -> int:
+    """Bytes of GPU ``index`` that are free, or kept by CuPy's pool for nobody."""
+    import cupy
+
+    with cupy.cuda.Device(index):
+        free, _ = cupy.cuda.runtime.memGetInfo()
+        return int(free) + int(cupy.get_default_memory_pool().free_bytes())
+
+
+@cache
+def gpu_count() -> int:
+    """How many GPUs can be used; 0 without CuPy or a driver. Costs CuPy's import, so never ask while parsing."""
+    try:
+        import cupy
+
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except Exception:  # whatever is missing, the answer is the same
+        return 0

@@ -1,0 +1,138 @@
+"""Leases: arrays of the host whose bytes a GPU fetches by itself - out of registered memory, or from the file.
+
+To kernels of the host such an array is what it shows, a mapped file. What is uploaded of it is gathered by the device
+instead; nothing is copied on the host.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I64, Batch
+
+GATHERED = 16
+"""Bytes; samples begin at multiples of it where they were gathered."""
+_THREADS, _BLOCKS = 256, 64
+_BYTES_OF_WARP = 2048
+"""What a warp of the gather kernel asks for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What it takes to gather one batch, whose offsets these are."""
+
+    offsets: I64
+    dtype: np.dtype[Any]
+    places: I64
+    nbytes: int
+    records: I64
+    """[N, 3] address, place and size in bytes, as the kernel takes them."""
+
+
+class Lease(ABC):
+    """Who is given an array holds this; what is behind it stays where it is until nobody does."""
+
+    on_device = False
+    """The bytes are in the device's memory already."""
+
+    def __init__(self, data: npt.NDArray[Any]) -> None:
+        self._shown = data
+        self._planned: Gathering | None = None
+        self.__array_interface__ = data.__array_interface__
+
+    def array(self) -> npt.NDArray[Any]:
+        """The array; all views of it hold the lease."""
+        return np.asarray(self)
+
+    @abstractmethod
+    def sources(self, starts: I64) -> I64:
+        """Addresses at which a device finds what lies ``starts`` bytes behind the beginning of the array."""
+
+    def plan(self, batch: Batch) -> Gathering:
+        """What it takes to gather ``batch`` (of the array), worked out once: by who reads it, so that who launches
+        need not."""
+        known = self._planned
+        if known is not None and known.offsets is batch.offsets and known.dtype == batch.dtype:
+            return known
+        item = batch.dtype.itemsize
+        sizes = batch.sizes * item
+        at, nbytes = gathered(batch)
+        first = batch.data.ctypes.data - self.__array_interface__["data"][0]
+        records = np.empty((len(batch), 3), np.int64)
+        records[:, 0] = self.sources(batch.offsets * item + first)
+        np.multiply(at, item, out=records[:, 1])
+        records[:, 2] = sizes
+        self._planned = Gathering(batch.offsets, batch.dtype, at, nbytes, records)
+        return self._planned
+
+    def places(self, batch: Batch) -> I64:
+        """Elements at which the samples of ``batch`` begin in what `bring` gives."""
+        return self.plan(batch).places
+
+    def bring(self, lane: Any, batch: Batch) -> Any:
+        """The samples of ``batch`` on the lane's device, at `places`: a flat array. Nothing is waited for that runs on
+        the device."""
+        plan = self.plan(batch)
+        out = lane.empty(plan.nbytes // batch.dtype.itemsize, batch.dtype)
+        if plan.nbytes:
+            (table,) = lane.upload(plan.records)
+            blocks = min(_BLOCKS, -(-plan.nbytes // (_BYTES_OF_WARP * _THREADS // 32)))
+            n, total = np.int32(len(batch)), np.int64(plan.nbytes)
+            lane.launch("gather.cu", "gather", blocks, _THREADS, table, n, total, out)
+            lane.keep(batch.data)
+        return out
+
+
+class RegisteredLease(Lease):
+    """Of memory that is registered with CUDA, ``shift`` bytes behind the array."""
+
+    def __init__(self, data: npt.NDArray[Any], shift: int) -> None:
+        super().__init__(data)
+        self._first = data.ctypes.data + shift
+
+    def sources(self, starts: I64) -> I64:
+        return starts + self._first
+
+
+class FetchedLease(Lease):
+    """Of runs of the array's bytes: what begins at ``lows[i]`` (they grow) lies at ``places[i]`` of ``block``, in a
+    device's memory."""
+
+    on_device = True
+
+    def __init__(self, data: npt.NDArray[Any], block: Any, lows: I64, places: I64) -> None:
+        super().__init__(data)
+        self._block = block
+        self._lows = lows
+        self._shifts = places - lows + int(block.data.ptr)
+
+    def sources(self, starts: I64) -> I64:
+        run = np.searchsorted(self._lows, starts, side="right") - 1
+        return starts + self._shifts[np.maximum(run, 0)]
+
+
+def gathered(batch: Batch) -> tuple[I64, int]:
+    """Elements at which the samples begin once they are gathered, in their order, and the bytes of all. Sizes are
+    rounded up as those of records that are copied into one buffer."""
+    item = batch.dtype.itemsize
+    room = -(-batch.sizes * item // GATHERED) * GATHERED
+    ends = np.cumsum(room)
+    return (ends - room) // item, int(ends[-1]) if len(ends) else 0
+
+
+def lease_of(array: Any) -> Lease | None:
+    """The lease that a host array, or an array that it is a view of, was given with."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if isinstance(array, Lease) else None
+
+
+def in_device_memory(array: Any) -> bool:
+    """The bytes of ``array`` take a device's memory, whatever the host sees of them."""
+    lease = lease_of(array)
+    return not isinstance(array, np.ndarray) if lease is None else lease.on_device

@@ -1,0 +1,1 @@
+"""Flip, crop, resize and their random variants."""

@@ -1,0 +1,209 @@
+"""crop, and the cropping arguments that crop_mirror_normalize shares with it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch, Samples
+from ..context import Context
+from ..copies.strided import convert, pad, run, whole, window
+from ..copies.windows import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..streams import F32
+from ..types import DALIDataType, DALIImageType, Library, to_numpy
+
+_plans: Any = Kernels(".resampling.plan_cpu", __package__)
+
+_SIZES = {"D": "crop_d", "H": "crop_h", "W": "crop_w"}
+_POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
+
+
+class CropWindow(Operator, abstract=True):
+    """Where the window of an image lies."""
+
+    layouts = IMAGE_LAYOUTS
+
+    crop: Annotated[
+        tuple[float, ...] | None,
+        Arg("(height, width) or (depth, height, width); fractions are cut off, 0 is the whole extent", per_sample=True),
+    ] = None
+    crop_d: Annotated[float, Arg("depth of the window", per_sample=True)] = 0.0
+    crop_h: Annotated[float, Arg("height of the window", per_sample=True)] = 0.0
+    crop_w: Annotated[float, Arg("width of the window", per_sample=True)] = 0.0
+    crop_pos_x: Annotated[float, Arg("0..1, left to right", ge=0, le=1, per_sample=True)] = 0.5
+    crop_pos_y: Annotated[float, Arg("0..1, top to bottom", ge=0, le=1, per_sample=True)] = 0.5
+    crop_pos_z: Annotated[float, Arg("0..1, front to back", ge=0, le=1, per_sample=True)] = 0.5
+    rounding: Annotated[
+        Literal["round", "truncate"], Arg("of the start of the window: half away from zero, or towards zero")
+    ] = "round"
+
+    parity: Annotated[
+        Library, Arg("torchvision, pillow: the start of the window is rounded as center_crop does, halves to even")
+    ] = "dali"
+
+    def check(self) -> None:
+        apart = [n for n in _SIZES.values() if self.given(n)]
+        if self.given("crop") and apart:
+            raise SpecError(f"crop and {apart[0]} exclude each other: give the size in one way")
+        if apart and not (self.given("crop_h") and self.given("crop_w")):
+            raise SpecError("crop_h and crop_w go together: give both")
+        if self.crop is not None and len(self.crop) not in (2, 3):
+            raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
+
+    def cropped(self, spec: Spec) -> Spec:
+        """What is known of the windows of ``spec``."""
+        layout = image_layout(spec.layout, spec.ndim, self.layouts)
+        if spec.shape is None or not layout:
+            return Spec(None if spec.shape is None else (None,) * len(spec.shape), spec.dtype, layout)
+        shape = list(spec.shape)
+        for letter, size in self._constant_sizes().items():
+            at = _axis(layout, letter)
+            if at >= 0 and size != 0:
+                shape[at] = size
+        return Spec(tuple(shape), spec.dtype, layout)
+
+    @property
+    def _rounding(self) -> str:
+        even = self.parity in ("torchvision", "pillow") and self.rounding == "round"
+        return "even" if even else self.rounding
+
+    def _constant_sizes(self) -> dict[str, int | None]:
+        """Extents of the window by axis; None where they are known only at run time, 0 where whole."""
+        if "crop" in self.per_sample:
+            return {"D": None, "H": None, "W": None}
+        if self.crop is not None:
+            return {letter: max(int(v), 0) for letter, v in zip("WHD", reversed(self.crop), strict=False)}
+        return {letter: None if a in self.per_sample else max(int(getattr(self, a)), 0) for letter, a in _SIZES.items()}
+
+    @cached_property
+    def rounds(self) -> int:
+        """How starts are rounded, as `resize_plan_cpu` takes it."""
+        return int(_plans.ROUNDINGS.index(self._rounding))
+
+    @cached_property
+    def _is_constant(self) -> bool:
+        return self.per_sample.isdisjoint(("crop", *_SIZES.values(), *_POSITIONS.values()))
+
+    @cached_property
+    def _constant_rows(self) -> F32:
+        """`rows` where all arguments are constants."""
+        return self._rows(Context(self, "cpu", Samples.numbered(1)))
+
+    @cached_property
+    def _cuts(self) -> bool:
+        """Windows may be smaller than the image, or be refused for where they are."""
+        sized = self.given("crop") or any(self.given(name) for name in _SIZES.values())
+        return sized or not self.per_sample.isdisjoint(_POSITIONS.values())
+
+    def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
+        """Anchor and shape [N, D] of the window of each sample, after ``policy``."""
+        return self.windows_in(ctx, batch.shapes.astype(np.int64, order="C"), layout, policy)
+
+    def windows_in(self, ctx: Context, extent: I64, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
+        """`windows` of samples of ``extent`` [N, D]."""
+        anchor, shape = np.zeros(extent.shape, np.int64), extent.copy()
+        if not self._cuts:
+            return anchor, shape
+        for letter in _SIZES:
+            at = _axis(layout, letter)
+            if at >= 0:
+                _plans.place(extent, at, *self._along(ctx, letter), self.rounds, anchor, shape)
+        return bounded(ctx, policy, anchor, shape, extent)
+
+    def rows(self, ctx: Context) -> F32:
+        """Windows of images, [N or 1, 4]: height and width, and where they lie down and across, as
+        `resize_plan_cpu.cut_out` takes them."""
+        return self._constant_rows if self._is_constant else self._rows(ctx)
+
+    def _rows(self, ctx: Context) -> F32:
+        (height, y), (width, x) = self._along(ctx, "H"), self._along(ctx, "W")
+        return np.stack(np.broadcast_arrays(height, width, y, x), axis=1)
+
+    def _along(self, ctx: Context, letter: str) -> tuple[F32, F32]:
+        """Length and position of windows along an axis, [N or 1] each; 0 for the whole extent."""
+        length = self._length(ctx, letter)
+        if length is None:
+            return np.zeros(1, np.float32), np.zeros(1, np.float32)
+        name = _POSITIONS[letter]
+        position = ctx.rows(name)
+        if name in ctx.args:
+            wrong = ~((position >= 0) & (position <= 1))
+            for i in np.flatnonzero(wrong).tolist():
+                ctx.reject(i, "bad_argument", f"{name} must be between 0 and 1, got {position[i]:g}")
+            position = np.where(wrong, np.float32(0), position)
+        return length, position
+
+    def _length(self, ctx: Context, letter: str) -> F32 | None:
+        """None where crop does not speak of this axis."""
+        if not self.given("crop"):
+            return ctx.rows(_SIZES[letter])
+        together, column = ctx.rows("crop"), "WHD".index(letter) + 1
+        return together[:, -column] if column <= together.shape[1] else None
+
+
+class Cropping(CropWindow, abstract=True):
+    """A window that may be filled where it reaches outside."""
+
+    fill_values: Annotated[tuple[float, ...], Arg("what stands outside the input, one value or one a channel")] = (0.0,)
+    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it")] = None
+
+
+def _axis(layout: str, letter: str) -> int:
+    """Where ``letter`` stands in ``layout``; the frames of a sequence are its depth, as in DALI."""
+    at = layout.find(letter)
+    return layout.find("F") if letter == "D" and at < 0 else at
+
+
+def known_layout(batch: Batch, allowed: tuple[str, ...]) -> str:
+    """The layout of ``batch``, or DALI's guess. Raises SpecError for one that is not ``allowed``."""
+    layout = image_layout(batch.layout, batch.ndim, allowed)
+    if layout not in allowed:
+        what = f"the layout {layout}" if layout else f"{batch.ndim} dimensions without a layout"
+        raise SpecError(f"takes layouts {', '.join(allowed)}, got {what}; set it with reshape (layout: ...)")
+    return layout
+
+
+class Crop(Cropping, name="crop"):
+    """Cut a window out of images.
+
+    With ``dtype``, values are rounded half away from zero and saturated (DALI cuts fractions off here).
+    """
+
+    example = "{op: crop, in: images, crop: [224, 224], out: images}"
+
+    out_of_bounds_policy: Annotated[OutOfBounds, Arg("what to do where the window reaches outside the input")] = "error"
+    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+    output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+
+    def infer(self, *specs: Spec) -> Spec:
+        known = self.cropped(specs[0])
+        shape = known.shape
+        if self.out_of_bounds_policy == "trim_to_shape" and shape is not None:
+            shape = (None,) * len(shape)
+        return Spec(shape, self.dtype if self.dtype is not None else known.dtype, known.layout)
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        layout = known_layout(images, self.layouts)
+        images = images.replace(layout=layout)
+        plan = window(whole(images), *self.windows(ctx, images, layout, self.out_of_bounds_policy))
+        plan = pad(
+            plan, border(self.out_of_bounds_policy), *fill_along(ctx, self.fill_values, images, layout.find("C"))
+        )
+        return run(ctx, plan if self.dtype is None else convert(plan, to_numpy(self.dtype)), images)
+
+    gpu = cpu
+
+
+def fill_along(ctx: Context, values: tuple[float, ...], batch: Batch, channel: int) -> tuple[tuple[float, ...], int]:
+    """``values`` and the dimension they run along. Rejects samples with another number of channels."""
+    if len(values) <= 1:
+        return values or (0.0,), -1
+    for i in np.flatnonzero(batch.shapes[:, channel] != len(values)).tolist():
+        ctx.reject(i, "bad_argument", f"fill_values has {len(values)} values for {batch.shapes[i, channel]} channels; "
+                   "give one value, or one for each channel")  # fmt: skip
+    return values, channel

@@ -1,0 +1,155 @@
+"""crop_mirror_normalize: crop, mirror, normalise, change of layout and type in one pass."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from ..base import Arg, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..copies.strided import F32, Affine, Border, convert, mirror, pad, permute, run, whole, window
+from ..copies.windows import refused
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..types import DALIDataType, to_numpy
+from .crop import Cropping, known_layout
+
+_plans: Any = Kernels(".resampling.plan_cpu", __package__)
+
+
+class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
+    """Crop, mirror left to right and normalise: scale * (x - mean) / std + shift.
+
+    ``fill_values`` stand in the output as they are, not normalised, and only where ``out_of_bounds_policy`` pads;
+    channels added by ``pad_output`` are 0 otherwise. std = 0 gives infinities. Integers are rounded half away from
+    zero and saturated; float16 ties go to even.
+    """
+
+    bound = "float32 within 1e-6 of the largest term (x - mean) * scale / std or shift; other types that, rounded"
+    example = "{op: crop_mirror_normalize, in: images, crop: [224, 224], mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375], mirror: $coin, out: images}"  # noqa: E501
+
+    mean: Annotated[tuple[float, ...], Arg("one value, or one a channel", per_sample=True)] = (0.0,)
+    std: Annotated[tuple[float, ...], Arg("one value, or one a channel", per_sample=True)] = (1.0,)
+    scale: Annotated[float, Arg("factor of the result")] = 1.0
+    shift: Annotated[float, Arg("added to the scaled result")] = 0.0
+    mirror: Annotated[int, Arg("not 0: mirror left to right", per_sample=True)] = 0
+    dtype: Annotated[DALIDataType, Arg("FLOAT, FLOAT16, INT8 or UINT8")] = DALIDataType.FLOAT
+    output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+    output_layout: Annotated[str, Arg("order of the axes in the output")] = "CHW"
+    pad_output: Annotated[bool, Arg("add channels up to a power of two")] = False
+    out_of_bounds_policy: Annotated[
+        Literal["error", "pad", "constant", "trim_to_shape"], Arg("what to do where the window reaches outside")
+    ] = "error"
+
+    def check(self) -> None:
+        Cropping.check(self)
+        allowed = (DALIDataType.FLOAT, DALIDataType.FLOAT16, DALIDataType.INT8, DALIDataType.UINT8)
+        if self.dtype not in allowed:
+            raise SpecError(
+                f"dtype must be one of {', '.join(d.name for d in allowed)}, got {self.dtype.name}; cast it"
+            )
+        lengths = {len(v) for v in (self.mean, self.std) if len(v) > 1}
+        if len(lengths) > 1 and not self.per_sample & {"mean", "std"}:
+            raise SpecError(f"mean has {len(self.mean)} values, std {len(self.std)}; give both one, or one a channel")
+
+    def infer(self, *specs: Spec) -> Spec:
+        known = self.cropped(specs[0])
+        if not known.layout or known.shape is None:
+            return Spec(None, self.dtype, self.output_layout)
+        order = self._order(known.layout)
+        shape = list(known.shape)
+        channels = shape[known.layout.index("C")]
+        width = max(len(self.mean), len(self.std))
+        if channels is not None and width > 1 and width != channels and not self.per_sample & {"mean", "std"}:
+            raise SpecError(f"mean and std have {width} values for {channels} channels; give one, or one a channel")
+        if self.out_of_bounds_policy == "trim_to_shape":
+            shape = [None] * len(shape)
+        if channels is not None:
+            shape[known.layout.index("C")] = _power_of_two(channels) if self.pad_output else channels
+        return Spec(tuple(shape[i] for i in order), self.dtype, self.output_layout)
+
+    def _order(self, layout: str) -> list[int]:
+        if sorted(layout) != sorted(self.output_layout):
+            raise SpecError(
+                f"output_layout {self.output_layout!r} does not order the axes of {layout!r}; give all of them, "
+                f"{layout!r} for example"
+            )
+        return [layout.index(letter) for letter in self.output_layout]
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        layout = known_layout(images, self.layouts)
+        order, channel = self._order(layout), layout.index("C")
+        anchor, shape = self.windows(ctx, images, layout, self.out_of_bounds_policy)
+        affine = self.affine(ctx)
+        shape = self.matching(ctx, shape, channel, affine.width)
+        padding = self.out_of_bounds_policy in ("pad", "constant")
+        if self.pad_output:
+            shape[:, channel] = np.where(shape[:, channel] > 0, _powers_of_two(shape[:, channel]), 0)
+        fill = self.fill_values if padding else (0.0,)
+        if len(fill) > 1:
+            shape = self._fillable(ctx, shape, channel, len(fill))
+        plan = window(whole(images.replace(layout=layout)), anchor, shape)
+        plan = mirror(plan, layout.index("W"), ctx.arg("mirror", np.int32) != 0)
+        plan = convert(plan, to_numpy(self.dtype), affine, channel if affine.width > 1 else -1)
+        plan = pad(plan, Border.FILL, fill, channel)
+        return run(ctx, permute(plan, order, self.output_layout), images)
+
+    gpu = cpu
+
+    def affine(self, ctx: Context) -> Affine:
+        """[1, K] where mean and std are constants, else [N, K]."""
+        if not {"mean", "std"} & ctx.args.keys():
+            return _affine(self.mean, self.std, self.scale, self.shift)
+        mean = ctx.arg("mean") if "mean" in ctx.args else np.array([self.mean], np.float32)
+        std = ctx.arg("std") if "std" in ctx.args else np.array([self.std], np.float32)
+        return _normalising(mean, std, self.scale, self.shift)
+
+    def width(self, ctx: Context) -> int:
+        """Values of mean and std: one, or one a channel."""
+        return self.affine(ctx).width
+
+    def matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
+        """Empty windows, and rejects, for samples whose channels are not those of mean and std."""
+        if width <= 1 or not _plans.of_other_width(shape, channel, width):
+            return shape
+        wrong = (shape[:, channel] != width) & (shape[:, channel] > 0)
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(
+                i, "bad_shape",
+                f"has {shape[i, channel]} channels where mean and std have {width} values; decode as RGB, "
+                "or give one value for all channels",
+            )  # fmt: skip
+        return refused(shape, wrong)
+
+    def _fillable(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
+        wrong = (shape[:, channel] != width) & (shape[:, channel] > 0)
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_argument", f"fill_values has {width} values for {shape[i, channel]} channels of the "
+                       "output; give one, or one for each")  # fmt: skip
+        return refused(shape, wrong)
+
+
+@lru_cache(64)
+def _affine(mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float) -> Affine:
+    """Of constants, the same for every batch."""
+    return _normalising(np.array([mean], np.float32), np.array([std], np.float32), scale, shift)
+
+
+def _normalising(mean: F32, std: F32, scale: float, shift: float) -> Affine:
+    if mean.shape[1] != std.shape[1] and 1 not in (mean.shape[1], std.shape[1]):
+        raise SpecError(f"mean has {mean.shape[1]} values, std {std.shape[1]}; give both one, or one a channel")
+    with np.errstate(divide="ignore"):
+        mul = np.float32(scale) / std
+    return Affine.of(mean, mul, np.full((1, 1), shift, np.float32))
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _powers_of_two(n: I64) -> I64:
+    known, which = np.unique(n, return_inverse=True)
+    return np.array([_power_of_two(k) for k in known.tolist()], np.int64)[which]

@@ -1,0 +1,38 @@
+"""flip: mirror images left to right, top to bottom, front to back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..copies.strided import mirror, run, whole
+from ..copies.windows import image_layout
+from .crop import known_layout
+
+
+class Flip(Operator, name="flip"):
+    """Mirror images (exact)."""
+
+    layouts = ("FDHWC", "FHWC", "DHWC", "HWC", "FCDHW", "FCHW", "CDHW", "CHW")
+    example = "{op: flip, in: images, horizontal: $coin, out: images}"
+
+    horizontal: Annotated[int, Arg("not 0: left to right", per_sample=True)] = 1
+    vertical: Annotated[int, Arg("not 0: top to bottom", per_sample=True)] = 0
+    depthwise: Annotated[int, Arg("not 0: front to back", per_sample=True)] = 0
+
+    def infer(self, *specs: Spec) -> Spec:
+        return Spec(specs[0].shape, specs[0].dtype, image_layout(specs[0].layout, specs[0].ndim, self.layouts))
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        layout = known_layout(images, self.layouts)
+        plan = whole(images.replace(layout=layout))
+        for letter, name in (("W", "horizontal"), ("H", "vertical"), ("D", "depthwise")):
+            if letter in layout and (name in ctx.args or getattr(self, name)):
+                plan = mirror(plan, layout.index(letter), ctx.arg(name, np.int32) != 0)
+        return run(ctx, plan, images)
+
+    gpu = cpu

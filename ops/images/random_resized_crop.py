@@ -1,0 +1,121 @@
+"""random_resized_crop, and random_crop_generator: the window alone."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..copies.windows import image_layout
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..types import DALIDataType
+from .random_window import WINDOW_SALT, check_window_ranges, random_windows
+from .resampling.resample import LAYOUTS, Plan
+from .resize import Resampling
+
+_plans: Any = Kernels(".resampling.plan_cpu", __package__)
+
+
+class RandomWindow(Operator, abstract=True):
+    """Arguments of a random window."""
+
+    random = True
+
+    random_area: Annotated[tuple[float, ...], Arg("the window's part of the image: smallest and largest")] = (0.08, 1.0)
+    random_aspect_ratio: Annotated[tuple[float, ...], Arg("width / height of the window: smallest and largest")] = (
+        3 / 4,
+        4 / 3,
+    )
+    num_attempts: Annotated[int, Arg("draws before the largest window of an allowed ratio is taken")] = 10
+
+    def check(self) -> None:
+        check_window_ranges(*self._ranges)
+
+    def windows(self, ctx: Context, heights: I64, widths: I64) -> tuple[I64, I64]:
+        """Anchors and shapes [N, 2], (y, x) and (h, w)."""
+        aspect, area = self._ranges
+        return random_windows(ctx.streams(WINDOW_SALT), heights, widths, aspect, area, self.num_attempts)
+
+    @cached_property
+    def _ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Aspect ratio and area; one number stands for both ends."""
+        pairs = []
+        for name in ("random_aspect_ratio", "random_area"):
+            values = getattr(self, name)
+            if len(values) not in (1, 2):
+                raise SpecError(f"{name} needs two numbers, got {len(values)}")
+            pairs.append((values[0], values[-1]))
+        return pairs[0], pairs[1]
+
+
+class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
+    """Cut a random window out and resize it.
+
+    As resize with the window as its region: the filter reads beyond the window where the image goes on.
+    """
+
+    layouts: ClassVar[tuple[str, ...]] = ("HWC", "CHW", "FHWC", "FCHW", "CFHW")
+    example: ClassVar[str] = "{op: random_resized_crop, in: images, size: [224, 224], out: images}"
+
+    size: Annotated[tuple[int, ...], Arg("height and width of the result, or one number for both", ge=0)]
+
+    def check(self) -> None:
+        Resampling.check(self)
+        RandomWindow.check(self)
+        if len(self.size) not in (1, 2):
+            raise SpecError(f"size needs one number or (height, width), got {len(self.size)} numbers")
+
+    def infer(self, *specs: Spec) -> Spec:
+        if "D" in image_layout(specs[0].layout, specs[0].ndim, LAYOUTS):
+            raise SpecError(f"takes {', '.join(self.layouts)}, not volumes; got {specs[0]}")
+        return self.resampled(specs[0], (self.size[0], self.size[-1]))
+
+    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
+        first, count = axes
+        if count != 2:
+            raise SpecError(f"takes layouts {', '.join(self.layouts)}, not volumes")
+        extents = shapes[:, first : first + 2]
+        anchor, shape = self.windows(ctx, extents[:, 0], extents[:, 1])
+        lo, hi = np.empty(extents.shape, np.float32), np.empty(extents.shape, np.float32)
+        size = np.empty(extents.shape, np.int64)
+        _plans.windows_to(int(self.size[0]), int(self.size[-1]), anchor, shape, lo, hi, size)
+        return self.planned(ctx, lo, hi, size, extents)
+
+
+class RandomCropGenerator(RandomWindow, name="random_crop_generator"):
+    """Draw a window for an image of the given shape, (height, width) or (height, width, channels).
+
+    Two outputs: the window's anchor (y, x) and shape (h, w), int32.
+    """
+
+    example: ClassVar[str] = "{op: random_crop_generator, in: shapes, out: [anchor, shape]}"
+
+    @property
+    def num_outputs(self) -> int:
+        return 2
+
+    def infer(self, *specs: Spec) -> tuple[Spec, Spec]:
+        shape = specs[0].shape
+        if shape is not None and (len(shape) != 1 or shape[0] not in (None, 2, 3)):
+            raise SpecError(f"takes shapes, 2 or 3 integers each (peek_image_shape gives them), got {specs[0]}")
+        window = Spec((2,), DALIDataType.INT32)
+        return window, window
+
+    def cpu(self, ctx: Context, shapes: Batch) -> tuple[Batch, Batch]:
+        sizes = shapes.sizes
+        extents = np.ones((len(shapes), 2), np.int64)
+        for i, size in enumerate(sizes.tolist()):
+            if size in (2, 3):
+                extents[i] = shapes.sample(i).reshape(-1)[:2]
+            else:
+                ctx.reject(i, "bad_shape", f"an image shape has 2 or 3 numbers, got {size}")
+        anchor, shape = self.windows(ctx, extents[:, 0], extents[:, 1])
+        return (
+            Batch.from_dense(anchor.astype(np.int32), "", shapes.samples),
+            Batch.from_dense(shape.astype(np.int32), "", shapes.samples),
+        )

@@ -1,0 +1,1 @@
+"""Filters, windows and sizes of resizing, and the presets of other libraries."""

@@ -1,0 +1,195 @@
+"""Parity presets: resize images as torchvision, OpenCV or Pillow does, for the sake of models trained with them.
+
+Formulas: Pillow's Resample.c, PyTorch's UpSampleKernel.cpp and OpenCV's resize.cpp; results are compared with those
+libraries themselves (docs/parity.md).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...batch import I64
+from ...errors import SpecError
+from ...types import DALIInterpType
+from .resample import F32, I8, Plan
+
+F64 = npt.NDArray[np.float64]
+
+
+class Filter(IntEnum):
+    """Filters of the libraries, as ``presets_cpu.py`` knows them. From BOX to LANCZOS they widen with the scale, and
+    taps outside the image are left out; the others have a fixed width, and repeat the edge."""
+
+    NEAREST = 0
+    """floor(x scale)"""
+    CENTRE = 1
+    """floor((x + 1/2) scale)"""
+    BOX = 2
+    LINEAR = 3
+    HAMMING = 4
+    CUBIC = 5
+    """Keys' with a = -1/2"""
+    LANCZOS = 6
+    """Of three lobes."""
+    LINEAR_2 = 7
+    CUBIC_4 = 8
+    """Keys' with a = -3/4"""
+    LANCZOS_8 = 9
+    """Of four lobes, normalised."""
+    AREA = 10
+    """Overlap with the output's pixel; shrinks only."""
+    AREA_UP = 11
+    """What OpenCV's AREA is where an axis grows: linear, its transitions as wide as an output's pixel."""
+
+
+class Arithmetic(IntEnum):
+    """How weights and sums are rounded. The horizontal pass comes first where nothing else is said."""
+
+    BYTES_22 = 0
+    """Pillow: weights of 22 bits, bytes between the passes."""
+    BYTES_22_DOWN = 1
+    """The same, the vertical pass first."""
+    BYTES_15 = 2
+    """PyTorch: weights of as many bits as 16-bit integers hold, bytes between the passes."""
+    LINEAR_11 = 3
+    """OpenCV's INTER_LINEAR: weights of 11 bits, 4 bits dropped between the passes."""
+    FIXED_11 = 4
+    """OpenCV's wider filters: weights of 11 bits, exact sums rounded once, ties to even."""
+    FLOATS = 5
+    """Floating point, rounded once, ties to even."""
+    FLOATS_UP = 6
+    """The same with ties up."""
+
+
+_NAMES: dict[str, dict[str, Filter]] = {
+    "pillow": {
+        "nearest": Filter.CENTRE, "box": Filter.BOX, "bilinear": Filter.LINEAR, "hamming": Filter.HAMMING,
+        "bicubic": Filter.CUBIC, "lanczos": Filter.LANCZOS,
+    },
+    "torchvision": {
+        "nearest": Filter.NEAREST, "nearest-exact": Filter.CENTRE, "bilinear": Filter.LINEAR, "bicubic": Filter.CUBIC,
+    },
+    "opencv": {
+        "nearest": Filter.NEAREST, "nearest-exact": Filter.CENTRE, "linear": Filter.LINEAR_2, "cubic": Filter.CUBIC_4,
+        "area": Filter.AREA, "lanczos4": Filter.LANCZOS_8,
+    },
+}  # fmt: skip
+"""The filters of each library by its own names for them."""
+
+_FIXED = {Filter.LINEAR: Filter.LINEAR_2, Filter.CUBIC: Filter.CUBIC_4}
+"""What torchvision takes with antialias=False."""
+
+_INTERP = {
+    "pillow": ("nearest", "bilinear", "bicubic", "lanczos", "bilinear", None),
+    "torchvision": ("nearest", "bilinear", "bicubic", None, "bilinear", None),
+    "opencv": ("nearest", "linear", "cubic", "lanczos4", "area", None),
+}
+"""What each DALIInterpType stands for, by its number."""
+
+
+def filters_of(library: str) -> tuple[str, ...]:
+    """The names of the filters of ``library``."""
+    return tuple(_NAMES[library])
+
+
+def interpolation_of(library: str, interp: int) -> str:
+    """The name in ``library`` of the filter that a DALIInterpType stands for. Raises SpecError where it has none."""
+    name = _INTERP[library][interp]
+    if name is None:
+        raise SpecError(
+            f"parity: {library} has no {DALIInterpType(interp).name}; "
+            f"give interpolation as one of {', '.join(filters_of(library))}"
+        )
+    return name
+
+
+def size(library: str, wanted: npt.NDArray[Any], extent: npt.NDArray[Any], mode: str, limit: Any) -> I64:
+    """Output sizes [N, A] for the ``wanted`` sizes (0: from the others, by ``mode``) of regions of ``extent`` pixels.
+
+    Pillow and torchvision share torchvision's rule, int(size * long / short), which cuts fractions off; OpenCV has
+    none, and gets DALI's rounding. ``limit`` [A] are the largest sizes, 0 for none.
+    """
+    given = (wanted != 0) & (extent != 0)
+    wanted, extent = np.abs(wanted).astype(np.float64), extent.astype(np.float64)
+    whole = np.maximum(extent, 1)
+    if mode == "not_smaller":
+        lead = np.argmax(np.where(given, wanted / whole, 0), axis=1)
+    else:
+        lead = np.argmin(np.where(given, wanted / whole, np.inf), axis=1)
+    each = np.arange(len(wanted))
+    derived = wanted[each, lead][:, None] * extent / whole[each, lead][:, None]
+    keeps = given if mode in ("default", "stretch") else given & (np.arange(wanted.shape[1]) == lead[:, None])
+    exact = np.where(keeps, wanted, extent if mode == "stretch" else _whole(library, derived))
+    exact = np.where(given.any(axis=1, keepdims=True), exact, extent)
+    if limit is not None:
+        most = np.where(limit > 0, limit, np.inf)
+        worst = np.argmax(exact / most, axis=1)
+        top = np.broadcast_to(most, exact.shape)[each, worst][:, None]
+        scaled = _whole(library, top * exact / np.maximum(exact[each, worst], 1)[:, None])
+        scaled[each, worst] = top[:, 0]
+        exact = np.where((exact > most).any(axis=1, keepdims=True), scaled, exact)
+    least = np.where((extent == 0).any(axis=1, keepdims=True), 0, 1)
+    return np.clip(np.floor(exact + 0.5), least, 2**31 - 1).astype(np.int64)
+
+
+def _whole(library: str, values: F64) -> F64:
+    values = np.where(np.isfinite(values), values, 0)
+    return np.floor(values + 0.5) if library == "opencv" else np.floor(values)
+
+
+def plan(
+    library: str, interpolation: list[str], antialias: bool, lo: F32, hi: F32, size: I64, extents: I64, flip: Any
+) -> Plan:
+    """A plan for regions [``lo``, ``hi``) of images of ``extents`` that become ``size`` pixels, all [N, 2] (y, x).
+
+    ``interpolation`` [N] are filters by the library's names. Pillow reads pixels around a region as its ``box`` does;
+    the others see nothing but the region, widened to whole pixels, as if it had been cut out before.
+    """
+    outside = lo >= hi  # all that is left of such a region is the edge of the image
+    lo = np.where(outside, np.minimum(lo, extents - np.float32(0.5)), lo).astype(np.float32)
+    hi = np.where(outside, lo + np.float32(0.5), hi).astype(np.float32)
+    kind = np.array([_NAMES[library][name] for name in interpolation], np.int8)
+    if library == "torchvision" and not antialias:
+        kind = np.array([_FIXED.get(Filter(k), k) for k in kind], np.int8)
+    kinds = np.repeat(kind[:, None], 2, axis=1)
+    if library == "pillow":
+        domain = np.stack([np.zeros_like(extents), extents], axis=2)
+    else:
+        begin = np.clip(np.floor(lo).astype(np.int64), 0, np.maximum(extents - 1, 0))
+        end = np.clip(np.ceil(hi).astype(np.int64), begin + 1, np.maximum(extents, begin + 1))
+        domain = np.stack([begin, end], axis=2)
+    scale = (hi - lo).astype(np.float64) / np.maximum(size, 1)
+    exactly_half = np.zeros(len(kinds), np.bool_)
+    if library == "opencv":
+        exactly_half = (scale == 2).all(axis=1) & np.isin(kind, (Filter.LINEAR_2, Filter.AREA))
+        kinds[exactly_half] = Filter.AREA
+        grows = (kinds[:, 0] == Filter.AREA) & (scale < 1).any(axis=1)
+        kinds[grows] = Filter.AREA_UP
+    support = _RADIUS[kinds] * 2 * np.where((kinds >= Filter.BOX) & (kinds <= Filter.LANCZOS), np.maximum(scale, 1), 1)
+    width = np.where(kinds == Filter.AREA, scale + 2, support).astype(np.float32)
+    return Plan(
+        lo, hi, size, kinds, width, np.zeros_like(size), size, flip, np.ones(len(size), np.bool_),
+        domain, _arithmetic(library, kinds, size, extents, exactly_half),
+    )  # fmt: skip
+
+
+_RADIUS: F64 = np.array([0.5, 0.5, 0.5, 1, 1, 2, 3, 1, 2, 4, 1, 1])
+"""Of each filter, in source pixels where no axis shrinks."""
+
+
+def _arithmetic(library: str, kinds: I8, size: I64, extents: I64, exactly_half: npt.NDArray[np.bool_]) -> I8:
+    """`Arithmetic` of each sample [N] for 8-bit images."""
+    kind = kinds[:, 0]
+    if library == "opencv":
+        rule = np.where(np.isin(kind, (Filter.LINEAR_2, Filter.AREA_UP)), Arithmetic.LINEAR_11, Arithmetic.FIXED_11)
+        rule = np.where(kind == Filter.AREA, Arithmetic.FLOATS, rule)
+        return np.where(exactly_half, Arithmetic.FLOATS_UP, rule).astype(np.int8)
+    if library == "torchvision":
+        return np.full(len(kind), Arithmetic.BYTES_15, np.int8)
+    lost = extents - size  # Pillow 13's rule; before, the horizontal pass always came first
+    down = (lost[:, 0] > 0) & (lost[:, 0] > 2 * lost[:, 1])
+    return np.where(down, Arithmetic.BYTES_22_DOWN, Arithmetic.BYTES_22).astype(np.int8)

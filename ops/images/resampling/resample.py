@@ -1,0 +1,464 @@
+"""Separable resampling of images: a plan for a whole batch, and what runs it on CPU and GPU.
+
+Filters, order of operations and borders are DALI 2.4's, so that results are at most one level apart: weights are
+float32, taps outside the image read the pixel at the edge, nothing is rounded between the passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...base import Spec
+from ...batch import I64, Batch, elements
+from ...context import Context
+from ...conversion import saturate
+from ...copies.windows import image_layout
+from ...errors import SpecError
+from ...kernels import Kernels
+from ...types import DALIDataType, DALIInterpType, from_numpy, to_numpy
+
+F32 = npt.NDArray[np.float32]
+I8 = npt.NDArray[np.int8]
+Mask = npt.NDArray[np.bool_]
+
+NEAREST, TRIANGULAR, GAUSSIAN, CUBIC, LANCZOS3 = range(5)
+"""Filters of a plan, by their tables."""
+
+LAYOUTS: tuple[str, ...] = ("HWC", "FHWC", "CHW", "FCHW", "CFHW", "DHWC", "FDHWC", "CDHW", "FCDHW", "CFDHW")
+"""Layouts of images, sequences and volumes. A batch without a layout reads as channels-last."""
+
+DTYPES = (DALIDataType.UINT8, DALIDataType.INT16, DALIDataType.UINT16, DALIDataType.FLOAT)
+
+MOST_ELEMENTS = 1 << 30
+"""A sample that would become larger, or more between the passes, is refused: a thin image with only its shorter side
+given grows without bound."""
+
+
+def _tables() -> tuple[F32, ...]:
+    """The filters as DALI 2.4 tabulates them (values between entries are interpolated): a triangle, exp(-x^2) over
+    [-2, 2], Keys' cubic with a = -1/2 over [-2, 2], sinc(x) sinc(x/3) over [-3, 3]."""
+    gaussian = np.exp(-(np.linspace(-2, 2, 65) ** 2))
+    x = np.abs(np.linspace(-2, 2, 129))
+    cubic = np.where(x < 1, 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2)
+    x = np.linspace(-3, 3, 193)
+    lanczos = np.sinc(x) * np.sinc(x / 3)
+    lanczos[[0, -1]] = 0
+    parts = (np.zeros(0), np.array([0, 1, 0]), gaussian, cubic, lanczos)
+    return tuple(p.astype(np.float32) for p in parts)
+
+
+TABLE: F32 = np.concatenate(_tables())
+TABLE_SIZE: I64 = np.array([len(t) for t in _tables()], np.int64)
+TABLE_START: I64 = np.cumsum(TABLE_SIZE) - TABLE_SIZE
+
+
+_plans: Any = Kernels(".plan_cpu", __package__)
+_copies: Any = Kernels(".resample_cpu", __package__)
+_presets: Any = Kernels(".libraries_cpu", __package__)
+
+
+@dataclass(slots=True)
+class Plan:
+    """How N samples are resampled along A spatial axes (in the order of the layout): C-contiguous arrays [N, A].
+
+    Output j of an axis lies at source coordinate lo + (j + 0.5) (hi - lo) / size - 0.5, pixel centres being at whole
+    numbers. Only the window ``anchor``, ``shape`` of these outputs is made; it may reach beyond [0, size).
+    """
+
+    lo: F32
+    hi: F32
+    """Where the source region begins and ends; ``hi`` < ``lo`` mirrors it."""
+    size: I64
+    """Outputs that cover the region."""
+    kind: I8
+    """Filter: NEAREST, ..., LANCZOS3."""
+    support: F32
+    """Width of the filter in source pixels."""
+    anchor: I64
+    shape: I64
+    flip: Mask
+    """The window's outputs in reverse order: the same values, mirrored."""
+    across: Mask
+    """[N]: the horizontal pass comes first. Decided on the whole output, so that a window of it gets the same bits."""
+    domain: I64 | None = None
+    """[N, A, 2]: the source pixels that taps may fall on. Given where another library than DALI is followed: ``kind``
+    then is a `presets.Filter`, and ``lo`` lies before ``hi``."""
+    arithmetic: I8 | None = None
+    """[N], `presets.Arithmetic`; given with ``domain``."""
+
+    def window(self, anchor: I64, shape: I64) -> Plan:
+        """Only the outputs [anchor, anchor + shape) of the present window."""
+        at = self.anchor + np.where(self.flip, self.shape - anchor - shape, anchor)
+        return self.shown(at, np.ascontiguousarray(shape), self.flip)
+
+    def mirrored(self, where: Mask) -> Plan:
+        """The window reversed where ``where`` [N, A]."""
+        return self.shown(self.anchor, self.shape, self.flip ^ where)
+
+    def shown(self, anchor: I64, shape: I64, flip: Mask) -> Plan:
+        """Another window of the same outputs."""
+        return Plan(self.lo, self.hi, self.size, self.kind, self.support, anchor, shape, flip, self.across, self.domain,
+                    self.arithmetic)  # fmt: skip
+
+
+def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> Plan:
+    """A plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A].
+
+    ``shrink`` and ``enlarge`` [N or 1] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
+    widens the filter with the scale where pixels are lost, as DALI does; NEAREST never is widened.
+    """
+    lo, hi, size = np.ascontiguousarray(lo), np.ascontiguousarray(hi), np.ascontiguousarray(size)
+    form = size.shape
+    kind, support, across = np.empty(form, np.int8), np.empty(form, np.float32), np.empty(form[0], np.bool_)
+    anchor, flip = np.empty(form, np.int64), np.empty(form, np.bool_)  # np.zeros would let go of the GIL
+    _plans.filters(
+        lo, hi, size, shrink, enlarge, antialias, _KINDS, _WIDTH, GAUSSIAN, kind, support, anchor, flip, across
+    )
+    return Plan(lo, hi, size, kind, support, anchor, size, flip, across)
+
+
+_WIDTH: F32 = np.array([0, 2, 2, 4, 6], np.float32)
+"""Of each filter, in source pixels where no axis shrinks."""
+_KINDS: I8 = np.zeros(len(DALIInterpType), np.int8)
+_KINDS[DALIInterpType.INTERP_LINEAR] = TRIANGULAR
+_KINDS[DALIInterpType.INTERP_TRIANGULAR] = TRIANGULAR
+_KINDS[DALIInterpType.INTERP_CUBIC] = CUBIC
+_KINDS[DALIInterpType.INTERP_LANCZOS3] = LANCZOS3
+_KINDS[DALIInterpType.INTERP_GAUSSIAN] = GAUSSIAN
+
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def spatial_axes(layout: str, ndim: int) -> tuple[int, int]:
+    """First spatial dimension and their number (2 or 3). Raises SpecError for layouts that cannot be resampled."""
+    layout = image_layout(layout, ndim, LAYOUTS)
+    if layout not in LAYOUTS:
+        raise SpecError(f"cannot resample layout {layout!r} with {ndim} dimensions; it takes {', '.join(LAYOUTS)}")
+    if len(layout) != ndim:
+        raise SpecError(f"layout {layout!r} does not fit data with {ndim} dimensions")
+    count = 3 if "D" in layout else 2
+    return layout.index("D" if count == 3 else "H"), count
+
+
+def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, ...] | None) -> Spec:
+    """What resampling ``spec`` gives; ``size`` is what is known of the new extents. Raises SpecError."""
+    if spec.dtype is not None and spec.dtype not in DTYPES:
+        allowed = ", ".join(d.name for d in DTYPES)
+        raise SpecError(f"cannot resample {spec.dtype.name}; it takes {allowed} (cast the input first)")
+    if dtype is not None and spec.dtype is not None and dtype not in (spec.dtype, DALIDataType.FLOAT):
+        raise SpecError(f"dtype must be that of the input ({spec.dtype.name}) or FLOAT, got {dtype.name}")
+    shape: tuple[int | None, ...] | None = None
+    if spec.shape is not None:
+        first, count = spatial_axes(spec.layout, len(spec.shape))
+        known = (None,) * count if size is None else size
+        shape = (*spec.shape[:first], *known, *spec.shape[first + count :])
+    return Spec(shape, dtype or spec.dtype, image_layout(spec.layout, spec.ndim, LAYOUTS))
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What is done to resampled values besides rounding them to the input's type, uint8 or float32: images only,
+    [1, height, width, C].
+
+    The value becomes (value - mean) * mul + add. Pixel k (row by row) and channel c of sample i lie at element
+    offsets[i] + k * strides[i, 0] + c * strides[i, 1] of the output.
+    """
+
+    factors: F32
+    """[1 or N, 1 or C, 3]: mean, mul and add."""
+    strides: I64
+    """[N, 2]"""
+
+
+def resample(ctx: Context, plan: Plan, batch: Batch, dtype: DALIDataType | None = None) -> Batch:
+    """``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``.
+
+    Samples whose output would be too large are rejected.
+    """
+    first, count = spatial_axes(batch.layout, batch.ndim)
+    out_dtype = batch.dtype if dtype is None else to_numpy(dtype)
+    output_spec(Spec(dtype=from_numpy(batch.dtype)), from_numpy(out_dtype), None)
+    shapes = batch.shapes.astype(np.int64)
+    shapes[:, first : first + count] = plan.shape
+    shapes = bounded(ctx, plan, shapes, batch.shapes, first)
+    layout = image_layout(batch.layout, batch.ndim, LAYOUTS)
+    out = Batch.allocate(ctx.empty, shapes.astype(np.int32), out_dtype, layout, batch.samples)
+    made = np.ascontiguousarray(shapes[:, first : first + count])
+    run(ctx, plan.shown(plan.anchor, made, plan.flip), batch, first, out, None)
+    return out
+
+
+def bounded(ctx: Context, plan: Plan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
+    """``shapes`` of the output; zeros where it, or the values between the passes, would be too large. Such samples are
+    rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
+    needed = np.empty(len(shapes))
+    made, given = np.ascontiguousarray(shapes, np.int64), np.ascontiguousarray(before, np.int64)
+    if not _plans.elements(plan.across, made, given, first, plan.size.shape[1], MOST_ELEMENTS, needed):
+        return shapes
+    refused = needed > MOST_ELEMENTS
+    for i in np.flatnonzero(refused).tolist():
+        result = "x".join(map(str, shapes[i].tolist()))
+        ctx.reject(i, "too_large", f"needs {needed[i]:.0f} values to become {result}, more than {MOST_ELEMENTS}; "
+                   "limit it with max_size")  # fmt: skip
+    return np.where(refused[:, None], 0, shapes)
+
+
+def run(ctx: Context, plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+    """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out``."""
+    if len(batch) == 0 or out.data.size == 0:
+        return
+    if ctx.stage == "cpu":
+        _run_cpu(plan, batch, first, out, finish)
+    else:
+        _run_gpu(ctx, plan, batch, first, out, finish)
+
+
+def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]:
+    """Elements before and after the spatial dimensions (frames and channels), [N] each."""
+    if first == 0 and shapes.shape[1] == count + 1:  # images
+        return np.ones(len(shapes), np.int64), shapes[:, count].astype(np.int64)
+    return elements(shapes[:, :first]), elements(shapes[:, first + count :])
+
+
+# -- on the CPU -------------------------------------------------------------------------------------------------------
+
+
+_COMPILED = (np.dtype(np.uint8), np.dtype(np.float32))
+"""Types that the CPU kernels are compiled for; others go through float32."""
+
+
+def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+    if plan.domain is not None:
+        _run_preset(plan, batch, first, out, finish)
+        return
+    kernels = _copies
+    count = plan.size.shape[1]
+    frames, channels = _around(batch.shapes, first, count)
+    extents = batch.shapes[:, first : first + count].astype(np.int64)
+    source, offsets, target = batch.data, batch.offsets, out
+    if count == 3 or batch.dtype not in _COMPILED:
+        source = source.astype(np.float32, copy=False)
+        if out.dtype != np.float32:
+            target = Batch.allocate(np.empty, out.shapes, np.float32, out.layout, out.samples)
+    if count == 3:  # along the depth first, by whole slices
+        slices = extents[:, 1] * extents[:, 2] * channels
+        sizes = frames * plan.shape[:, 0] * slices
+        between = np.empty(int(sizes.sum()), np.float32)
+        places = _places(sizes)
+        kernels.slices(
+            source,
+            np.ascontiguousarray(offsets),
+            frames,
+            extents[:, 0].copy(),
+            slices,
+            *_axes(plan, 0),
+            between,
+            places,
+        )
+        source, offsets, frames = between, places, frames * plan.shape[:, 0]
+    geometry = (frames, np.ascontiguousarray(extents[:, -2:]), channels, plan.across, *_axes(plan, slice(-2, None)))
+    if finish is None:
+        rounds = target.dtype == np.uint8
+        kernels.images(source, np.ascontiguousarray(offsets), *geometry, rounds, target.data, target.offsets)
+        if target is not out:
+            out.data[...] = saturate(target.data, out.dtype)
+    else:
+        # Numba has no float16 on the CPU; strided_cpu takes uint16 for it
+        data = out.data.view(np.uint16) if out.dtype == np.float16 else out.data
+        rounds = batch.dtype == np.uint8
+        kernels.finished_images(source, np.ascontiguousarray(offsets), *geometry, rounds, data, out.offsets,
+                                finish.factors, finish.strides)  # fmt: skip
+
+
+def _run_preset(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+    """`_run_cpu` as another library than DALI does it."""
+    kernels = _presets
+    assert plan.arithmetic is not None
+    assert plan.domain is not None
+    frames, channels = _around(batch.shapes, first, 2)
+    sizes = frames * channels * plan.shape.prod(axis=1)
+    target, offsets = out.data, out.offsets
+    if finish is not None:
+        target, offsets = np.empty(int(sizes.sum()), batch.dtype), _places(sizes)
+    extents = batch.shapes[:, first : first + 2].astype(np.int64)
+    axes: tuple[npt.NDArray[Any], ...] = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.flip,
+                                          plan.domain, plan.arithmetic)  # fmt: skip
+
+    def run(kernel: Any, which: Any, source: Any, target: Any, to: I64) -> None:
+        arrays = (batch.offsets, frames, extents, channels, *axes)
+        kernel(source, *(np.ascontiguousarray(a[which]) for a in arrays), target, np.ascontiguousarray(to))
+
+    everything = slice(None)
+    if batch.dtype == np.uint8 and target.dtype == np.uint8:
+        run(kernels.fixed_images, everything, batch.data, target, offsets)
+        which = np.flatnonzero(plan.arithmetic >= kernels.FLOATS)
+        if len(which):
+            exact = np.empty(int(sizes[which].sum()), np.float32)
+            places = _places(sizes[which])
+            run(kernels.float_images, which, batch.data.astype(np.float32), exact, places)
+            up = np.repeat(plan.arithmetic[which] > kernels.FLOATS, sizes[which])
+            exact = np.clip(np.where(up, np.floor(exact + np.float32(0.5)), np.rint(exact)), 0, 255)
+            for i, at in zip(which.tolist(), places.tolist(), strict=True):
+                target[offsets[i] : offsets[i] + sizes[i]] = exact[at : at + sizes[i]]
+    else:
+        run(kernels.float_images, everything, batch.data.astype(np.float32, copy=False), target, offsets)
+    if finish is not None:
+        data = out.data.view(np.uint16) if out.dtype == np.float16 else out.data
+        _copies.finished(
+            target, offsets, plan.shape.prod(axis=1), channels, data, out.offsets, finish.factors, finish.strides
+        )
+
+
+def _axes(plan: Plan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
+    """The plan of some axes, in the order of the CPU kernels' parameters."""
+    arrays = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.support, plan.flip)
+    if plan.size.shape[1] == 2:
+        return arrays
+    return tuple(np.ascontiguousarray(a[:, which]) for a in arrays)
+
+
+# -- on the GPU -------------------------------------------------------------------------------------------------------
+
+_CUDA = {"uint8": "unsigned char", "int8": "signed char", "int16": "short", "uint16": "unsigned short",
+         "float16": "half", "float32": "float"}  # fmt: skip
+_BLOCK = 256
+
+
+def _run_gpu(ctx: Context, plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+    """Taps of all axes in one kernel, then a kernel a pass; two passes for images, three for volumes."""
+    count = plan.size.shape[1]
+    frames, channels = _around(batch.shapes, first, count)
+    extents = batch.shapes[:, first : first + count].astype(np.int64)
+    kept = np.where(plan.kind == NEAREST, 1, np.minimum(extents, np.maximum(1, np.ceil(plan.support).astype(np.int64))))
+    starts, weights = _places(plan.shape), _places(plan.shape * kept)
+    axes = np.stack([extents, plan.size, plan.anchor, plan.shape, plan.kind.astype(np.int64),
+                     plan.flip.astype(np.int64), kept, starts, weights], axis=2)  # fmt: skip
+    regions = np.stack([plan.lo, plan.hi, plan.support], axis=2)
+    passes: list[_Pass] = []
+    offsets = batch.offsets
+    if count == 3:
+        passes.append(_depth_pass(plan, offsets, frames, extents, channels))
+        offsets, frames = passes[0].target, frames * plan.shape[:, 0]
+    passes += _plane_passes(plan, offsets, frames, extents, channels, kept, out.offsets)
+    columns = plan.across
+    axis_of = [np.full(len(columns), 0)] * (count - 2)
+    axis_of += [np.where(columns, count - 1, count - 2), np.where(columns, count - 2, count - 1)]
+    each = np.arange(len(columns))
+    tables = np.stack([TABLE_START, TABLE_SIZE], axis=1)
+    uploads = [axes, regions, tables, TABLE]
+    for p, axis in zip(passes, axis_of, strict=True):
+        uploads.append(p.rows(starts[each, axis], weights[each, axis], kept[each, axis]))
+    if finish is not None:
+        uploads += [np.concatenate([channels[:, None], finish.strides], axis=1), finish.factors]
+    arrays = ctx.device.upload(*uploads)
+    start_of, weight_of = (
+        ctx.empty(int(plan.shape.sum()), np.int32),
+        ctx.empty(int((plan.shape * kept).sum()), np.float32),
+    )
+    grid = (-(-int(plan.shape.max()) // _BLOCK), axes.shape[0] * count)
+    ctx.device.launch("resample.cu", "taps", grid, _BLOCK, *arrays[:4], np.int32(count), start_of, weight_of)
+    source = batch.data
+    for number, (p, rows) in enumerate(zip(passes, arrays[4:], strict=False)):
+        last = number == len(passes) - 1
+        grid = (-(-int(p.total.max()) // (4 * _BLOCK)), len(batch))
+        if last and finish is not None:
+            kernel = f"normalize_pass<{_cuda(source)}, {_CUDA[batch.dtype.name]}, {_cuda(out.data)}>"
+            ctx.device.launch("resample.cu", kernel, grid, _BLOCK, source, out.data, rows, start_of, weight_of,
+                              *arrays[-2:], np.int32(finish.factors.shape[1]),
+                              np.int32(finish.factors.shape[0] > 1))  # fmt: skip
+        else:
+            target = out.data if last else ctx.empty(int(p.total.sum()), np.float32)
+            kernel = f"resample_pass<{_cuda(source)}, {_cuda(target)}>"
+            ctx.device.launch("resample.cu", kernel, grid, _BLOCK, source, target, rows, start_of, weight_of)
+            source = target
+
+
+def _cuda(array: Any) -> str:
+    return _CUDA[array.dtype.name]
+
+
+def _places(sizes: I64) -> I64:
+    """Where blocks of ``sizes`` begin that follow each other."""
+    ends: I64 = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
+    return ends - sizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One pass of N samples, as ``cuda/resample.cu`` takes it: [N] each, in elements."""
+
+    source: I64
+    target: I64
+    total: I64
+    inner: I64
+    outputs: I64
+    lines: I64
+    """Rows of a frame that are resampled one after the other (1 where the pass runs over whole frames)."""
+    frame_stride: I64
+    line_stride: I64
+    tap_stride: I64
+
+    def rows(self, starts: I64, weights: I64, kept: I64) -> I64:
+        """[N, 12] in the order of PassColumn."""
+        columns = (self.source, self.target, self.total, np.maximum(self.inner, 1), np.maximum(self.outputs, 1),
+                   np.maximum(self.lines, 1), self.frame_stride, self.line_stride, self.tap_stride, starts, weights,
+                   kept)  # fmt: skip
+        return np.stack([np.broadcast_to(c, self.source.shape) for c in columns], axis=1)
+
+
+def _depth_pass(plan: Plan, offsets: I64, frames: I64, extents: I64, channels: I64) -> _Pass:
+    inner = extents[:, 1] * extents[:, 2] * channels
+    total = frames * plan.shape[:, 0] * inner
+    one, none = np.ones_like(inner), np.zeros_like(inner)
+    return _Pass(offsets, _places(total), total, inner, plan.shape[:, 0], one, extents[:, 0] * inner, none, inner)
+
+
+def _plane_passes(
+    plan: Plan, offsets: I64, frames: I64, extents: I64, channels: I64, kept: I64, out: I64
+) -> tuple[_Pass, _Pass]:
+    """The two passes over images; the first only makes what the window of the second reads."""
+    begin, length = _reach(plan, extents, kept)
+    (top, left), (rows, columns) = begin[:, -2:].T, length[:, -2:].T
+    height, width = extents[:, -2:].T
+    oh, ow = plan.shape[:, -2:].T
+    one, none = np.ones_like(oh), np.zeros_like(oh)
+    stride = width * channels
+    across = plan.across
+
+    def pick(columns_first: I64, rows_first: I64) -> I64:
+        return np.where(across, columns_first, rows_first)
+
+    total = frames * channels * pick(rows * ow, oh * columns)
+    between = _places(total)
+    first = _Pass(
+        source=offsets + pick(top * stride, left * channels), target=between, total=total,
+        inner=pick(channels, columns * channels), outputs=pick(ow, oh), lines=pick(rows, one),
+        frame_stride=height * stride, line_stride=pick(stride, none), tap_stride=pick(channels, stride),
+    )  # fmt: skip
+    second = _Pass(
+        source=between - pick(top * ow * channels, left * channels), target=out, total=frames * oh * ow * channels,
+        inner=pick(ow * channels, channels), outputs=pick(oh, ow), lines=pick(one, oh),
+        frame_stride=channels * pick(rows * ow, oh * columns), line_stride=pick(none, columns * channels),
+        tap_stride=pick(ow * channels, channels),
+    )  # fmt: skip
+    return first, second
+
+
+def _reach(plan: Plan, extents: I64, kept: I64) -> tuple[I64, I64]:
+    """Source pixels that a window's taps can fall on, as begin and length [N, A]; up to a few more than needed."""
+    scale = (plan.hi.astype(np.float64) - plan.lo) / np.maximum(plan.size, 1)
+    ends = np.stack([plan.lo + plan.anchor * scale, plan.lo + (plan.anchor + plan.shape) * scale])
+    margin = np.ceil(plan.support / 2.0) + 2
+    begin = np.floor(ends.min(axis=0) - margin).astype(np.int64)
+    end = np.ceil(ends.max(axis=0) + margin).astype(np.int64)
+    begin = np.clip(begin, 0, extents - kept)
+    end = np.clip(end, begin + kept, extents)
+    return begin, end - begin

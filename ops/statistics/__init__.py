@@ -1,0 +1,1 @@
+"""Operators that compute statistics of a sample."""

@@ -1,0 +1,1 @@
+"""URLs, checksums, .npy headers, inventories: shared by readers and writers; no operators."""

@@ -1,0 +1,168 @@
+"""Inputs: what a data set is made of, piece by piece, so that one can tell what was added, removed or edited."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import JobError
+
+I64 = npt.NDArray[np.int64]
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The pieces of one reader's data set in their order: files, or containers of records."""
+
+    blob: bytes
+    """The pieces' names, with NULs in between: there may be millions."""
+    state: Mapping[str, I64]
+    """What changes when a piece is edited: size, modification time, label; one each."""
+    records: I64
+    """How many records each piece holds."""
+    keys: str = ""
+    """How records get their keys, where that depends on the pieces as a whole."""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def names(self) -> list[bytes]:
+        """The pieces' names."""
+        return self.blob.split(b"\0") if len(self) else []
+
+    def take(self, where: I64) -> Pieces:
+        """The pieces at ``where``."""
+        names = self.names
+        return Pieces(
+            b"\0".join([names[i] for i in where.tolist()]),
+            {k: v[where] for k, v in self.state.items()},
+            self.records[where],
+            self.keys,
+        )
+
+    def record_numbers(self, where: I64) -> I64:
+        """Numbers of all records of the pieces at ``where``, in their order."""
+        counts = self.records[where]
+        if (self.records == 1).all():
+            return where
+        first = np.cumsum(self.records) - self.records
+        ends = np.cumsum(counts)
+        inside = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+        numbers: I64 = np.repeat(first[where], counts) + inside
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What became of a data set."""
+
+    where: I64
+    """Place of each old piece in the new data set, -1 for one that is gone."""
+    added: I64
+    """Places of the new pieces."""
+    removed: tuple[bytes, ...] = ()
+    edited: tuple[tuple[bytes, str], ...] = ()
+    """Pieces that are there but different, and what differs."""
+
+    def lines(self, now: Pieces) -> list[str]:
+        """One line a kind of change, with the first names."""
+        said = []
+        everything = now.names if len(self.added) else []
+        for what, names in (
+            ("added", [everything[i] for i in self.added[:_SHOWN].tolist()]),
+            ("removed", self.removed[:_SHOWN]),
+            ("edited", [name + b" (" + how.encode() + b")" for name, how in self.edited[:_SHOWN]]),
+        ):
+            count = len(self.added) if what == "added" else len(getattr(self, what))
+            if count:
+                text = ", ".join(repr(n.decode("utf-8", "backslashreplace"))[1:-1] for n in names)
+                said.append(f"{count} {what}: {text}{', ...' if count > len(names) else ''}")
+        return said
+
+
+def compare(old: Pieces, new: Pieces) -> Changes:
+    """What became of ``old``. Raises JobError where pieces cannot be told apart by their names."""
+    names = old.names
+    places = {name: i for i, name in enumerate(new.names)}
+    if len(places) != len(new) or len(set(names)) != len(old):
+        raise JobError("some inputs are listed twice, so nobody can tell which were added")
+    where = np.fromiter((places.get(name, -1) for name in names), np.int64, len(old))
+    there = np.flatnonzero(where >= 0)
+    differs: dict[int, list[str]] = {}
+    for column in ({**old.state, "records": old.records}).items():
+        kind, before = column
+        after = new.records if kind == "records" else new.state.get(kind, np.full(len(new), -1, np.int64))
+        for i in there[before[there] != after[where[there]]].tolist():
+            differs.setdefault(i, []).append(kind)
+    fresh = np.ones(len(new), np.bool_)
+    fresh[where[there]] = False
+    return Changes(
+        where,
+        np.flatnonzero(fresh),
+        tuple(names[i] for i in np.flatnonzero(where < 0).tolist()),
+        tuple((names[i], ", ".join(kinds)) for i, kinds in sorted(differs.items())),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The pieces of all readers of a job, by the readers' names."""
+
+    readers: Mapping[str, Pieces]
+    identity: str = ""
+    """Of the job's inputs, as its journal has it."""
+    _version: int = field(default=1, repr=False)
+
+    def encode(self) -> bytes:
+        """As a file: gzip of a JSON line, then names and numbers. Equal inputs give equal bytes."""
+        body = io.BytesIO()
+        head: dict[str, object] = {"format": "dali-run-inputs", "version": self._version, "identity": self.identity}
+        told = []
+        for name, pieces in self.readers.items():
+            blob = pieces.blob
+            told.append(
+                {"reader": name, "pieces": len(pieces), "names": len(blob), "state": list(pieces.state),
+                 "keys": pieces.keys}
+            )  # fmt: skip
+            body.write(blob)
+            for column in (*pieces.state.values(), pieces.records):
+                body.write(np.ascontiguousarray(column, "<i8").tobytes())
+        head["readers"] = told
+        return gzip.compress(json.dumps(head).encode() + b"\n" + body.getvalue(), 1, mtime=0)
+
+    @staticmethod
+    def decode(data: bytes) -> Inputs:
+        """What `encode` wrote. Raises ValueError for anything else."""
+        try:
+            text = gzip.decompress(data)
+            line, _, rest = text.partition(b"\n")
+            head = json.loads(line)
+            if head["format"] != "dali-run-inputs" or head["version"] != 1:
+                raise ValueError("unknown format")
+            readers = {}
+            at = 0
+            for told in head["readers"]:
+                count = told["pieces"]
+                blob = rest[at : at + told["names"]]
+                at += told["names"]
+                columns = []
+                for _ in range(len(told["state"]) + 1):
+                    columns.append(np.frombuffer(rest, "<i8", count, at).astype(np.int64))
+                    at += 8 * count
+                if len(blob) != told["names"] or (blob.count(b"\0") + 1 if count else 0) != count:
+                    raise ValueError("names are missing")
+                state = dict(zip(told["state"], columns, strict=False))
+                readers[told["reader"]] = Pieces(blob, state, columns[-1], told["keys"])
+            return Inputs(readers, head["identity"])
+        except (OSError, EOFError, zlib.error, KeyError, TypeError, ValueError, RecursionError) as e:
+            raise ValueError(f"is no list of inputs: {e}") from None

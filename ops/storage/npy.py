@@ -1,0 +1,64 @@
+"""NumPy's .npy format: the header of one file, checked, so that the array can be viewed where it lies."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from ..errors import SampleError
+
+
+@dataclass(frozen=True, slots=True)
+class NpyHeader:
+    """Where the array of a .npy file lies, and what it is."""
+
+    dtype: np.dtype[Any]
+    """Of the file, in its byte order."""
+    shape: tuple[int, ...]
+    fortran_order: bool
+    offset: int
+    """Of the first element, from the start of the file."""
+
+
+def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
+    """The header of a .npy file in memory, or of one of ``size`` bytes that starts with ``data``. Nothing is unpickled.
+
+    Raises SampleError: no .npy, a type that is no number or boolean, or fewer bytes than the shape needs.
+    """
+    head = io.BytesIO(data[:_MAX_HEADER])
+    if bytes(data[:6]) != npy_format.MAGIC_PREFIX:
+        raise SampleError("corrupt_record", f"no .npy file: it starts with {bytes(data[:6]).hex(' ') or 'nothing'}")
+    try:
+        version = npy_format.read_magic(head)
+        read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+        shape, fortran_order, dtype = read(head)
+    except Exception as e:  # the header is a Python literal: a damaged one fails in many ways
+        raise SampleError("corrupt_record", f"the .npy header is damaged: {str(e).splitlines()[0][:200]}") from e
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise SampleError("unsupported", f".npy of type {dtype.str!r}: only booleans, integers and floats are read")
+    if any(d < 0 for d in shape):
+        raise SampleError("corrupt_record", f"the .npy header claims the shape {shape}")
+    needed = dtype.itemsize
+    for d in shape:
+        needed *= d
+    needed += head.tell()
+    size = len(data) if size is None else size
+    if needed > size:
+        raise SampleError("truncated", f"the .npy file has {size} bytes, its header asks for {needed}")
+    return NpyHeader(dtype, shape, fortran_order, head.tell())
+
+
+_MAX_HEADER = 1 << 16
+
+
+def view(data: memoryview, header: NpyHeader) -> np.ndarray[Any, Any]:
+    """The array of a .npy file in memory; a view in the file's byte order."""
+    count = 1
+    for d in header.shape:
+        count *= d
+    flat: np.ndarray[Any, Any] = np.frombuffer(data, header.dtype, count, header.offset)
+    return flat.reshape(header.shape, order="F" if header.fortran_order else "C")

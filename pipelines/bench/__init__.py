@@ -1,0 +1,1 @@
+"""`bench` and `tune`: settings and peers, measured in turns."""

@@ -1,0 +1,143 @@
+"""Machine: what a benchmark ran on, and the speeds that no program can pass there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...ops.gpu.driver import driver
+from ...version import __version__
+from ..cores import usable_cores
+from ..tools.doctor import version_of
+
+_PACKAGES = ("numpy", "numba", "simplejpeg", "pillow", "cupy-cuda12x", "cupy-cuda13x")
+_MOST_READ = 1 << 29
+"""Bytes of the data set that are read to measure the page cache."""
+_COPIED = 1 << 28
+"""Bytes of the arrays that are copied to measure memory."""
+_REPEATS = 3
+
+
+def facts() -> dict[str, Any]:
+    """CPU, cores, GPUs, driver and versions, as plain data."""
+    found = driver()
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu_model(),
+        "usable_cores": usable_cores(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "gpus": [g.name for g in found.gpus] if found else [],
+        "cuda": ".".join(map(str, found.cuda)) if found else None,
+        "driver": _first_line("/proc/driver/nvidia/version") if found else None,
+        "versions": {"dali-run": __version__} | {p: v for p in _PACKAGES if (v := version_of(p))},
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(models, "") or platform.processor() or platform.machine()
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        return Path(path).read_text(errors="replace").splitlines()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def limits(files: Sequence[str], threads: int, gpu: int | None = None) -> dict[str, float]:
+    """Measured speeds in GB/s: reading ``files`` out of the page cache and copying memory, with ``threads`` threads;
+    with a ``gpu``, also uploads from page-locked memory and copies on the device. What cannot be measured is left out.
+    """
+    measured: dict[str, float] = {}
+    with ThreadPoolExecutor(threads) as pool:
+        if files:
+            measured["page_cache_to_memory"] = _read(files, pool, threads)
+        measured["memory_copy"] = _copy(pool, threads)
+    if gpu is not None:
+        measured |= _gpu(gpu)
+    return {k: round(v, 3) for k, v in measured.items()}
+
+
+def _best(work: Callable[[], int]) -> float:
+    """GB/s of the fastest of a few calls of ``work``, which returns bytes; one more before fills caches."""
+    work()
+    speeds = []
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        done = work()
+        speeds.append(done / (time.perf_counter() - began) / 1e9)
+    return max(speeds)
+
+
+def _read(files: Sequence[str], pool: ThreadPoolExecutor, threads: int) -> float:
+    chosen: list[str] = []
+    total = 0
+    for file in files:
+        if total >= _MOST_READ:
+            break
+        chosen.append(file)
+        total += os.stat(file).st_size
+
+    def read(mine: Sequence[str]) -> int:
+        buffer = bytearray(1 << 20)
+        done = left = 0
+        for file in mine:
+            left = _MOST_READ
+            with Path(file).open("rb", buffering=0) as f:
+                while left > 0 and (n := f.readinto(buffer)):
+                    done, left = done + n, left - n
+        return done
+
+    return _best(lambda: sum(pool.map(read, [chosen[k::threads] for k in range(threads)])))
+
+
+def _copy(pool: ThreadPoolExecutor, threads: int) -> float:
+    a, b = np.ones(_COPIED, np.uint8), np.zeros(_COPIED, np.uint8)
+    parts = [slice(k * _COPIED // threads, (k + 1) * _COPIED // threads) for k in range(threads)]
+
+    def work() -> int:
+        list(pool.map(lambda part: np.copyto(b[part], a[part]), parts))
+        return _COPIED
+
+    return _best(work)
+
+
+def _gpu(index: int) -> dict[str, float]:
+    import cupy
+
+    from ...ops.gpu.lane import pinned_empty
+
+    with cupy.cuda.Device(index):
+        there, copy = cupy.empty(_COPIED, np.uint8), cupy.empty(_COPIED, np.uint8)
+        here = pinned_empty(_COPIED)
+        stream = cupy.cuda.Stream(non_blocking=True)
+
+        def upload() -> int:
+            there.set(here, stream)
+            stream.synchronize()
+            return _COPIED
+
+        def move() -> int:
+            with stream:
+                for _ in range(16):  # one alone takes less than the call
+                    cupy.copyto(copy, there)
+            stream.synchronize()
+            return 16 * _COPIED
+
+        return {"upload_pinned": _best(upload), "device_copy": _best(move)}

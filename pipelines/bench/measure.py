@@ -1,0 +1,124 @@
+"""The measuring process of a benchmark: one setting, in a process of its own. ``python -m ... JSON`` prints JSON."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...ops.errors import DaliRunError
+from ...ops.types import from_numpy
+from ..compile.place import resolve_target
+from ..compile.plan import Plan, compile_graph
+from ..cores import threads_of
+from ..engine.engine import Engine, Request
+from ..engine.inputs import EndlessFeed, Sources
+from ..engine.stats import Stats
+from ..job.report import build_report
+from ..job.run import depends_on_batches, options_of
+from ..spec.build import BuiltSpec, build, load_spec
+from .jpeg_kinds import only
+from .machine import limits
+
+FEWEST_BATCHES = 4
+"""A measurement has so many at least, however short: with one, it would say when a batch happened to come."""
+_FILES_ASKED = 4096
+"""Samples whose files are looked up to measure the page cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one process measures."""
+
+    spec: str
+    overrides: Mapping[str, str]
+    seconds: float
+    warm_up: int
+    """Batches before the clock starts."""
+    to_host: bool = False
+    """Bring outputs of the GPU to the host; else they stay where they are."""
+    encode: bool = True
+    """Include the encoders that ``write:`` asks for."""
+    stratum: str = ""
+    """Of the data set's files only these; see `bench.jpeg_kinds`."""
+
+    def compiled(self) -> tuple[BuiltSpec, Plan]:
+        """The spec as it is measured, and its plan. Raises SpecError, DeviceError."""
+        built = load_spec(self.spec, self.overrides)
+        if not self.encode:
+            built = build(replace(built.spec, write=None))
+        if self.stratum:
+            built = replace(built, graph=only(built.graph, self.stratum))
+        settings = built.spec.pipeline
+        return built, compile_graph(built.graph, resolve_target(settings.device), settings.seed)
+
+    def as_json(self, what: str) -> str:
+        """The argument of the process that does ``what``: measure or limits."""
+        return json.dumps({"what": what, **asdict(self)})
+
+
+def measure(this: Measurement) -> dict[str, Any]:
+    """Run the spec's graph endlessly, without writing; samples/s after the warm-up, and the report of that time."""
+    built, plan = this.compiled()
+    settings = built.spec.pipeline
+    whole = depends_on_batches(built.spec)  # else as `run` does it
+    options = replace(options_of(built.spec, plan.target), to_host=this.to_host, whole_batches=whole,
+                      together=not whole)  # fmt: skip
+    size = settings.batch_size
+    began = time.perf_counter()
+    requests = (Request(k * size, size) for k in itertools.count())
+    with Sources(plan, size) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
+        next(engine)
+        first = time.perf_counter() - began
+        for _ in range(this.warm_up):
+            next(engine)
+        _forget(engine)
+        samples = read = batches = 0
+        began = time.perf_counter()
+        while (taken := time.perf_counter() - began) < this.seconds or batches < FEWEST_BATCHES:
+            batch = next(engine)
+            samples += len(batch.samples)
+            read += batch.request.n
+            batches += 1
+        report = build_report(engine, taken, {"read": read}, sink="take")
+        outputs = [[from_numpy(b.dtype).name, b.shapes.shape[1], b.layout] for b in batch.outputs(plan).values()]
+    return {"samples_per_second": samples / taken, "first_batch_seconds": first, "outputs": outputs, "report": report}
+
+
+def _forget(engine: Engine) -> None:
+    """Start counting anew: what was recorded while caches filled and kernels compiled is no part of the result."""
+    engine.stats = Stats()
+    for channel in engine.channels:
+        channel.waited_full = channel.waited_empty = 0.0
+        channel.passed = channel.occupancy = 0
+
+
+def measure_limits(this: Measurement) -> dict[str, float]:
+    """The machine's speeds, with the files, threads and GPU of this spec."""
+    built, plan = this.compiled()
+    with Sources(plan, built.spec.pipeline.batch_size) as sources:
+        samples, _ = EndlessFeed(sources).samples(Request(0, _FILES_ASKED))
+        found = dict.fromkeys(samples.origin(i).source for i in range(_FILES_ASKED))
+    files = [f for f in found if f and Path(f).is_file()]
+    gpu = plan.target.index if plan.target.device == "gpu" else None
+    return limits(files, threads_of(built.spec.pipeline.num_threads), gpu)
+
+
+def main() -> None:
+    """Do what the first argument says; the last line that is printed is the result."""
+    asked = json.loads(sys.argv[1])
+    work = {"measure": measure, "limits": measure_limits}[asked.pop("what")]
+    try:
+        result: dict[str, Any] = work(Measurement(**asked))
+    except DaliRunError as e:
+        result = {"error": str(e)}
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

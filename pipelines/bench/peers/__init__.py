@@ -1,0 +1,1 @@
+"""Other libraries as peers of `bench`: DALI, PyTorch loops, nvJPEG."""

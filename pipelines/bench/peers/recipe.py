@@ -1,0 +1,185 @@
+"""The image recipe that a graph stands for, as plain data for peers that have no graphs: files, sizes, numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ....ops.base import Operator, parameters
+from ....ops.codecs.decoders import Image, ImageRandomCrop
+from ....ops.errors import SpecError
+from ....ops.images.crop_mirror_normalize import CropMirrorNormalize
+from ....ops.images.resize import Resize
+from ....ops.types import DALIDataType, DALIImageType, DALIInterpType
+from ....readers.file import File
+from ...graph.nodes import Edge, Graph, Node
+
+_FILTERS = {
+    DALIInterpType.INTERP_LINEAR: "bilinear",
+    DALIInterpType.INTERP_TRIANGULAR: "bilinear",
+    DALIInterpType.INTERP_CUBIC: "bicubic",
+    DALIInterpType.INTERP_NN: "nearest",
+}
+"""torchvision's names; they mean the same filters."""
+_WITHOUT_EFFECT = {"jpeg_decoder", "hw_decoder_load", "jpeg_fancy_upsampling", "max_pixels", "name", "initial_fill"}
+"""Arguments that choose how something is done, or that a data set of any order does without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """files -> RGB -> [random window] -> [resize] -> [central crop] -> [mirror] -> [normalise], and the labels."""
+
+    files: tuple[str, ...]
+    labels: tuple[int, ...]
+    outputs: tuple[str, ...]
+    """``image`` and ``label``, in the order of the graph's outputs."""
+    shuffle: bool = False
+    area: tuple[float, float] | None = None
+    """Of the random window, as a part of the image; None: no window."""
+    ratio: tuple[float, float] | None = None
+    """Width / height of the random window."""
+    size: tuple[int, ...] | None = None
+    """(height, width), or (shorter side,)."""
+    filter: str = "bilinear"
+    antialias: bool = True
+    crop: tuple[int, int] | None = None
+    """(height, width), central."""
+    mirror: float = 0.0
+    """How likely."""
+    mean: tuple[float, ...] | None = None
+    """In the units of uint8; None: not normalised, uint8."""
+    std: tuple[float, ...] | None = None
+    dtype: str = "UINT8"
+    layout: str = "HWC"
+
+    @property
+    def only_decodes(self) -> bool:
+        """Nothing is done to the images."""
+        return self.size is None and self.crop is None and self.mean is None and self.area is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def recipe_of(graph: Graph) -> Recipe:
+    """The recipe of ``graph``, not fused. Raises SpecError that names what has no place in one."""
+    reader = None
+    outputs = []
+    steps: list[Node] = []
+    for name, edge in graph.outputs.items():
+        if isinstance(graph.node(edge).op, File) and edge.output == 1:
+            outputs.append("label")
+            reader = reader or graph.node(edge)
+        elif "image" in outputs:
+            raise SpecError(f"output {name!r} is not translated: a recipe has one image")
+        else:
+            outputs.append("image")
+            steps = _chain(graph, edge)
+            reader = steps.pop(0)
+    if "image" not in outputs or reader is None:
+        raise SpecError("the graph has no image among its outputs: there is no recipe")
+    known = {id(n) for n in (reader, *steps)} | {id(graph.node(e)) for n in steps for e in n.args.values()}
+    for node in graph.nodes:
+        if id(node) not in known:
+            raise SpecError(f"{node.name} is not translated: it is no part of a recipe")
+    recipe = replace(_files(reader), outputs=tuple(outputs))
+    for node in steps:
+        recipe = _step(graph, node, recipe)
+    if recipe.area is not None and (recipe.size is None or len(recipe.size) != 2):
+        raise SpecError("a random window that is not resized to (height, width) is not translated")
+    return recipe
+
+
+def _chain(graph: Graph, edge: Edge) -> list[Node]:
+    """The reader and the steps that lead to ``edge``."""
+    node = graph.node(edge)
+    if isinstance(node.op, File):
+        return [node]
+    if len(node.inputs) != 1 or node.scope:
+        raise SpecError(f"{node.name} is not translated: it is no part of a recipe")
+    return [*_chain(graph, node.inputs[0]), node]
+
+
+def _files(node: Node) -> Recipe:
+    assert isinstance(node.op, File)
+    given = _given(node, {"file_root", "files", "labels", "file_list", "file_filters", "dir_filters",
+                          "case_sensitive_filter", "random_shuffle", "shuffle", "shuffle_after_epoch"})  # fmt: skip
+    source = node.op.open()
+    try:
+        files = tuple(os.path.abspath(source.path(i)) for i in range(len(source)))
+    finally:
+        source.close()
+    shuffled = bool(given.get("random_shuffle") or given.get("shuffle_after_epoch"))
+    return Recipe(files, tuple(source.labels.tolist()), (), shuffled or given.get("shuffle") in ("window", "full"))
+
+
+def _step(graph: Graph, node: Node, recipe: Recipe) -> Recipe:
+    if isinstance(node.op, Image):
+        given = _given(node, {"output_type"})
+        if given.get("output_type", DALIImageType.RGB) is not DALIImageType.RGB:
+            raise SpecError(f"{node.name}: only output_type RGB is translated")
+        return recipe
+    if isinstance(node.op, ImageRandomCrop):
+        _given(node, {"random_area", "random_aspect_ratio", "num_attempts"})
+        return replace(recipe, area=node.op.random_area, ratio=node.op.random_aspect_ratio)
+    if isinstance(node.op, Resize):
+        return _resize(node, node.op, recipe)
+    if isinstance(node.op, CropMirrorNormalize):
+        return _normalize(graph, node, node.op, recipe)
+    allowed = "decoders.image, decoders.image_random_crop, resize and crop_mirror_normalize"
+    raise SpecError(f"{node.op.name} is not translated: a recipe has {allowed}")
+
+
+def _resize(node: Node, op: Resize, recipe: Recipe) -> Recipe:
+    given = _given(node, {"size", "resize_shorter", "interp_type", "antialias"})
+    if op.interp_type not in _FILTERS:
+        raise SpecError(f"{node.name}: interp_type {op.interp_type.name} is not translated")
+    if recipe.size is not None or recipe.mean is not None:
+        raise SpecError(f"{node.name} is not translated: a recipe resizes once, before it normalises")
+    triangular = op.interp_type is DALIInterpType.INTERP_TRIANGULAR
+    if "resize_shorter" in given:
+        size: tuple[int, ...] = (round(given["resize_shorter"]),)
+    elif "size" in given:
+        size = tuple(round(s) for s in given["size"]) * (1 if len(given["size"]) == 2 else 2)
+    else:
+        raise SpecError(f"{node.name}: only size and resize_shorter are translated")
+    return replace(recipe, size=size, filter=_FILTERS[op.interp_type], antialias=op.antialias or triangular)
+
+
+def _normalize(graph: Graph, node: Node, op: CropMirrorNormalize, recipe: Recipe) -> Recipe:
+    given = _given(node, {"crop", "dtype", "mean", "std", "mirror", "output_layout"})
+    if recipe.mean is not None:
+        raise SpecError(f"{node.name} is not translated: a recipe normalises once")
+    if op.dtype not in (DALIDataType.FLOAT, DALIDataType.FLOAT16):
+        raise SpecError(f"{node.name}: only dtype FLOAT and FLOAT16 are translated")
+    crop = given.get("crop")
+    return replace(
+        recipe, crop=None if crop is None else (round(crop[0]), round(crop[1])), mirror=_mirror(graph, node, op),
+        mean=_three(op.mean), std=_three(op.std), dtype=op.dtype.name, layout=op.output_layout,
+    )  # fmt: skip
+
+
+def _mirror(graph: Graph, node: Node, op: CropMirrorNormalize) -> float:
+    if "mirror" not in node.args:
+        return float(op.mirror != 0)
+    coin = graph.node(node.args["mirror"])
+    if coin.op.name != "random.coin_flip" or coin.args:
+        raise SpecError(f"{node.name}: only random.coin_flip is translated as mirror")
+    return float(coin.op.probability)  # type: ignore[attr-defined]
+
+
+def _three(values: tuple[float, ...]) -> tuple[float, ...]:
+    return values if len(values) == 3 else values * 3
+
+
+def _given(node: Node, known: set[str]) -> Mapping[str, Any]:
+    """The arguments that are not at their defaults; all of them must be ``known``."""
+    op: Operator = node.op
+    given = {p.name: getattr(op, p.name) for p in parameters(type(op)).values()
+             if p.name not in op.per_sample and getattr(op, p.name) != p.default}  # fmt: skip
+    for name in {*given, *node.args} - known - _WITHOUT_EFFECT:
+        raise SpecError(f"{node.name}: {name} is not translated")
+    return given

@@ -1,0 +1,202 @@
+"""PyTorch's two ways to run an image recipe, measured the way `bench.measure` measures ours.
+
+    python torch_loop.py torchvision|dataloader recipe.json
+
+``torchvision``: `decode_jpeg` (nvJPEG on a GPU, libjpeg-turbo in threads else) and transforms on tensors.
+``dataloader``: a DataLoader whose worker processes run transforms on Pillow images, as in PyTorch's ImageNet example.
+Both are written as their documentation advises, and run in an interpreter that need not have this package.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from PIL import Image
+from torchvision.io import ImageReadMode, decode_image, decode_jpeg, read_file
+from torchvision.transforms import v2
+
+RECIPE: dict[str, Any] = json.loads(Path(sys.argv[2]).read_text())
+GPU = RECIPE["gpu"]
+DEVICE = torch.device("cpu" if GPU is None else f"cuda:{GPU}")
+
+
+def transforms() -> list[Any]:
+    """Everything after the decoder up to the crop and the mirror; for tensors and for Pillow images alike."""
+    made: list[Any] = []
+    mode = v2.InterpolationMode(RECIPE["filter"])
+    size, antialias = RECIPE["size"], RECIPE["antialias"]
+    if RECIPE["area"] is not None:
+        made.append(v2.RandomResizedCrop(size, RECIPE["area"], RECIPE["ratio"], mode, antialias))
+    elif size is not None:
+        made.append(v2.Resize(size, mode, antialias=antialias))
+    if RECIPE["crop"] is not None:
+        made.append(v2.CenterCrop(RECIPE["crop"]))
+    if RECIPE["mirror"]:
+        made.append(v2.RandomHorizontalFlip(RECIPE["mirror"]))
+    return made
+
+
+def normalizing() -> list[Any]:
+    """From uint8 to what the recipe ends with, on tensors (any device, single or in batches)."""
+    made: list[Any] = []
+    if RECIPE["mean"] is not None:
+        made += [v2.ToDtype(torch.float32), v2.Normalize(RECIPE["mean"], RECIPE["std"])]
+    if RECIPE["dtype"] == "FLOAT16":
+        made.append(v2.ToDtype(torch.float16))
+    if RECIPE["layout"] == "HWC":
+        made.append(lambda x: x.movedim(-3, -1).contiguous())
+    return made
+
+
+def apply(steps: list[Any], x: Any) -> Any:
+    """One after the other."""
+    for step in steps:
+        x = step(x)
+    return x
+
+
+def ragged() -> bool:
+    """The images of a batch differ in size."""
+    size = RECIPE["size"]
+    return RECIPE["crop"] is None and (size is None or len(size) != 2)
+
+
+def endless_batches() -> Iterator[list[int]]:
+    """Numbers of files, batch after batch, epoch after epoch."""
+    n = len(RECIPE["files"])
+
+    def numbers() -> Iterator[int]:
+        draw = random.Random(0)
+        order = list(range(n))
+        while True:
+            if RECIPE["shuffle"]:
+                draw.shuffle(order)
+            yield from order
+
+    stream = numbers()
+    while True:
+        yield list(itertools.islice(stream, RECIPE["batch_size"]))
+
+
+def batches_of_torchvision() -> Iterator[tuple[Any, Any]]:
+    """Decoded and transformed as tensors: images in threads on a CPU, whole batches through nvJPEG on a GPU."""
+    before, after = transforms(), normalizing()
+    files, labels = RECIPE["files"], torch.tensor(RECIPE["labels"], dtype=torch.int32)
+    torch.set_num_threads(1)  # images are what runs in parallel
+    pool = ThreadPoolExecutor(RECIPE["num_threads"])
+
+    def decoded(i: int) -> Any:
+        return apply(before, decode_image(files[i], mode=ImageReadMode.RGB))
+
+    def start(numbers: list[int]) -> list[Any]:
+        return [
+            pool.submit(read_file if GPU is not None else decoded, files[i] if GPU is not None else i) for i in numbers
+        ]
+
+    ahead = endless_batches()
+    queue = []
+    for numbers in ahead:
+        queue.append((numbers, start(numbers)))
+        if len(queue) <= 2:  # what prefetching is elsewhere
+            continue
+        which, futures = queue.pop(0)
+        images = [f.result() for f in futures]
+        if GPU is not None:
+            images = [apply(before, x) for x in decode_jpeg(images, ImageReadMode.RGB, device=DEVICE)]
+        made = [apply(after, x) for x in images] if ragged() else apply(after, torch.stack(images))
+        yield made, labels[which].to(DEVICE).view(-1, 1)
+
+
+class Pictures(torch.utils.data.Dataset):  # type: ignore[misc]
+    """Pillow's images through the transforms."""
+
+    def __init__(self) -> None:
+        self.steps = [*transforms(), v2.PILToTensor(), *normalizing()]
+
+    def __len__(self) -> int:
+        return len(RECIPE["files"])
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        with Image.open(RECIPE["files"][i]) as image:
+            return apply(self.steps, image.convert("RGB")), RECIPE["labels"][i]
+
+
+def collate_ragged(items: list[tuple[Any, int]]) -> tuple[list[Any], Any]:
+    """Images of different sizes stay apart."""
+    return [x for x, _ in items], torch.tensor([y for _, y in items])
+
+
+def batches_of_dataloader() -> Iterator[tuple[Any, Any]]:
+    """Worker processes decode with Pillow; on a GPU the batches are copied there."""
+    loader = torch.utils.data.DataLoader(
+        Pictures(), batch_sampler=endless_batches(), num_workers=RECIPE["num_threads"], pin_memory=GPU is not None,
+        collate_fn=collate_ragged if ragged() else None,
+    )  # fmt: skip
+    for images, labels in loader:
+        there = [x.to(DEVICE, non_blocking=True) for x in images] if ragged() else images.to(DEVICE, non_blocking=True)
+        yield there, labels.to(DEVICE, torch.int32, non_blocking=True).view(-1, 1)
+
+
+def brought(batch: tuple[Any, Any]) -> int:
+    """Wait until the batch is there, or copy it to the host; how many samples it has."""
+    images, labels = batch
+    if RECIPE["to_host"] and GPU is not None:
+        images = [x.cpu() for x in images] if ragged() else images.cpu()
+    return len(labels)
+
+
+def described(batch: tuple[Any, Any]) -> list[list[Any]]:
+    """Type, dimensions and layout of each output."""
+    images, labels = batch
+    one = images[0]
+    types = {torch.uint8: "UINT8", torch.float32: "FLOAT", torch.float16: "FLOAT16", torch.int32: "INT32"}
+    found = {"image": [types[one.dtype], one.dim(), RECIPE["layout"]], "label": [types[labels.dtype], 1, ""]}
+    return [found[name] for name in RECIPE["outputs"]]
+
+
+def main() -> None:
+    """Measure; the last line that is printed is the result."""
+    began = time.perf_counter()
+    kinds = {"torchvision": batches_of_torchvision, "dataloader": batches_of_dataloader}
+    batches = kinds[sys.argv[1]]()
+    batch = next(batches)
+    if GPU is not None:
+        torch.cuda.synchronize(DEVICE)
+    first = time.perf_counter() - began
+    # Workers make whole batches, each its own, and so they come in bunches: of one bunch, nothing could be told.
+    bunch = RECIPE["num_threads"] if sys.argv[1] == "dataloader" else 0
+    fewest = max(RECIPE["fewest_batches"], 2 * bunch)
+    for _ in range(max(RECIPE["warm_up"], bunch)):
+        brought(next(batches))
+    samples = made = 0
+    began = time.perf_counter()
+    while (taken := time.perf_counter() - began) < RECIPE["seconds"] or made < fewest:
+        samples += brought(next(batches))
+        made += 1
+    if GPU is not None:
+        torch.cuda.synchronize(DEVICE)
+        taken = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    result = {
+        "samples_per_second": samples / taken,
+        "first_batch_seconds": first,
+        "outputs": described(batch),
+        "version": f"{torchvision.__version__} (torch {torch.__version__})",
+        "memory": {"peak_host_bytes": peak},
+    }
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

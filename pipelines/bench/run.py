@@ -1,0 +1,324 @@
+"""Bench: how fast a spec's graph runs, setting by setting and beside peers; each measurement in a fresh process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...ops.errors import SpecError
+from ..compile.plan import compile_graph
+from ..cores import threads_of
+from ..wording import count
+from .jpeg_kinds import strata_of
+from .machine import facts
+from .measure import FEWEST_BATCHES, Measurement
+from .peers.dali import dali_script
+from .peers.recipe import recipe_of
+
+SCHEMA_VERSION = 2
+OURS = "dali-run"
+PEERS = {
+    "dali": "NVIDIA DALI, the same graph",
+    "torchvision": "torchvision's decoders and transforms on tensors",
+    "dataloader": "PyTorch's DataLoader, Pillow and torchvision's transforms",
+    "nvjpeg": "nvJPEG through nvImageCodec, decoding alone",
+}
+"""What can be measured beside us, and what it is."""
+_PIPELINE_KEYS = ("batch_size", "num_threads", "device", "prefetch_queue_depth", "rng")
+"""What a sweep may name without `pipeline.` before it."""
+_PATIENCE = 600
+"""Seconds that a process may take to start and warm up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What to measure."""
+
+    specs: Mapping[str, Measurement]
+    """What is measured, and how long, by name (of no interest where there is one); overrides hold for all settings."""
+    sweep: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Values of overrides to go through; all combinations are measured. Keys of ``pipeline:`` may stand alone."""
+    repeats: int = 3
+    peers: Mapping[str, str] = field(default_factory=dict)
+    """The Python interpreter that a peer is installed for, by its name."""
+    strata: bool = False
+    """Measure each kind of JPEG in the data set by itself, too."""
+    limits: bool = False
+    """Measure the machine, too."""
+
+    @property
+    def first(self) -> Measurement:
+        """The one that stands for what all have in common."""
+        return next(iter(self.specs.values()))
+
+    def settings(self) -> list[tuple[str, Measurement]]:
+        """Every spec with every combination of the swept values, all files and stratum by stratum, with a label.
+
+        Raises SpecError for a wrong spec or setting.
+        """
+        made = []
+        for (name, base), values in itertools.product(self.specs.items(), itertools.product(*self.sweep.values())):
+            one = dict(zip(self.sweep, values, strict=True))
+            changed = {_full_key(k): v for k, v in one.items()}
+            this = replace(base, overrides={**base.overrides, **changed})
+            label = [name] if len(self.specs) > 1 else []
+            label += [f"{k}={v}" for k, v in one.items()]
+            made.append((" ".join(label) or "as in the spec", this))
+            for stratum, files in strata_of(this.compiled()[0].graph).items() if self.strata else ():
+                made.append((" ".join([*label, f"{stratum} ({count(files, 'file')})"]), replace(this, stratum=stratum)))
+        return made
+
+
+def _full_key(key: str) -> str:
+    return f"pipeline.{key}" if key in _PIPELINE_KEYS else key
+
+
+@dataclass(slots=True)
+class _Subject:
+    """One setting of one engine."""
+
+    label: str
+    engine: str
+    run: Callable[[], dict[str, Any]]
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def ended(self) -> bool:
+        """A process said why there will be no result."""
+        return any("refused" in r or "error" in r for r in self.results)
+
+
+def run_bench(
+    bench: Bench,
+    command: Sequence[str] = (),
+    note: Callable[[str], None] = lambda _: None,
+    baseline: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Measure all settings of ours and of the peers in turns, ``repeats`` times; the report as plain data.
+
+    ``note`` is told each result as it comes. ``baseline``: an earlier report, to compare with. Raises SpecError for a
+    wrong spec, or where no setting is in the baseline, before anything is measured; what fails while it is measured is
+    an ``error`` in the report.
+    """
+    subjects = []
+    for label, this in bench.settings():
+        this.compiled()
+        subjects.append(_Subject(label, OURS, lambda this=this: run_apart(this, "measure")))  # type: ignore[misc]
+        for peer, python in bench.peers.items():
+            subjects.append(_Subject(label, peer, _peer(peer, this, python)))
+    before = {} if baseline is None else _medians(baseline)
+    if baseline is not None and not any(s.label in before for s in subjects):
+        raise SpecError(f"no setting is in the baseline, too; it has: {', '.join(before) or 'none'}")
+    machine_limits = run_apart(bench.first, "limits") if bench.limits else None
+    total = len(subjects) * bench.repeats
+    for number, (_, subject) in enumerate(itertools.product(range(bench.repeats), subjects), 1):
+        if subject.ended():
+            continue
+        subject.results.append(subject.run())
+        _refuse_unlike(subject, subjects)
+        note(f"[{number}/{total}] {subject.engine} {subject.label}: {_said(subject.results[-1])}")
+    base = bench.first
+    report: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "dali-run bench",
+        "command": list(command),
+        "specs": {name: str(Path(this.spec).absolute()) for name, this in bench.specs.items()},
+        "overrides": dict(base.overrides),
+        "seconds": base.seconds,
+        "warm_up_batches": base.warm_up,
+        "repeats": bench.repeats,
+        "to_host": base.to_host,
+        "encode": base.encode,
+        "machine": facts(),
+        "limits_gb_per_second": machine_limits,
+        "results": [_summary(s) for s in subjects],
+    }
+    if baseline is not None:
+        report["baseline"] = {
+            "time": baseline.get("machine", {}).get("time"),
+            "other_machine": _other_machine(report["machine"], baseline.get("machine", {})),
+            "samples_per_second": {
+                s.label: before[s.label] for s in subjects if s.engine == OURS and s.label in before
+            },
+        }
+    return report
+
+
+_SAME_MACHINE = ("cpu", "usable_cores", "gpus")
+
+
+def _other_machine(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """What says that the baseline was measured elsewhere; empty where nothing does."""
+    return [f"{k} {now.get(k)}, was {before.get(k)}" for k in _SAME_MACHINE if now.get(k) != before.get(k)]
+
+
+def _medians(report: Mapping[str, Any]) -> dict[str, float]:
+    """Our speeds by setting, where there are any."""
+    rows = report["results"]
+    return {r["setting"]: m for r in rows if r["engine"] == OURS and (m := median_of(r)) is not None}
+
+
+def _refuse_unlike(peer: _Subject, subjects: Sequence[_Subject]) -> None:
+    """Take back a peer's result whose outputs differ from ours in number, type, dimensions or layout."""
+    ours = next(s for s in subjects if s.label == peer.label and s.engine == OURS)
+    if peer is ours or "outputs" not in peer.results[-1] or "outputs" not in ours.results[-1]:
+        return
+    expected, given = ours.results[-1]["outputs"], peer.results[-1]["outputs"]
+    if len(expected) != len(given) or not all(map(_alike, expected, given)):
+        peer.results[-1] = {"refused": f"its outputs differ: {given} instead of {expected} (type, dimensions, layout)"}
+
+
+def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Types and dimensions are equal, and so are layouts where both are known."""
+    return a[:2] == b[:2] and (a[2] == b[2] or not a[2] or not b[2])
+
+
+def run_apart(this: Measurement, what: str) -> dict[str, Any]:
+    """What our measuring process gives."""
+    return _run([sys.executable, "-m", "dali_run.pipelines.bench.measure", this.as_json(what)], this.seconds)
+
+
+def _peer(name: str, this: Measurement, python: str) -> Callable[[], dict[str, Any]]:
+    """The run of a peer; one that says why there is none, where the graph cannot be translated."""
+    try:
+        files = peer_files(name, this)
+    except SpecError as e:
+        refusal = {"refused": str(e)}
+        return lambda: refusal
+
+    def run() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
+            for file, text in files.items():
+                (Path(folder) / file).write_text(text)
+            first, *others = (str(Path(folder) / file) for file in files)
+            return _run([python, first, *([name, *others] if others else [])], this.seconds)
+
+    return run
+
+
+def peer_files(name: str, this: Measurement) -> dict[str, str]:
+    """What peer ``name`` runs: a script, and the recipe it takes. Raises SpecError where there is no like for like."""
+    built, plan = this.compiled()
+    settings, target = built.spec.pipeline, plan.target
+    graph = compile_graph(built.graph, target, settings.seed, fusing=False).graph
+    threads = threads_of(settings.num_threads)
+    if name == "dali":  # as a file, because DALI looks its callers up
+        script = dali_script(graph, target, settings, threads, seconds=this.seconds, warm_up=this.warm_up,
+                             to_host=this.to_host, fewest=FEWEST_BATCHES)  # fmt: skip
+        return {"peer.py": script}
+    if target.device == "null":
+        raise SpecError("device null is no device of a peer's")
+    recipe = recipe_of(graph)
+    if name == "nvjpeg" and not recipe.only_decodes:
+        raise SpecError("nvJPEG only decodes: measure a graph that ends with the decoder")
+    script = (Path(__file__).with_name("peers") / f"{'nvjpeg' if name == 'nvjpeg' else 'torch_loop'}.py").read_text()
+    gpu = target.index if target.device == "gpu" else None
+    data = {**recipe.as_dict(), "batch_size": settings.batch_size, "num_threads": threads, "gpu": gpu,
+            "seconds": this.seconds, "warm_up": this.warm_up, "to_host": this.to_host,
+            "fewest_batches": FEWEST_BATCHES}  # fmt: skip
+    return {"peer.py": script, "recipe.json": json.dumps(data)}
+
+
+def _run(command: Sequence[str], seconds: float) -> dict[str, Any]:
+    """The JSON in the last line that ``command`` prints, or an ``error``."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + _PATIENCE)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no result after {seconds + _PATIENCE:g} s"}
+    except OSError as e:
+        return {"error": f"{command[0]}: {e.strerror}"}
+    try:
+        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        said = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        return {"error": said[-1]}
+    return result
+
+
+def _said(result: Mapping[str, Any]) -> str:
+    if "refused" in result:
+        return f"refused: {result['refused']}"
+    if "error" in result:
+        return f"failed: {result['error']}"
+    return f"{result['samples_per_second']:,.0f}/s"
+
+
+def _summary(subject: _Subject) -> dict[str, Any]:
+    row: dict[str, Any] = {"setting": subject.label, "engine": subject.engine}
+    for problem in ("refused", "error"):
+        found = [r[problem] for r in subject.results if problem in r]
+        if found:
+            return {**row, problem: found[0]}
+    by_speed = sorted(subject.results, key=lambda r: r["samples_per_second"])
+    middle = by_speed[(len(by_speed) - 1) // 2]
+    speeds = [round(r["samples_per_second"], 1) for r in subject.results]
+    report = middle.get("report", {})
+    return {
+        **row,
+        "version": middle.get("version"),
+        "samples_per_second": {
+            "median": round(statistics.median(speeds), 1), "min": min(speeds), "max": max(speeds), "all": speeds,
+        },
+        "first_batch_seconds": round(statistics.median(r["first_batch_seconds"] for r in subject.results), 4),
+        "memory": report.get("memory") or middle.get("memory"),
+        "report": report or None,
+    }  # fmt: skip
+
+
+def median_of(row: Mapping[str, Any]) -> float | None:
+    """The median speed of a result, None where it has none."""
+    speeds = row.get("samples_per_second")
+    return None if speeds is None else float(speeds["median"])
+
+
+def failures(report: Mapping[str, Any]) -> list[str]:
+    """What of ours did not run, for people."""
+    return [f"{r['setting']}: {r['error']}" for r in report["results"] if r["engine"] == OURS and "error" in r]
+
+
+def load_baseline(path: Path) -> dict[str, Any]:
+    """A report of an earlier run. Raises SpecError where the file holds none."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or found.get("kind") != "dali-run bench":
+        raise SpecError(f"{path}: this is no result of `dali-run bench --json`")
+    if found.get("schema_version") != SCHEMA_VERSION:
+        raise SpecError(f"{path}: was written with schema {found.get('schema_version')}, this is {SCHEMA_VERSION}; "
+                        "measure the baseline again")  # fmt: skip
+    return found
+
+
+def compare(report: Mapping[str, Any], share: float) -> list[str]:
+    """The settings of ours whose median is below ``share`` of the baseline's, as sentences."""
+    before, now = report["baseline"]["samples_per_second"], _medians(report)
+    return [
+        f"{label}: {now[label]:,.1f}/s is {now[label] / was:.1%} of the baseline's {was:,.1f}/s"
+        for label, was in before.items()
+        if label in now and now[label] < share * was
+    ]
+
+
+def comparison(report: Mapping[str, Any], share: float) -> list[str]:
+    """What was compared with the baseline, for people who wonder whether anything was."""
+    found, now = report["baseline"], _medians(report)
+    ratios = [now[k] / v for k, v in found["samples_per_second"].items() if k in now and v]
+    alone = [k for k in now if k not in found["samples_per_second"]]
+    lines = (
+        [f"the baseline is of another machine: {'; '.join(found['other_machine'])}"] if found["other_machine"] else []
+    )
+    if alone:
+        lines.append(f"not in the baseline: {', '.join(alone)}")
+    if ratios:
+        slow = len(compare(report, share))
+        lines.append(f"{count(len(ratios), 'setting')} compared with the baseline: {min(ratios):.1%} to "
+                     f"{max(ratios):.1%} of it, {slow} below {share:.0%}")  # fmt: skip
+    return lines

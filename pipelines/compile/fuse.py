@@ -1,0 +1,79 @@
+"""Fuse: join chains of nodes into one kernel where the result is the same within the operators' stated bounds.
+
+resize, crop_mirror_normalize              only the window that stays is resampled, straight into its final form
+decoder, resize [, crop_mirror_normalize]  on a GPU, the decoder's planes are resampled without a picture between; on a
+                                           CPU, blocks that the result does not show are not transformed
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...ops.base import Operator
+from ...ops.fused import decode_resize as fused_decode
+from ...ops.fused import resize_normalize as fused
+from ...ops.fused.decode_resize import DecodeResize, can_decode_into, decoder_arguments, shows_a_part
+from ...ops.fused.resize_normalize import ResizeCropMirrorNormalize, can_join, joined_arguments
+from ..graph.nodes import Edge, Graph, Node
+from .place import Target
+from .prune import renumber
+
+Joined = tuple[Operator, dict[str, Edge]]
+"""A joined operator and its argument inputs."""
+
+
+def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
+    """The graph with chains joined, what was joined (for people), and the node whose seed each new node has."""
+    rules = (_RESIZE_AND_NORMALIZE,) if target.device == "null" else (_RESIZE_AND_NORMALIZE, _DECODE_AND_RESIZE)
+    nodes = {n.id: n for n in graph.nodes}
+    seeds = {n.id: n.id for n in graph.nodes}
+    for join, first, second in rules:
+        for node in list(nodes.values()):
+            before = _only_input(node, nodes, graph)
+            joined = join(before, node) if before is not None else None
+            if before is None or joined is None:
+                continue
+            op, args = joined
+            name = f"{before.name}+{node.name}"
+            parts = {first: before.name} | ({second + k: v for k, v in node.parts.items()} or {second: node.name})
+            nodes[node.id] = replace(
+                node, op=op, args=args, inputs=before.inputs, stage=before.stage, name=name, parts=parts
+            )
+            seeds[node.id] = seeds[before.id] if before.op.random else seeds[node.id]
+            del nodes[before.id]
+    kept = [nodes[i] for i in sorted(nodes)]
+    told = tuple(n.name for n in kept if n.op.name.startswith("_fused."))
+    return renumber(kept, graph.outputs), told, {new: seeds[n.id] for new, n in enumerate(kept)}
+
+
+def _only_input(node: Node, nodes: dict[int, Node], graph: Graph) -> Node | None:
+    """The node before, if it serves this one alone and both run in the same place."""
+    if len(node.inputs) != 1 or node.inputs[0].node not in nodes:
+        return None
+    before = nodes[node.inputs[0].node]
+    readers = sum(e.node == before.id for n in nodes.values() for e in n.reads)
+    leaves = any(e.node == before.id for e in graph.outputs.values())
+    together = before.stage == node.stage or (before.stage == "mixed" and node.stage == "gpu")
+    same = before.scope == node.scope and together and len(before.specs) == 1
+    return before if same and readers == 1 and not leaves else None
+
+
+def _resize_and_normalize(before: Node, node: Node) -> Joined | None:
+    if not can_join(before.op, node.op, before.specs[0]):
+        return None
+    args = joined_arguments(before.args, node.args)
+    return ResizeCropMirrorNormalize(resize=before.op, normalize=node.op, per_sample=frozenset(args)), args
+
+
+def _decode_and_resize(before: Node, node: Node) -> Joined | None:
+    if before.stage == "gpu" or not can_decode_into(before.op, node.op):
+        return None
+    if before.stage == "cpu" and not shows_a_part(node.op):
+        return None
+    args = decoder_arguments(before.args, node.args)
+    return DecodeResize(decode=before.op, resize=node.op, per_sample=frozenset(args)), args
+
+
+_RESIZE_AND_NORMALIZE = (_resize_and_normalize, fused.RESIZE, fused.NORMALIZE)
+_DECODE_AND_RESIZE = (_decode_and_resize, fused_decode.DECODE, fused_decode.RESIZE)
+"""Rules, and how the arguments of their two nodes are prefixed."""

@@ -1,0 +1,152 @@
+"""Place: decide where every node runs - cpu, mixed or gpu - by DALI's rules, or with ``auto`` as far up as it can.
+
+A node with a GPU input is a GPU node. Argument inputs are computed on the CPU. Host data that a GPU node needs is
+uploaded by the engine; data of a GPU node never flows back, except into encoders and writers, and where a node asks
+for ``device: cpu`` itself (DALI's exec_dynamic).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ...ops.base import Stage
+from ...ops.errors import DeviceError, SpecError
+from ...ops.gpu.lane import gpu_count
+from ..graph.nodes import Edge, Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a graph is compiled for."""
+
+    device: Literal["cpu", "gpu", "null"] = "cpu"
+    """``null`` places as for a GPU and runs the CPU kernels in its stead: the whole engine without a GPU."""
+    indices: tuple[int, ...] = (0,)
+    """Which GPUs; batches are dealt to them in turns."""
+    auto_mixed: bool = True
+    """Decoders without a ``device`` become ``mixed`` on a GPU (YAML); DALI's Python API leaves them on the CPU."""
+
+    @property
+    def index(self) -> int:
+        """The first GPU, for what needs only one."""
+        return self.indices[0]
+
+
+def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
+    """What ``auto | cpu | gpu | gpu:N | gpu:N,N | gpu:all | null`` means on this machine. Raises DeviceError where a
+    GPU that was asked for is missing, SpecError for anything else."""
+    name, _, numbers = device.partition(":")
+    if device == "auto":
+        return Target("gpu" if gpu_count() else "cpu", auto_mixed=auto_mixed)
+    if device in ("cpu", "null"):
+        return Target("cpu" if device == "cpu" else "null", auto_mixed=auto_mixed)
+    each = ["0"] if device == "gpu" else numbers.split(",")
+    if device == "gpu:all" or (name == "gpu" and all(n.isdecimal() for n in each)):
+        there = gpu_count()
+        wanted = tuple(range(there)) if numbers == "all" else tuple(map(int, each))
+        if len(set(wanted)) < len(wanted):
+            raise SpecError(f"device names a GPU twice: {device!r}; name each once")
+        if not wanted or max(wanted) >= there:
+            raise DeviceError(
+                f"device {device} was asked for, but this machine has {there} usable GPUs; `dali-run doctor` "
+                "says why, `--device cpu` runs without"
+            )
+        return Target("gpu", wanted, auto_mixed)
+    raise SpecError(f"device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got {device!r}")
+
+
+def place(graph: Graph, target: Target, problems: list[tuple[Node, str]] | None = None) -> Graph:
+    """The graph with ``stage`` filled in.
+
+    Raises SpecError, with the place, for the first stage that cannot be; with ``problems`` given, all of them go there
+    instead.
+    """
+    found: list[tuple[Node, str]] = []
+    nodes: list[Node] = []
+    bound_to_host = set() if target.device == "cpu" else _bound_to_host(graph)
+    for node in graph.nodes:
+        on_device = any(_on_device(nodes[e.node]) for e in node.inputs)
+        stage: Stage = (
+            "gpu" if on_device else "cpu"
+        )  # where the next ones are checked from, if this one cannot be placed
+        try:
+            if target.device == "cpu":
+                stage = _on_cpu(node)
+            else:
+                stage = _stage(node, on_device, node.id in bound_to_host, target)
+        except SpecError as e:
+            found.append((node, str(e)))
+        for name, edge in node.args.items():
+            if _on_device(nodes[edge.node]):
+                found.append((node, f"argument {name!r} comes from the GPU ({nodes[edge.node].name}); "
+                                    "arguments are computed on the CPU"))  # fmt: skip
+        nodes.append(replace(node, stage=stage))
+    if problems is not None:
+        problems += found
+    elif found:
+        node, text = found[0]
+        raise SpecError(f"{node.where}: {text}")
+    return replace(graph, nodes=tuple(nodes))
+
+
+def is_late(node: Node) -> bool:
+    """It runs on the GPU, and its outputs come on the host."""
+    return node.op.late and node.stage != "cpu"
+
+
+def _on_device(node: Node) -> bool:
+    """Its outputs are on the GPU."""
+    return node.stage != "cpu" and not is_late(node)
+
+
+def _on_cpu(node: Node) -> Stage:
+    if "cpu" not in node.op.stages:
+        raise SpecError(f"{node.op.name} runs only on {', '.join(node.op.stages)}, and there is no GPU")
+    return "cpu"
+
+
+def _flows_back(node: Node) -> bool:
+    return node.op.name.startswith("encoders.") or node.device == "cpu"
+
+
+def _bound_to_host(graph: Graph) -> set[int]:
+    """Nodes whose output a CPU-only node or an argument needs: they stay on the host when nothing else is asked."""
+    bound: set[int] = set()
+    todo: list[Edge] = []
+    for node in graph.nodes:
+        if not {"mixed", "gpu"} & set(node.op.runs_in()) and not _flows_back(node):
+            todo += node.inputs
+        todo += node.args.values()
+    while todo:
+        node = graph.node(todo.pop())
+        if node.id not in bound:
+            bound.add(node.id)
+            todo += node.inputs
+    return bound
+
+
+def _stage(node: Node, on_device: bool, bound_to_host: bool, target: Target) -> Stage:
+    stages = node.op.runs_in()
+    if node.device in ("mixed", "gpu"):
+        if node.device not in stages:
+            raise SpecError(f"with these arguments, {node.op.name} runs only on {', '.join(stages)}")
+        if node.device == "mixed" and on_device:
+            raise SpecError("mixed operators take CPU input, this one comes from the GPU")
+        return node.device
+    if node.device == "cpu" or (bound_to_host and not on_device):
+        return _on_cpu(node)
+    if on_device:
+        if "gpu" in stages:
+            return "gpu"
+        if _flows_back(node):
+            return "cpu"
+        raise SpecError(
+            f"{node.op.name} has no GPU kernel (it runs on {', '.join(stages)}), but its input is on the "
+            "GPU; move it before the decoder, or give `device: cpu` to it"
+        )
+    if "mixed" in stages and target.auto_mixed:
+        return "mixed"
+    if "cpu" in stages:
+        return "cpu"
+    return stages[0]

@@ -1,0 +1,142 @@
+"""Compile: graph -> prune -> infer -> place -> fuse -> schedule, with the verifier between, and the result: a Plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...ops.base import Operator
+from ...ops.streams import seed_sequence
+from ..graph.nodes import Graph, Node
+from ..graph.rules import verify
+from .fuse import fuse
+from .infer import infer
+from .join_arithmetic import join_arithmetic
+from .place import Target, place
+from .prune import prune
+from .schedule import Step, schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled graph: all that the executor needs to know."""
+
+    graph: Graph
+    target: Target
+    steps: tuple[Step, ...]
+    seeds: Mapping[int, int]
+    """Seed of each random node, by id."""
+    seed: int
+    fused: tuple[str, ...] = ()
+    """What the fuse pass joined, for people."""
+
+    @property
+    def readers(self) -> tuple[Node, ...]:
+        """Nodes that open a data set; the first gives the samples their names."""
+        from ...readers.base import Reader
+
+        return tuple(n for n in self.graph.nodes if isinstance(n.op, Reader))
+
+    def describe(self) -> dict[str, Any]:
+        """The plan as plain data, for ``dali-run plan --json``."""
+        stage_of = {n.id: i for i, s in enumerate(self.steps) for n in s.nodes}
+        return {
+            "device": self.target.device,
+            "seed": self.seed,
+            "stages": [
+                {"id": f"{i:02d}:{s.name}", "kind": s.kind, "operators": [n.name for n in s.nodes]}
+                for i, s in enumerate(self.steps)
+            ],
+            "operators": [
+                {
+                    "name": n.name,
+                    "op": n.op.name,
+                    "runs_on": n.stage,
+                    "stage": stage_of[n.id],
+                    "inputs": [_edge_name(self.graph, e) for e in n.inputs],
+                    "arguments": {k: _edge_name(self.graph, e) for k, e in n.args.items()},
+                    "outputs": [str(s) for s in n.specs],
+                    "parity": parity_of(n.op),
+                    "decoders": getattr(n.op, "who_decodes", None) if n.stage == "mixed" else None,
+                }
+                for n in self.graph.nodes
+            ],
+            "outputs": {
+                k: {"from": _edge_name(self.graph, e), "spec": str(self.graph.spec(e))}
+                for k, e in self.graph.outputs.items()
+            },
+            "fused": list(self.fused),
+        }
+
+
+def parity_of(op: Operator) -> str | None:
+    """The library that an operator, or one that is joined in it, follows instead of DALI."""
+    values = [getattr(op, f.name) for f in dataclasses.fields(op)]
+    found = [getattr(op, "parity", None), *(parity_of(v) for v in values if isinstance(v, Operator))]
+    return next((p for p in found if p not in (None, "dali")), None)
+
+
+def _edge_name(graph: Graph, edge: Any) -> str:
+    node = graph.node(edge)
+    return node.name if node.op.num_outputs == 1 else f"{node.name}[{edge.output}]"
+
+
+def compile_graph(graph: Graph, target: Target, seed: int = 0, *, fusing: bool = True) -> Plan:
+    """The plan of ``graph`` on ``target``. Raises SpecError for what cannot be compiled."""
+    graph = verify(prune(verify(graph, "building")), "prune")
+    graph = verify(infer(graph), "infer")
+    graph = verify(place(graph, target), "place")
+    if fusing:
+        graph = verify(join_arithmetic(graph), "join_arithmetic")
+    seeds = assign_seeds(graph, seed)
+    fused: tuple[str, ...] = ()
+    if fusing:
+        graph, fused, kept = fuse(graph, target)
+        verify(graph, "fuse")
+        seeds = {new: seeds[old] for new, old in kept.items() if old in seeds}
+    return Plan(graph, target, schedule(graph), seeds, seed, fused)
+
+
+def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:
+    """A seed for every random node: its own, or DALI's rule - the seed sequence of the pipeline's seed, dealt out
+    depth first from the outputs, inputs before the operator (semantics 2.2)."""
+    seeds: dict[int, int] = {}
+    pool = seed_sequence(seed, 1024)
+    dealt = 0
+    for node in _depth_first(graph):
+        if node.op.random:
+            if node.seed is not None and node.seed >= 0:
+                seeds[node.id] = node.seed
+            else:
+                seeds[node.id] = int(pool[dealt % len(pool)]) + dealt // len(pool)
+                dealt += 1
+    return seeds
+
+
+def _depth_first(graph: Graph) -> Iterator[Node]:
+    """Nodes from the outputs, left to right, each after what it reads. Without recursion: graphs may be long chains.
+
+    Arguments come in the order of their names. What reads nothing is made for whole batches by DALI, in a branch of a
+    conditional, too, and split by the predicates of the branch where it is read: they come after it.
+    """
+
+    def reads(node: Node) -> Iterator[int]:
+        for edge in (*node.inputs, *(node.args[k] for k in sorted(node.args))):
+            yield edge.node
+            source = graph.node(edge)
+            if not source.inputs and not source.args:
+                yield from (predicate.node for predicate, _ in source.scope)
+
+    seen: set[int] = set()
+    todo = [(e.node, False) for e in reversed(list(graph.outputs.values()))]
+    while todo:
+        at, complete = todo.pop()
+        node = graph.nodes[at]
+        if complete:
+            yield node
+        elif at not in seen:
+            seen.add(at)
+            todo.append((at, True))
+            todo += [(k, False) for k in reversed(list(reads(node)))]

@@ -1,0 +1,1 @@
+"""A plan at work: threads, queues, lanes."""

@@ -1,0 +1,300 @@
+"""Execute: run a plan. A few threads, bounded channels between them, several batches in flight, ordered delivery.
+
+    schedule -> [host steps] -> channel -> [device step] -> channel -> [host steps] -> ... -> delivery
+
+One thread takes batches through ``whole`` steps and the ``chunk`` step after them, which it only cuts into chunks for
+the worker pool: it hands the batch on at once, and who takes it waits for the chunks. Where there is no such step, the
+pool reads, several batches at once, which are handed on as early. ``device`` steps launch a batch on a free lane and
+hand it on at once, too; another thread settles batches in order: waits for the device, looks at the checks that kernels
+left, runs failed samples again alone, and only then lets the batch go.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from ...ops.errors import JobError
+from ...ops.gpu.lane import limit_pool
+from ...readers.fetch.gpu_reads import chosen, lender_for
+from ...readers.fetch.lost_pages import lost_files
+from ..compile.plan import Plan
+from ..compile.schedule import segments
+from . import gil as switch_interval
+from .admission import FEWER, IN_PARTS, Options
+from .channel import Channel, Closed
+from .device import DeviceSteps, as_ours, launcher_count
+from .host import _CHUNK
+from .in_flight import Feed, Iteration, Request, replace_dropped
+from .nodes import Dropped, drop
+from .null_device import NullLane
+from .stats import Stats
+
+__all__ = [
+    "FEWER", "IN_PARTS", "Engine", "Feed", "Iteration", "NullLane", "Options", "Request", "launcher_count", "segments",
+]  # fmt: skip
+
+_REGISTERED = 0.5
+"""Part of the host's budget that files may take which are registered for GPUs to read."""
+
+_REGISTERED_FILES = (1 << 62,)
+"""Who holds those on the account: never the oldest batch."""
+
+_QUICK, _PROMPT = 1e-3, 4e-3
+"""Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
+thread costs 10 to 50 us, foreseeing memory more, and with Python's one lock, what takes so little hardly runs beside
+the thread that waits."""
+
+_PATIENCE = 16
+"""Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""
+
+
+def is_light(plan: Plan) -> bool:
+    """Nothing in the plan reads, decodes or runs code of the user's: all of it is arithmetic on a few numbers."""
+    light = all(s.kind == "whole" for s in plan.steps)
+    return light and all(not n.op.per_batch or n.op.name == "external_source" for n in plan.graph.nodes)
+
+
+def _if_it_works(end: Callable[[], object]) -> None:
+    """A device that failed fails again, whatever is asked of it: who waited for a batch was told."""
+    try:
+        end()
+    except Exception as e:
+        if as_ours(e) is e:
+            raise
+
+
+class Engine(DeviceSteps):
+    """Runs a plan over the requests of ``schedule``; iterate over it for the finished batches, in order.
+
+    With several GPUs, batches are dealt to them in turns. Each has lanes and a launching thread of its own; what a
+    batch becomes does not depend on where, and batches are settled in their order.
+    """
+
+    def __init__(
+        self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None = None
+    ) -> None:
+        super().__init__(plan, feed, schedule, options, stats)
+        self.channels: list[Channel[Any]] = []
+        self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
+        """The channels before and after every step; None where one thread goes from the step before to this one."""
+        self.delivery: Channel[Iteration]
+        """Where finished batches wait to be taken."""
+        self._threads: list[threading.Thread] = []
+        self._started = False
+        self._error: BaseException | None = None
+        self._light = is_light(plan)
+        self._slow = 0
+        """Batches that took too long to be computed in the caller's thread, less those that did not."""
+        self._handed_out: tuple[int, ...] | None = None
+        self._apart: deque[Iteration] = deque()
+        """Batches that came together and were not handed out yet."""
+        self._abandoned: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads; iterating does it by itself."""
+        if self._started or self.inline:
+            return
+        self._started = True
+        self._thread("abandoned", self._stop_when_abandoned)
+        lanes = {i: self._open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
+        if lanes and self.plan.target.device == "gpu":
+            self._lender = lender_for(
+                chosen(self.options.upload, self.plan.target.indices, self.options.num_threads),
+                self.plan.target.indices,
+                int(self.host.limit * _REGISTERED),
+                lambda nbytes: self.host.hold(_REGISTERED_FILES, nbytes, wait=False),
+                lambda way, nbytes: self.stats.count(self.stats.uploads, way, nbytes),
+            )
+        if lanes:
+            switch_interval.lower(id(self))
+        here: Channel[Iteration] | None = None
+        for steps in segments(self.plan.steps):
+            name = self.name_of(steps[-1]) if steps else "feed"
+            if steps and steps[0].kind == "device":
+                assert here is not None
+                there = self._channel(name, self._devices * self.options.gpu_queue)
+                settling: Channel[Iteration] = self._channel(f"{name} in flight", self._devices * self.options.lanes)
+                free = lanes[self.plan.steps.index(steps[0])]
+                self._thread(name, self._launch, name, steps[0], free, here, settling)
+                self._thread(f"{name} settle", self._settle, name, steps[0], free, settling, there)
+            else:
+                # twice as many where some are finished and some in the pool
+                depth = self.options.cpu_queue * (2 if steps and steps[-1].kind == "chunk" else 1)
+                there = self._channel(name, self._devices * depth)
+                self._thread(name, self._host, steps, here, there)
+            for step in steps:
+                self.boxes[self.name_of(step)] = here if step is steps[0] else None, there
+            here = there
+        assert here is not None
+        self.delivery = here
+
+    def _channel(self, name: str, depth: int) -> Channel[Any]:
+        channel: Channel[Any] = Channel(name, depth)
+        self.channels.append(channel)
+        return channel
+
+    def _thread(self, name: str, target: Callable[..., None], *args: Any) -> None:
+        def body() -> None:
+            try:
+                target(*args)
+            except Closed:
+                pass
+            except BaseException as e:  # whatever it is, the run ends with it, in the caller's thread
+                self._fail(e)
+            finally:
+                for a in args:
+                    if isinstance(a, Channel) and a is args[-1]:
+                        a.close()
+
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = as_ours(error)
+        self._stop_channels()
+
+    def _stop_channels(self) -> None:
+        for free in self._free_lanes:
+            free.stop()
+        for channel in self.channels:
+            channel.stop()
+        for ledger in self.ledgers.values():
+            ledger.stop()
+
+    def abandon(self, then: Callable[[], object]) -> None:
+        """`stop`, and then ``then()``, for destructors: nobody is waited for. Garbage may be collected by any thread
+        at any moment: by a worker that others wait for, or in the midst of `threading`, under its locks."""
+        if self._started:
+            self._abandoned.put(then)
+        else:
+            self.stop(wait=False)
+            then()
+
+    def _stop_when_abandoned(self) -> None:
+        then = self._abandoned.get()
+        if then is not None:
+            self.stop()
+            then()
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End the run promptly: nothing new is started, threads are waited for."""
+        self._abandoned.put(None)
+        self._stop_channels()
+        if self._started:
+            switch_interval.restore(id(self))
+        if self.isolation is not None:
+            self.isolation.close()
+        self._stopped = True  # chunks that nobody has begun end at once, instead of never: batches wait for them
+        self._pool.shutdown(wait=wait)
+        for thread in self._threads if wait else ():
+            if thread is not threading.current_thread():
+                with suppress(RuntimeError):  # it could not be started
+                    thread.join()
+        for lane in self.lanes:
+            _if_it_works(lane.close)
+        if self._lender is not None:
+            _if_it_works(self._lender.close)
+        if self.plan.target.device == "gpu":
+            for index in self._limited:
+                limit_pool(index, self, None)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # -- what came of it ----------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Iteration]:
+        return self
+
+    def __next__(self) -> Iteration:
+        """The next finished batch. Raises StopIteration at the end of the schedule, or what ended the run."""
+        if self.inline:
+            iteration = self._run_inline()
+            if iteration is not None:
+                return self._finish(iteration)
+        if self._apart:
+            return self._finish(self._apart.popleft())
+        self.start()
+        if self._handed_out is not None:  # whoever took it is done with it, or holds it on their own account
+            self._release(self._handed_out)
+        try:
+            iteration = self._taken(self.delivery)
+            if iteration.problem is not None:
+                raise iteration.problem
+        except Closed:
+            if self._error is not None:
+                raise self._error from None
+            raise StopIteration from None
+        except BaseException as e:
+            self._fail(e)
+            ours = as_ours(e)
+            if ours is e:
+                raise
+            raise ours from None
+        self._handed_out = iteration.order
+        if self.options.whole_batches and len(iteration.asked) > 1:
+            self._apart.extend(iteration.apart())
+            iteration = self._apart.popleft()
+        return self._finish(iteration)
+
+    def _finish(self, iteration: Iteration) -> Iteration:
+        if gone := lost_files():
+            self._lose(iteration, gone)
+        for d in iteration.dropped:
+            self.stats.count(self.stats.rejected, d.code)
+        if iteration.dropped and self.options.policy == "fail":
+            d = iteration.dropped[0]
+            at = iteration.origin_of(d)
+            raise JobError(f"{at.source or at.key}: {d.node}: {d.code}: {d.message} (on_error policy is fail)")
+        if iteration.dropped and self.options.policy == "replace":
+            replace_dropped(iteration, self.plan.graph.outputs.values())
+        return iteration
+
+    def _lose(self, iteration: Iteration, files: frozenset[str]) -> None:
+        """Leave out the samples from ``files``: zeros may have been read in the place of their bytes."""
+        names = {slot: self.plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
+        why = "the file was cut short, or could not be read, while the job ran"
+        # what zeros were refused for is not the cause
+        iteration.dropped = [d for d in iteration.dropped if d.slot not in names]
+        iteration.dropped += [Dropped(slot, name, "read_failed", why) for slot, name in names.items()]
+        drop(iteration.env, set(names))
+        iteration.samples = iteration.samples.take(~np.isin(iteration.samples.slot, list(names)))
+
+    def _run_inline(self) -> Iteration | None:
+        """The next batch, computed by the caller; None where threads should do it from now on."""
+        request = next(self._schedule)
+        if not self._light and (request.n > _CHUNK or self._slow > _PATIENCE):
+            self._schedule = chain((request,), self._schedule)
+            self.inline = False
+            return None
+        began, worked = time.perf_counter(), time.thread_time()
+        samples, per_reader = self.feed.samples(request)
+        it = Iteration((self._number,), request, samples, per_reader, samples)
+        self._number += 1
+        for name, step in self._named:
+            if step.kind == "whole":
+                self._whole(it, name, step, None, self._pool)
+            else:
+                env = {e: it.env[e] for e in step.needs}
+                with self.host.work(0):
+                    done = self._computed(step, it, env, it.samples, 0)
+                self._join_chunks(name, step, it, [done])
+        slow = time.thread_time() - worked > _QUICK or time.perf_counter() - began > _PROMPT
+        self._slow += 1 if slow else -(self._slow > 0)
+        return it

@@ -1,0 +1,129 @@
+"""Iteration: one batch on its way through a run, and where batches come from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...ops.batch import Batch, Origin, Samples
+from ..compile.plan import Plan
+from ..graph.nodes import Edge
+from .latch import Chunks
+from .memory.estimate import Foresight
+from .nodes import Dropped, Env, Run, cut, within
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Positions [start, start + n) of the order, as one batch."""
+
+    start: int
+    n: int
+
+
+@dataclass(slots=True)
+class Iteration:
+    """One batch on its way through the steps."""
+
+    order: tuple[int, ...]
+    """Number of the batch, and of its part where it was cut; memory accounts go by it."""
+    request: Request
+    samples: Samples
+    """Those still in it."""
+    reader_samples: Mapping[int, Samples]
+    everyone: Samples
+    """Those it began with."""
+    env: Env = field(default_factory=dict)
+    dropped: list[Dropped] = field(default_factory=list)
+    replaced: bool = False
+    """Copies of other samples stand in the places of the dropped ones."""
+    chunks: Chunks[tuple[Env, Run]] | None = None
+    """Work on it that is under way in the pool."""
+    problem: BaseException | None = None
+    """What ends the run with this batch, once those before it are handed out."""
+    ahead: Foresight | None = None
+    """What the next step will hold, where that is known."""
+    lane: Any = None
+    launched: Chunks[Run] | None = None
+    """The launch on a device that is under way."""
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+    """Places [a, b) of the samples that go onto the device at a time."""
+
+    asked: tuple[Request, ...] = ()
+    """What is to be handed out one by one, of several batches that go through the steps together."""
+
+    @property
+    def number(self) -> int:
+        """Of the batch."""
+        return self.order[0]
+
+    def part(self, k: int, low: int, high: int) -> Iteration:
+        """Part ``k``: the slots [low, high), as an iteration of its own."""
+        shared: dict[int, tuple[slice, Samples]] = {}
+
+        def inside(whole: Samples) -> Samples:
+            return within(whole, low, high, shared)[1]
+
+        everyone, samples = inside(self.everyone), inside(self.samples)
+        readers = {i: inside(s) for i, s in self.reader_samples.items()}
+        dropped = [d for d in self.dropped if low <= d.slot < high]
+        request = Request(self.request.start + low - int(self.everyone.slot[0]), high - low)
+        return Iteration(
+            (*self.order, k), request, samples, readers, everyone, cut(self.env, low, high, shared), dropped
+        )
+
+    def apart(self) -> list[Iteration]:
+        """As it was asked for."""
+        low, found = int(self.everyone.slot[0]), []
+        for k, request in enumerate(self.asked):
+            found.append(self.part(k, low, low + request.n))
+            low += request.n
+        return found
+
+    def read_from(self, files: Collection[str]) -> Iterator[tuple[int, int, str]]:
+        """The records that came from ``files``: node of the reader, slot, and file."""
+        for node, samples in self.reader_samples.items():
+            for i, slot in enumerate(samples.slot.tolist()):
+                if (source := samples.origin(i).source) in files:
+                    yield node, slot, source
+
+    def origin_of(self, dropped: Dropped) -> Origin:
+        """Where a dropped sample came from."""
+        return self.everyone.origin(int(np.searchsorted(self.everyone.slot, dropped.slot)))
+
+    def position_of(self, dropped: Dropped) -> int:
+        """Position of a dropped sample."""
+        return int(self.everyone.position[np.searchsorted(self.everyone.slot, dropped.slot)])
+
+    def outputs(self, plan: Plan) -> dict[str, Batch]:
+        """The batches that leave the graph, by name."""
+        return {name: self.env[edge] for name, edge in plan.graph.outputs.items()}
+
+
+class Feed(Protocol):
+    """Where samples come from: the open data sets of the plan's readers, and their orders."""
+
+    states: Mapping[int, Any]
+    """What per_batch nodes keep between iterations, by node id (open data sets)."""
+
+    def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
+        """Who is in the batch: the iteration's samples, and each reader's own."""
+        ...
+
+
+def replace_dropped(iteration: Iteration, edges: Iterable[Edge]) -> None:
+    """Put a copy of the nearest good sample in the place of every dropped one, in all outputs alike."""
+    good = iteration.samples.slot
+    if len(good) == 0:
+        return
+    slots = np.sort(np.concatenate([good, np.array([d.slot for d in iteration.dropped], good.dtype)]))
+    right = np.searchsorted(good, slots).clip(0, len(good) - 1)
+    left = (right - 1).clip(0)
+    nearest = np.where(np.abs(good[left] - slots) <= np.abs(good[right] - slots), left, right)
+    iteration.samples = iteration.everyone.take(np.searchsorted(iteration.everyone.slot, slots))
+    iteration.replaced = True
+    for edge in dict.fromkeys(edges):
+        iteration.env[edge] = iteration.env[edge].take(nearest, iteration.samples)

@@ -1,0 +1,135 @@
+"""Feed: the open data sets behind a plan's readers, and who is in which batch - once through for a job, endlessly for
+training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...ops.batch import I64, NoOrigins, Samples
+from ...ops.errors import JobError, SpecError
+from ...ops.storage.inventory import Inputs, Pieces
+from ...readers.base import Reader, Source
+from ...readers.external_source import ExternalSource, FedBatches
+from ...readers.order import Job, Order
+from ..compile.plan import Plan
+from .engine import Request
+
+
+class Sources:
+    """The plan's data sets, opened. Use it as a context manager, or close it."""
+
+    def __init__(self, plan: Plan, batch_size: int) -> None:
+        """Raises SpecError or JobError where a data set cannot be opened."""
+        self.readers: list[tuple[int, str, Reader, Source, Order]] = []
+        self.states: dict[int, Any] = {}
+        try:
+            for node in plan.readers:
+                assert isinstance(node.op, Reader)
+                try:
+                    source = node.op.open()
+                except SpecError as e:
+                    raise SpecError(f"{node.where}: {e}") from None
+                except JobError as e:
+                    raise JobError(f"{node.where}: {e}") from None
+                self.states[node.id] = source
+                order = node.op.order(len(source), plan.seeds[node.id], batch_size, getattr(source, "groups", None))
+                self.readers.append((node.id, node.name, node.op, source, order))
+            self.states |= {n.id: FedBatches() for n in plan.graph.nodes if isinstance(n.op, ExternalSource)}
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of files and mappings."""
+        for source in self.states.values():
+            source.close()
+
+    def fingerprint(self) -> str:
+        """Identity of all inputs together."""
+        whole = hashlib.sha256()
+        for _, name, _, source, _ in self.readers:
+            whole.update(f"{name}={source.fingerprint()}\n".encode())
+        return whole.hexdigest()
+
+    def inputs(self) -> Inputs:
+        """What all data sets are made of."""
+        return Inputs({name: pieces_of(source) for _, name, _, source, _ in self.readers}, self.fingerprint())
+
+
+def pieces_of(source: Source) -> Pieces:
+    """What a data set is made of; one piece where a reader of somebody else's does not say."""
+    if hasattr(source, "pieces"):
+        return source.pieces()
+    content = int(hashlib.sha256(source.fingerprint().encode()).hexdigest()[:15], 16)
+    return Pieces(b"everything", {"content": np.array([content])}, np.array([len(source)]))
+
+
+class JobFeed:
+    """Every record of one shard exactly once. ``states`` and ``samples`` are what the engine asks for."""
+
+    def __init__(self, sources: Sources, limit: int | None = None) -> None:
+        """Raises SpecError where several readers differ in their number of records."""
+        self.states: Mapping[int, Any] = sources.states
+        self._jobs: list[tuple[int, Source, Job]] = [(i, s, o.job()) for i, _, _, s, o in sources.readers]
+        lengths = {name: len(job) for (_, name, _, _, _), (_, _, job) in zip(sources.readers, self._jobs, strict=True)}
+        if len(set(lengths.values())) > 1:
+            sizes = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+            raise SpecError(f"the readers of one job must have equally many records: {sizes}")
+        whole = self._jobs[0][2].positions if self._jobs else range(limit or 0)
+        self.positions = whole if limit is None else range(whole.start, min(whole.stop, whole.start + limit))
+        """Positions of this job, in the order of the whole data set."""
+        self._everything = self.positions
+
+    def requests(self, batch_size: int, start: int | None = None, *, whole: bool = False) -> Iterator[Request]:
+        """Batches from position ``start`` on. Batches are cut at multiples of the batch size, wherever they begin.
+
+        ``whole`` ones are those of an uninterrupted job in one piece: the first may begin before ``start``, the last
+        end behind the positions of this job.
+        """
+        at, end = self.positions.start if start is None else start, self.positions.stop
+        if whole and at < end:
+            at = max(at // batch_size * batch_size, self._everything.start)
+            end = min(-(-end // batch_size) * batch_size, self._everything.stop)
+        while at < end:
+            stop = min((at // batch_size + 1) * batch_size, end)
+            yield Request(at, stop - at)
+            at = stop
+
+    def places(self, positions: I64) -> I64:
+        """Places of samples among those of this job, as requests and outputs count them."""
+        return positions
+
+    def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
+        """Who is in the batch at ``request``."""
+        per_reader = {i: job.samples(request.start, request.n, source) for i, source, job in self._jobs}
+        return next(iter(per_reader.values()), numbered(request)), per_reader
+
+
+class EndlessFeed:
+    """Epoch after epoch, by DALI's rules of wrapping, padding and shards."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.states: Mapping[int, Any] = sources.states
+        self._orders: list[tuple[int, Source, Order]] = [(i, s, o) for i, _, _, s, o in sources.readers]
+
+    def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
+        """Who is in the batch at ``request``."""
+        per_reader = {i: order.samples(request.start, request.n, source) for i, source, order in self._orders}
+        return (next(iter(per_reader.values())) if per_reader else numbered(request)), per_reader
+
+
+def numbered(request: Request) -> Samples:
+    """Samples of a graph without readers: numbered by position."""
+    position = np.arange(request.start, request.start + request.n, dtype=np.int64)
+    slot = np.arange(request.n, dtype=np.int32)
+    return Samples(slot, position, np.zeros(request.n, np.int64), position, NoOrigins())

@@ -1,0 +1,1 @@
+"""The accounts of memory that let batches in."""

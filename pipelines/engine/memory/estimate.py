@@ -1,0 +1,141 @@
+"""Foresight: what a step will hold for each sample, before it runs - by headers, declared shapes, sizes of inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....ops.base import Spec
+from ....ops.batch import I64, Batch, Samples
+from ....ops.types import to_numpy
+from ...graph.nodes import Edge, Merge, Node, Split
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """Bytes for each of N samples, int64[N] each; estimates, but for ``sure``."""
+
+    peak: I64
+    """Held at a time while the step runs, its inputs not counted."""
+    kept: I64
+    """Held for later steps and outputs."""
+    sure: I64
+    """What the greediest operator that can tell needs for certain."""
+    greediest: str
+    """That operator."""
+    at_once: int
+    """Sum of ``peak``; this and the next are worked out by who foresees, so that who launches need not."""
+    held: int
+    """Sum of ``kept``."""
+
+    def part(self, low: int, high: int) -> Foresight:
+        """For the samples [low, high)."""
+        peak, kept = self.peak[low:high], self.kept[low:high]
+        return Foresight(peak, kept, self.sure[low:high], self.greediest, int(peak.sum()), int(kept.sum()))
+
+
+def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
+            emulate: bool = False) -> Foresight:  # fmt: skip
+    """What ``nodes`` will hold for ``samples``, given the batches of ``env``."""
+    n = len(samples)
+    elements: dict[Edge, I64 | int] = {}  # one number where it is that of all samples
+    live: dict[Edge, I64 | int] = {}
+    peaks: list[I64 | int] = []
+    sure: I64 | int = 0
+    greediest = ""
+    last = {e: node.id for node in nodes for e in node.reads}
+    item = {e: b.dtype.itemsize for e, b in env.items()}
+
+    def of(edges: Sequence[Edge]) -> list[I64 | int]:
+        for e in edges:
+            if e not in elements:
+                elements[e] = _spread(env[e].sizes, env[e].samples, samples)
+        return [elements[e] for e in edges]
+
+    for node in nodes:
+        found = _headers(node, env, emulate)
+        besides: I64 | int = 0
+        if found is not None:
+            its = env[node.inputs[0]].samples
+            besides = _spread(found[1], its, samples)
+        for k in range(node.op.num_outputs):
+            edge = Edge(node.id, k)
+            spec = node.specs[k] if k < len(node.specs) else Spec()
+            item[edge] = to_numpy(spec.dtype).itemsize if spec.dtype else max((item[e] for e in node.inputs), default=1)
+            if isinstance(node.op, Merge):
+                elements[edge] = sum(of(node.inputs))
+            elif spec.shape is not None and (fixed := [d for d in spec.shape if d is not None]) == list(spec.shape):
+                elements[edge] = math.prod(fixed)
+            elif found is not None:
+                elements[edge] = _spread(found[0], its, samples)
+            else:
+                elements[edge] = _largest(of(node.inputs))
+            if not isinstance(node.op, Split):  # whose outputs are views
+                live[edge] = elements[edge] * item[edge]
+        peaks.append(sum(live.values()) + besides)
+        if found is not None:
+            need = peaks[-1] if len(live) == 1 else live[Edge(node.id)] + besides
+            if not greediest:
+                greediest, sure = node.name, need
+            elif np.any(need > sure):
+                greediest, sure = node.name, np.maximum(sure, need)
+        for e in node.reads:
+            if last[e] == node.id and e not in gives:
+                live.pop(e, None)
+    peak, kept = _largest(peaks), sum(live[e] for e in gives if e in live)
+    return Foresight(_each(n, peak), _each(n, kept), _each(n, sure), greediest, _total(n, peak), _total(n, kept))
+
+
+def _largest(values: Sequence[I64 | int]) -> I64 | int:
+    largest: I64 | int = values[0] if values else 0
+    for value in values[1:]:
+        largest = np.maximum(largest, value)
+    return largest
+
+
+def _each(n: int, values: I64 | int) -> I64:
+    if isinstance(values, np.ndarray):
+        return values
+    each = np.empty(n, np.int64)
+    each[:] = values
+    return each
+
+
+def _total(n: int, values: I64 | int) -> int:
+    return int(values.sum()) if isinstance(values, np.ndarray) else n * int(values)
+
+
+def _headers(node: Node, env: Mapping[Edge, Batch], emulate: bool) -> tuple[I64, I64] | None:
+    if not node.inputs or any(e not in env for e in node.inputs):
+        return None
+    return node.op.foresee("cpu" if emulate else node.stage, *(env[e] for e in node.inputs))
+
+
+def _spread(values: I64, theirs: Samples, samples: Samples) -> I64:
+    """Values of some of ``samples`` as values of all; 0 for the others."""
+    if theirs is samples or len(theirs) == len(samples):
+        return values
+    whole = np.zeros(len(samples), np.int64)
+    at = np.searchsorted(samples.slot, theirs.slot)
+    inside = at < len(samples)
+    whole[at[inside]] = values[inside]
+    return whole
+
+
+def runs(sizes: I64, room: int, most: int) -> Iterator[tuple[int, int]]:
+    """Places [a, b) that cut samples of ``sizes`` bytes into runs of at most ``most`` samples and ``room`` bytes; one
+    sample may be larger."""
+    if int(sizes.sum()) <= room:
+        yield from ((a, min(a + most, len(sizes))) for a in range(0, len(sizes), most))
+        return
+    begin = held = 0
+    for i, nbytes in enumerate(sizes.tolist()):
+        if i > begin and (held + nbytes > room or i - begin >= most):
+            yield begin, i
+            begin, held = i, 0
+        held += nbytes
+    if begin < len(sizes):
+        yield begin, len(sizes)

@@ -1,0 +1,55 @@
+"""Recycle: large arrays of the host are used again once nobody holds them, so that the kernel need not find and clear
+new pages for every batch. That takes longer than to fill them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.batch import host_empty
+
+_SMALLEST = 1 << 20
+"""Bytes. Smaller arrays come from the heap, which keeps what it was given back itself."""
+
+
+class Recycler:
+    """Where large arrays come from. Arrays may be held as long as anyone likes, and by any thread."""
+
+    def __init__(self, spare: int = 3, largest: int = 1 << 62) -> None:
+        """At most ``spare`` arrays wait to be used again, of at most ``largest`` bytes each."""
+        self._largest = largest
+        self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=spare)  # without a lock: a collection may append
+
+    def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
+        """An uninitialised flat array. Its memory comes back when the last view of it is gone."""
+        nbytes = n * np.dtype(dtype).itemsize
+        if not _SMALLEST <= nbytes <= self._largest:
+            return host_empty(n, dtype)
+        lease = np.asarray(_Lease(self._free, self._block(nbytes)))
+        return lease[:nbytes].view(dtype)
+
+    def _block(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        for _ in range(len(self._free)):
+            try:
+                block = self._free.popleft()
+            except IndexError:  # another thread took it
+                break
+            if nbytes <= len(block) <= 2 * nbytes:
+                return block
+            self._free.append(block)
+        return host_empty(nbytes + nbytes // 8, np.uint8)  # a little more: the next batch may be larger
+
+
+class _Lease:
+    """The owner of a block that is out; NumPy's views hold it."""
+
+    def __init__(self, free: deque[npt.NDArray[np.uint8]], block: npt.NDArray[np.uint8]) -> None:
+        self._free, self._block = free, block
+        self.__array_interface__ = block.__array_interface__
+
+    def __del__(self) -> None:
+        self._free.append(self._block)

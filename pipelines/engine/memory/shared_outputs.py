@@ -1,0 +1,71 @@
+"""Bands: what the chunks of a batch put out lies side by side in one array, so that joining them copies nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.batch import Batch, concat, concat_samples
+from ....ops.types import to_numpy
+from ...compile.schedule import Step
+from ...graph.nodes import Edge
+
+Empty = Callable[[int, Any], npt.NDArray[Any]]
+Array = npt.NDArray[Any]
+
+_SMALLEST = 1 << 20
+"""Bytes of a batch. Smaller ones are copied in no time."""
+
+
+def whole_outputs(step: Step, samples: int, empty: Empty) -> list[tuple[Array, int]]:
+    """An array for every output of ``step`` whose samples all have one known shape, and the elements of a sample."""
+    found = []
+    for node in step.nodes:
+        for k, spec in enumerate(node.specs):
+            if Edge(node.id, k) not in step.gives or spec.dtype is None or spec.shape is None or None in spec.shape:
+                continue
+            each, dtype = prod(d for d in spec.shape if d is not None), to_numpy(spec.dtype)
+            if each * samples * dtype.itemsize >= _SMALLEST:
+                found.append((empty(each * samples, dtype), each))
+    return found
+
+
+class Band:
+    """The part of a chunk in the outputs of its batch. Kernels that ask for memory of that size and type get it, each
+    part once; should one use it for something else, that is only one copy more."""
+
+    def __init__(self, whole: Sequence[tuple[Array, int]], first: int, behind: int) -> None:
+        self._left = [array[first * each : behind * each] for array, each in whole]
+
+    def take(self, n: int, dtype: Any) -> Array | None:
+        """Uninitialised memory for ``n`` elements, if the part is that long."""
+        for k, array in enumerate(self._left):
+            if len(array) == n and array.dtype == dtype:
+                return self._left.pop(k)
+        return None
+
+
+def join(parts: Sequence[Batch], empty: Empty) -> Batch:
+    """`concat`, without a copy where the parts already lie one after the other in one array."""
+    live = [b for b in parts if len(b)]
+    side_by_side = len(live) > 1 and isinstance(live[0].data, np.ndarray) and live[0].data.base is not None
+    behind = None
+    for b in live if side_by_side else ():
+        begin = b.data.__array_interface__["data"][0] + int(b.offsets[0]) * b.dtype.itemsize
+        same = b.data.base is live[0].data.base and b.dtype == live[0].dtype and b.ndim == live[0].ndim
+        side_by_side = side_by_side and same and b.is_packed and begin == (begin if behind is None else behind)
+        behind = begin + b.nbytes
+    root = live[0].data.base if side_by_side else None
+    if not isinstance(root, np.ndarray) or root.dtype != np.uint8 or root.ndim != 1:
+        return concat(parts, empty=empty)
+    first, sizes = live[0], np.concatenate([b.sizes for b in live])
+    begin = first.data.__array_interface__["data"][0] + int(first.offsets[0]) * first.dtype.itemsize
+    start = begin - root.__array_interface__["data"][0]
+    data = root[start : start + int(sizes.sum()) * first.dtype.itemsize].view(first.dtype)
+    offsets = np.cumsum(sizes) - sizes
+    shapes = np.concatenate([b.shapes for b in live])
+    return Batch(data, offsets, shapes, first.layout, concat_samples([b.samples for b in parts]))

@@ -1,0 +1,365 @@
+"""Run nodes: take the samples of one environment through a list of nodes, dropping what cannot be processed.
+
+An environment maps edges to batches. Batches of different branches hold different samples; what ties them together is
+each sample's slot. Because every kernel treats every sample as if it were alone, an environment can be cut by slots,
+its parts run anywhere, and the results joined again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.base import Spec, Stage, outputs_of
+from ...ops.batch import Batch, Samples, concat
+from ...ops.codecs.isolation.processes import Isolation
+from ...ops.context import Context, Helpers
+from ...ops.errors import DaliRunError, RejectCode, SpecError
+from ...ops.types import to_numpy
+from ..graph.nodes import Edge, Merge, Node, Split
+from .memory.budget import Allowance, OverBudgetError
+
+Env = dict[Edge, Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A sample that was dropped, and where."""
+
+    slot: int
+    node: str
+    code: RejectCode
+    message: str
+
+
+@dataclass(slots=True)
+class Run:
+    """What one pass over some nodes needs and leaves behind."""
+
+    samples: Samples
+    """All samples of this part of the iteration (for nodes without inputs)."""
+    seeds: Mapping[int, int]
+    rng: str = "philox"
+    device: Any = None
+    """The lane of device nodes; None on the host."""
+    emulate: bool = False
+    """Run the CPU kernels of device nodes (the null device)."""
+    states: Mapping[int, Any] = field(default_factory=dict)
+    """Open data sets and other state of per_batch nodes, by id."""
+    reader_samples: Mapping[int, Samples] = field(default_factory=dict)
+    allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
+    lender: Any = None
+    """Lends views of containers to readers that feed a device."""
+    pool: Helpers | None = None
+    allowance: Allowance | None = None
+    """What the kernels may allocate on the host; None for any amount."""
+    allocate: Callable[[int, Any], Any] | None = None
+    """Where the kernels' arrays come from otherwise (the null device)."""
+    alone: Callable[[], AbstractContextManager[None]] | None = None
+    """Waits until no other work runs, for a sample that found too little memory."""
+    isolation: Isolation | None = None
+    count: Callable[[str, int], None] | None = None
+    """Told of samples that take a slower way."""
+    decoders: Callable[[str, int], None] | None = None
+    """Told which decoder took how many images."""
+    attempt: int = 0
+    observe: Callable[[Node, int, int, int, float, float], None] | None = None
+    """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
+    mark_device: Callable[[Node, int, int, int, bool], None] | None = None
+    """Called around every kernel on a device: node, samples, bytes in, bytes out, after."""
+    dropped: list[Dropped] = field(default_factory=list)
+    checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
+    late: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
+    """What gives the late outputs (of some of the samples each) once the device is done."""
+    results: Env = field(default_factory=dict)
+    """What a launch on a device gave, until it is settled."""
+    timer: Any = None
+
+    def state(self) -> tuple[int, int, int]:
+        """How much it has noted down so far."""
+        return len(self.dropped), len(self.checks), len(self.late)
+
+    def undo(self, state: tuple[int, int, int]) -> None:
+        """Forget what was noted down since ``state``."""
+        del self.dropped[state[0] :], self.checks[state[1] :], self.late[state[2] :]
+
+
+def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Container[Edge] | None = None) -> None:
+    """Run ``nodes`` in order; their outputs are added to ``env``, samples that fail leave it.
+
+    With ``keep``, a batch leaves ``env`` after the last of ``nodes`` that reads it, unless its edge is in ``keep``:
+    what a chain holds at a time is then that of a few steps.
+    """
+    if run.allowance is not None:
+        run.allowance.begin(len(run.samples))
+    last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
+    for node in nodes:
+        if isinstance(node.op, Split):
+            _split(node, env)
+        elif isinstance(node.op, Merge):
+            env[Edge(node.id)] = merge([_placed(env[e], node, run) for e in node.inputs])
+        else:
+            _run(node, env, run)
+        if keep is not None:
+            for e in node.reads:
+                if last[e] == node.id and e not in keep:
+                    env.pop(e, None)
+        if run.allowance is not None and node is not nodes[-1]:
+            made = {n.id for n in nodes}
+            run.allowance.settle(bytes_of(b for e, b in env.items() if e.node in made))
+
+
+def bytes_of(batches: Iterable[Batch]) -> int:
+    """Bytes of batches, those that share their memory counted once; what lies between samples is not counted."""
+    sizes: dict[int, int] = {}
+    for b in batches:
+        sizes[id(b.data)] = max(sizes.get(id(b.data), 0), b.nbytes)
+    return sum(sizes.values())
+
+
+def _run(node: Node, env: Env, run: Run) -> None:
+    inputs = [_placed(env[e], node, run) for e in node.inputs]
+    samples = _samples(node, inputs, env, run)
+    if len(samples) == 0:
+        for k, spec in enumerate(node.specs):
+            env[Edge(node.id, k)] = empty(spec, samples)
+        return
+    stage: Stage = "cpu" if run.emulate else node.stage
+    ctx = Context(
+        op=node.op,
+        stage=stage,
+        samples=samples,
+        args={k: env[e] for k, e in node.args.items()},
+        seed=run.seeds.get(node.id, 0),
+        rng=run.rng,
+        device=run.device,
+        source=run.states.get(node.id),
+        allocate_staging=run.allocate_staging,
+        lender=run.lender,
+        pool=run.pool,
+        isolation=run.isolation,
+        count=run.count,
+        decoders=run.decoders,
+        attempt=run.attempt,
+        allocate=run.allocate if run.allowance is None else run.allowance.empty,
+    )
+    taken = sum(b.nbytes for b in inputs)
+    if run.mark_device:
+        run.mark_device(node, len(samples), taken, 0, False)
+    began = time.perf_counter()
+    outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
+    ended = time.perf_counter()
+    if len(outputs) != node.op.num_outputs:
+        raise AssertionError(f"{node.op.name} gave {len(outputs)} outputs, not {node.op.num_outputs}")
+    for k, batch in enumerate(outputs):
+        if len(batch) != len(samples):
+            raise AssertionError(f"{node.op.name} gave {len(batch)} samples for {len(samples)}")
+        env[Edge(node.id, k)] = batch if batch.samples is samples else batch.replace(samples=samples)
+    given = sum(b.nbytes for b in outputs)
+    if run.observe:
+        run.observe(node, len(samples), taken, given, began, ended)
+    if run.mark_device:
+        run.mark_device(node, len(samples), taken, given, True)
+    run.checks += ctx.checks
+    if ctx.finish is not None:
+        run.late.append((Edge(node.id), ctx.finish))
+    if ctx.rejects:
+        run.dropped += [Dropped(r.slot, node.parts.get(r.part, node.name), r.code, r.message) for r in ctx.rejects]
+        drop(env, {r.slot for r in ctx.rejects})
+
+
+def finish_late(run: Run, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()) -> None:
+    """Put the late outputs of ``run`` in the place of their stand-ins in ``env``, less the samples that were dropped
+    since. The device must be done with the run's kernels. ``tried`` calls what allocates."""
+    if not run.late:
+        return
+    parts: dict[Edge, list[Batch]] = {}
+    with run.device as lane:
+        for edge, finish in run.late:
+            if edge in env:
+                parts.setdefault(edge, []).append(tried(finish))
+    lane.synchronize()
+    for edge, batches in parts.items():
+        whole = batches[0] if len(batches) == 1 else merge(batches)  # several where the batch was cut
+        samples = env[edge].samples
+        env[edge] = whole.take(np.searchsorted(whole.samples.slot, samples.slot), samples)
+
+
+def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: Run) -> Samples:
+    if inputs:
+        return inputs[0].samples
+    if node.id not in run.reader_samples and node.samples_of is not None:
+        return env[node.samples_of].samples
+    samples = run.reader_samples.get(node.id, run.samples)
+    if not run.dropped:
+        return samples
+    # What an earlier node dropped must not come back: inputs and arguments of one kernel hold the same samples.
+    gone = np.isin(samples.slot, [d.slot for d in run.dropped])
+    return samples.take(~gone) if gone.any() else samples
+
+
+def _placed(batch: Batch, node: Node, run: Run) -> Batch:
+    """The batch where the node runs: mixed operators take host input, gpu operators device input."""
+    if run.device is None or run.emulate:
+        return batch
+    if node.stage == "gpu" or isinstance(node.op, (Split, Merge)):
+        moved: Batch = run.device.to_device(batch) if node.stage == "gpu" else batch
+        return moved
+    return batch
+
+
+def _split(node: Node, env: Env) -> None:
+    data, predicate = env[node.inputs[0]], env[node.args["predicate"]]
+    truth = np.asarray(predicate.data[predicate.offsets]).astype(bool)
+    wanted = predicate.samples.slot[truth]
+    first = np.isin(data.samples.slot, wanted)
+    env[Edge(node.id, 0)] = data.take(np.flatnonzero(first))
+    env[Edge(node.id, 1)] = data.take(np.flatnonzero(~first))
+
+
+def merge(parts: Sequence[Batch], allocate: Any = None) -> Batch:
+    """The samples of all parts (disjoint), ordered by slot; ``allocate(n, dtype)`` makes the array. Raises SpecError
+    where branches gave different types or layouts."""
+    kinds = {f"{b.dtype}, {b.ndim}-D" for b in parts if len(b)}
+    if len(kinds) > 1:
+        raise SpecError(f"the branches of a conditional give different types: {' and '.join(sorted(kinds))}; cast or "
+                        "reshape one of them")  # fmt: skip
+    layouts = {b.layout for b in parts if len(b) and b.layout}
+    if len(layouts) > 1:
+        raise SpecError(f"the branches of a conditional give different layouts: {' and '.join(sorted(layouts))}; "
+                        "transpose one of them")  # fmt: skip
+    whole = concat(parts, empty=allocate)
+    order = np.argsort(whole.samples.slot, kind="stable")
+    return whole if (order[1:] > order[:-1]).all() else whole.take(order)
+
+
+def empty(spec: Spec, samples: Samples) -> Batch:
+    """A batch without samples, of the dtype and dimensions of ``spec`` as far as they are known."""
+    dtype = np.dtype(np.uint8) if spec.dtype is None else to_numpy(spec.dtype)
+    return Batch(
+        np.empty(0, dtype), np.empty(0, np.int64), np.empty((0, spec.ndim or 0), np.int32), spec.layout, samples
+    )
+
+
+def drop(env: Env, slots: set[int]) -> None:
+    """Take the samples at ``slots`` out of every batch of ``env``."""
+    gone = np.fromiter(slots, np.int32, len(slots))
+    kept: dict[int, Samples] = {}  # batches of one scope go on sharing their Samples
+    for edge, batch in env.items():
+        out = np.isin(batch.samples.slot, gone)
+        if out.any():
+            where = np.flatnonzero(~out)
+            key = id(batch.samples)
+            if key not in kept:
+                kept[key] = batch.samples.take(where)
+            env[edge] = batch.take(where, kept[key])
+
+
+def within(samples: Samples, low: int, high: int, known: dict[int, tuple[slice, Samples]]) -> tuple[slice, Samples]:
+    """Where those with slots in [low, high) are, and they; ``known`` keeps them, as most batches share theirs."""
+    found = known.get(id(samples))
+    if found is None:
+        slot = samples.slot
+        n = len(slot)
+        first = int(slot[0]) if n else 0
+        if n and int(slot[-1]) - first == n - 1:  # nobody was dropped; a search lets go of the GIL
+            where = slice(max(low - first, 0), max(high - first, 0))
+        else:
+            where = slice(*slot.searchsorted((low, high)).tolist())
+        found = known[id(samples)] = where, samples.take(where)
+    return found
+
+
+def cut(env: Mapping[Edge, Batch], low: int, high: int, known: dict[int, tuple[slice, Samples]] | None = None) -> Env:
+    """The samples with slots in [low, high) of every batch; ``known`` as of `within`."""
+    known = {} if known is None else known
+    return {edge: batch.take(*within(batch.samples, low, high, known)) for edge, batch in env.items()}
+
+
+def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on_error: ErrorHook) -> Env:
+    """Run ``nodes`` and return the batches of ``gives``. An exception that is not ours to end the run with is
+    narrowed down by halving until the samples that raise it are alone; they are dropped, the rest goes on."""
+    before = run.state()
+    try:
+        here = dict(env)
+        run_nodes(nodes, here, run, gives)
+        return {e: here[e] for e in gives}
+    except DaliRunError:
+        raise
+    except Exception as e:
+        run.undo(before)
+        again = run.alone if _may_fit_alone(e, run) else None
+        fatal = None if again else on_error(e, len(run.samples))
+        if fatal is e:
+            raise
+        if fatal is not None:
+            raise fatal from e
+        here.clear()
+        problem = e.with_traceback(None)  # whose frames hold what was allocated
+    if again:
+        run.alone = None
+        try:
+            with again():
+                return guarded(nodes, env, run, gives, on_error)
+        finally:
+            run.alone = again
+    if len(run.samples) <= 1:
+        return _refused(nodes, run, gives, problem)
+    parts = [guarded(nodes, half, run, gives, on_error) for half in pieces(env, run, middle(run))]
+    return {e: concat([p[e] for p in parts]) for e in gives}
+
+
+def _may_fit_alone(problem: Exception, run: Run) -> bool:
+    """It was not the budget, and others may have had the memory."""
+    return isinstance(problem, MemoryError) and not isinstance(problem, OverBudgetError) and len(run.samples) <= 1
+
+
+ErrorHook = Callable[[Exception, int], Exception | None]
+"""Told of an exception and how many samples took part; returns what to raise, or None to narrow it down."""
+
+
+def middle(run: Run) -> tuple[int, int, int]:
+    """Slots that cut the samples of ``run`` in halves, for `pieces`."""
+    slots = run.samples.slot
+    return int(slots[0]), int(slots[len(slots) // 2]), int(slots[-1]) + 1
+
+
+def pieces(env: Mapping[Edge, Batch], run: Run, borders: Sequence[int]) -> Iterator[Env]:
+    """``env`` cut at the slots ``borders``, piece by piece, with ``run`` set to the samples of each meanwhile."""
+    whole = run.samples, run.reader_samples
+    try:
+        for low, high in pairwise(borders):
+            run.samples = whole[0].take((whole[0].slot >= low) & (whole[0].slot < high))
+            run.reader_samples = {k: s.take((s.slot >= low) & (s.slot < high)) for k, s in whole[1].items()}
+            yield cut(env, low, high)
+    finally:
+        run.samples, run.reader_samples = whole
+
+
+def _refused(nodes: Sequence[Node], run: Run, gives: Sequence[Edge], problem: Exception) -> Env:
+    """Drop the samples of ``run`` (one at most); the batches of ``gives`` without samples."""
+    node = nodes[-1].name if len(nodes) == 1 else " > ".join(n.name for n in nodes)
+    code: RejectCode = "internal"
+    message = f"{type(problem).__name__}: {problem}"
+    if isinstance(problem, MemoryError):
+        code = "too_large"
+        message = f"there is not enough memory for it: {str(problem) or 'an allocation failed'}; {MORE_MEMORY}"
+    run.dropped += [Dropped(int(s), node, code, message) for s in run.samples.slot]
+    return nothing(nodes, run.samples, gives)
+
+
+MORE_MEMORY = "a larger pipeline.memory.host on a machine that has it lets it through (`dali-run retry-failed`)"
+
+
+def nothing(nodes: Sequence[Node], samples: Samples, gives: Sequence[Edge]) -> Env:
+    """The batches of ``gives`` without samples."""
+    by_id = {n.id: n for n in nodes}
+    nobody = samples.take(slice(0, 0))
+    return {e: empty(by_id[e.node].specs[e.output] if by_id[e.node].specs else Spec(), nobody) for e in gives}

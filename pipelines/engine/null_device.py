@@ -1,0 +1,87 @@
+"""Lanes: what the engine adds to a device's - times of kernels, and a stand-in where there is no GPU."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from ...ops.batch import Batch
+from ...ops.gpu.lane import Lane
+from ..graph.nodes import Node
+from .stats import Stats
+
+_CLOCK = "trace clock"
+"""Where a lane keeps what its times count from in a trace: a mark, its perf_counter, and the lane's track."""
+
+
+class DeviceTimer:
+    """Events around every kernel of one launch; read after the lane is synchronised."""
+
+    def __init__(self, lane: Lane, stats: Stats, iteration: int) -> None:
+        self._lane, self._stats, self._iteration = lane, stats, iteration
+        if stats.spans is not None and _CLOCK not in lane.cache:
+            with lane:  # an event belongs to the GPU that is current
+                mark = lane.mark()
+            lane.wait()
+            lane.cache[_CLOCK] = mark, time.perf_counter(), stats.new_track(f"GPU {lane.index}, lane")
+        self._marks: list[tuple[Node, int, int, int, Any, Any]] = []
+        self._open: Any = None
+
+    def __call__(self, node: Node, samples: int, taken: int, given: int, after: bool) -> None:
+        event = self._lane.mark()
+        if after:
+            self._marks.append((node, samples, taken, given, self._open, event))
+        else:
+            self._open = event
+
+    def read(self) -> None:
+        """Hand the times to the statistics."""
+        start, at, track = self._lane.cache.get(_CLOCK, (None, 0.0, ""))
+        for node, samples, taken, given, begin, end in self._marks:
+            if start is not None:
+                began, ended = (at + self._lane.seconds_since(start, mark) for mark in (begin, end))
+                self._stats.span(node.name, track, began, ended, self._iteration)
+            self._stats.called(node, samples, taken, given, self._lane.seconds_between(begin, end), device=True)
+        self._marks.clear()
+
+
+class NullLane:
+    """In the place of a GPU: host memory, CPU kernels, the same steps and threads around them."""
+
+    free_memory = 1 << 62
+    """Bytes that there are."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+
+    def __enter__(self) -> NullLane:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def empty(self, n: int, dtype: Any) -> Any:
+        return np.empty(n, dtype)
+
+    def to_device(self, batch: Batch) -> Batch:
+        return batch
+
+    def to_host(self, batch: Batch) -> Batch:
+        return batch
+
+    def holds(self, batch: Batch) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+    def give_back(self, *, mine: bool) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

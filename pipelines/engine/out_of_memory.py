@@ -1,0 +1,173 @@
+"""On a device: one batch through the nodes of a step, and what becomes of it where the device has too little memory.
+
+First everything idle is given back and the batch is halved, again and again; a sample that does not even fit alone is
+decoded on the CPU; if that is not enough, all its kernels run there. Each of these is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...ops.batch import Batch
+from ...ops.context import stand_in
+from ...ops.errors import DeviceError
+from ..compile.place import is_late
+from ..graph.nodes import Edge, Node
+from .nodes import Env, ErrorHook, Run, guarded, merge, middle, pieces
+
+AGAIN = "out of GPU memory: tried again once it was idle"
+HALVED = "out of GPU memory: batch halved"
+CPU_DECODER = "out of GPU memory: decoded on the CPU"
+CPU_KERNELS = "out of GPU memory: computed on the CPU"
+JOINED = "out of GPU memory: joined on the host"
+
+
+def out_of_memory(problem: BaseException) -> bool:
+    """The device (or page-locked memory) could not give what was asked for; the device itself is well."""
+    kind = type(problem).__name__
+    if kind in ("CUDARuntimeError", "CUDADriverError"):
+        return "emoryAllocation" in str(problem) or "OUT_OF_MEMORY" in str(problem)
+    return kind == "OutOfMemoryError"
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """A device step on its lane."""
+
+    nodes: Sequence[Node]
+    gives: Sequence[Edge]
+    to_host: Collection[Edge]
+    """Of ``gives``, those that are wanted on the host."""
+    lane: Any
+    lanes: Sequence[Any]
+    """All that use the device."""
+    on_error: ErrorHook
+    count: Callable[[str, int], None]
+    """Told of every fallback, and of how many samples."""
+
+    def run(self, env: Env, run: Run) -> Env:
+        """The batches of ``gives``. Raises DeviceError where the device cannot even hold the results."""
+        results = self._fitted(env, run)
+        for edge in self.gives:
+            if edge not in self.to_host and self._belongs_there(edge):
+                results[edge] = self.retried(lambda edge=edge: self.lane.to_device(results[edge]))  # type: ignore[misc]
+        return results
+
+    def run_cut(self, env: Env, run: Run, cuts: Sequence[tuple[int, int]]) -> Env:
+        """As `run`, with the samples at ``cuts`` [a, b) one after the other."""
+        if len(cuts) <= 1:
+            return self.run(env, run)
+        slots = run.samples.slot
+        borders = [int(slots[0]), *(int(slots[a]) for a, _ in cuts[1:]), int(slots[-1]) + 1]
+        return self._joined([self.run(part, run) for part in pieces(env, run, borders)])
+
+    def retried(self, allocate: Callable[[], Any]) -> Any:
+        """What ``allocate`` gives, tried again after all that is idle was given back. Raises DeviceError."""
+        try:
+            return allocate()
+        except Exception as e:
+            if not out_of_memory(e):
+                raise
+        self.relieve()
+        try:
+            return allocate()
+        except Exception as e:
+            if out_of_memory(e):
+                raise DeviceError(f"the results of one batch do not fit into GPU memory: {e}; {REMEDY}") from None
+            raise
+
+    def joined(self, batches: Sequence[Batch]) -> Batch:
+        """Batches of different samples as one, by slot: on the device, or on the host where it does not fit there or
+        one of them is there already."""
+        live = [b for b in batches if len(b)]
+        if all(self.lane.holds(b) for b in live):
+            try:
+                return merge(batches, self.lane.empty if live else None)
+            except Exception as e:
+                if not out_of_memory(e):
+                    raise
+            self.count(JOINED, sum(map(len, batches)))
+            self.relieve()
+        here = [self.retried(lambda b=b: self.lane.to_host(b)) for b in batches]  # type: ignore[misc]
+        self.lane.wait()
+        return merge(here)
+
+    def relieve(self) -> None:
+        """Wait until the device is idle and give back what nobody uses."""
+        for lane in self.lanes:
+            lane.give_back(mine=lane is self.lane)
+
+    # -- the steps down ------------------------------------------------------------------------------------------
+
+    def _fitted(self, env: Env, run: Run, again: bool = True) -> Env:
+        results = self._tried(env, run)
+        if results is None:
+            self.relieve()
+            results = self._tried(env, run) if again else None  # what lay idle may have been enough
+            if results is not None:
+                self.count(AGAIN, len(run.samples))
+        return self._smaller(env, run) if results is None else results
+
+    def _smaller(self, env: Env, run: Run) -> Env:
+        n = len(run.samples)
+        if n > 1:
+            self.count(HALVED, n)
+            return self._joined([self._fitted(half, run, again=False) for half in pieces(env, run, middle(run))])
+        if run.attempt == 0 and any(node.stage == "mixed" for node in self.nodes):
+            self.count(CPU_DECODER, n)
+            run.attempt += 1
+            results = self._tried(env, run)
+            run.attempt -= 1
+            if results is not None:
+                return results
+            self.relieve()
+        self.count(CPU_KERNELS, n)
+        return self._on_host(env, run)
+
+    def _tried(self, env: Env, run: Run) -> Env | None:
+        """None for want of memory."""
+        before = run.state()
+        try:
+            results = guarded(self.nodes, env, run, self.gives, self._error)
+            return results | {e: self.lane.to_host(results[e]) for e in self.to_host}
+        except Exception as e:
+            if not out_of_memory(e):
+                raise
+        run.undo(before)
+        return None
+
+    def _error(self, problem: Exception, samples: int) -> Exception | None:
+        if out_of_memory(problem):
+            return problem
+        return self.on_error(problem, samples)
+
+    def _on_host(self, env: Env, run: Run) -> Env:
+        for node in self.nodes:
+            if "cpu" not in node.op.stages:
+                raise DeviceError(
+                    f"one sample does not fit into GPU memory, and {node.name} runs nowhere else; {REMEDY}"
+                )
+        here = {e: self.retried(lambda b=b: self.lane.to_host(b)) for e, b in env.items()}  # type: ignore[misc]
+        self.lane.wait()
+        host = replace(run, device=None, emulate=True, allocate=None, mark_device=None, dropped=[], checks=[], late=[],
+                       attempt=0)  # fmt: skip
+        results = guarded(self.nodes, here, host, self.gives, self.on_error)
+        run.dropped += host.dropped
+        by_id = {n.id: n for n in self.nodes}
+        for edge in self.gives:
+            if is_late(by_id[edge.node]):  # as the other samples' results, which come when the device is done
+                run.late.append((edge, lambda batch=results[edge]: batch))  # type: ignore[misc]
+                results[edge] = stand_in(results[edge].samples)
+        return results
+
+    def _joined(self, parts: Sequence[Env]) -> Env:
+        return {e: self.joined([p[e] for p in parts]) for e in self.gives}
+
+    def _belongs_there(self, edge: Edge) -> bool:
+        node = next(n for n in self.nodes if n.id == edge.node)
+        return node.stage != "cpu" and not is_late(node)
+
+
+REMEDY = "lower pipeline.batch_size or prefetch_queue_depth, or run with --device cpu"

@@ -1,0 +1,140 @@
+"""Statistics: what hooks around nodes and queues record while a plan runs. Operators know nothing of them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..graph.nodes import Node
+
+_KEPT = 4096
+"""Durations kept per operator for percentiles; beyond that every second one is thinned out."""
+
+
+@dataclass(slots=True)
+class NodeStats:
+    """What one operator did."""
+
+    name: str
+    op: str
+    runs_on: str
+    calls: int = 0
+    samples: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    cpu_seconds: float = 0.0
+    """Wall time inside the kernel, added over threads."""
+    gpu_seconds: float = 0.0
+    """Device time between the events around the kernel, added over lanes."""
+    durations: list[float] = field(default_factory=list)
+    """Seconds of single calls (device time where there is one), for percentiles."""
+    stride: int = 1
+
+    def add_call(self, samples: int, taken: int, given: int, seconds: float, *, device: bool) -> None:
+        """Record one call."""
+        self.calls += 1
+        self.samples += samples
+        self.bytes_in += taken
+        self.bytes_out += given
+        if device:
+            self.gpu_seconds += seconds
+        else:
+            self.cpu_seconds += seconds
+        if self.calls % self.stride == 0:
+            self.durations.append(seconds)
+            if len(self.durations) > _KEPT:
+                self.durations = self.durations[::2]
+                self.stride *= 2
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One piece of work on one thread or lane, for traces. Seconds of perf_counter."""
+
+    name: str
+    track: str
+    begin: float
+    end: float
+    iteration: int
+
+
+class Stats:
+    """All that is recorded of one run; safe to call from any thread."""
+
+    def __init__(self, *, trace: bool = False) -> None:
+        self.nodes: dict[str, NodeStats] = {}
+        self.stages: dict[str, float] = {}
+        """Busy seconds of each stage's own thread."""
+        self.idled: dict[str, float] = {}
+        """Seconds in which the workers had nothing of a stage to do."""
+        self.spans: list[Span] | None = [] if trace else None
+        self.rejected: dict[str, int] = {}
+        self.fallbacks: dict[str, int] = {}
+        """Samples that another lane or device had to take over, by reason."""
+        self.decoders: dict[str, int] = {}
+        """Images that each decoder took."""
+        self.uploads: dict[str, int] = {}
+        """Bytes of containers on their way to a GPU: ``registered``, or ``copied:`` and why."""
+        self._tracks: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def node(self, node: Node) -> NodeStats:
+        """The record of ``node``."""
+        found = self.nodes.get(node.name)
+        if found is None:
+            with self._lock:
+                found = self.nodes.setdefault(node.name, NodeStats(node.name, node.op.name, node.stage))
+        return found
+
+    def called(self, node: Node, samples: int, taken: int, given: int, seconds: float, *, device: bool = False) -> None:
+        """A kernel ran."""
+        record = self.node(node)
+        with self._lock:
+            record.add_call(samples, taken, given, seconds, device=device)
+
+    def busy(self, stage: str, seconds: float) -> None:
+        """A stage's thread worked for ``seconds``."""
+        with self._lock:
+            self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+
+    def idle(self, stage: str, seconds: float) -> None:
+        """The workers had nothing of a stage to do for ``seconds``."""
+        with self._lock:
+            self.idled[stage] = self.idled.get(stage, 0.0) + seconds
+
+    def span(self, name: str, track: str, begin: float, end: float, iteration: int) -> None:
+        """Record a piece of work for the trace, if there is one."""
+        if self.spans is not None:
+            self.spans.append(Span(name, track, begin, end, iteration))
+
+    def new_track(self, kind: str) -> str:
+        """A name for a track of its own in the trace: ``kind`` and a number."""
+        with self._lock:
+            self._tracks[kind] = number = self._tracks.get(kind, -1) + 1
+        return f"{kind} {number}"
+
+    def count(self, table: dict[str, int], key: str, n: int = 1) -> None:
+        """Add to one of the tables of counts."""
+        with self._lock:
+            table[key] = table.get(key, 0) + n
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The spans as a Chrome/Perfetto trace (https://ui.perfetto.dev opens it)."""
+        spans = self.spans or []
+        first = min((s.begin for s in spans), default=0.0)
+        tracks = {t: i for i, t in enumerate(dict.fromkeys(s.track for s in spans))}
+        names = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": t}} for t, i in tracks.items()]
+        events = [
+            {
+                "ph": "X",
+                "name": s.name,
+                "pid": 0,
+                "tid": tracks[s.track],
+                "ts": round((s.begin - first) * 1e6, 1),
+                "dur": round((s.end - s.begin) * 1e6, 1),
+                "args": {"batch": s.iteration},
+            }
+            for s in spans
+        ]
+        return {"traceEvents": names + events, "displayTimeUnit": "ms"}

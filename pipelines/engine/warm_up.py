@@ -1,0 +1,89 @@
+"""Warm up: compile the host's kernels before the clock starts, by running the chain on very few samples.
+
+The first run on a machine compiles for seconds (Numba keeps the result on disk). Without this the time would be booked
+to whichever operator came first, and every worker would wait for it; or to the writer, and the report would blame the
+storage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ...ops.base import Spec
+from ...ops.batch import Batch, Samples
+from ...ops.codecs.isolation.processes import Isolation
+from ...ops.types import to_numpy
+from ...readers.base import Reader
+from ...writers.base import Records, ShardFiles
+from ...writers.shards.config import WriteConfig
+from ..compile.plan import Plan
+from .engine import Feed, Request
+from .nodes import Env, Run, run_nodes
+
+_SAMPLES = 2
+
+
+def warm_up(
+    plan: Plan, feed: Feed, first: int, left: int, rng: str = "philox",
+    sink: Callable[[Mapping[str, Batch]], object] = lambda _: None, isolation: Isolation | None = None,
+) -> float:  # fmt: skip
+    """Run the host's part of ``plan`` on samples from position ``first``, of which ``left`` follow; the seconds taken.
+    ``sink`` is given the outputs; those of a GPU as zeros of the type that they will have.
+
+    Results are thrown away, and so are failures: the run itself will say what is wrong. Operators that see whole
+    iterations are left out with all that needs them, because they may keep state.
+    """
+    began = time.perf_counter()
+    env: Env = {}
+    samples, per_reader = feed.samples(Request(first, min(_SAMPLES, left)))
+    run = Run(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader, isolation=isolation)
+    for node in plan.graph.nodes:
+        stateful = node.op.per_batch and not isinstance(node.op, Reader)
+        on_host = node.stage == "cpu" or plan.target.device == "null"
+        if on_host and not stateful and all(e in env for e in node.reads):
+            try:
+                run_nodes([node], env, run)
+            except Exception:  # whatever it is, it is not this function's to report
+                break
+    outputs = {name: env[edge] for name, edge in plan.graph.outputs.items() if edge in env}
+    with contextlib.suppress(Exception):
+        if plan.target.device == "gpu":
+            there = next(iter(outputs.values())).samples if outputs else samples
+            for name, edge in plan.graph.outputs.items():
+                spec = plan.graph.spec(edge)
+                if name not in outputs and spec.dtype is not None and spec.shape is not None:
+                    outputs[name] = _zeros(spec, there)
+        if outputs and len(outputs) == len(plan.graph.outputs):
+            sink(outputs)
+    return time.perf_counter() - began
+
+
+def _zeros(spec: Spec, samples: Samples) -> Batch:
+    """A batch on the host of known type; sizes that are not known are 1."""
+    assert spec.shape is not None
+    assert spec.dtype is not None
+    one = np.zeros([size or 1 for size in spec.shape], to_numpy(spec.dtype))
+    return Batch.from_list([one] * len(samples), spec.layout, samples)
+
+
+def rehearse(config: WriteConfig, outputs: Mapping[str, Batch]) -> None:
+    """Write ``outputs`` as ``config`` says, into a temporary folder that is removed."""
+    writer = config.check()
+    fields = {name: outputs[name] for name in config.fields}
+    records = Records(next(iter(fields.values())).samples, fields)
+    with tempfile.TemporaryDirectory(prefix="dali-run-") as scratch:
+        root = Path(scratch)
+        files = ShardFiles(root, config.name, "rehearsal", len(records), writer.begin(root, []))
+        try:
+            if len(records) and not writer.refuse(records, files.carry):
+                shard = writer.open(files, config.fields)
+                shard.append(shard.frame(records), len(records))
+                shard.close()
+        finally:
+            files.discard()

@@ -1,0 +1,169 @@
+"""Serialize: a graph and the arguments of its pipeline as JSON, and back. Nothing in it is ever executed."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from ...ops.base import Operator, find, parameters
+from ...ops.errors import SpecError
+from ...ops.types import DALIDataType
+from ...readers.external_source import ExternalSource
+from ..plugins import load_operators
+from ..python.control_flow.conditionals import Condition
+from .nodes import Edge, Graph, GraphBuilder, Merge, Node, Split, check_arguments
+
+VERSION = 1
+_KIND = "dali-run pipeline"
+_LONG = 200
+"""Characters of a value that are shown as they are."""
+
+
+def dump_pipeline(graph: Graph, arguments: Mapping[str, Any]) -> bytes:
+    """``graph`` (as it was built) and the pipeline's arguments. Raises SpecError for what is no plain data."""
+    nodes = [_node(n) for n in graph.nodes]
+    outputs = {k: [e.node, e.output] for k, e in graph.outputs.items()}
+    plain = {k: _plain(v, f"argument {k} of the pipeline") for k, v in arguments.items()}
+    whole = {"kind": _KIND, "version": VERSION, "pipeline": plain, "nodes": nodes, "outputs": outputs}
+    return json.dumps(whole).encode()
+
+
+def _node(node: Node) -> dict[str, Any]:
+    row: dict[str, Any] = {"op": node.op.name, "name": node.name, "device": node.device}
+    row["inputs"] = [[e.node, e.output] for e in node.inputs]
+    row["args"] = {k: [e.node, e.output] for k, e in node.args.items()}
+    row["values"] = {
+        p.name: _plain(getattr(node.op, p.name), f"{node.name}: argument {p.name}")
+        for p in parameters(type(node.op)).values()
+        if p.name not in node.op.per_sample and getattr(node.op, p.name) != p.default and not _left_out(node, p.name)
+    }
+    if node.seed is not None:
+        row["seed"] = node.seed
+    if node.scope:
+        row["scope"] = [[e.node, e.output, branch] for e, branch in node.scope]
+    if node.samples_of is not None:
+        row["samples_of"] = [node.samples_of.node, node.samples_of.output]
+    return row
+
+
+def _left_out(node: Node, name: str) -> bool:
+    """Sources do not travel: the pipeline that is made of the text is fed."""
+    return isinstance(node.op, ExternalSource) and name in ("source", "cycle", "parallel", "cuda_stream")
+
+
+def _plain(value: Any, what: str) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        return [_plain(v, what) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v, what) for k, v in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise SpecError(f"{what} cannot be serialised: {value!r} is no plain data")
+
+
+def parse_pipeline(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:
+    """The graph in a builder, its outputs by name, and the arguments of the pipeline. Raises SpecError."""
+    try:
+        whole = json.loads(data)
+    except ValueError:
+        whole = None
+    if not isinstance(whole, dict) or whole.get("kind") != _KIND:
+        raise SpecError("this is no serialised dali-run pipeline")
+    if whole.get("version") != VERSION:
+        raise SpecError(f"the pipeline was serialised by version {whole.get('version')}, this is version {VERSION}")
+    load_operators()
+    try:
+        nodes = [_restored(i, row) for i, row in enumerate(whole["nodes"])]
+        outputs = {k: _edge(e, len(nodes)) for k, e in whole["outputs"].items()}
+        arguments = dict(whole["pipeline"])
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise SpecError(f"the serialised pipeline is damaged: {type(e).__name__}: {e}") from None
+    types = arguments.get("output_dtype")
+    if types is not None:
+        arguments["output_dtype"] = [None if t is None else DALIDataType[t] for t in types] \
+            if isinstance(types, list) else DALIDataType[types]  # fmt: skip
+    return GraphBuilder.of(nodes), outputs, arguments
+
+
+def _restored(number: int, row: Mapping[str, Any]) -> Node:
+    cls = {c.name: c for c in (Split, Merge, Condition)}.get(row["op"]) or find(row["op"])
+    args = {k: _edge(e, number) for k, e in row["args"].items()}
+    constants, edges, problems = check_arguments(cls, {**row["values"], **args})
+    if problems:
+        raise SpecError(f"{row['name']}: {'; '.join(problems)}")
+    made: Operator = cls(per_sample=frozenset(edges), **constants)
+    made.check()
+    samples_of = row.get("samples_of")
+    return Node(
+        id=number,
+        op=made,
+        inputs=tuple(_edge(e, number) for e in row["inputs"]),
+        args=edges,
+        name=row["name"],
+        device=row["device"],
+        seed=row.get("seed"),
+        scope=tuple((_edge(e, number), bool(branch)) for *e, branch in row.get("scope", ())),
+        samples_of=None if samples_of is None else _edge(samples_of, number),
+    )
+
+
+def _edge(pair: Any, before: int) -> Edge:
+    node, output = pair
+    if not 0 <= node < before or output < 0:
+        raise ValueError(f"{pair} is no output of an earlier operator")
+    return Edge(int(node), int(output))
+
+
+def _name_or_value(value: Any) -> str:
+    """Plain data as it is; functions and objects by their name, which is the same in another process."""
+    if callable(value):
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    if isinstance(value, (bool, int, float, str, tuple, list, dict, frozenset, enum.Enum, type(None))):
+        return repr(value)
+    return type(value).__qualname__
+
+
+def digest(graph: Graph) -> str:
+    """A digest of operators, arguments and connections; the same for YAML and Python."""
+    rows: list[Any] = []
+    for node in graph.nodes:
+        fields = {f.name: _name_or_value(getattr(node.op, f.name)) for f in dataclasses.fields(node.op)}
+        fields["per_sample"] = ",".join(sorted(node.op.per_sample))
+        rows.append([node.op.name, fields, [repr(e) for e in node.inputs],
+                     {k: repr(e) for k, e in sorted(node.args.items())}, node.seed])  # fmt: skip
+    rows.append(["outputs", {k: repr(e) for k, e in graph.outputs.items()}])
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+
+
+def described(graph: Graph, left_out: Callable[[Operator], Collection[str]]) -> dict[str, dict[str, str]]:
+    """What `digest` is of, in words, so that a difference can be named: of each operator what is not its default, and
+    the outputs. ``left_out`` names arguments of an operator that do not count."""
+    names = {node.id: f"{k} {node.op.name}" for k, node in enumerate(graph.nodes, 1)}
+
+    def place(edge: Edge) -> str:
+        return f"{names[edge.node]}[{edge.output}]"
+
+    found: dict[str, dict[str, str]] = {}
+    for node in graph.nodes:
+        without = {*left_out(node.op), *node.op.per_sample}
+        row = {
+            f.name: _shortened(repr(getattr(node.op, f.name)))
+            for f in dataclasses.fields(node.op)
+            if f.name not in without and repr(getattr(node.op, f.name)) != repr(f.default)
+        }
+        row |= {"in": ", ".join(map(place, node.inputs))} if node.inputs else {}
+        row |= {k: f"${place(e)}" for k, e in sorted(node.args.items())}
+        row |= {"seed": str(node.seed)} if node.seed is not None else {}
+        found[names[node.id]] = row
+    return {**found, "outputs": {k: place(e) for k, e in graph.outputs.items()}}
+
+
+def _shortened(text: str) -> str:
+    """A long value by its beginning and its digest."""
+    return text if len(text) <= _LONG else f"{text[:_LONG]}... ({hashlib.sha256(text.encode()).hexdigest()})"

@@ -1,0 +1,118 @@
+"""Lineup: data sets that grew, with all records in the order in which they came - first those of the job's first run,
+then what was added, addition by addition. So old samples keep their numbers, keys and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...ops.batch import I64, Batch, Origin, Samples
+from ...ops.context import Context
+from ...ops.errors import JobError, SpecError
+from ...ops.storage.inventory import Pieces
+from ...readers.base import Source
+from ..engine.engine import Request
+from ..engine.inputs import JobFeed, Sources, pieces_of
+
+
+class Renumbered:
+    """A data set under other record numbers: record ``i`` is ``numbers[i]`` of the data set itself."""
+
+    def __init__(self, source: Source, numbers: I64, groups: I64 | None) -> None:
+        self.groups = groups
+        self._source = source
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def origin(self, index: int) -> Origin:
+        return self._source.origin(int(self._numbers[index]))
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        s = ctx.samples
+        inner = Samples(s.slot, s.position, s.epoch, self._numbers[s.index], self._source)
+        return tuple(b.replace(samples=s) for b in self._source.fetch(replace(ctx, samples=inner)))
+
+    def fingerprint(self) -> str:
+        return self._source.fingerprint()
+
+    def pieces(self) -> Pieces:
+        return pieces_of(self._source)
+
+    def close(self) -> None:
+        """The data set itself is closed by whoever opened it."""
+
+
+class Lineup:
+    """The data sets of a plan, cut into stages: the first run's, then each addition's."""
+
+    def __init__(self, sources: Sources, stages: Sequence[Mapping[str, I64]]) -> None:
+        """``stages``: for each, by the readers' names, the places of its pieces in the data set as it is now.
+
+        Raises SpecError where a reader leaves out records by number, JobError where readers were given unequally many.
+        """
+        self.states = dict(sources.states)
+        self._readers: list[tuple[int, Source, I64]] = []
+        self.ends: list[int] = []
+        """The position behind each stage's last."""
+        for node, name, op, source, order in sources.readers:
+            if len(stages) > 1 and (op.skip or op.limit is not None or op.num_shards > 1):
+                raise SpecError(f"{name}: inputs cannot be added to a job whose reader has skip, limit or num_shards")
+            now = pieces_of(source)
+            numbers: list[I64] = []
+            orders: list[I64] = []
+            first = 0
+            for places in (stage[name] for stage in stages):
+                records = now.record_numbers(places)
+                if len(stages) == 1:  # as it was opened; records may be left out
+                    orders.append(order.job().index)
+                else:
+                    groups = now.records[places] if source.groups is not None else None
+                    own = op.order(len(records), order.seed, order.batch_size, groups)
+                    orders.append(own.job().index + first)
+                numbers.append(records)
+                first += len(records)
+            ends = np.cumsum([len(o) for o in orders]).tolist()
+            if self.ends and self.ends != ends:
+                raise JobError(f"the readers of one job must have equally many records, {name} has not")
+            self.ends = ends
+            counts = now.records[np.concatenate([s[name] for s in stages])] if source.groups is not None else None
+            view = Renumbered(source, np.concatenate(numbers), counts)
+            self.states[node] = view
+            self._readers.append((node, view, np.concatenate(orders)))
+
+    def positions(self, stage: int) -> range:
+        """Of the samples of a stage."""
+        return range(self.ends[stage - 1] if stage else 0, self.ends[stage])
+
+    def key(self, position: int) -> str | None:
+        """The key of the sample at ``position``, by the first reader; None where there is none."""
+        _, view, index = self._readers[0]
+        return view.origin(int(index[position])).key if 0 <= position < len(index) else None
+
+    def samples(self, position: I64) -> tuple[Samples, Mapping[int, Samples]]:
+        """Who is at the given positions."""
+        slot, epoch = np.arange(len(position), dtype=np.int32), np.zeros(len(position), np.int64)
+        per_reader = {n: Samples(slot, position, epoch, index[position], view) for n, view, index in self._readers}
+        return next(iter(per_reader.values())), per_reader
+
+
+class LineupFeed(JobFeed):
+    """Some positions of a lineup, in ascending order; requests are places among them."""
+
+    def __init__(self, lineup: Lineup, chosen: Sequence[int]) -> None:
+        self.states = lineup.states
+        self._lineup = lineup
+        self._chosen = np.asarray(chosen, np.int64)
+        self.positions = self._everything = range(len(self._chosen))
+
+    def places(self, positions: I64) -> I64:
+        """Places among the chosen ones."""
+        return np.searchsorted(self._chosen, positions)
+
+    def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
+        """The ``request.n`` samples from the ``request.start``-th chosen one on."""
+        return self._lineup.samples(self._chosen[request.start : request.start + request.n])

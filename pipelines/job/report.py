@@ -1,0 +1,251 @@
+"""Report: what a run did, for every operator, stage and queue, and what held it back. The schema is versioned."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...ops.gpu.lane import Lane
+from ..engine.engine import Engine, launcher_count
+from ..graph.nodes import Merge, Split
+
+SCHEMA_VERSION = 1
+_BUSY = 0.5
+"""Share of the time from which something can be said to hold the run back."""
+_FEW = 8
+"""Batches from which stages overlap for most of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy one resource was."""
+
+    name: str
+    share: float
+    """Of the run's time, 0..1 (and above where work overlaps)."""
+    sentence: str
+    advice: str
+
+
+def build_report(
+    engine: Engine, seconds: float, samples: Mapping[str, int], *, sink_seconds: float = 0.0, sink: str = "write"
+) -> dict[str, Any]:
+    """The report of a finished (or stopped) run as plain data. ``seconds`` is wall time from start to end."""
+    stats, plan = engine.stats, engine.plan
+    stage_of = {n.name: i for i, s in enumerate(plan.steps) for n in s.nodes}
+    operators = []
+    for node in plan.graph.nodes:
+        if isinstance(node.op, (Split, Merge)) or node.name not in stats.nodes:
+            continue
+        r = stats.nodes[node.name]
+        busy = r.gpu_seconds or r.cpu_seconds
+        p50, p95 = np.percentile(r.durations, (50, 95)).tolist() if r.durations else (0.0, 0.0)
+        stage = stage_of[node.name]
+        operators.append(
+            {
+                "name": r.name,
+                "op": r.op,
+                "runs_on": r.runs_on,
+                "stage": _stage_id(engine, stage),
+                "calls": r.calls,
+                "samples": r.samples,
+                "bytes_in": r.bytes_in,
+                "bytes_out": r.bytes_out,
+                "cpu_seconds": round(r.cpu_seconds, 6),
+                "gpu_seconds": round(r.gpu_seconds, 6),
+                "p50_ms": round(p50 * 1e3, 4),
+                "p95_ms": round(p95 * 1e3, 4),
+                "samples_per_second": round(r.samples / busy, 1) if busy else None,
+                **_waits(engine, stage),
+            }
+        )
+    loads = _loads(engine, operators, seconds, sink_seconds, sink)
+    top = bottleneck(loads, engine.boxes[_stage_id(engine, 0)][1].passed)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "device": plan.target.device,
+        "threads": engine.options.num_threads,
+        "seconds": round(seconds, 6),
+        "samples": dict(samples),
+        "samples_per_second": round(samples.get("read", 0) / seconds, 1) if seconds else None,
+        "operators": operators,
+        "stages": [
+            {
+                "id": _stage_id(engine, i),
+                "kind": s.kind,
+                "operators": [n.name for n in s.nodes if not isinstance(n.op, (Split, Merge))],
+                "busy_seconds": round(_busy(engine, i), 6),
+                **_waits(engine, i),
+            }
+            for i, s in enumerate(plan.steps)
+        ]
+        + [
+            {
+                "id": sink,
+                "kind": "sink",
+                "operators": [],
+                "busy_seconds": round(sink_seconds, 6),
+                "waiting_for_input_seconds": round(engine.delivery.waited_empty, 6),
+                "blocked_on_output_seconds": 0.0,
+            }
+        ],
+        "queues": [
+            {
+                "name": c.name,
+                "depth": c.depth,
+                "batches": c.passed,
+                "mean_fill": round(c.occupancy / c.passed, 3) if c.passed else 0.0,
+                "full_seconds": round(c.waited_full, 6),
+                "empty_seconds": round(c.waited_empty, 6),
+            }
+            for c in engine.channels
+        ],
+        "rejected": dict(sorted(stats.rejected.items())),
+        "decoders": dict(sorted(stats.decoders.items())),
+        "fallbacks": dict(sorted(stats.fallbacks.items())),
+        "uploads": dict(sorted(stats.uploads.items())),
+        "fused": list(plan.fused),
+        "loads": {x.name: round(x.share, 4) for x in loads},
+        "bottleneck": {"what": top.name, "share": round(top.share, 4), "sentence": top.sentence, "advice": top.advice},
+        "memory": _memory(engine),
+    }
+
+
+def bottleneck(loads: Sequence[Load], batches: int) -> Load:
+    """What held the run back: the busiest resource, unless nothing was busy for half of the time."""
+    top = max(loads, key=lambda x: x.share)
+    if top.share >= _BUSY:
+        return top
+    idle = f"Nothing was busy for even half of the time; {top.name} was the most, with {_percent(top.share)}"
+    if batches < _FEW:
+        count = "1 batch is" if batches == 1 else f"{batches} batches are"
+        return Load(top.name, top.share, f"{idle}. {count} too few for the stages to work at the same time.",
+                    "Judge by more samples, or take a smaller batch_size.")  # fmt: skip
+    return Load(top.name, top.share, f"{idle}: the stages wait for each other, or for other programs on this machine.",
+                "A larger prefetch_queue_depth, or more num_threads.")  # fmt: skip
+
+
+def _stage_id(engine: Engine, i: int) -> str:
+    return engine.name_of(engine.plan.steps[i])
+
+
+def _busy(engine: Engine, i: int) -> float:
+    """Seconds in which step ``i`` was busy; where several batches are read at once, with as many as may be."""
+    busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
+    return busy / engine.reads_at_once if i == 0 and engine.plan.steps[i].kind == "whole" else busy
+
+
+def _waits(engine: Engine, i: int) -> dict[str, float]:
+    """How long step ``i`` waited for batches, and for room behind it."""
+    name = _stage_id(engine, i)
+    before, after = engine.boxes[name]
+    waited, blocked = before.waited_empty if before is not None else 0.0, after.waited_full
+    if engine.plan.steps[i].kind == "chunk":
+        # A batch has its place in the queue before the workers are done with it. While they work the queue may be full
+        # and holds nobody up but the thread that reads; without work they wait for room, else for batches.
+        idle = engine.stats.idled.get(name, 0.0)
+        blocked = min(blocked, idle)
+        waited = idle - blocked
+    return {"waiting_for_input_seconds": round(waited, 6), "blocked_on_output_seconds": round(blocked, 6)}
+
+
+def _loads(
+    engine: Engine, operators: Sequence[Mapping[str, Any]], seconds: float, sink_seconds: float, sink: str
+) -> list[Load]:
+    seconds = max(seconds, 1e-9)
+    threads = engine.options.num_threads
+    loads = []
+    for i, step in enumerate(engine.plan.steps):
+        mine = [o for o in operators if o["stage"] == _stage_id(engine, i)]
+        busy = _busy(engine, i)
+        if step.kind == "whole":
+            loads.append(
+                Load(
+                    "reading",
+                    busy / seconds,
+                    f"Reading holds the job back: it was busy {_percent(busy / seconds)} of the time.",
+                    "Faster storage, a container (TFRecord, LMDB) instead of single files, or more shards.",
+                )
+            )
+        elif step.kind == "device":
+            launching = busy / seconds / launcher_count(step) / len(engine.plan.target.indices)
+            gpu = sum(o["gpu_seconds"] for o in mine)
+            worst = _worst(mine, "gpu_seconds")
+            loads.append(
+                Load(
+                    "gpu",
+                    gpu / seconds / max(1, _overlap(engine)),
+                    f"The GPU holds the job back: {worst} took most of its time.",
+                    "More batches in flight (prefetch_queue_depth.gpu_size), a larger batch_size, or more "
+                    "GPUs (device: gpu:all).",
+                )
+            )
+            loads.append(
+                Load(
+                    "launching",
+                    launching,
+                    f"Launching GPU work holds the job back: its threads were busy {_percent(launching)} of the time.",
+                    "A larger batch_size.",
+                )
+            )
+    chunk = [o for o in operators if engine.plan.steps[int(str(o["stage"])[:2])].kind == "chunk"]
+    if chunk:
+        cpu = sum(o["cpu_seconds"] for o in chunk)
+        share = cpu / (threads * seconds)
+        worst = _worst(chunk, "cpu_seconds")
+        loads.append(
+            Load(
+                "cpu",
+                share,
+                f"The CPU workers hold the job back: {threads} thread"
+                f"{'s were' if threads > 1 else ' was'} busy {_percent(share)} of the time, mostly in {worst}.",
+                "More threads (--set pipeline.num_threads=N) on a machine with more cores, or a GPU (device: gpu).",
+            )
+        )
+    loads.append(
+        Load(
+            sink,
+            sink_seconds / seconds,
+            f"Writing holds the job back: it was busy {_percent(sink_seconds / seconds)} of the time.",
+            "Faster storage, a cheaper field encoding, or several processes (--num-shards, --shard-id).",
+        )
+    )
+    return loads
+
+
+def _overlap(engine: Engine) -> int:
+    """Lanes whose events overlap each other on the device."""
+    return max(1, engine.options.lanes - 1) * len(engine.plan.target.indices)
+
+
+def _worst(operators: Sequence[Mapping[str, Any]], key: str) -> str:
+    total = sum(o[key] for o in operators) or 1.0
+    worst = max(operators, key=lambda o: o[key], default=None)
+    return f"{worst['name']} ({_percent(worst[key] / total)})" if worst else "no operator"
+
+
+def _percent(share: float) -> str:
+    return f"{min(share, 1):.0%}"  # what was busy before the clock started counts, too
+
+
+def _memory(engine: Engine) -> dict[str, float]:
+    """``*_peak_bytes``: what batches and work held at most, by the accounts; ``peak_host_bytes``: the process."""
+    memory: dict[str, float] = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    for name, ledger in engine.ledgers.items():
+        memory[f"{name}_budget_bytes"] = ledger.limit
+        memory[f"{name}_peak_bytes"] = ledger.peak
+        memory[f"{name}_waited_seconds"] = round(ledger.waited, 6)
+    if any(isinstance(lane, Lane) for lane in engine.lanes):
+        import cupy
+
+        pool = cupy.get_default_memory_pool()  # of the current GPU
+        memory["gpu_pool_bytes"] = 0
+        for index in engine.plan.target.indices:
+            with cupy.cuda.Device(index):
+                memory["gpu_pool_bytes"] += int(pool.total_bytes())
+        memory["pinned_pool_blocks_free"] = int(cupy.get_default_pinned_memory_pool().n_free_blocks())
+    return memory

@@ -1,0 +1,412 @@
+"""Job: a spec with a ``write:`` section from start to end - read, run, write, report - and how it went."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...ops.base import Operator
+from ...ops.batch import Batch
+from ...ops.errors import DeviceError, JobError, SpecError
+from ...ops.storage.urls import is_url, plain_path
+from ...readers.base import Reader
+from ...readers.fetch.extents import cut_short
+from ...writers.shards.config import WriteConfig
+from ...writers.shards.lock import Lock
+from ...writers.shards.manifest import Side
+from ...writers.shards.mirror import staging_folder, state_of
+from ...writers.shards.output import Output
+from ...writers.shards.rejects import Budget, RejectRow
+from ..compile.place import Target, resolve_target
+from ..compile.plan import Plan, compile_graph
+from ..cores import threads_of
+from ..engine.admission import lanes_for
+from ..engine.device import as_ours
+from ..engine.engine import Engine, Iteration, Options
+from ..engine.inputs import JobFeed, Sources
+from ..engine.stats import Stats
+from ..engine.warm_up import rehearse, warm_up
+from ..graph.as_json import described
+from ..graph.nodes import Graph
+from ..spec.build import BuiltSpec, load_spec
+from ..spec.model import Spec
+from ..wording import count
+from .additions import Growth, find_growth
+from .ordered_inputs import LineupFeed
+from .report import build_report
+
+CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is."""
+
+    done: int
+    """Positions finished in this run."""
+    total: int
+    """Positions to do in this run."""
+    rejected: int
+    started: float
+    """`time.perf_counter` at the first batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended."""
+
+    exit_code: int
+    message: str
+    """One sentence: what was done, or what ended it."""
+    report: Mapping[str, Any]
+    path: Path | str
+    """Where the output is; text for a URL."""
+    ran: bool = True
+    """Something was done; else the report is that of the run that finished the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A spec that was read, checked and compiled; no data was touched."""
+
+    built: BuiltSpec
+    plan: Plan
+
+    @property
+    def spec(self) -> Spec:
+        """What the file says."""
+        return self.built.spec
+
+
+def prepare(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    device: str | None = None,
+    part: tuple[int, int] | None = None,
+) -> Prepared:
+    """Read and compile a spec; ``part`` (i, n) is one of n jobs that write one data set.
+
+    Raises SpecError, DeviceError.
+    """
+    built = load_spec(path, overrides)
+    settings = built.spec.pipeline
+    target = resolve_target(device or settings.device)
+    if part is not None:
+        check_parts(built.graph, part)
+    return Prepared(built, compile_graph(built.graph, target, settings.seed))
+
+
+def check_parts(graph: Graph, part: tuple[int, int]) -> None:
+    """Raises SpecError for a part that is none, and where readers have shards of their own.
+
+    Parts are ranges of the whole job's order, cut where shards of the output begin: so any number of parts writes the
+    same files. The readers know nothing of it.
+    """
+    index, count = part
+    if not 0 <= index < count:
+        raise SpecError(f"--shard-id must be from 0 to {count - 1}, got {index}")
+    for node in graph.nodes:
+        if isinstance(node.op, Reader) and node.op.num_shards != 1:
+            raise SpecError(f"{node.where}: has num_shards of its own; leave it out to use --num-shards")
+
+
+def run_job(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    device: str | None = None,
+    part: tuple[int, int] | None = None,
+    limit: int | None = None,
+    fresh: bool = False,
+    append: bool = False,
+    trace: str | Path | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
+    made_of: Mapping[str, Any] | None = None,
+    amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report,
+) -> JobResult:
+    """Run the job of a spec, or continue it. Raises SpecError for a wrong spec, DeviceError and JobError for what stops
+    a job before its output is open; what ends it later is in the result, with a report of what was done till then.
+    ``append`` adds inputs that came since to what is there. ``note`` is told, line by line, what in the spec has no
+    effect. ``made_of`` is the spec itself, where its file will be gone; ``amend`` completes the report."""
+    if append and (fresh or limit is not None):
+        raise SpecError(f"--append adds to what is there: leave out {'--fresh' if fresh else '--limit'}")
+    prepared = prepare(path, overrides, device=device, part=part)
+    for remark in prepared.built.notes:
+        note(str(remark))
+    config = write_config(prepared, part)
+    settings = prepared.spec.pipeline
+    command = {"spec": str(Path(path).absolute()) if made_of is None else dict(made_of),
+               "overrides": dict(overrides or {}), "device": device}  # fmt: skip
+    budget = Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate)
+    with Sources(prepared.plan, settings.batch_size) as sources:
+        who = identity(prepared, sources)
+        if not fresh:
+            with state_of(config.where) as root:
+                grown = find_growth(root, sources, who, config.identity(), append=append, part=part)
+                if grown is not None and not grown.todo:
+                    Lock(Side(root).lock).release()  # what a run left that was killed when all was done
+                    manifest = json.loads((root / "manifest.json").read_bytes())
+                    return _already_done(manifest["samples"], manifest["rejects"], root, config)
+            if grown is not None:
+                return _run_grown(prepared, grown, config, who, budget, trace, progress, command, amend)
+        feed = JobFeed(sources, limit)
+        whole = len(feed.positions)
+        if part is not None:
+            feed.positions = config.part_range(feed.positions, part)
+        output = Output.open(
+            config,
+            who,
+            start=feed.positions.start,
+            total=len(feed.positions),
+            whole=whole if part is not None else None,
+            part=part,
+            budget=budget,
+            fresh=fresh,
+            inputs=sources.inputs,
+        )
+        with output:
+            if output.finished:
+                return _already_done(output.written, output.rejected, config.path, config)
+            return JobRun(prepared, feed, output, config, trace, progress, command, amend).run()
+
+
+def _run_grown(
+    prepared: Prepared, grown: Growth, config: WriteConfig, who: Mapping[str, Any], budget: Budget,
+    trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
+    amend: Callable[[dict[str, Any]], dict[str, Any]],
+) -> JobResult:  # fmt: skip
+    """Run what is left, addition by addition."""
+    for todo in grown.todo:
+        feed = LineupFeed(grown.lineup, grown.lineup.positions(todo.number))
+        output = Output.open(
+            config,
+            {**who, "inputs": todo.inputs.identity},
+            total=len(feed.positions),
+            budget=budget,
+            stage=todo.stage,
+            inputs=todo.listing,
+        )
+        with output:
+            result = JobRun(prepared, feed, output, config, trace, progress, command, amend).run()
+        if result.exit_code in (FAILED, INTERRUPTED):
+            break
+    return result
+
+
+def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> WriteConfig:
+    """The ``write:`` section for the writers (of a part of the job).
+
+    Raises SpecError where there is none, or its writer refuses it.
+    """
+    spec, fields = prepared.spec, prepared.built.fields
+    if spec.write is None or fields is None or prepared.built.writer is None:
+        raise SpecError(
+            f"{spec.file}: there is no `write:` section, so there is nothing to run (it needs `writer:` and `path:`); "
+            "the Python API iterates over such a spec"
+        )
+    graph = prepared.plan.graph
+    prepared.built.writer.check(fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
+    place = str(spec.write.path)
+    return WriteConfig(
+        path=staging_folder(place, part) if is_url(place) else Path(plain_path(place)),
+        name=spec.name,
+        writer=spec.write.writer,
+        options={k: v.plain() for k, v in spec.write.options.items()},
+        samples=spec.write.shard_samples,
+        bytes=spec.write.shard_bytes,
+        fields=fields,
+        url=place.rstrip("/") if is_url(place) else "",
+    )
+
+
+def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
+    """What decides the output's bytes besides the ``write:`` section, for comparing before a job is resumed."""
+    settings = prepared.spec.pipeline
+    names = [node.op.name for node in prepared.built.graph.nodes]  # before nodes are joined
+    libraries = ["simplejpeg", "pillow"]
+    libraries += ["imagecodecs"] * any(n.startswith("decoders.image") for n in names)
+    libraries += prepared.built.writer.libraries if prepared.built.writer is not None else ()
+    return {
+        "graph": described(prepared.built.graph, _locations),
+        "seed": settings.seed,
+        "rng": settings.rng,
+        "replace": prepared.spec.on_error.policy == "replace",
+        "batch_size": settings.batch_size if depends_on_batches(prepared.spec) else None,
+        "device": "gpu" if prepared.plan.target.device == "gpu" else "cpu",
+        "inputs": sources.fingerprint(),
+        "versions": {"dali-run": _version("dali-run"), **{p: _version(p) for p in libraries}},
+    }
+
+
+def depends_on_batches(spec: Spec) -> bool:
+    """A sample's result depends on who else is in its batch."""
+    return spec.pipeline.rng == "dali" or spec.on_error.policy == "replace"
+
+
+def _locations(op: Operator) -> Collection[str]:
+    """Arguments that say where inputs lie: the inputs are compared themselves."""
+    return op.locations if isinstance(op, Reader) else ()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a checkout that was never installed
+        return "unknown"
+
+
+def _already_done(written: int, rejected: int, root: Path, config: WriteConfig) -> JobResult:
+    report: dict[str, Any] = {}
+    if (root / "report.json").exists():
+        report = json.loads((root / "report.json").read_text())
+    code = REJECTS if rejected else CLEAN
+    return JobResult(code, f"{config.where} is complete already ({count(written, 'sample')}); nothing to do. "
+                     "--fresh starts anew", report, config.url or config.path, ran=False)  # fmt: skip
+
+
+class JobRun:
+    """One run of a job whose output is open."""
+
+    def __init__(
+        self, prepared: Prepared, feed: JobFeed, output: Output, config: WriteConfig,
+        trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
+        amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report,
+    ) -> None:  # fmt: skip
+        """``command`` says how the job was started, for its report, which ``amend`` completes."""
+        self.amend = amend
+        self.plan = prepared.plan
+        self.command = command
+        self.output = output
+        self.feed = feed
+        self.config = config
+        self.name = prepared.spec.name
+        self.trace = trace
+        self.progress = progress
+        self.first = output.resume_from
+        self.written_before = output.written
+        self.rejected_before = output.rejected
+        self.stop = feed.positions.stop
+        self.total = self.stop - self.first
+        self.writing = 0.0
+        self.read = self.rejected = 0
+        progress(Progress(0, self.total, 0, time.perf_counter()))
+        whole = depends_on_batches(prepared.spec)
+        options = replace(options_of(prepared.spec, prepared.plan.target), whole_batches=whole, together=not whole)
+        requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
+        self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
+        try:
+            self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, options.rng,
+                                   lambda given: rehearse(config, given), self.engine.isolation)  # fmt: skip
+        except BaseException as e:  # Ctrl-C: decoders' processes may run already
+            self.engine.stop()
+            ours = as_ours(e)
+            if ours is e:
+                raise
+            raise ours from e
+        self.began = time.perf_counter()
+
+    def run(self) -> JobResult:
+        try:
+            with self.engine:
+                for iteration in self.engine:
+                    self._write(iteration)
+                    self.progress(Progress(self.read, self.total, self.rejected, self.began))
+            report = self._report()
+            self.output.finish(report)  # the last shard: a full disk or a spent budget may show here
+        except KeyboardInterrupt:
+            return self._ended(INTERRUPTED, f"interrupted after {self.read} of {self.total} samples; run the same "
+                               "command again: it continues")  # fmt: skip
+        except JobError as e:
+            return self._ended(FAILED, str(e))
+        except DeviceError as e:
+            return self._ended(FAILED, f"{e}. Run the same command again: it continues after the last finished shard")
+        except MemoryError as e:
+            remedy = "lower pipeline.batch_size or memory.host, and run the same command again: it continues"
+            return self._ended(FAILED, f"out of memory while writing: {str(e) or 'an allocation failed'}; {remedy}")
+        code = REJECTS if self.output.rejected else CLEAN
+        rejected = f", {self.output.rejected} rejected (see {self.config.where}/rejects.jsonl)" * (code == REJECTS)
+        return self._result(
+            code, f"wrote {count(self.output.written, 'sample')} to {self.config.where}{rejected}", report
+        )
+
+    def _write(self, iteration: Iteration) -> None:
+        low = iteration.request.start
+        start, stop = max(low, self.first), min(low + iteration.request.n, self.stop)
+        samples, outputs = iteration.samples, iteration.outputs(self.plan)
+        if stop - start < iteration.request.n:  # the batch was taken whole, but some of it is written already
+            places = self.feed.places(samples.position)
+            where = np.flatnonzero((places >= start) & (places < stop))
+            samples = samples.take(where)
+            outputs = {name: batch.take(where, samples) for name, batch in outputs.items()}
+        rejects = []
+        for d in iteration.dropped:
+            origin, position = iteration.origin_of(d), iteration.position_of(d)
+            if not start <= int(self.feed.places(np.array([position]))[0]) < stop:
+                continue
+            rejects.append(RejectRow(position, origin.key, origin.source, origin.record, origin.offset,
+                                     d.node, d.code, d.message, iteration.replaced))  # fmt: skip
+        began = time.perf_counter()
+        self.output.add(start, stop, samples, outputs, rejects, lambda: _check_intact(outputs))
+        self.writing += time.perf_counter() - began
+        self.engine.stats.span("write", "write", began, time.perf_counter(), iteration.number)
+        self.read += stop - start
+        self.rejected += len(rejects)
+
+    def _report(self) -> dict[str, Any]:
+        seconds = time.perf_counter() - self.began
+        rejected = self.output.rejected - self.rejected_before  # the writer's own rejects included
+        counts = {"read": self.read, "written": self.output.written - self.written_before, "rejected": rejected}
+        report = {"name": self.name, **build_report(self.engine, seconds, counts, sink_seconds=self.writing)}
+        report["command"] = self.command
+        report["warm_up_seconds"] = round(self.warm_up, 6)
+        if self.first:
+            report["resumed_from"] = self.first
+        return self.amend(report)
+
+    def _ended(self, code: int, message: str) -> JobResult:
+        report = self._report()
+        self.output.abort()
+        return self._result(code, message, report)
+
+    def _result(self, code: int, message: str, report: dict[str, Any]) -> JobResult:
+        if self.trace is not None:
+            Path(self.trace).write_text(json.dumps(self.engine.stats.chrome_trace()))
+        return JobResult(code, message, report, self.config.url or self.config.path)
+
+
+def options_of(spec: Spec, target: Target) -> Options:
+    """The engine's options from the ``pipeline:`` and ``on_error:`` sections."""
+    settings = spec.pipeline
+    return Options(
+        num_threads=threads_of(settings.num_threads),
+        cpu_queue=settings.prefetch_cpu,
+        gpu_queue=settings.prefetch_gpu,
+        lanes=lanes_for(settings.prefetch_gpu) if target.device != "cpu" else 1,
+        policy=spec.on_error.policy,
+        rng=settings.rng,
+        isolation=settings.isolation,
+        decode_timeout=settings.decode_timeout,
+        memory=settings.memory,
+        upload=settings.upload,
+    )
+
+
+def _check_intact(outputs: Mapping[str, Batch]) -> None:
+    """Raises JobError where records went into a shard as they are in their file, and that was cut short since the batch
+    was handed out: zeros may have been written in the place of their bytes."""
+    for batch in outputs.values():
+        if batch.on_host and (gone := cut_short(batch.data.ctypes.data, batch.offsets * batch.dtype.itemsize)):
+            raise JobError(
+                f"{gone}: the input file was cut short, or could not be read, while a record was copied from it; run "
+                "the same command again: it continues after the last finished shard"
+            )

@@ -1,0 +1,1 @@
+"""DALI's Python API."""

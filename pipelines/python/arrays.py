@@ -1,0 +1,131 @@
+"""Arrays of the user's, of any library, as batches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...ops.batch import Batch, Samples
+from ...ops.types import from_numpy
+from ..user_warnings import warn
+from .tensors import Tensor, TensorList
+
+_CPU = 1
+"""Device type of host memory in DLPack."""
+
+
+def as_array(value: Any) -> Any:
+    """``value`` as an array: NumPy on the host, CuPy on a GPU. Nothing is copied where the library allows it.
+
+    Takes NumPy, CuPy, PyTorch, JAX, TensorFlow arrays, whatever speaks DLPack or an array interface, and numbers.
+    Raises TypeError for anything else.
+    """
+    if isinstance(value, Tensor):
+        value = value.array
+    if isinstance(value, np.ndarray):
+        array = value
+    elif hasattr(value, "__cuda_array_interface__") and not hasattr(value, "__array_interface__"):
+        import cupy
+
+        return cupy.asarray(value)
+    elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+        if value.__dlpack_device__()[0] != _CPU:
+            import cupy
+
+            return cupy.from_dlpack(value)
+        array = np.asarray(value.detach()) if hasattr(value, "detach") else np.from_dlpack(value)
+    else:
+        array = np.asarray(value)
+    try:
+        from_numpy(array.dtype)
+    except (KeyError, TypeError):
+        raise TypeError(f"data of {type(value).__name__} (dtype {array.dtype}) is no array of numbers; give arrays of "
+                        "NumPy, CuPy, PyTorch, or of a library that speaks DLPack") from None  # fmt: skip
+    return array
+
+
+def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | None = None) -> Any:
+    """A CuPy view of the CuPy ``array`` (of ``shape`` from element ``start`` on, where it is flat) that keeps ``guard``
+    alive instead: when nothing refers to the view any more, the guard goes, and may hold the memory back until kernels
+    that read it are done."""
+    import cupy
+
+    dtype, strides = array.dtype, None
+    if shape is None:
+        shape, strides = array.shape, array.strides
+    address, size = array.data.ptr + start * dtype.itemsize, math.prod(shape) * dtype.itemsize
+    memory = cupy.cuda.UnownedMemory(address, size, guard, array.device.id)
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
+
+
+def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True) -> Batch:
+    """A batch from one array (N, ...) or a list of arrays, one a sample, which may be empty. A layout that is not given
+    is that of the TensorList, or of the first Tensor.
+
+    ``copy`` makes the batch independent of ``data``. Raises TypeError and ValueError that say what is wrong.
+    """
+    if isinstance(data, TensorList):
+        batch = data.batch.replace(samples=_samples(samples, len(data)), layout=layout or data.batch.layout)
+        if not copy:
+            return batch
+        own = batch.data.copy()
+        if not batch.on_host:
+            import cupy
+
+            cupy.cuda.get_current_stream().synchronize()  # the engine goes on with it on streams of its own
+        return batch.replace(data=own)
+    if isinstance(data, (list, tuple)):
+        layout = layout or (data[0].layout() if data and isinstance(data[0], Tensor) else "")
+        return _from_list([as_array(d) for d in data], layout, samples)
+    whole = as_array(data)
+    if whole.ndim == 0:
+        raise ValueError("a batch is an array whose first dimension counts the samples, or a list of arrays; got one "
+                         "number (with batch=False a source gives one sample at a time)")  # fmt: skip
+    if isinstance(whole, np.ndarray):
+        whole = np.array(whole, order="C") if copy else np.ascontiguousarray(whole)
+    else:
+        import cupy
+
+        whole = cupy.array(whole, order="C", copy=copy or None)
+        cupy.cuda.get_current_stream().synchronize()  # the engine goes on with it on streams of its own
+    return Batch.from_dense(whole, _fitting(layout, whole.ndim - 1), _samples(samples, len(whole)))
+
+
+def _from_list(arrays: list[Any], layout: str, samples: Samples | None) -> Batch:
+    names = _samples(samples, len(arrays))
+    if not arrays:  # of no type, as far as anybody knows
+        return Batch.allocate(np.empty, np.empty((0, len(layout)), np.int32), np.uint8, layout, names)
+    layout = _fitting(layout, arrays[0].ndim)
+    if all(isinstance(a, np.ndarray) for a in arrays):
+        return Batch.from_list(arrays, layout, names)
+    if any(isinstance(a, np.ndarray) for a in arrays):
+        raise TypeError("the samples of a batch are partly on the host and partly on a GPU")
+    import cupy
+
+    for a in arrays:
+        if a.ndim != arrays[0].ndim or a.dtype != arrays[0].dtype:
+            raise ValueError(f"samples of a batch share dtype and number of dimensions: {arrays[0].dtype}, "
+                             f"{arrays[0].ndim}-D and {a.dtype}, {a.ndim}-D")  # fmt: skip
+    sizes = np.array([a.size for a in arrays], np.int64)
+    shapes = np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), arrays[0].ndim)
+    flat = cupy.concatenate([a.reshape(-1) for a in arrays])
+    cupy.cuda.get_current_stream().synchronize()
+    return Batch(flat, np.cumsum(sizes) - sizes, shapes, layout, names)
+
+
+def _samples(samples: Samples | None, n: int) -> Samples:
+    return Samples.numbered(n) if samples is None else samples
+
+
+def _fitting(layout: str, ndim: int) -> str:
+    if layout and len(layout) != ndim:
+        warn(f"layout {layout!r} does not name the {ndim} dimensions of the data; it is left out")
+        return ""
+    return layout
+
+
+def describe_batch(batch: Batch) -> str:
+    """For messages."""
+    return f"{from_numpy(batch.dtype).name}, {batch.ndim}-D"

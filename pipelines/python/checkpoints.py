@@ -1,0 +1,50 @@
+"""Checkpoints of a pipeline: a few integers as JSON. Everything else is a function of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ...ops.errors import JobError
+from ...readers.order import Order
+from ..graph.as_json import digest
+from ..graph.nodes import Graph
+
+VERSION = 1
+_KIND = "dali-run pipeline checkpoint"
+
+
+def dump_checkpoint(
+    *, graph: Graph, seed: int, position: int, iteration: int, epoch: int, readers: Mapping[str, Order],
+    extra: Mapping[str, Any],
+) -> bytes:  # fmt: skip
+    """The state as JSON. ``position`` counts samples from the beginning, ``iteration`` batches of the epoch of
+    external sources; ``extra`` is the iterator's."""
+    where = {}
+    for name, order in readers.items():
+        done, at = order.locate(position)
+        where[name] = {"epoch": done, "position": at}
+    state = {"kind": _KIND, "version": VERSION, "graph": digest(graph), "seed": seed, "position": position,
+             "iteration": iteration, "epoch": epoch, "readers": where, "extra": dict(extra)}  # fmt: skip
+    return json.dumps(state, sort_keys=True).encode()
+
+
+def parse_checkpoint(data: bytes | str) -> dict[str, Any]:
+    """The state in ``data``. Raises JobError for anything that is no checkpoint of this version."""
+    try:
+        state = json.loads(data)
+    except ValueError:
+        state = None
+    if not isinstance(state, dict) or state.get("kind") != _KIND:
+        raise JobError("this is no checkpoint of a dali-run pipeline")
+    if state.get("version") != VERSION:
+        raise JobError(f"the checkpoint has version {state.get('version')}; this program knows version {VERSION}")
+    return state
+
+
+def check_checkpoint(state: Mapping[str, Any], graph: Graph) -> None:
+    """Raises JobError where the checkpoint is another graph's."""
+    if state["graph"] != digest(graph):
+        raise JobError("the checkpoint was made by a pipeline with other operators or arguments; build the pipeline as "
+                       "it was then (seed, threads and prefetching may differ)")  # fmt: skip

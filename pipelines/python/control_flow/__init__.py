@@ -1,0 +1,1 @@
+"""`if` on DataNodes: source rewritten to graph operations."""

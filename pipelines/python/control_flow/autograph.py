@@ -1,0 +1,155 @@
+"""Autograph: conditionals on DataNodes, by rewriting the source of the functions that use them, and of those they call.
+
+`statements` looks at the source, `rewriter` changes it, and `conditionals` is what the changed functions call.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import inspect
+import textwrap
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ....ops.errors import SpecError
+from .conditionals import Helper
+from .rewriter import HELPER, Rewriter, arguments
+
+F = TypeVar("F", bound=Callable[..., Any])
+_KEPT = "_dali_run_do_not_convert"
+_DEFINITION = "__dali_run_definition"
+_converted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def do_not_convert(func: F) -> F:
+    """Mark a function that works on no DataNodes: its source stays as it is."""
+    setattr(func, _KEPT, True)
+    return func
+
+
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with conditionals on DataNodes. Raises SpecError where its source cannot be found."""
+    if getattr(function, _KEPT, False):
+        return function
+    try:
+        made: Callable[..., Any] = _rewrite(function)
+    except (OSError, TypeError, IndentationError) as e:
+        raise SpecError(f"the source of {function.__name__}() cannot be found ({e}), which enable_conditionals needs; "
+                        "define the function in a file") from None  # fmt: skip
+    return made
+
+
+def converted_callee(function: Any) -> Any:
+    """What a rewritten function calls instead of ``function``: rewritten, if it is the user's."""
+    if type(function) is functools.partial:
+        return functools.partial(converted_callee(function.func), *function.args, **function.keywords)
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - it is called in its place
+    if isinstance(call, types.FunctionType) and not getattr(function, _KEPT, False):  # an object of a class with it
+        return converted_callee(types.MethodType(call, function)) if _is_users(call) else function
+    bound = isinstance(function, types.MethodType)
+    plain = function.__func__ if bound else function
+    if not isinstance(plain, types.FunctionType) or not _is_users(plain):
+        return function
+    try:
+        made = _rewrite(plain)
+    except (OSError, TypeError, SyntaxError):
+        return function
+    return types.MethodType(made, function.__self__) if bound else made
+
+
+class _Helper(Helper):
+    call = staticmethod(converted_callee)
+
+
+def _is_users(function: types.FunctionType) -> bool:
+    if getattr(function, _KEPT, False) or getattr(function, "_is_pipeline_def", False):
+        return False
+    if HELPER in function.__code__.co_freevars:
+        return False
+    module = function.__module__ or ""
+    here = __name__.split(".")[0]
+    if module.split(".")[0] in (here, "numpy", "torch", "jax", "functools", "contextlib", "typing"):
+        return False
+    path = function.__code__.co_filename
+    return "site-packages" not in path and not path.startswith(("<frozen", _stdlib()))
+
+
+@functools.cache
+def _stdlib() -> str:
+    import sysconfig
+
+    return sysconfig.get_paths()["stdlib"]
+
+
+def _source_of(code: types.CodeType) -> ast.FunctionDef:
+    """The `def` of a function. Raises OSError where there is no source, TypeError for what is no plain function."""
+    lines, first = inspect.getsourcelines(code)
+    definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    if not isinstance(definition, ast.FunctionDef):
+        raise TypeError("it is no plain function")
+    ast.increment_lineno(definition, first - 1)
+    return definition
+
+
+def _source_of_lambda(code: types.CodeType) -> ast.FunctionDef:
+    """A lambda as a `def`. What stands in a line may hold several of them: compiled once more, only one has the places
+    of ``code``. Raises OSError where there is no source, TypeError where several may be meant."""
+    lines, _ = inspect.findsource(code)
+    places = _places(code)
+    here = [n for n in _lambdas_of("".join(lines)) if n.lineno == code.co_firstlineno]
+    found = [n for n in here if _places_of(n) == places]
+    if len(found) != 1:
+        raise TypeError(f"{len(found)} lambdas in line {code.co_firstlineno} look like it")
+    node = copy.deepcopy(found[0])  # it is going to be rewritten
+    body = ast.copy_location(ast.Return(node.body), node.body)
+    definition = ast.FunctionDef(name=_DEFINITION, args=node.args, body=[body], decorator_list=[])
+    definition.type_params = []  # type: ignore[attr-defined]  # Python 3.12 asks for it
+    return ast.copy_location(definition, node)
+
+
+@functools.lru_cache(maxsize=4)
+def _lambdas_of(source: str) -> list[ast.Lambda]:
+    return [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Lambda)]
+
+
+def _places_of(node: ast.Lambda) -> set[Any]:
+    compiled = compile(ast.Expression(node), "<lambda>", "eval")
+    return next(_places(c) for c in compiled.co_consts if isinstance(c, types.CodeType))
+
+
+def _places(code: types.CodeType) -> set[Any]:
+    return {p for p in code.co_positions() if None not in p}
+
+
+def _rewrite(function: Any) -> Any:
+    if function in _converted:
+        return _converted[function]
+    code = function.__code__  # of the function itself, not of what it wraps
+    definition = _source_of_lambda(code) if code.co_name == "<lambda>" else _source_of(code)
+    definition.decorator_list = []
+    definition.name = _DEFINITION  # its own name must go on to mean what it means outside
+    owner = function.__qualname__.split(".")[-2:-1]
+    definition = Rewriter(owner[0] if owner and owner[0] != "<locals>" else "").top(definition)
+    factory = ast.FunctionDef(
+        name="__factory",
+        args=arguments([*code.co_freevars, HELPER]),
+        body=[definition],
+        decorator_list=[],
+    )
+    factory.type_params = []  # type: ignore[attr-defined]  # Python 3.12 asks for it
+    module = ast.fix_missing_locations(ast.Module([factory], []))
+    compiled = compile(module, code.co_filename, "exec")
+    outer = next(c for c in compiled.co_consts if isinstance(c, types.CodeType))
+    inner = next(c for c in outer.co_consts if isinstance(c, types.CodeType) and c.co_name == _DEFINITION)
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True)) | {HELPER: types.CellType(_Helper)}
+    inner = inner.replace(co_name=code.co_name)
+    made = types.FunctionType(inner, function.__globals__, function.__name__, function.__defaults__,
+                              tuple(cells[n] for n in inner.co_freevars))  # fmt: skip
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__doc__, made.__module__, made.__qualname__ = function.__doc__, function.__module__, function.__qualname__
+    _converted[function] = made
+    return made

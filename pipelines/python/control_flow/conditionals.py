@@ -1,0 +1,322 @@
+"""Conditionals: what `if`, `and`, `or` and `not` on DataNodes do when a rewritten definition runs.
+
+An `if` is a loop over its branches: one pass for a Python condition, two for a DataNode, each in a branch of the graph
+with the variables as they were before; afterwards what both branches assigned is merged, sample by sample.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from ....ops.base import Arg, Operator, Spec
+from ....ops.batch import Batch
+from ....ops.context import Context
+from ....ops.errors import SpecError
+from ....ops.types import DALIDataType
+from ...compile.prune import renumber
+from ...graph.nodes import Edge, Graph
+from ..data_node import (
+    DataNode,
+    EagerBuilder,
+    ScalarConstant,
+    apply,
+    as_result,
+    calculate,
+    constant,
+    current_builder,
+    one,
+)
+from .statements import RESULT
+
+# -- the operator behind conditions -----------------------------------------------------------------------------------
+
+
+class Condition(Operator, name="_conditional.condition"):
+    """The condition of a conditional as truth values."""
+
+    what: Annotated[str, Arg("where it stands")] = "if"
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.shape is not None and len(data.shape) > 0:
+            raise SpecError(f"the condition of `{self.what}` must be a scalar (0 dimensions), got {data}; index it "
+                            "first: x[0]")  # fmt: skip
+        if self.what in ("and", "or") and data.dtype not in (None, DALIDataType.BOOL):
+            raise SpecError(f"`{self.what}` takes bool, got {data}; compare it first, or cast it to BOOL")
+        return Spec((), DALIDataType.BOOL)
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        if data.ndim:
+            raise SpecError(f"the condition of `{self.what}` must be a scalar (0 dimensions), got samples of "
+                            f"{data.ndim} dimensions; index it first: x[0]")  # fmt: skip
+        if self.what in ("and", "or") and data.dtype.kind != "b":
+            raise SpecError(f"`{self.what}` takes bool, got {data.dtype}; compare it first, or cast it to BOOL")
+        return Batch.from_dense(data.data[data.offsets] != 0, "", data.samples)
+
+
+def _condition(node: DataNode, what: str) -> DataNode:
+    if node.device == "gpu":
+        raise SpecError(f"the condition of `{what}` must be on the CPU, got {node}")
+    return one(apply(Condition, [node], {"what": what}))
+
+
+def without_conditions(graph: Graph) -> Graph:
+    """The graph with what goes into conditions in their place, as YAML has it: there any number is a condition."""
+    through = {n.id: n.inputs[0] for n in graph.nodes if isinstance(n.op, Condition)}
+
+    def past(edge: Edge) -> Edge:
+        while edge.node in through:
+            edge = through[edge.node]
+        return edge
+
+    kept = [
+        replace(
+            n,
+            inputs=tuple(map(past, n.inputs)),
+            args={k: past(e) for k, e in n.args.items()},
+            scope=tuple((past(e), branch) for e, branch in n.scope),
+            samples_of=None if n.samples_of is None else past(n.samples_of),
+        )
+        for n in graph.nodes
+        if n.id not in through
+    ]
+    return renumber(kept, {k: past(e) for k, e in graph.outputs.items()})
+
+
+# -- at run time of the definition ------------------------------------------------------------------------------------
+
+
+class Undefined:
+    """A variable that has no value, or one in only one branch of a conditional, or values that cannot be merged. Only
+    who uses it learns of it."""
+
+    def __init__(self, why: str, error: type[Exception] = UnboundLocalError) -> None:
+        self._why = why
+        self._error = error
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise self._error(self._why)
+
+    __call__ = __bool__ = __iter__ = __getitem__ = __len__ = __add__ = __radd__ = __sub__ = __rsub__ = _refuse
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __lt__ = __gt__ = __le__ = __ge__ = __array__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._refuse()
+
+
+_MISSING = object()
+
+
+class Place:
+    """What a branch assigns to that is no variable: ``box["key"]``, ``box.name``."""
+
+    def __init__(self, text: str, kind: str, find: Callable[[], tuple[Any, Any]]) -> None:
+        self.text = text
+        self._items = kind == "item"
+        try:
+            self._owner, self._key = find()
+        except Exception:  # made in the branch itself, where it needs no restoring
+            self._owner = _MISSING
+
+    def get(self) -> Any:
+        """What is there now; `_MISSING` where nothing is."""
+        if self._owner is _MISSING:
+            return _MISSING
+        try:
+            return self._owner[self._key] if self._items else getattr(self._owner, self._key)
+        except (LookupError, AttributeError):
+            return _MISSING
+
+    def set(self, value: Any) -> None:
+        """Put ``value`` there, or take away what is there."""
+        if self._owner is _MISSING or self.get() is value:
+            return
+        if value is _MISSING:
+            (operator.delitem if self._items else delattr)(self._owner, self._key)
+        elif self._items:
+            self._owner[self._key] = value
+        else:
+            setattr(self._owner, self._key, value)
+
+
+class Conditional:
+    """One `if`: its passes, and the variables before, in and after them."""
+
+    def __init__(self, test: Any, names: Sequence[str], line: int, *places: Place) -> None:
+        self._places = places if isinstance(test, DataNode) else ()
+        self._found = [p.get() for p in self._places]
+        self._left: list[list[Any]] = []
+        self._names = names
+        self._line = line
+        self._node = _condition(test, "if") if isinstance(test, DataNode) else None
+        self._truth = None if self._node is not None else bool(test)
+        self._before: dict[str, Any] | None = None
+        self._ends: list[dict[str, Any]] = []
+
+    def __iter__(self) -> Iterator[bool]:
+        if self._node is None:
+            assert self._truth is not None
+            yield self._truth
+            return
+        builder = current_builder()
+        edge = _edge(self._node)
+        for branch in (True, False):
+            builder.enter(edge, branch)
+            yield branch
+            builder.leave()
+
+    def start(self, variables: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The variables at the start of a pass."""
+        for place, value in zip(self._places, self._found, strict=True):
+            place.set(value)
+        if self._before is None:
+            why = f"has no value before the conditional in line {self._line}"
+            self._before = {n: variables.get(n, Undefined(f"variable {n!r} {why}")) for n in self._names}
+        return tuple(self._before.values())
+
+    def stop(self, variables: Mapping[str, Any]) -> None:
+        """Remember the variables at the end of a pass."""
+        self._ends.append({n: variables[n] for n in self._names})
+        self._left.append([p.get() for p in self._places])
+
+    def merged(self) -> tuple[Any, ...]:
+        """The variables after the conditional."""
+        if self._node is None:
+            return tuple(self._ends[0].values())
+        assert self._before is not None
+        then, otherwise = self._ends
+        for place, a, b in zip(self._places, *self._left, strict=True):
+            if a is not _MISSING or b is not _MISSING:
+                a, b = (Undefined("") if v is _MISSING else v for v in (a, b))
+                place.set(self._merge(place.text, a, b))
+        return tuple(self._merge(n, then[n], otherwise[n]) for n in self._names)
+
+    def _merge(self, name: str, then: Any, otherwise: Any) -> Any:
+        if then is otherwise:
+            return then
+        if isinstance(then, Undefined) or isinstance(otherwise, Undefined):
+            return Undefined(f"variable {name!r} gets a value in only one branch of the conditional in line "
+                             f"{self._line}; give it one in both, or before")  # fmt: skip
+        try:
+            return self._joined(then, otherwise)
+        except (SpecError, TypeError) as e:
+            what = "what is returned" if name == RESULT else repr(name)
+            return Undefined(f"{what} after the conditional in line {self._line}: {e}", SpecError)
+
+    def _joined(self, then: Any, otherwise: Any) -> Any:
+        if isinstance(then, (list, tuple)) and isinstance(otherwise, (list, tuple)):
+            if type(then) is not type(otherwise) or len(then) != len(otherwise):
+                raise SpecError(f"it has another structure in each branch: {type(then).__name__} of {len(then)} and "
+                                f"{type(otherwise).__name__} of {len(otherwise)}")  # fmt: skip
+            return type(then)(self._joined(a, b) for a, b in zip(then, otherwise, strict=True))
+        if isinstance(then, dict) and isinstance(otherwise, dict):
+            if then.keys() != otherwise.keys():
+                raise SpecError("it has other keys in each branch")
+            return {k: self._joined(then[k], otherwise[k]) for k in then}
+        if not _is_data(then) and not _is_data(otherwise) and _are_equal(then, otherwise):
+            return then
+        return merge(self._node, then, otherwise)
+
+
+def _is_data(value: Any) -> bool:
+    return isinstance(value, DataNode)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    try:
+        return a is b or (type(a) is type(b) and bool(a == b))
+    except (TypeError, ValueError, RuntimeError):  # arrays are equal, or not, element by element
+        return False
+
+
+def _edge(node: DataNode) -> Edge:
+    builder = current_builder()
+    return node.edge if node.builder is builder else builder.adopt(node.builder, node.edge)
+
+
+def merge(predicate: DataNode | None, then: Any, otherwise: Any) -> DataNode:
+    """``then`` for the samples where the predicate is true, ``otherwise`` for the others."""
+    assert predicate is not None
+    builder = current_builder()
+    ends = [as_result(v) for v in (then, otherwise)]
+    devices = {n.device for n in ends}
+    if len(devices) > 1:
+        ends = [n.gpu() for n in ends]
+    edge = builder.merge(_edge(predicate), _edge(ends[0]), _edge(ends[1]))
+    return _made(edge, ends[0].device)
+
+
+def _made(edge: Edge, device: str) -> DataNode:
+    builder = current_builder()
+    return builder.ran(edge, device) if isinstance(builder, EagerBuilder) else DataNode(builder, edge, device)
+
+
+def _short_circuit(what: str, left: Any, right: Callable[[], Any]) -> Any:
+    if not isinstance(left, DataNode):
+        return (left and right()) if what == "and" else (left or right())
+    condition = _condition(left, what)
+    shortcut = constant(what == "or")
+    builder = current_builder()
+    builder.enter(_edge(condition), what == "and")
+    value = right()
+    if isinstance(value, DataNode):
+        value = _condition(value, what)
+    elif isinstance(value, (bool, ScalarConstant)):
+        value = constant(bool(getattr(value, "value", value)))
+    else:
+        raise TypeError(f"`{what}` takes bool, got {value!r}")
+    builder.leave()
+    return merge(condition, value, shortcut) if what == "and" else merge(condition, shortcut, value)
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge, "Eq": operator.eq,
+    "NotEq": operator.ne, "Is": operator.is_, "IsNot": operator.is_not, "In": lambda a, b: a in b,
+    "NotIn": lambda a, b: a not in b,
+}  # fmt: skip
+
+
+class Helper:
+    """What rewritten functions call."""
+
+    conditional = Conditional
+    place = Place
+
+    @staticmethod
+    def compare(left: Any, *rest: tuple[str, Callable[[], Any]]) -> Any:
+        """``left < b <= c``, where ``rest`` is ``("Lt", lambda: b), ("LtE", lambda: c)``: ``left < b and b <= c``."""
+        (name, right), *others = rest
+        value = right()
+        first = _COMPARISONS[name](left, value)
+        return Helper.and_(first, lambda: Helper.compare(value, *others)) if others else first
+
+    @staticmethod
+    def and_(left: Any, right: Callable[[], Any]) -> Any:
+        """``left and right``."""
+        return _short_circuit("and", left, right)
+
+    @staticmethod
+    def or_(left: Any, right: Callable[[], Any]) -> Any:
+        """``left or right``."""
+        return _short_circuit("or", left, right)
+
+    @staticmethod
+    def not_(value: Any) -> Any:
+        """``not value``."""
+        return calculate("not {}", _condition(value, "not")) if isinstance(value, DataNode) else not value
+
+    @staticmethod
+    def choose(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any], line: int) -> Any:
+        """``then if test else otherwise``."""
+        if not isinstance(test, DataNode):
+            return then() if test else otherwise()
+        conditional = Conditional(test, ("result",), line)
+        for branch in conditional:
+            conditional.start({})
+            conditional.stop({"result": then() if branch else otherwise()})
+        return conditional.merged()[0]

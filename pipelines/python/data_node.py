@@ -1,0 +1,612 @@
+"""DataNode: the output of an operator while a graph is being written down in Python."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...ops.base import Operator, find, parameters, plain_number
+from ...ops.errors import SpecError
+from ...ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
+from ..graph.nodes import DeviceRequest, Edge, GraphBuilder
+from ..user_warnings import warn
+
+if TYPE_CHECKING:
+    from .tensors import TensorList
+
+_RESERVED = ("name", "device", "seed", "preserve", "bytes_per_sample_hint")
+_CASTS = {
+    DALIDataType.UINT8: "uint8", DALIDataType.UINT16: "uint16", DALIDataType.UINT32: "uint32",
+    DALIDataType.UINT64: "uint64", DALIDataType.INT8: "int8", DALIDataType.INT16: "int16",
+    DALIDataType.INT32: "int32", DALIDataType.INT64: "int64", DALIDataType.FLOAT16: "float16",
+    DALIDataType.FLOAT: "float", DALIDataType.FLOAT64: "float64", DALIDataType.BOOL: "bool",
+}  # fmt: skip
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.builders: list[GraphBuilder] = []
+        self.orphans = GraphBuilder(loose=True)
+        """Where operators go that are called outside of any pipeline; a pipeline adopts what it uses."""
+
+
+_local = _Local()
+_said: set[tuple[str, str]] = set()
+
+
+def current_builder() -> GraphBuilder:
+    """The graph that operators called now are added to."""
+    return _local.builders[-1] if _local.builders else _local.orphans
+
+
+def push_builder(builder: GraphBuilder) -> None:
+    """Make ``builder`` the current one."""
+    _local.builders.append(builder)
+
+
+def pop_builder() -> None:
+    """Go back to the builder before."""
+    _local.builders.pop()
+
+
+class ScalarConstant:
+    """A number with a type of its own, for arithmetic: ``images * types.Constant(2).uint8()``."""
+
+    __slots__ = ("dtype", "value")
+
+    def __init__(self, value: Any, dtype: Any = None) -> None:
+        """A Python number, or one of NumPy's, which has a type. It is converted as Python does it: ``uint8`` of 2.7
+        is 2. Raises TypeError for what is no number."""
+        own = getattr(value, "dtype", None)
+        plain = value if own is None else np.asarray(value).item()
+        if not isinstance(plain, (bool, int, float)):
+            raise TypeError(f"{value!r} ({type(value).__name__}) is no number, and cannot be a constant of arithmetic")
+        self.dtype = parse_dtype(dtype if dtype is not None else natural_type(plain) if own is None else own)
+        kind = to_numpy(self.dtype).kind
+        self.value = (bool if kind == "b" else float if kind == "f" else int)(plain)
+
+    def _as(self, dtype: DALIDataType) -> ScalarConstant:
+        return ScalarConstant(self.value, dtype)
+
+    def uint8(self) -> ScalarConstant:
+        """The number as uint8."""
+        return self._as(DALIDataType.UINT8)
+
+    def uint16(self) -> ScalarConstant:
+        """The number as uint16."""
+        return self._as(DALIDataType.UINT16)
+
+    def uint32(self) -> ScalarConstant:
+        """The number as uint32."""
+        return self._as(DALIDataType.UINT32)
+
+    def uint64(self) -> ScalarConstant:
+        """The number as uint64."""
+        return self._as(DALIDataType.UINT64)
+
+    def int8(self) -> ScalarConstant:
+        """The number as int8."""
+        return self._as(DALIDataType.INT8)
+
+    def int16(self) -> ScalarConstant:
+        """The number as int16."""
+        return self._as(DALIDataType.INT16)
+
+    def int32(self) -> ScalarConstant:
+        """The number as int32."""
+        return self._as(DALIDataType.INT32)
+
+    def int64(self) -> ScalarConstant:
+        """The number as int64."""
+        return self._as(DALIDataType.INT64)
+
+    def float16(self) -> ScalarConstant:
+        """The number as float16."""
+        return self._as(DALIDataType.FLOAT16)
+
+    def float32(self) -> ScalarConstant:
+        """The number as float32."""
+        return self._as(DALIDataType.FLOAT)
+
+    def float64(self) -> ScalarConstant:
+        """The number as float64."""
+        return self._as(DALIDataType.FLOAT64)
+
+    def bool(self) -> ScalarConstant:
+        """The number as a truth value."""
+        return self._as(DALIDataType.BOOL)
+
+    def __str__(self) -> str:
+        return f"{self.value}:{self.dtype}"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    @property
+    def text(self) -> str:
+        """The constant as a part of an expression."""
+        return f"{_CASTS[self.dtype]}({self.value!r})"
+
+
+def natural_type(value: Any) -> DALIDataType:
+    """The type that DALI gives a Python number, or an array: 64 bits become 32, where the values allow it."""
+    if isinstance(value, bool):
+        return DALIDataType.BOOL
+    if isinstance(value, int):
+        return DALIDataType.INT32
+    if isinstance(value, float):
+        return DALIDataType.FLOAT
+    array = np.asarray(value)
+    if array.dtype == np.float64:
+        return DALIDataType.FLOAT
+    if array.dtype == np.int64 and array.size and array.min() >= -(2**31) and array.max() < 2**31:
+        return DALIDataType.INT32
+    return from_numpy(array.dtype)
+
+
+class EagerBuilder(GraphBuilder):
+    """A graph whose operators run as soon as they are added: the debug mode."""
+
+    def ran(self, edge: Edge, device: str) -> DataNode:
+        """The handle of ``edge``, whose operator has just been added."""
+        raise NotImplementedError
+
+    def feed(self, value: Any) -> DataNode:
+        """A batch of the user's as an input."""
+        raise NotImplementedError
+
+
+class DataNode:
+    """A batch that does not exist yet. Pass it to operators, calculate with it, return it from a pipeline."""
+
+    __slots__ = ("_device", "builder", "edge", "name")
+
+    def __init__(self, builder: GraphBuilder, edge: Edge, device: str = "cpu") -> None:
+        self.builder = builder
+        self.edge = edge
+        self._device = device
+        self.name = f"{builder.nodes[edge.node].name}[{edge.output}]"
+
+    @property
+    def device(self) -> str:
+        """Where the batch will be: ``cpu`` or ``gpu``."""
+        return self._device
+
+    def gpu(self) -> DataNode:
+        """The batch on the GPU."""
+        return self if self._device == "gpu" else one(apply("copy", [self], {"device": "gpu"}))
+
+    def cpu(self) -> DataNode:
+        """The batch on the host."""
+        return self if self._device == "cpu" else one(apply("copy", [self], {"device": "cpu"}))
+
+    def shape(self, *, dtype: Any = None, device: str = "cpu") -> DataNode:
+        """The shape of every sample as a batch of 1-D integers (int64 unless ``dtype`` says otherwise)."""
+        shapes = one(apply("shapes", [self], {} if dtype is None else {"dtype": dtype}))
+        return shapes.gpu() if device == "gpu" else shapes.cpu()
+
+    def property(self, key: str, *, device: str = "cpu") -> DataNode:
+        """``source_info`` or ``layout`` of every sample, as 1-D bytes."""
+        found = one(apply("get_property", [self], {"key": key}))
+        return found.gpu() if device == "gpu" else found.cpu()
+
+    if TYPE_CHECKING:
+
+        def get(self) -> TensorList:
+            """The data, in debug mode: there, operators have run when they return."""
+
+    def source_info(self, *, device: str = "cpu") -> DataNode:
+        """Where every sample came from, as 1-D bytes."""
+        return self.property("source_info", device=device)
+
+    def __str__(self) -> str:
+        return f'DataNode(name="{self.name}", device="{self._device}")'
+
+    __repr__ = __str__
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{self} has no truth value while the graph is being built. In `if`, `and`, `or` and `not` it can be used "
+            "with @pipeline_def(enable_conditionals=True), in functions whose source Python can find; elsewhere use "
+            "&, | and ==, or cast it"
+        )
+
+    def __len__(self) -> int:
+        raise TypeError(f"{self} has no length while the graph is being built; .shape() gives extents as a DataNode")
+
+    def __iter__(self) -> Any:
+        raise TypeError(f"{self} is one output and cannot be unpacked or iterated over; index it: node[0], node[1]")
+
+    def __getitem__(self, index: Any) -> DataNode:
+        return subscript(self, index)
+
+    # -- arithmetic: each operation is one `expr` node -------------------------------------------------------------
+
+    def __add__(self, other: Any) -> DataNode:
+        return calculate("{} + {}", self, other)
+
+    def __radd__(self, other: Any) -> DataNode:
+        return calculate("{} + {}", other, self)
+
+    def __sub__(self, other: Any) -> DataNode:
+        return calculate("{} - {}", self, other)
+
+    def __rsub__(self, other: Any) -> DataNode:
+        return calculate("{} - {}", other, self)
+
+    def __mul__(self, other: Any) -> DataNode:
+        return calculate("{} * {}", self, other)
+
+    def __rmul__(self, other: Any) -> DataNode:
+        return calculate("{} * {}", other, self)
+
+    def __truediv__(self, other: Any) -> DataNode:
+        return calculate("{} / {}", self, other)
+
+    def __rtruediv__(self, other: Any) -> DataNode:
+        return calculate("{} / {}", other, self)
+
+    def __floordiv__(self, other: Any) -> DataNode:
+        return calculate("{} // {}", self, other)
+
+    def __rfloordiv__(self, other: Any) -> DataNode:
+        return calculate("{} // {}", other, self)
+
+    def __mod__(self, other: Any) -> DataNode:
+        return calculate("{} % {}", self, other)
+
+    def __rmod__(self, other: Any) -> DataNode:
+        return calculate("{} % {}", other, self)
+
+    def __pow__(self, other: Any) -> DataNode:
+        return calculate("{} ** {}", self, other)
+
+    def __rpow__(self, other: Any) -> DataNode:
+        return calculate("{} ** {}", other, self)
+
+    def __and__(self, other: Any) -> DataNode:
+        return calculate("{} & {}", self, other)
+
+    def __rand__(self, other: Any) -> DataNode:
+        return calculate("{} & {}", other, self)
+
+    def __or__(self, other: Any) -> DataNode:
+        return calculate("{} | {}", self, other)
+
+    def __ror__(self, other: Any) -> DataNode:
+        return calculate("{} | {}", other, self)
+
+    def __xor__(self, other: Any) -> DataNode:
+        return calculate("{} ^ {}", self, other)
+
+    def __rxor__(self, other: Any) -> DataNode:
+        return calculate("{} ^ {}", other, self)
+
+    def __lshift__(self, other: Any) -> DataNode:
+        return calculate("{} << {}", self, other)
+
+    def __rlshift__(self, other: Any) -> DataNode:
+        return calculate("{} << {}", other, self)
+
+    def __rshift__(self, other: Any) -> DataNode:
+        return calculate("{} >> {}", self, other)
+
+    def __rrshift__(self, other: Any) -> DataNode:
+        return calculate("{} >> {}", other, self)
+
+    def __lt__(self, other: Any) -> DataNode:
+        return calculate("{} < {}", self, other)
+
+    def __le__(self, other: Any) -> DataNode:
+        return calculate("{} <= {}", self, other)
+
+    def __gt__(self, other: Any) -> DataNode:
+        return calculate("{} > {}", self, other)
+
+    def __ge__(self, other: Any) -> DataNode:
+        return calculate("{} >= {}", self, other)
+
+    def __eq__(self, other: object) -> DataNode:  # type: ignore[override]  # elementwise, as in NumPy
+        return calculate("{} == {}", self, other)
+
+    def __ne__(self, other: object) -> DataNode:  # type: ignore[override]
+        return calculate("{} != {}", self, other)
+
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> DataNode:
+        return calculate("-{}", self)
+
+    def __pos__(self) -> DataNode:
+        return calculate("+{}", self)
+
+    def __abs__(self) -> DataNode:
+        return calculate("abs({})", self)
+
+    def __invert__(self) -> DataNode:
+        return calculate("~{}", self)
+
+
+def one(result: DataNode | list[Any] | None) -> DataNode:
+    """The only output of an operator."""
+    assert isinstance(result, DataNode)
+    return result
+
+
+# -- calling operators ------------------------------------------------------------------------------------------------
+
+
+def apply(op: str | type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Add an operator to the current graph, by DALI's rules of calling. Raises SpecError with the operator's name.
+
+    One output is a DataNode, several are a list, those of readers.tfrecord a mapping by feature. Where an input is a
+    list of DataNodes (several input sets), the operator is applied to each of them, and every output is a list.
+    """
+    cls = find(op) if isinstance(op, str) else op
+    sets = [list(i) for i in inputs if _is_input_set(i)]
+    if not sets:
+        return _apply(cls, inputs, kwargs)
+    if len({len(s) for s in sets}) > 1:
+        raise SpecError(f"{cls.name}: input sets differ in length: {', '.join(str(len(s)) for s in sets)}")
+    n = len(sets[0])
+    name = kwargs.get("name")
+    named = [kwargs if name is None or k == 0 else {**kwargs, "name": f"{name}_{k + 1}"} for k in range(n)]
+    results = [_apply(cls, [i[k] if _is_input_set(i) else i for i in inputs], named[k]) for k in range(n)]
+    if isinstance(results[0], DataNode):
+        return results
+    return [list(column) for column in zip(*results, strict=True)]
+
+
+def _is_input_set(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(v, DataNode) for v in value)
+
+
+def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    builder = current_builder()
+    reserved = {k: kwargs[k] for k in _RESERVED if k in kwargs and kwargs[k] is not None}
+    rest = {k: v for k, v in kwargs.items() if k not in _RESERVED and v is not None}
+    say_once(cls, rest)
+    if builder.loose and reserved.get("preserve"):
+        raise SpecError(f"{cls.name}: what is kept although no output needs it must be called in a pipeline: in its "
+                        "definition, or after `with pipe:`")  # fmt: skip
+    nodes = [as_node(i) for i in inputs]
+    device = _device(cls, nodes, reserved.get("device"))
+    known = parameters(cls)
+    args = {k: _argument(builder, v, k in known and known[k].arg.per_sample) for k, v in rest.items()}
+    try:
+        edges = builder.add(
+            cls,
+            [_adopted(builder, n) for n in nodes],
+            args,
+            name=reserved.get("name"),
+            device=device,
+            seed=None if "seed" not in reserved else int(plain_number(reserved["seed"])),
+        )
+    except SpecError as e:
+        raise SpecError(f"{cls.name}: {e}") from None
+    if reserved.get("preserve"):
+        builder.sinks += edges[:1]
+    where = "gpu" if device in ("mixed", "gpu") else "cpu"
+    made = [builder.ran(e, where) if isinstance(builder, EagerBuilder) else DataNode(builder, e, where) for e in edges]
+    names = getattr(builder.nodes[edges[0].node].op, "output_names", None) if edges else None
+    if names is not None:
+        return dict(zip(names, made, strict=True))
+    return made[0] if len(made) == 1 else made
+
+
+def _argument(builder: GraphBuilder, value: Any, per_sample: bool) -> Any:
+    if isinstance(value, DataNode):
+        return _adopted(builder, value)
+    if isinstance(value, ScalarConstant):
+        return value.value
+    if per_sample and isinstance(builder, EagerBuilder) and _is_batch(value):
+        return _adopted(builder, builder.feed(value))
+    return value
+
+
+def say_once(cls: type[Operator], given: Iterable[str]) -> None:
+    """Warn of arguments that mean nothing here, each once a process."""
+    known = parameters(cls)
+    for name in given:
+        why = known[name].arg.ignored if name in known else ""
+        if why and (cls.name, name) not in _said:
+            _said.add((cls.name, name))
+            warn(f"{cls.name}: argument {name!r} has no effect: {why}")
+
+
+def _device(cls: type[Operator], inputs: Sequence[DataNode], asked: Any) -> DeviceRequest:
+    if asked in ("cpu", "mixed", "gpu"):
+        if asked not in cls.stages and asked == "mixed":
+            raise SpecError(f"{cls.name}: cannot run on mixed; it has kernels for {', '.join(cls.stages)}")
+        device: DeviceRequest = asked
+        return device
+    if asked is not None:
+        raise SpecError(f"{cls.name}: device must be 'cpu', 'mixed' or 'gpu', got {asked!r}")
+    if any(n.device == "gpu" for n in inputs):
+        return "gpu"
+    return "cpu" if "cpu" in cls.stages else cls.stages[0]
+
+
+def _adopted(builder: GraphBuilder, node: DataNode) -> Edge:
+    """The node's edge in ``builder``; operators that were called outside of it are copied into it."""
+    return node.edge if node.builder is builder else builder.adopt(node.builder, node.edge)
+
+
+def as_node(value: Any) -> DataNode:
+    """``value`` as the input of an operator: itself, or a constant. Raises TypeError for what is no number or array."""
+    builder = current_builder()
+    if isinstance(builder, EagerBuilder) and (_is_batch(value) or hasattr(value, "__dlpack__")):
+        return builder.feed(value)
+    return as_result(value)
+
+
+def as_result(value: Any) -> DataNode:
+    """``value`` itself, or the same number or array for all samples; in debug mode, too, where an array that goes into
+    an operator is a batch. Raises TypeError for what is no number or array."""
+    if isinstance(value, DataNode):
+        return value
+    if isinstance(value, ScalarConstant):
+        return constant(value.value, value.dtype)
+    builder = current_builder()
+    if isinstance(builder, EagerBuilder) and _is_batch(value):
+        return builder.feed(value)
+    return constant(value)
+
+
+def _is_batch(value: Any) -> bool:
+    """A list of arrays, one a sample, or a TensorList: what the debug mode takes in the place of a DataNode."""
+    if isinstance(value, (list, tuple)):
+        arrays = (v for v in value if not isinstance(v, np.generic))
+        return any(hasattr(v, "__array__") or hasattr(v, "__dlpack__") for v in arrays)
+    return hasattr(value, "is_dense_tensor")
+
+
+def constant(
+    value: Any, dtype: Any = None, shape: Sequence[int] | None = None, layout: str | None = None, device: str = "cpu"
+) -> DataNode:
+    """The number or array ``value`` for every sample. ``shape`` reshapes it, or fills it with one value.
+
+    Raises TypeError for values that are no numbers.
+    """
+    if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
+        value = value.get()
+    try:
+        array = np.asarray(value)
+        wanted = natural_type(value if array.ndim == 0 else _python_numbers(value, array))
+    except (KeyError, ValueError, TypeError):
+        raise TypeError(f"{value!r} ({type(value).__name__}) cannot be used as a constant: it is no number or array of "
+                        "numbers") from None  # fmt: skip
+    dtype = wanted if dtype is None else parse_dtype(dtype)
+    flat = array.reshape(-1).tolist()
+    name = "fdata" if array.dtype.kind == "f" else "idata"
+    extents = list(array.shape) if shape is None else list(shape)
+    args = {name: flat, "shape": extents, "dtype": dtype, "layout": layout}
+    if not flat:
+        return one(apply("zeros", [], {"shape": extents, "dtype": dtype, "layout": layout, "device": device}))
+    return one(apply("constant", [], {**args, "device": device}))
+
+
+def _python_numbers(value: Any, array: np.ndarray[Any, Any]) -> Any:
+    """What tells the type of ``value``: its first number where it is a plain list."""
+    if isinstance(value, (list, tuple)) and all(not hasattr(v, "dtype") for v in value):
+        return array.reshape(-1)[:1].tolist()[0] if array.size else 0.0
+    return array
+
+
+def calculate(template: str, *operands: Any) -> DataNode:
+    """An ``expr`` node: ``template`` with a ``{}`` for each operand. Numbers stand in the expression as constants."""
+    inputs: list[DataNode] = []
+    names = []
+    for operand in operands:
+        text = None if isinstance(operand, DataNode) else _literal(operand)
+        if text is None:
+            names.append("abcdefghijklmnopqrstuvwxyz"[len(inputs)])
+            inputs.append(as_node(operand))
+        else:
+            names.append(text)
+    return one(apply("expr", inputs, {"expr": template.format(*names)}))
+
+
+def _literal(value: Any) -> str | None:
+    """A number as text of an expression; None for what must be an input."""
+    if isinstance(value, ScalarConstant):
+        return value.text
+    if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
+        return f"({value!r})" if math.isfinite(value) else None
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf" and np.isfinite(value):
+        return ScalarConstant(value).text  # its type counts, as DALI has it; of lists and in inputs 64 bits become 32
+    if isinstance(value, np.float64):
+        return f"({float(value)!r})" if math.isfinite(value) else None
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf" and np.isfinite(value):
+        return ScalarConstant(value).text
+    return None
+
+
+# -- indexing ---------------------------------------------------------------------------------------------------------
+
+
+class NewAxis:
+    """``dali_run.newaxis``: a new dimension of extent 1; called with a letter, it has that name in the layout."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
+    def __call__(self, name: str) -> NewAxis:
+        if len(name) != 1:
+            raise ValueError(f"a dimension has one letter for a name, got {name!r}")
+        return NewAxis(name)
+
+
+newaxis = NewAxis()
+
+
+def subscript(node: DataNode, index: Any) -> DataNode:
+    """``node[index]``: integers, slices with steps, ``newaxis`` and a leading or trailing ``...``; entries may be
+    DataNodes. Raises TypeError and IndexError as NumPy does."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    new: list[tuple[int, str]] = []
+    kinds: list[str] = []
+    starts: list[Any] = []
+    stops: list[Any] = []
+    steps: list[Any] = []
+    place = 0
+    if any(isinstance(i, EllipsisType) for i in items[:-1]):
+        raise NotImplementedError("`...` is only understood at the end of an index; write `:` for each dimension")
+    for item in items:
+        if isinstance(item, EllipsisType):
+            continue
+        if isinstance(item, NewAxis) or item is None:
+            new.append((place, item.name if isinstance(item, NewAxis) else ""))
+            place += 1
+            continue
+        kind, start, stop, step = _index_item(item)
+        kinds.append(kind)
+        starts.append(start)
+        stops.append(stop)
+        steps.append(step)
+        place += kind != "i"
+    result = node
+    strided = any(isinstance(s, DataNode) or s != 1 for s in steps)
+    if strided or len(kinds) > 1 or any(k != ":" for k in kinds):  # `:` alone fits all; several say how many there are
+        args: dict[str, Any] = {"kinds": "".join(kinds), "start": _vector(starts), "stop": _vector(stops)}
+        if strided:
+            args["step"] = _vector(steps)
+        result = one(apply("tensor_subscript", [node], args))
+    if new:
+        names = "".join(name for _, name in new)
+        expand: dict[str, Any] = {"axes": [at for at, _ in new]}
+        if len(names) == len(new):
+            expand["new_axis_names"] = names
+        result = one(apply("expand_dims", [result], expand))
+    return result
+
+
+def _index_item(item: Any) -> tuple[str, Any, Any, Any]:
+    """Kind (``i`` index, ``:`` all, ``[`` from a start, ``]`` to a stop, ``s`` both), start, stop and step."""
+    if isinstance(item, slice):
+        step = 1 if item.step is None else item.step
+        if not isinstance(step, DataNode) and (not isinstance(step, (int, np.integer)) or step == 0):
+            raise TypeError(f"the step of a slice is an integer other than 0, or a DataNode, got {step!r}")
+        for end in (item.start, item.stop):
+            if end is not None and not isinstance(end, (DataNode, int, np.integer)):
+                raise TypeError(f"slices are made of integers and DataNodes, got {end!r}")
+        kind = {(True, True): ":", (False, True): "[", (True, False): "]", (False, False): "s"}[
+            (item.start is None, item.stop is None)
+        ]
+        return kind, 0 if item.start is None else item.start, 0 if item.stop is None else item.stop, step
+    if isinstance(item, DataNode) or (isinstance(item, (int, np.integer)) and not isinstance(item, bool)):
+        return "i", item, 0, 1
+    raise TypeError(f"DataNodes are indexed with integers, slices, newaxis and DataNodes, got {item!r}")
+
+
+def _vector(values: Sequence[Any]) -> Any:
+    """Numbers as they are; with DataNodes among them, one vector a sample."""
+    if not any(isinstance(v, DataNode) for v in values):
+        return [int(v) for v in values]
+    nodes = [one(apply("cast", [as_node(v).cpu()], {"dtype": DALIDataType.INT64})) for v in values]
+    return one(apply("stack", nodes, {}))

@@ -1,0 +1,195 @@
+"""fn and ops: a function and a class for every operator of the registry, made when they are first asked for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+from ...ops.base import Operator, find, nearest, operators, parameters, type_name
+from ...ops.errors import SpecError
+from ..plugins import load_operators
+from .data_node import apply
+from .legacy_names import callable_names, class_name
+
+Wrapper = Callable[..., Any]
+_WRAPPERS: dict[str, Wrapper] = {}
+"""Operators whose calls take more than inputs and arguments (external_source, python_function)."""
+
+
+def wrap(name: str) -> Callable[[Wrapper], Wrapper]:
+    """Declare the function that is called as ``fn.<name>`` instead of the generated one."""
+
+    def register(function: Wrapper) -> Wrapper:
+        _WRAPPERS[name] = function
+        return function
+
+    return register
+
+
+def names() -> dict[str, str]:
+    """Every name under ``fn`` with the operator behind it."""
+    from . import python_functions  # noqa: F401  # it declares a wrapper
+    from .sources import source  # noqa: F401  # likewise
+
+    load_operators()
+    own = operators()
+    return callable_names(own, (alias for op in own.values() for alias in op.aliases))
+
+
+class Namespace(ModuleType):
+    """``fn`` or a part of it (``fn.decoders``): looks its members up in the registry."""
+
+    def __init__(self, module: str, prefix: str, make: Callable[[str], Any], spell: Callable[[str], str]) -> None:
+        super().__init__(module, "Generated from the registry of operators.")
+        self._prefix = prefix
+        self._make = make
+        self._spell = spell
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = self._find(name)
+        setattr(self, name, found)
+        return found
+
+    def _find(self, name: str) -> Any:
+        known = {self._spell(n): n for n in names()}
+        full = self._prefix + name
+        if full in known:
+            return self._make(known[full])
+        if any(k.startswith(full + ".") for k in known):
+            return Namespace(f"{self.__name__}.{name}", full + ".", self._make, self._spell)
+        raise AttributeError(f"{self.__name__} has no {name!r}{nearest(full, known)}")
+
+    def __dir__(self) -> list[str]:
+        spelled = [self._spell(n) for n in names()]
+        return sorted({n[len(self._prefix) :].split(".")[0] for n in spelled if n.startswith(self._prefix)})
+
+
+def operator_function(name: str) -> Wrapper:
+    """``fn.<name>``: call it with inputs and arguments; it gives a DataNode, or a list of them."""
+    cls = find(names()[name])
+    if cls.name in _WRAPPERS:
+        return _WRAPPERS[cls.name]
+
+    def function(*inputs: Any, **arguments: Any) -> Any:
+        return apply(cls, inputs, arguments)
+
+    function.__name__ = function.__qualname__ = name.split(".")[-1]
+    function.__module__ = "dali_run.fn" + "".join("." + p for p in name.split(".")[:-1])
+    function.__doc__ = describe(cls)
+    function.__signature__ = signature(cls)  # type: ignore[attr-defined]
+    return function
+
+
+def signature(cls: type[Operator]) -> inspect.Signature:
+    """How the function of ``cls`` is called."""
+    low, high = cls.inputs
+    kinds = inspect.Parameter
+    given = [kinds(f"input{i}", kinds.POSITIONAL_ONLY) for i in range(low)]
+    if high > low:
+        given.append(kinds("inputs", kinds.VAR_POSITIONAL))
+    for p in parameters(cls).values():
+        default = kinds.empty if p.required else p.default
+        given.append(kinds(p.name, kinds.KEYWORD_ONLY, default=default))
+    given += [kinds(n, kinds.KEYWORD_ONLY, default=None) for n in ("device", "name", "seed", "preserve")]
+    return inspect.Signature(given)
+
+
+def describe(cls: type[Operator]) -> str:
+    """The docstring of the function of ``cls``."""
+    lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.stages)}.", ""]
+    rows = [p for p in parameters(cls).values() if not p.arg.deprecated]
+    if rows:
+        lines.append("Args:")
+    for p in rows:
+        default = "required" if p.required else f"default {p.default!r}"
+        per_sample = ", or a DataNode" if p.arg.per_sample else ""
+        lines.append(f"    {p.name}: {type_name(p.type)}{per_sample}; {p.arg.help} ({default})")
+    return "\n".join(lines)
+
+
+# -- ops.* classes ----------------------------------------------------------------------------------------------------
+
+
+class OperatorClass:
+    """Base of the classes under ``ops``: made with arguments, called with inputs (and more arguments)."""
+
+    operator_name = ""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._arguments = arguments
+        self._call = operator_function(self.operator_name)
+        problems = [a for a in arguments if a not in self._known()]
+        if problems:
+            raise SpecError(f"{self.operator_name}: has no argument {', '.join(map(repr, problems))}")
+
+    def _known(self) -> set[str]:
+        wrapped = find(names()[self.operator_name]).name in _WRAPPERS
+        extra = set(inspect.signature(self._call).parameters) if wrapped else set()
+        common = {"device", "name", "seed", "preserve", "bytes_per_sample_hint"}
+        return extra | common | set(parameters(find(names()[self.operator_name])))
+
+    def __call__(self, *inputs: Any, **arguments: Any) -> Any:
+        return self._call(*inputs, **{**self._arguments, **arguments})
+
+    @property
+    def device(self) -> str:
+        """Where it was told to run."""
+        return str(self._arguments.get("device", "cpu"))
+
+
+class ExternalSourceClass(OperatorClass):
+    """ops.ExternalSource: the source may be given when it is made or when it is called."""
+
+    operator_name = "external_source"
+
+    def __init__(self, source: Any = None, num_outputs: int | None = None, **arguments: Any) -> None:
+        given = {"source": source, "num_outputs": num_outputs, **arguments}
+        super().__init__(**{k: v for k, v in given.items() if v is not None})
+
+
+class PythonFunctionClass(OperatorClass):
+    """ops.PythonFunction: the function comes first."""
+
+    operator_name = "python_function"
+
+    def __init__(self, function: Callable[..., Any], num_outputs: int = 1, **arguments: Any) -> None:
+        super().__init__(function=function, num_outputs=num_outputs, **arguments)
+
+
+class Compose:
+    """ops.Compose: the operators one after the other."""
+
+    def __init__(self, op_list: Iterable[Callable[..., Any]]) -> None:
+        self._chain = list(op_list)
+        if not self._chain:
+            raise ValueError("Compose needs at least one operator")
+
+    def __call__(self, *inputs: Any, **arguments: Any) -> Any:
+        result = self._chain[0](*inputs, **arguments)
+        for op in self._chain[1:]:
+            result = op(*result) if isinstance(result, (list, tuple)) else op(result)
+        return result
+
+
+_CLASSES = {c.operator_name: c for c in (ExternalSourceClass, PythonFunctionClass)}
+
+
+def operator_class(name: str) -> type[Any]:
+    """``ops.<Name>`` of the operator ``name``."""
+    if names()[name] in _CLASSES:
+        return _CLASSES[names()[name]]
+    spelled = class_name(name)
+    cls = find(names()[name])
+    body: Mapping[str, Any] = {"operator_name": name, "__doc__": describe(cls), "__module__": "dali_run.ops"}
+    return type(spelled.split(".")[-1], (OperatorClass,), dict(body))
+
+
+def ops_member(name: str) -> Any:
+    """The class, or the namespace of classes, that ``ops.<name>`` is. Raises AttributeError."""
+    if name == "Compose":
+        return Compose
+    return Namespace("dali_run.ops", "", operator_class, class_name)._find(name)

@@ -1,0 +1,383 @@
+"""Iterators over pipelines for training: how many batches an epoch has, and how many samples of the last one count."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..user_warnings import warn
+from .pipeline import Pipeline
+from .tensors import TensorList
+
+I64 = npt.NDArray[np.int64]
+
+
+class LastBatchPolicy(enum.Enum):
+    """What to do where the epoch ends inside a batch.
+
+    FILL gives full batches (with samples of the next epoch, or repeated ones), DROP leaves the last one out, PARTIAL
+    gives what is left.
+    """
+
+    FILL = 0
+    DROP = 1
+    PARTIAL = 2
+
+
+class Epochs(Protocol):
+    """The batches of each epoch."""
+
+    def batches(self) -> int:
+        """How many batches this epoch has; -1 where only the pipeline knows."""
+        ...
+
+    def skipped(self) -> int:
+        """Batches that are run after them, and thrown away."""
+        ...
+
+    def counts(self, batch: int) -> list[int] | None:
+        """Samples that count in batch number ``batch``, for each pipeline that takes part; None for all."""
+        ...
+
+    def advance(self) -> None:
+        """Go on to the next epoch."""
+        ...
+
+    def size(self) -> int:
+        """Samples of this epoch."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take a state over."""
+        ...
+
+
+@dataclass(slots=True)
+class ReaderEpochs:
+    """Epochs by what the readers know of themselves (DALI's ``reader_name``)."""
+
+    shard_sizes: I64
+    """Samples of every shard of the data set, also those that other processes read."""
+    shards: Sequence[int]
+    """The shard that each pipeline begins with."""
+    padded: bool
+    sticks: bool
+    batch_size: int
+    policy: LastBatchPolicy
+    epoch: int = 0
+    ahead: I64 = None  # type: ignore[assignment]  # set below
+    """Samples of this epoch that were given in the last one already (FILL without padding)."""
+
+    def __post_init__(self) -> None:
+        self.ahead = np.zeros_like(self.shard_sizes)
+
+    @classmethod
+    def of(cls, metas: Sequence[Mapping[str, Any]], batch_size: int, policy: LastBatchPolicy) -> ReaderEpochs:
+        """From `Pipeline.reader_meta` of each pipeline. Raises ValueError where they contradict each other."""
+        first = metas[0]
+        for key in ("epoch_size", "number_of_shards", "pad_last_batch", "stick_to_shard"):
+            if any(m[key] != first[key] for m in metas):
+                raise ValueError(f"the readers of all pipelines must agree on {key}, got {[m[key] for m in metas]}")
+        n, shards = first["epoch_size"], first["number_of_shards"]
+        bounds = [n * k // shards for k in range(shards + 1)]
+        sizes = np.array(bounds[1:], np.int64) - np.array(bounds[:-1], np.int64)
+        return cls(sizes, [m["shard_id"] for m in metas], bool(first["pad_last_batch"]),
+                   bool(first["stick_to_shard"]), batch_size, policy)  # fmt: skip
+
+    @property
+    def _sizes(self) -> I64:
+        """Samples that shard 0, 1, ... (of the first epoch) has in this one."""
+        return self.shard_sizes if self.sticks else np.roll(self.shard_sizes, -self.epoch)
+
+    @property
+    def _padded_batches(self) -> int:
+        return math.ceil(math.ceil(int(self.shard_sizes.sum()) / len(self.shard_sizes)) / self.batch_size)
+
+    def batches(self) -> int:
+        if self.policy is LastBatchPolicy.DROP:
+            return int(self._sizes.min()) // self.batch_size
+        if self.padded:
+            return self._padded_batches
+        left = self._sizes - self.ahead if self.policy is LastBatchPolicy.FILL else self._sizes
+        return math.ceil(int(left.max()) / self.batch_size)
+
+    def skipped(self) -> int:
+        if self.policy is not LastBatchPolicy.DROP:
+            return 0
+        if self.padded:
+            return self._padded_batches - self.batches()
+        return int(self.batches() * self.batch_size < int(self.shard_sizes.sum()) // len(self.shard_sizes))
+
+    def counts(self, batch: int) -> list[int] | None:
+        if self.policy is not LastBatchPolicy.PARTIAL:
+            return None
+        moved, shards = 0 if self.sticks else self.epoch, len(self.shard_sizes)
+        left = [int(self.shard_sizes[(s + moved) % shards]) - batch * self.batch_size for s in self.shards]
+        return [min(max(n, 0), self.batch_size) for n in left]
+
+    def advance(self) -> None:
+        if self.policy is LastBatchPolicy.FILL and not self.padded:
+            self.ahead = self.ahead + self.batches() * self.batch_size - self._sizes
+        self.epoch += 1
+        if self.policy is LastBatchPolicy.FILL and not self.padded and self.batches() == 0:
+            self.ahead = np.zeros_like(self.ahead)  # the whole epoch was read ahead
+            self.epoch += 1
+
+    def size(self) -> int:
+        samples, shards = int(self.shard_sizes.sum()), len(self.shard_sizes)
+        if self.policy is LastBatchPolicy.DROP:
+            return samples // shards
+        return math.ceil(samples / shards) if self.padded else self.batches() * self.batch_size
+
+    def state(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "ahead": self.ahead.tolist()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.epoch, self.ahead = state["epoch"], np.array(state["ahead"], np.int64)
+
+
+@dataclass(slots=True)
+class SizedEpochs:
+    """Epochs of a given number of samples, over all pipelines together."""
+
+    samples: int
+    pipelines: int
+    padded: bool
+    batch_size: int
+    policy: LastBatchPolicy
+    ahead: int = 0
+
+    @property
+    def _step(self) -> int:
+        return self.pipelines * self.batch_size
+
+    def batches(self) -> int:
+        left = self.samples - self.ahead
+        return left // self._step if self.policy is LastBatchPolicy.DROP else math.ceil(left / self._step)
+
+    def skipped(self) -> int:
+        return int(self.policy is LastBatchPolicy.DROP and self.samples % self._step != 0)
+
+    def counts(self, batch: int) -> list[int] | None:
+        if self.policy is not LastBatchPolicy.PARTIAL:
+            return None
+        left = self.samples - batch * self._step
+        counts = [min(left - p * self.batch_size, self.batch_size) for p in range(self.pipelines)]
+        return [n for n in counts if n > 0]  # as in DALI, pipelines that are left with nothing are not in the list
+
+    def advance(self) -> None:
+        if self.policy is LastBatchPolicy.FILL and not self.padded:
+            self.ahead = (self.ahead + self.batches() * self._step) % self.samples
+
+    def size(self) -> int:
+        return self.samples
+
+    def state(self) -> dict[str, Any]:
+        return {"ahead": self.ahead}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.ahead = state["ahead"]
+
+
+class UntilStop:
+    """Epochs that end where the pipeline raises StopIteration."""
+
+    def batches(self) -> int:
+        return -1
+
+    def skipped(self) -> int:
+        return 0
+
+    def counts(self, batch: int) -> list[int] | None:
+        return None
+
+    def advance(self) -> None:
+        pass
+
+    def size(self) -> int:
+        return -1
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class BaseIterator:
+    """What the iterators of all frameworks share; `outputs` gives the next batch of each pipeline."""
+
+    def __init__(
+        self,
+        pipelines: Pipeline | Sequence[Pipeline],
+        size: int = -1,
+        reader_name: str | None = None,
+        auto_reset: bool | str | None = False,
+        fill_last_batch: bool | None = None,
+        last_batch_padded: bool = False,
+        last_batch_policy: LastBatchPolicy = LastBatchPolicy.FILL,
+        prepare_first_batch: bool = True,
+    ) -> None:
+        """Raises ValueError for arguments that contradict each other."""
+        self.pipelines = [pipelines] if isinstance(pipelines, Pipeline) else list(pipelines)
+        if not self.pipelines:
+            raise ValueError("at least one pipeline is needed")
+        if auto_reset not in (True, False, None, "yes", "no"):
+            raise ValueError(f"auto_reset must be 'yes', 'no', True or False, got {auto_reset!r}")
+        self.batch_size = self.pipelines[0].max_batch_size
+        if any(p.max_batch_size != self.batch_size for p in self.pipelines):
+            raise ValueError("all pipelines must have the same batch_size")
+        if fill_last_batch is not None:
+            warn("fill_last_batch is DALI's old spelling of last_batch_policy", DeprecationWarning)
+            last_batch_policy = LastBatchPolicy.FILL if fill_last_batch else LastBatchPolicy.PARTIAL
+        if not isinstance(last_batch_policy, LastBatchPolicy):
+            raise ValueError(f"last_batch_policy must be a LastBatchPolicy, got {last_batch_policy!r}")
+        self._auto_reset = auto_reset in (True, "yes")
+        self._epochs = self._epochs_of(size, reader_name, last_batch_padded, last_batch_policy)
+        self._total = 0
+        """Batches of this epoch, -1 where only the pipeline knows."""
+        self._batch = 0
+        """Batches given in this epoch."""
+        self._at_end = False
+        for p in self.pipelines:
+            p.build()
+        extra = self.pipelines[0].restored_extra
+        if extra:
+            self._epochs.restore(extra["epochs"])
+            self._batch, self._at_end = extra["batch"], extra["at_end"]
+        self._total = self._epochs.batches()
+        self._scheduled = False
+        if prepare_first_batch:
+            self._schedule()
+
+    def _epochs_of(self, size: int, reader_name: str | None, padded: bool, policy: LastBatchPolicy) -> Epochs:
+        if reader_name is None:
+            if size == 0 or size < -1:
+                raise ValueError(f"size must be positive, or -1 for as long as the pipeline gives batches, got {size}")
+            if size > 0:
+                return SizedEpochs(size, len(self.pipelines), padded, self.batch_size, policy)
+            if len(self.pipelines) > 1:
+                raise ValueError("several pipelines need reader_name or size")
+            return UntilStop()
+        if size != -1:
+            raise ValueError("give either size or reader_name: the reader knows its size")
+        if padded:
+            raise ValueError("last_batch_padded is known from the reader: leave it out with reader_name")
+        return ReaderEpochs.of([p.reader_meta(reader_name) for p in self.pipelines], self.batch_size, policy)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            for p in self.pipelines:
+                p.schedule_run()
+            self._scheduled = True
+
+    def next_outputs(self) -> list[tuple[TensorList, ...]]:
+        """The next batch of each pipeline, cut to the samples that count. Raises StopIteration at the end."""
+        if self._at_end or self._all_given:
+            self._end()
+        try:
+            outputs = self._run()
+        except StopIteration:
+            self._end()
+        counts = self._epochs.counts(self._batch)
+        self._batch += 1
+        if counts is None:
+            return outputs
+        return [tuple(_cut(t, n) for t in one) for one, n in zip(outputs, counts, strict=False)]
+
+    @property
+    def _all_given(self) -> bool:
+        return 0 <= self._total <= self._batch
+
+    def _run(self) -> list[tuple[TensorList, ...]]:
+        self._schedule()
+        self._scheduled = False
+        return [p.outputs() for p in self.pipelines]
+
+    def _end(self) -> NoReturn:
+        """The epoch is over. Raises StopIteration."""
+        self._leave_rest()
+        if self._auto_reset:
+            self.reset()
+        raise StopIteration
+
+    def _leave_rest(self) -> None:
+        """Nothing more of this epoch is given: run what is left of it, once."""
+        if not self._at_end:
+            self._at_end = True
+            for _ in range(self._epochs.skipped()):
+                self._run()
+
+    def reset(self) -> None:
+        """Begin the next epoch. In the middle of one this says so and does nothing."""
+        if self._all_given:
+            self._leave_rest()
+        if not self._at_end:
+            if self._batch:
+                warn("the epoch is not over yet: reset is ignored")
+            return
+        self._epochs.advance()
+        self._total = self._epochs.batches()
+        self._batch = 0
+        self._at_end = False
+        for p in self.pipelines:
+            p.reset()
+
+    def __iter__(self) -> Self:
+        if self._batch and (self._at_end or self._all_given):
+            self.reset()
+        return self
+
+    def __next__(self) -> Any:
+        raise NotImplementedError
+
+    def next(self) -> Any:
+        """The next batch."""
+        return self.__next__()
+
+    def __len__(self) -> int:
+        """Batches of this epoch. Raises TypeError where only the pipeline knows."""
+        if self._total < 0:
+            raise TypeError("the length is unknown without reader_name or size")
+        return self._total
+
+    @property
+    def size(self) -> int:
+        """Samples of this epoch, in each pipeline."""
+        return self._epochs.size()
+
+    def checkpoints(self) -> list[bytes]:
+        """The state of each pipeline, with that of the iterator: pipelines made with them go on from here."""
+        extra = {"epochs": self._epochs.state(), "batch": self._batch, "at_end": self._at_end}
+        return [p.checkpoint_with(extra) for p in self.pipelines]
+
+
+def _cut(outputs: TensorList, n: int) -> TensorList:
+    return outputs if len(outputs) <= n else type(outputs)(outputs.batch.take(slice(0, n)))
+
+
+def checked_output_map(names: Sequence[Any] | None, pipelines: Sequence[Pipeline]) -> list[str]:
+    """Output names, by default those that the pipeline gives them. Raises ValueError where they repeat, or are not as
+    many as the outputs."""
+    if names is None:
+        names = pipelines[0].output_names
+        if not names:
+            raise ValueError("output_map is needed: the outputs of the pipeline have no names (a definition that "
+                             "returns a dict gives them some, and so does a spec)")  # fmt: skip
+    flat = [n[0] if isinstance(n, tuple) else n for n in names]
+    if len(set(flat)) != len(flat):
+        raise ValueError(f"output_map must have distinct names, got {flat}")
+    for p in pipelines:
+        if p.num_outputs != len(flat):
+            raise ValueError(f"output_map names {len(flat)} outputs, the pipeline has {p.num_outputs}")
+    return flat

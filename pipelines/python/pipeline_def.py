@@ -1,0 +1,97 @@
+"""pipeline_def: a function that calls operators becomes a factory of pipelines."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+from .control_flow import autograph
+from .debug import DebugPipeline
+from .pipeline import Pipeline
+
+_OWN = ("enable_conditionals", "debug")
+
+
+@overload
+def pipeline_def(fn: Callable[..., Any], /) -> Callable[..., Pipeline]: ...
+@overload
+def pipeline_def(
+    fn: None = None, /, *, enable_conditionals: bool = False, **pipeline_kwargs: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Pipeline]]: ...
+@overload
+def pipeline_def(
+    fn: Callable[..., Any], /, *, enable_conditionals: bool = False, **pipeline_kwargs: Any
+) -> Callable[..., Pipeline]: ...
+def pipeline_def(
+    fn: Callable[..., Any] | None = None, /, *, enable_conditionals: bool = False, **pipeline_kwargs: Any
+) -> Any:
+    """Turn a function that calls operators and returns outputs into a factory of pipelines.
+
+    Keyword arguments of Pipeline may be given here or, overriding, when the factory is called. With
+    ``enable_conditionals``, `if`, `and`, `or` and `not` work on DataNodes, sample by sample.
+    """
+    defaults = {"enable_conditionals": enable_conditionals, **pipeline_kwargs}
+    if fn is None:
+        return functools.partial(_factory, defaults=defaults)
+    return _factory(fn, defaults=defaults)
+
+
+class experimental:  # noqa: N801  # a namespace of DALI's
+    """What DALI calls experimental."""
+
+    @overload
+    @staticmethod
+    def pipeline_def(
+        fn: None = None, /, *, debug: bool = False, enable_conditionals: bool = False, **pipeline_kwargs: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Pipeline]]: ...
+    @overload
+    @staticmethod
+    def pipeline_def(
+        fn: Callable[..., Any], /, *, debug: bool = False, enable_conditionals: bool = False, **pipeline_kwargs: Any
+    ) -> Callable[..., Pipeline]: ...
+    @staticmethod
+    def pipeline_def(
+        fn: Callable[..., Any] | None = None, /, *, debug: bool = False, enable_conditionals: bool = False,
+        **pipeline_kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """As `pipeline_def`. With ``debug`` operators run as they are called, and ``.get()`` gives their data."""
+        defaults = {"enable_conditionals": enable_conditionals, "debug": debug, **pipeline_kwargs}
+        if fn is None:
+            return functools.partial(_factory, defaults=defaults)
+        return _factory(fn, defaults=defaults)
+
+
+def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable[..., Pipeline]:
+    own = inspect.signature(fn).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in own.values()):
+        raise TypeError("a pipeline definition cannot take **kwargs: they would hide arguments of Pipeline")
+    known = set(inspect.signature(Pipeline.__init__).parameters) - {"self"} | set(_OWN)
+    _check_known(defaults, known, fn)
+
+    @functools.wraps(fn)
+    def create(*args: Any, **kwargs: Any) -> Pipeline:
+        mine = {k: v for k, v in kwargs.items() if k in own}
+        rest = {k: v for k, v in kwargs.items() if k not in own}
+        _check_known(rest, known, fn)
+        given = {**defaults, **rest}
+        conditionals, debug = given.pop("enable_conditionals", False), given.pop("debug", False)
+        definition = autograph.converted(fn) if conditionals else fn
+        if debug:
+            return DebugPipeline(functools.partial(definition, *args, **mine), **given)
+        pipeline = Pipeline(**given)
+        with pipeline:
+            result = definition(*args, **mine)
+        pipeline.define_outputs(result)
+        return pipeline
+
+    create._is_pipeline_def = True  # type: ignore[attr-defined]
+    create.pipeline_defaults = dict(defaults)  # type: ignore[attr-defined]
+    return create
+
+
+def _check_known(given: Mapping[str, Any], known: set[str], fn: Callable[..., Any]) -> None:
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise TypeError(f"{fn.__name__}() has no argument {', '.join(unknown)}, nor has Pipeline")

@@ -1,0 +1,1 @@
+"""external_source: callables, iterables, worker processes."""

@@ -1,0 +1,350 @@
+"""Workers: processes that run the sources of parallel external_sources and hand arrays over in shared memory."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import multiprocessing
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+
+from ....ops.errors import JobError
+from ....readers.external_source import BatchInfo, SampleInfo
+from . import pickling
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelSource:
+    """What a worker must know of one external_source."""
+
+    name: str
+    source: Any
+    arity: int
+    per_batch: bool
+    batch_info: bool
+    wants_info: bool
+    is_function: bool
+    """Called by number; else one worker holds the iterator and advances it."""
+    cycle: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A part of a batch: samples [low, high) of it, or all of it where sources give batches."""
+
+    source: str
+    epoch: int
+    iteration: int
+    batch_size: int
+    low: int
+    high: int
+    slot: int
+    """Shared memory that the result goes into."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: Any
+    connection: Connection
+    queue: list[Task] = field(default_factory=list)
+    """Tasks sent, whose answers have not come."""
+    answers: dict[Task, Any] = field(default_factory=dict)
+    blocks: dict[int, SharedMemory] = field(default_factory=dict)
+    free: list[int] = field(default_factory=list)
+    slots: int = 0
+
+    def slot(self) -> int:
+        """A slot that nothing is in."""
+        if self.free:
+            return self.free.pop()
+        self.slots += 1
+        return self.slots - 1
+
+
+class WorkerPool:
+    """Runs parallel sources ``depth`` batches ahead of who asks for them."""
+
+    def __init__(
+        self, sources: Sequence[ParallelSource], batch_size: int, depths: Mapping[str, int], workers: int, method: str,
+        pickler: Any = None,
+    ) -> None:  # fmt: skip
+        """Starts the processes. Raises SpecError-like ValueError for a start method that is none."""
+        if method not in ("fork", "spawn"):
+            raise ValueError(f"py_start_method must be 'fork' or 'spawn', got {method!r}")
+        self._sources = {s.name: s for s in sources}
+        self._batch_size = batch_size
+        self._depths = depths
+        self._ahead: dict[str, list[tuple[int, int]]] = {s.name: [] for s in sources}
+        """(epoch, iteration) of the batches that were asked for and not taken, in order."""
+        self._parts: dict[tuple[str, int, int], list[tuple[_Worker, Task]]] = {}
+        self._turn = 0
+        context: Any = multiprocessing.get_context(method)
+        resource_tracker.ensure_running()  # before forking: all processes must report to the same one
+        dumps, loads, loads_args = _pickler(pickler)
+        payload = dumps(list(sources)) if method == "spawn" else list(sources)
+        self._workers = []
+        for k in range(workers):
+            here, there = context.Pipe()
+            arguments = (there, payload, loads if method == "spawn" else None, loads_args)
+            process = context.Process(target=_work, args=arguments, daemon=True, name=f"dali-run source {k}")
+            process.start()
+            there.close()
+            self._workers.append(_Worker(process, here))
+        _open[id(self._workers)] = self._workers
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes."""
+        return [w.process.pid for w in self._workers]
+
+    def capacities(self) -> list[int]:
+        """Bytes of the shared memory blocks in use."""
+        return [b.size for w in self._workers for b in w.blocks.values()]
+
+    def next_batch(self, name: str, iteration: int, epoch: int) -> Any:
+        """The batch ``iteration`` of ``epoch``: arrays of its own, and no layout. Raises StopIteration at the end,
+        JobError with the traceback where the source raised."""
+        ahead = self._ahead[name]
+        if ahead and ahead[0] != (epoch, iteration):
+            self._discard(name)
+        for k in range(self._depths[name] + 1):
+            if (epoch, iteration + k) not in ahead:
+                self._ask(name, epoch, iteration + k)
+                ahead.append((epoch, iteration + k))
+        ahead.pop(0)
+        parts = []
+        ended = False
+        for worker, task in self._parts.pop((name, epoch, iteration)):
+            kind, value = self._answer(worker, task)
+            if kind == "error":
+                raise JobError(f"{name}: the source raised in a worker process:\n{value}")
+            ended |= kind == "end"
+            if kind == "data":
+                parts += _read(worker, task, value)
+            worker.free.append(task.slot)
+        if ended:
+            self._discard(name)
+            raise StopIteration
+        source = self._sources[name]
+        if source.per_batch:
+            return (tuple(parts) if source.arity else parts[0]), None
+        return (tuple(zip(*parts, strict=True)) if source.arity else parts), None
+
+    def _ask(self, name: str, epoch: int, iteration: int) -> None:
+        source = self._sources[name]
+        if not source.is_function:
+            owners, step = [self._workers[list(self._sources).index(name) % len(self._workers)]], self._batch_size
+        elif source.per_batch:
+            owners, step = [self._workers[self._turn % len(self._workers)]], self._batch_size
+            self._turn += 1
+        else:
+            owners, step = self._workers, math.ceil(self._batch_size / len(self._workers))
+        parts = []
+        for worker, low in zip(owners, range(0, self._batch_size, step), strict=False):
+            high = min(low + step, self._batch_size)
+            task = Task(name, epoch, iteration, self._batch_size, low, high, worker.slot())
+            try:
+                worker.connection.send(task)
+            except OSError:
+                raise _died(worker) from None
+            worker.queue.append(task)
+            parts.append((worker, task))
+        self._parts[name, epoch, iteration] = parts
+
+    def _answer(self, worker: _Worker, task: Task) -> Any:
+        while task not in worker.answers:
+            try:
+                worker.answers[worker.queue.pop(0)] = worker.connection.recv()
+            except (EOFError, OSError):
+                raise _died(worker) from None
+        return worker.answers.pop(task)
+
+    def _discard(self, name: str) -> None:
+        """Forget what was asked ahead: the epoch ended or begins anew."""
+        for epoch, iteration in self._ahead[name]:
+            for worker, task in self._parts.pop((name, epoch, iteration), []):
+                kind, value = self._answer(worker, task)
+                if kind == "data":
+                    _read(worker, task, value)  # so that the block is known, and removed at the end
+                worker.free.append(task.slot)
+        self._ahead[name].clear()
+
+    def close(self) -> None:
+        """End the processes and give the memory back."""
+        if _open.pop(id(self._workers), None) is not None:
+            _shut_down(self._workers)
+
+
+_open: dict[int, list[_Worker]] = {}
+"""Of pools that are not closed yet. No destructor does it: that could wait for processes in the midst of anything."""
+
+
+@atexit.register
+def _shut_down_all() -> None:
+    """Processes end and memory is given back before the interpreter goes."""
+    for workers in list(_open.values()):
+        _shut_down(workers)
+    _open.clear()
+
+
+def _shut_down(workers: list[_Worker]) -> None:
+    for worker in workers:
+        with contextlib.suppress(OSError):
+            worker.connection.send(None)
+    for worker in workers:
+        while worker.queue:  # blocks that were made meanwhile must be known to be removed
+            task = worker.queue.pop(0)
+            try:
+                kind, value = worker.connection.recv()
+            except (EOFError, OSError):
+                break
+            if kind == "data":
+                _read(worker, task, value)
+        worker.process.join(timeout=5)
+        if worker.process.is_alive():
+            worker.process.terminate()
+            worker.process.join()
+        worker.connection.close()
+        for block in worker.blocks.values():
+            _remove(block)
+        worker.blocks.clear()
+
+
+def _read(worker: _Worker, task: Task, value: Any) -> list[Any]:
+    """The arrays of an answer, copied out of the shared memory."""
+    block_name, rows = value
+    block = worker.blocks.get(task.slot)
+    if block is None or block.name != block_name:
+        if block is not None:
+            _remove(block)
+        block = worker.blocks[task.slot] = SharedMemory(block_name)
+
+    def array(entry: Any) -> Any:
+        dtype, shape, offset = entry
+        return np.ndarray(shape, dtype, block.buf, offset).copy()
+
+    return [tuple(map(array, row)) if isinstance(row, list) else array(row) for row in rows]
+
+
+def _died(worker: _Worker) -> JobError:
+    worker.process.join(timeout=1)
+    return JobError(f"a worker process of external_source ended (exit code {worker.process.exitcode}); what it printed "
+                    "says why")  # fmt: skip
+
+
+def _remove(block: SharedMemory) -> None:
+    block.close()
+    with contextlib.suppress(FileNotFoundError):
+        block.unlink()
+
+
+def _pickler(given: Any) -> tuple[Any, Any, Mapping[str, Any]]:
+    """dumps, loads and arguments of loads, from ``py_callback_pickler``: a module, or (module, kwargs, kwargs)."""
+    if given is None:
+        return pickling.dumps, pickling.loads, {}
+    parts = given if isinstance(given, tuple) else (given,)
+    module = parts[0]
+    dump_args = parts[1] if len(parts) > 1 and parts[1] else {}
+    load_args = parts[2] if len(parts) > 2 and parts[2] else {}
+    return (lambda value: module.dumps(value, **dump_args)), module.loads, load_args
+
+
+# -- in the worker ----------------------------------------------------------------------------------------------------
+
+
+def _work(connection: Connection, payload: Any, loads: Any, loads_args: Mapping[str, Any]) -> None:
+    sources = {s.name: s for s in (payload if loads is None else loads(payload, **loads_args))}
+    iterators: dict[str, Any] = {}
+    blocks: dict[int, SharedMemory] = {}
+    while True:
+        try:
+            task = connection.recv()
+        except (EOFError, OSError):
+            break
+        if task is None:
+            break
+        try:
+            answer: Any = ("data", _store(_rows(sources[task.source], task, iterators), task.slot, blocks))
+        except StopIteration:
+            answer = ("end", None)
+        except BaseException:
+            answer = ("error", traceback.format_exc())
+        try:
+            connection.send(answer)
+        except OSError:
+            break
+    for block in blocks.values():
+        block.close()
+
+
+def _rows(source: ParallelSource, task: Task, iterators: dict[str, Any]) -> list[Any]:
+    """One entry a sample; one an output where the source gives batches."""
+    if not source.is_function:
+        rows = [_advance(source, task, iterators) for _ in range(1 if source.per_batch else task.high - task.low)]
+    elif source.per_batch:
+        info = BatchInfo(task.iteration, task.epoch) if source.batch_info else task.iteration
+        rows = [source.source(info) if source.wants_info else source.source()]
+    else:
+        first = task.iteration * task.batch_size
+        infos = [SampleInfo(first + k, k, task.iteration, task.epoch) for k in range(task.low, task.high)]
+        rows = [source.source(i) if source.wants_info else source.source() for i in infos]
+    if source.per_batch:
+        return [_whole(part) for part in (rows[0] if source.arity else rows[:1])]
+    if source.arity:
+        return [[np.asarray(p) for p in row] for row in rows]
+    return [np.asarray(row) for row in rows]
+
+
+def _advance(source: ParallelSource, task: Task, iterators: dict[str, Any]) -> Any:
+    key = source.name
+    if key not in iterators or (iterators[key][0] != task.epoch and source.cycle == "raise"):
+        iterators[key] = (task.epoch, iter(source.source() if callable(source.source) else source.source))
+    try:
+        return next(iterators[key][1])
+    except StopIteration:
+        if source.cycle not in (True, "quiet"):
+            raise
+    iterators[key] = (task.epoch, iter(source.source() if callable(source.source) else source.source))
+    return next(iterators[key][1])
+
+
+def _whole(part: Any) -> Any:
+    """A batch of an output: one array, or a list of arrays."""
+    return [np.asarray(p) for p in part] if isinstance(part, (list, tuple)) else np.asarray(part)
+
+
+def _store(rows: list[Any], slot: int, blocks: dict[int, SharedMemory]) -> tuple[str, list[Any]]:
+    """Copy the arrays into the slot's shared memory. Returns its name and (dtype, shape, offset) of each."""
+    placed: list[Any] = []
+    todo: list[tuple[int, Any]] = []
+    at = 0
+
+    def place(array: Any) -> tuple[str, tuple[int, ...], int]:
+        nonlocal at
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"the source gave {array.dtype}, which is no number")
+        start = at
+        todo.append((start, array))
+        at += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return array.dtype.str, array.shape, start
+
+    for row in rows:
+        placed.append([place(a) for a in row] if isinstance(row, list) else place(row))
+    block = blocks.get(slot)
+    if block is None or block.size < at:
+        if block is not None:
+            block.close()  # the parent removes it when it learns of the new one
+        block = blocks[slot] = SharedMemory(create=True, size=max(at, 1))
+    for start, array in todo:
+        np.ndarray(array.shape, array.dtype, block.buf, start)[...] = array
+    return block.name, placed

@@ -1,0 +1,237 @@
+"""Sources: the Python callables and iterables behind external_source, asked for one batch after the other."""
+
+from __future__ import annotations
+
+import inspect
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....ops.batch import Batch
+from ....ops.errors import JobError
+from ....ops.types import DALIDataType, from_numpy, parse_dtype
+from ....readers.external_source import BatchInfo, ExternalSource, FedBatches, SampleInfo
+from ...graph.nodes import Node
+from ..arrays import as_batch, describe_batch
+from ..data_node import DataNode, apply
+from ..functions import wrap
+
+
+@wrap("external_source")
+def external_source(
+    source: Any = None,
+    num_outputs: int | None = None,
+    *,
+    cycle: bool | str | None = None,
+    name: str | None = None,
+    device: str = "cpu",
+    layout: str | Sequence[str | None] | None = None,
+    dtype: Any = None,
+    ndim: int | Sequence[int | None] | None = None,
+    batch: bool | None = None,
+    batch_info: bool = False,
+    parallel: bool = False,
+    prefetch_queue_depth: int = 1,
+    repeat_last: bool = False,
+    no_copy: bool | None = None,
+    blocking: bool = False,
+    bytes_per_sample_hint: int | None = None,
+    cuda_stream: Any = None,
+    use_copy_kernel: bool | None = None,
+    max_batch_size: int | None = None,
+) -> Any:
+    """Batches from a callable, an iterable, a generator function, or `Pipeline.feed_input`.
+
+    Args:
+        source: called (or advanced) once a batch, or once a sample with ``batch=False``. A callable may take one
+            argument: the iteration, BatchInfo (``batch_info``), or SampleInfo (``batch=False``). StopIteration ends
+            the epoch.
+        num_outputs: the source gives tuples of that many batches; the result is a list of DataNodes.
+        cycle: what an iterable does at its end: ``"quiet"``/True begins again at once, ``"raise"`` after `reset`.
+        layout, dtype, ndim: of the data, checked; one for all outputs or one for each.
+        parallel: ask in processes of its own, ``py_num_workers`` of the pipeline.
+    """
+    del bytes_per_sample_hint, max_batch_size  # memory is not sized ahead
+    if dtype is not None:
+        dtype = [None if d is None else parse_dtype(d) for d in dtype] if isinstance(dtype, (list, tuple)) \
+            else parse_dtype(dtype)  # fmt: skip
+    per_batch = (not parallel if batch is None else batch) or batch_info
+    args = {
+        "source": source, "arity": num_outputs or 0, "cycle": cycle, "layout": layout, "dtype": dtype, "ndim": ndim,
+        "batch": per_batch, "batch_info": batch_info, "parallel": parallel,
+        "prefetch_queue_depth": prefetch_queue_depth, "repeat_last": repeat_last, "no_copy": no_copy,
+        "blocking": blocking, "cuda_stream": cuda_stream, "use_copy_kernel": use_copy_kernel, "name": name,
+        "device": device,
+    }  # fmt: skip
+    result = apply(ExternalSource, [], args)
+    return [result] if num_outputs == 1 and isinstance(result, DataNode) else result
+
+
+def takes_argument(function: Callable[..., Any]) -> bool:
+    """``function`` can be called with one positional argument (a default counts as one). Raises TypeError for more."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # built in
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p for p in found if p.kind in kinds]
+    needed = [p for p in positional if p.default is inspect.Parameter.empty]
+    if len(needed) > 1:
+        raise TypeError(f"the source callback takes {len(needed)} arguments; it is given one at most: the iteration, "
+                        "BatchInfo or SampleInfo")  # fmt: skip
+    return bool(positional) or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in found)
+
+
+@dataclass(slots=True)
+class Input:
+    """One external_source of a pipeline: who is asked, and where the answers go."""
+
+    name: str
+    op: ExternalSource
+    state: FedBatches
+    max_batch_size: int
+    fed: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    """Given by feed_input, as batches."""
+    last: Any = None
+    workers: Any = None
+    """The processes that ask the source, for parallel ones."""
+    wants_info: bool = False
+    _iterator: Iterator[Any] | None = None
+    _function: Callable[..., Any] | None = None
+    _samples: int = 0
+    """Asked for in this epoch."""
+
+    @classmethod
+    def of(cls, node: Node, state: FedBatches, max_batch_size: int) -> Input:
+        """The input of an external_source node."""
+        assert isinstance(node.op, ExternalSource)
+        made = cls(node.name, node.op, state, max_batch_size)
+        source = node.op.source
+        if source is None:
+            return made
+        if callable(source) and not inspect.isgeneratorfunction(source):
+            if node.op.cycle not in (None, False, "no"):
+                raise JobError(f"{node.name}: cycle is for iterables and generator functions; a callable raises "
+                               "StopIteration itself")  # fmt: skip
+            made._function = source
+            made.wants_info = takes_argument(source)
+        else:
+            if inspect.isgenerator(source) and node.op.cycle not in (None, False, "no"):
+                raise JobError(f"{node.name}: a generator ends once and for all, so that cycle cannot begin it again; "
+                               "give the generator function itself as the source")  # fmt: skip
+            made._iterator = made._begin()
+        return made
+
+    @property
+    def has_source(self) -> bool:
+        """Asks by itself; else it waits for feed_input."""
+        return self.op.source is not None
+
+    @property
+    def is_function(self) -> bool:
+        """The source is asked by number, so that it can go on from anywhere."""
+        return self._function is not None
+
+    def _begin(self) -> Iterator[Any]:
+        source = self.op.source
+        return iter(source() if callable(source) else source)
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def poll(self, iteration: int, epoch: int) -> Any:
+        """The data of the next batch: what the source gives, or what was fed. Raises StopIteration at the end."""
+        if not self.has_source:
+            return self._next_fed()
+        if self.workers is not None:
+            return self.workers.next_batch(self.name, iteration, epoch)
+        if self.op.batch:
+            return self._ask(BatchInfo(iteration, epoch) if self.op.batch_info else iteration), None
+        samples = []
+        for k in range(self.max_batch_size):
+            info = SampleInfo(self._samples + k, k, iteration, epoch)
+            samples.append(self._ask(info))
+        self._samples += self.max_batch_size
+        return (tuple(zip(*samples, strict=True)) if self.op.arity else samples), None
+
+    def _ask(self, info: Any) -> Any:
+        if self._function is not None:
+            return self._function(info) if self.wants_info else self._function()
+        assert self._iterator is not None
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            if self.op.cycle not in (True, "quiet"):
+                raise
+        self._iterator = self._begin()
+        return next(self._iterator)
+
+    def _next_fed(self) -> Any:
+        if not self.ready and not self.op.blocking:
+            raise JobError(f"{self.name}: no data: call feed_input before each run, or run({self.name}=...)")
+        if not self.fed.empty() or not self.ready:
+            self.last = self.fed.get()  # waits for another thread to feed, where nothing is there
+        return self.last
+
+    @property
+    def ready(self) -> bool:
+        """There is data for one more batch."""
+        return self.has_source or not self.fed.empty() or (self.op.repeat_last and self.last is not None)
+
+    def reset(self) -> None:
+        """A new epoch begins."""
+        self._samples = 0
+        if self._iterator is not None and self.op.cycle == "raise":
+            self._iterator = self._begin()
+
+    def skip(self, iterations: int) -> None:
+        """Go on after ``iterations`` batches of this epoch; iterables are advanced."""
+        self._samples = iterations * self.max_batch_size
+        if self._iterator is not None:
+            for _ in range(iterations if self.op.batch else iterations * self.max_batch_size):
+                self._ask(None)
+
+    # -- converting ---------------------------------------------------------------------------------------------
+
+    def feed(self, data: Any, layout: str | None) -> None:
+        """Take the data of one batch; it is copied now, unless ``no_copy``. Raises JobError that says what is wrong."""
+        self.fed.put(self._converted(data, layout))
+
+    def batches(self, polled: Any) -> tuple[Batch, ...]:
+        """What `poll` gave, checked, as one batch an output. Raises JobError that says what is wrong."""
+        if not self.has_source:
+            fed: tuple[Batch, ...] = polled
+            return fed
+        return self._converted(*polled)
+
+    def _converted(self, data: Any, layout: str | None) -> tuple[Batch, ...]:
+        if self.op.arity:
+            if not isinstance(data, (tuple, list)) or len(data) != self.op.arity:
+                got = f"{len(data)}" if isinstance(data, (tuple, list)) else type(data).__name__
+                raise JobError(f"{self.name}: the source must give {self.op.arity} outputs, got {got}")
+            parts = list(data)
+        else:
+            parts = [data]
+        out = []
+        wanted = zip(parts, self.op.each("layout"), self.op.each("dtype"), self.op.each("ndim"), strict=True)
+        for part, own_layout, dtype, ndim in wanted:
+            try:
+                batch = as_batch(part, layout or own_layout or "", copy=not self.op.no_copy)
+            except (TypeError, ValueError) as e:
+                raise JobError(f"{self.name}: {e}") from e
+            self._check(batch, dtype, ndim)
+            out.append(batch)
+        if len({len(b) for b in out}) > 1:
+            raise JobError(f"{self.name}: the outputs differ in their number of samples: {[len(b) for b in out]}")
+        if len(out[0]) > self.max_batch_size:
+            raise JobError(f"{self.name}: got {len(out[0])} samples, the pipeline's batch_size is "
+                           f"{self.max_batch_size}")  # fmt: skip
+        return tuple(out)
+
+    def _check(self, batch: Batch, dtype: DALIDataType | None, ndim: int | None) -> None:
+        if not len(batch):  # an empty list has no type
+            return
+        if dtype is not None and dtype != DALIDataType.NO_TYPE and from_numpy(batch.dtype) != dtype:
+            raise JobError(f"{self.name}: data of type {dtype.name} was promised, got {describe_batch(batch)}")
+        if ndim is not None and batch.ndim != ndim:
+            raise JobError(f"{self.name}: data of {ndim} dimensions was promised, got {describe_batch(batch)}")

@@ -1,0 +1,400 @@
+"""TensorList and Tensor: what `Pipeline.run` returns. Thin views of a Batch with DALI's names; nothing is copied.
+
+What changes one of them (`set_layout`, `reinterpret`, `squeeze`, `reset`) changes how this view reads the data, for
+nobody else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.batch import Batch, Samples
+from ...ops.types import DALIDataType, from_numpy, to_numpy
+
+_ANY_DIRECTION = 4
+"""cudaMemcpyDefault."""
+
+
+class Tensor:
+    """One sample. NumPy (`__array_interface__`), CuPy (`__cuda_array_interface__`) and DLPack see it without a copy."""
+
+    def __init__(self, array: Any, layout: str | None = None, source_info: str = "") -> None:
+        self.array = array
+        self._layout = _fitting(layout, array.ndim)
+        self._source_info = source_info
+
+    @property
+    def dtype(self) -> DALIDataType:
+        """Element type."""
+        return from_numpy(self.array.dtype)
+
+    def shape(self) -> list[int]:
+        """Extents."""
+        return [int(d) for d in self.array.shape]
+
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return int(self.array.ndim)
+
+    def layout(self) -> str:
+        """Layout, for example ``HWC``."""
+        return self._layout
+
+    def set_layout(self, layout: str | None) -> None:
+        """Name the dimensions anew; nothing moves. Raises ValueError where ``layout`` names another number of them."""
+        self._layout = _fitting(layout, self.array.ndim)
+
+    def get_property(self, key: str) -> str | None:
+        """``layout`` or ``source_info``; None where it is not set, and for other keys."""
+        return {"layout": self._layout, "source_info": self._source_info}.get(key) or None
+
+    def source_info(self) -> str:
+        """Where the sample came from."""
+        return self._source_info
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        host = self.array if isinstance(self.array, np.ndarray) else self.array.get()
+        return np.array(host, dtype=dtype, copy=copy)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__array_interface__", "__cuda_array_interface__"):
+            return getattr(self.array, name)
+        raise AttributeError(name)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+    def as_cpu(self) -> Tensor:
+        """The same on the host; itself where it is there."""
+        if isinstance(self.array, np.ndarray):
+            return self
+        return TensorCPU(self.array.get(), self._layout, self._source_info)
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return address_of(self.array)
+
+    def copy_to_external(
+        self, ptr: Any, cuda_stream: Any = None, non_blocking: bool = False, use_copy_kernel: bool = False
+    ) -> None:
+        """Copy the elements, packed, to memory of the same device at ``ptr`` (ctypes.c_void_p, or the address), which
+        must have room for them. On a GPU: on ``cuda_stream`` (by default the default stream), waiting for the copy
+        unless ``non_blocking``. ``use_copy_kernel`` is taken without effect. Raises ValueError for a null pointer."""
+        del use_copy_kernel
+        copy_out(self.array, ptr, cuda_stream, non_blocking)
+
+    def reinterpret(self, new_type: DALIDataType) -> None:
+        """Read the same bytes as ``new_type``. Raises RuntimeError where its elements have another size."""
+        self.array = self.array.view(_of_same_size(self.array.dtype, new_type))
+
+    def squeeze(self, dim: int | None = None) -> bool:
+        """Leave out the dimensions of extent 1, or ``dim`` if it is one; whether there were any.
+
+        Raises RuntimeError where there is no such dimension.
+        """
+        ndim = self.array.ndim
+        if dim is not None and not -ndim <= dim < ndim:
+            raise RuntimeError(f"there is no dimension {dim} in a tensor of {ndim} dimensions")
+        asked = range(ndim) if dim is None else [dim % ndim]
+        gone = [d for d in asked if self.array.shape[d] == 1]
+        self.array = self.array.reshape([n for d, n in enumerate(self.array.shape) if d not in gone])
+        self._layout = "".join(letter for d, letter in enumerate(self._layout) if d not in gone)
+        return bool(gone)
+
+    def __repr__(self) -> str:
+        where = "CPU" if isinstance(self.array, np.ndarray) else "GPU"
+        return f"Tensor{where}(dtype={self.dtype.name}, layout={self._layout!r}, shape={self.shape()})"
+
+    def __str__(self) -> str:
+        return _with_data(repr(self), str(self.as_cpu().array))
+
+
+class TensorCPU(Tensor):
+    """A sample on the host, also of one's own: from whatever is an array there."""
+
+    def __init__(self, b: Any, layout: str | None = None, source_info: str = "", is_pinned: bool = False) -> None:
+        """``is_pinned`` is taken for DALI's sake. Raises TypeError for what is no array on the host."""
+        from .arrays import as_array
+
+        array = b if isinstance(b, np.ndarray) else as_array(b)
+        if not isinstance(array, np.ndarray):
+            raise TypeError("TensorCPU takes arrays on the host; this one is on a GPU: use TensorGPU")
+        super().__init__(array, layout, source_info)
+
+
+class TensorGPU(Tensor):
+    """A sample on a GPU, also of one's own: from CuPy arrays and their like."""
+
+    def __init__(self, object: Any, layout: str | None = None, source_info: str = "", device_id: int = -1) -> None:
+        """``device_id`` is taken for DALI's sake: an array knows where it is. Raises TypeError for one on the host."""
+        from .arrays import as_array
+
+        array = as_array(object)
+        if isinstance(array, np.ndarray):
+            raise TypeError("TensorGPU takes arrays on a GPU; this one is on the host: use TensorCPU")
+        super().__init__(array, layout, source_info)
+
+    def device_id(self) -> int:
+        """The GPU."""
+        return int(self.array.device.id)
+
+    @property
+    def stream(self) -> int:
+        """The stream on which the data is complete: the default one, see `Pipeline.output_stream`."""
+        return 0
+
+
+class TensorList:
+    """A batch as DALI shows it."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        """The batch itself: flat data, offsets, shapes, samples."""
+        self._is_reset = False
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def __getitem__(self, i: int) -> Tensor:
+        n = len(self.batch)
+        if not -n <= i < n:
+            raise IndexError(f"sample {i} of a batch of {n}")
+        i %= n
+        origin = self.batch.samples.origin(i)
+        kind = TensorCPU if self.batch.on_host else TensorGPU
+        return kind(self.batch.sample(i), self.batch.layout, origin.source_info)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def at(self, i: int) -> Any:
+        """Sample ``i`` as an array (NumPy on the host, CuPy on a device), a view."""
+        return self[i].array
+
+    @property
+    def dtype(self) -> DALIDataType:
+        """Element type of all samples."""
+        return DALIDataType.NO_TYPE if self._is_reset else from_numpy(self.batch.dtype)
+
+    def ndim(self) -> int:
+        """Dimensions of every sample."""
+        return self.batch.ndim
+
+    def layout(self) -> str:
+        """Layout of the samples."""
+        return self.batch.layout
+
+    def set_layout(self, layout: str | None) -> None:
+        """Name the dimensions of the samples anew; nothing moves. Raises ValueError where ``layout`` names another
+        number of them."""
+        self.batch = self.batch.replace(layout=_fitting(layout, self.batch.ndim))
+
+    def shape(self) -> list[tuple[int, ...]]:
+        """Shape of every sample."""
+        return [tuple(s) for s in self.batch.shapes.tolist()]
+
+    def is_dense_tensor(self) -> bool:
+        """All samples have one shape, as `as_tensor` needs it; so they have where there are none."""
+        return not len(self.batch) or self.batch.is_uniform
+
+    def as_tensor(self) -> Tensor:
+        """The batch as one tensor with the samples along a new first dimension. Raises ValueError if it is ragged."""
+        return _tensor(self.batch.dense(), f"N{self.batch.layout}" if self.batch.layout else "")
+
+    def as_reshaped_tensor(self, shape: Sequence[int]) -> Tensor:
+        """The batch as one tensor of ``shape``, a view. Raises ValueError if it is ragged, or of other size."""
+        return _tensor(self.batch.dense().reshape(tuple(shape)))
+
+    def as_array(self) -> npt.NDArray[Any]:
+        """The batch as one NumPy array (host batches). Raises ValueError if it is ragged."""
+        if not self.batch.on_host:
+            raise TypeError("as_array is for host batches; use as_cpu() first")
+        array: npt.NDArray[Any] = self.batch.dense()
+        return array
+
+    def as_cpu(self) -> TensorList:
+        """The same on the host; itself where it is there."""
+        if self.batch.on_host:
+            return self
+        return TensorListCPU(self.batch.replace(data=self.batch.data.get()))
+
+    def data_ptr(self) -> int:
+        """Address of the first sample."""
+        return self.data_at(0)
+
+    def data_at(self, i: int) -> int:
+        """Address of sample ``i``."""
+        return self[i].data_ptr()
+
+    def copy_to_external(
+        self, ptr: Any, cuda_stream: Any = None, non_blocking: bool = False, use_copy_kernel: bool = False
+    ) -> None:
+        """Copy the samples, one after the other, to memory of the same device; see `Tensor.copy_to_external`."""
+        del use_copy_kernel
+        packed = self.batch.packed()
+        start = int(packed.offsets[0]) if len(packed) else 0
+        copy_out(packed.data[start : start + int(packed.sizes.sum())], ptr, cuda_stream, non_blocking)
+
+    def reinterpret(self, new_type: DALIDataType) -> None:
+        """Read the same bytes as ``new_type``. Raises RuntimeError where its elements have another size."""
+        self.batch = self.batch.replace(data=self.batch.data.view(_of_same_size(self.batch.dtype, new_type)))
+
+    def reset(self) -> None:
+        """Let go of the data: no samples, no type, no layout are left."""
+        self.batch = Batch(
+            np.empty(0, np.uint8), np.empty(0, np.int64), np.empty((0, 0), np.int32), "", Samples.numbered(0)
+        )
+        self._is_reset = True
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.as_cpu().batch.dense(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.batch.dense().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.batch.data.__dlpack_device__()
+
+    def __repr__(self) -> str:
+        where = "CPU" if self.batch.on_host else "GPU"
+        return (f"TensorList{where}(dtype={self.dtype.name}, layout={self.batch.layout!r}, num_samples={len(self)}, "
+                f"shape={self.shape()[:4]}{'...' if len(self) > 4 else ''})")  # fmt: skip
+
+    def __str__(self) -> str:
+        host = self.as_cpu()
+        dense = host.batch.is_uniform
+        shown = str(host.as_array()) if dense else ",\n".join(str(host.at(i)) for i in range(min(len(host), 4)))
+        return _with_data(repr(self), shown + ("" if dense or len(host) <= 4 else ",\n..."))
+
+
+class TensorListCPU(TensorList):
+    """A batch on the host, also of one's own: from an array (N, ...), which is not copied, a list of arrays, one a
+    sample, or another batch."""
+
+    def __init__(
+        self, data: Any, layout: str | None = None, is_pinned: bool = False, *, contiguous: bool = True
+    ) -> None:
+        """``is_pinned`` and ``contiguous`` are taken for DALI's sake. Raises TypeError and ValueError."""
+        super().__init__(_batch(data, layout))
+
+    @staticmethod
+    def broadcast(sample: Tensor, num_samples: int) -> TensorListCPU:
+        """A batch whose samples all are ``sample``, which is not copied. Raises ValueError for a number below 0."""
+        return TensorListCPU(_repeated(sample, num_samples))
+
+    @staticmethod
+    def from_dlpack_list(arrays: Sequence[Any], layout: str | None = None) -> TensorListCPU:
+        """A batch of arrays that speak DLPack, one a sample. Raises TypeError and ValueError."""
+        return TensorListCPU(list(arrays), layout)
+
+
+class TensorListGPU(TensorList):
+    """A batch on a GPU, also of one's own: from CuPy arrays and their like."""
+
+    def __init__(self, data: Any, layout: str | None = None, device_id: int = -1, *, contiguous: bool = True) -> None:
+        """``device_id`` and ``contiguous`` are taken for DALI's sake. Raises TypeError and ValueError."""
+        super().__init__(_batch(data, layout))
+
+    @staticmethod
+    def broadcast(sample: Tensor, num_samples: int) -> TensorListGPU:
+        """A batch whose samples all are ``sample``, which is not copied. Raises ValueError for a number below 0."""
+        return TensorListGPU(_repeated(sample, num_samples))
+
+    @staticmethod
+    def from_dlpack_list(arrays: Sequence[Any], layout: str | None = None) -> TensorListGPU:
+        """A batch of arrays that speak DLPack, one a sample. Raises TypeError and ValueError."""
+        return TensorListGPU(list(arrays), layout)
+
+    def device_id(self) -> int:
+        """The GPU."""
+        return int(self.batch.data.device.id)
+
+    @property
+    def stream(self) -> int:
+        """The stream on which the data is complete: the default one, see `Pipeline.output_stream`."""
+        return 0
+
+
+def _batch(data: Any, layout: str | None) -> Batch:
+    if isinstance(data, Batch):
+        return data
+    from .arrays import as_batch
+
+    return as_batch(data, layout or "", copy=False)
+
+
+def tensor_list(batch: Batch) -> TensorList:
+    """The batch as the class that says where it is."""
+    return TensorListCPU(batch) if batch.on_host else TensorListGPU(batch)
+
+
+def _with_data(described: str, data: str) -> str:
+    """What a tensor is, with its data on lines of their own."""
+    name, rest = described.split("(", 1)
+    return f"{name}(\n{textwrap.indent(data or '[]', '    ')},\n    {rest}"
+
+
+def _tensor(array: Any, layout: str = "") -> Tensor:
+    return TensorCPU(array, layout) if isinstance(array, np.ndarray) else TensorGPU(array, layout)
+
+
+def _repeated(sample: Tensor, n: int) -> Batch:
+    if n < 0:
+        raise ValueError(f"a batch cannot have {n} samples")
+    shapes = np.tile(np.array(sample.array.shape, np.int32), (n, 1)).reshape(n, sample.array.ndim)
+    return Batch(sample.array.reshape(-1), np.zeros(n, np.int64), shapes, sample.layout(), Samples.numbered(n))
+
+
+def _fitting(layout: str | None, ndim: int) -> str:
+    if layout and len(layout) != ndim:
+        raise ValueError(f"layout {str(layout)!r} names {len(layout)} dimensions, the data has {ndim}")
+    return str(layout or "")
+
+
+def _of_same_size(dtype: Any, new_type: DALIDataType) -> npt.DTypeLike:
+    new = to_numpy(new_type)
+    if new.itemsize != dtype.itemsize:
+        raise RuntimeError(f"elements of {from_numpy(dtype).name} have {dtype.itemsize} bytes, of {new_type.name} "
+                           f"{new.itemsize}: they cannot be read as such; cast them")  # fmt: skip
+    return new
+
+
+def address_of(array: Any) -> int:
+    """Where the first element of an array of NumPy's or CuPy's lies."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+def copy_out(array: Any, ptr: Any, cuda_stream: Any = None, non_blocking: bool = False) -> None:
+    """Copy ``array``, packed, to the address ``ptr`` on its device. Raises ValueError for a null pointer."""
+    to = ptr.value if isinstance(ptr, ctypes.c_void_p) else int(ptr)
+    if not to:
+        raise ValueError("the data cannot be copied to a null pointer")
+    if isinstance(array, np.ndarray):
+        packed = np.ascontiguousarray(array)
+        ctypes.memmove(to, packed.ctypes.data, packed.nbytes)
+        return
+    import cupy
+
+    packed, stream = cupy.ascontiguousarray(array), stream_number(cuda_stream)
+    with array.device:
+        cupy.cuda.runtime.memcpyAsync(to, packed.data.ptr, packed.nbytes, _ANY_DIRECTION, stream)
+        if not non_blocking or packed is not array:  # a copy of the array's must outlive the transfer
+            cupy.cuda.runtime.streamSynchronize(stream)
+
+
+def stream_number(stream: Any) -> int:
+    """The number by which CUDA knows a stream of types.CUDAStream's, CuPy's, PyTorch's, or ctypes'; 0 for None."""
+    for name in ("ptr", "cuda_stream", "value"):
+        if hasattr(stream, name):
+            stream = getattr(stream, name)
+            break
+    return int(stream or 0)

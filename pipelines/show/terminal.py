@@ -1,0 +1,253 @@
+"""Render: reports, plans, operators and findings as rich tables. All that is shown is in the JSON of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..wording import count, duration, rate, size
+
+Row = Sequence[str | Text]
+_STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "warning": "bold red"}
+
+
+def table(columns: Sequence[str], rows: Sequence[Row], *, numbers: Sequence[str] = (), title: str = "") -> Table:
+    """A plain table; columns named in ``numbers`` are right-aligned and never wrapped."""
+    made = Table(title=title or None, title_justify="left", title_style="bold", box=None, header_style="dim",
+                 pad_edge=False, show_header=any(columns))  # fmt: skip
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", no_wrap=column in numbers)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+# -- a finished job ---------------------------------------------------------------------------------------------------
+
+_BAR = 12
+
+
+def report_view(report: Mapping[str, Any]) -> RenderableType:
+    """What a run did: operators, stages, rejects, and what held it back."""
+    return Group(_headline(report), Text(), operator_table(report), Text(), _stage_table(report), Text(),
+                 *_memory(report), *_rejects(report), *_bottleneck(report))  # fmt: skip
+
+
+def _headline(report: Mapping[str, Any]) -> Text:
+    samples = report["samples"]
+    line = Text(str(report.get("name") or "job"), "bold")
+    line.append(f": {count(samples.get('read', 0), 'sample')} read in {duration(report['seconds'])}", "default")
+    line.append(f", {rate(report['samples_per_second'])}", "bold cyan")
+    line.append(f" on {report['device']}, {count(report['threads'], 'thread')}", "default")
+    if "written" in samples:
+        line.append(f"; {samples['written']:,} written, {samples.get('rejected', 0):,} rejected", "default")
+    if "kept" in samples:
+        line.append(f"; {samples['kept']:,} pictures were as asked for and kept their bytes", "default")
+    if report.get("warm_up_seconds", 0) >= 1:
+        line.append(f"; {duration(report['warm_up_seconds'])} before that to compile", "default")
+    return line
+
+
+def operator_table(report: Mapping[str, Any]) -> Table:
+    """What every operator of a report did."""
+    operators = report["operators"]
+    busiest = max((_busy(o) for o in operators), default=0.0) or 1.0
+    total = sum(_busy(o) for o in operators) or 1.0
+    rows: list[Row] = []
+    for o in operators:
+        busy = _busy(o)
+        bar = Text("━" * max(1, round(_BAR * busy / busiest)), "red" if busy == busiest else "yellow")
+        rows.append([o["name"], Text(o["runs_on"], "green" if o["runs_on"] != "cpu" else "cyan"), f"{o['samples']:,}",
+                     duration(busy), f"{busy / total:.0%}", bar, f"{o['p50_ms']:.2f}", f"{o['p95_ms']:.2f}",
+                     rate(o["samples_per_second"]), size(o["bytes_in"]), size(o["bytes_out"])])  # fmt: skip
+    columns = ("operator", "on", "samples", "busy", "share", "", "p50 ms", "p95 ms", "speed", "in", "out")
+    return table(columns, rows, numbers=[c for c in columns if c not in ("operator", "on", "")])
+
+
+def _busy(operator: Mapping[str, Any]) -> float:
+    """Seconds on the GPU, or added over CPU threads."""
+    return float(operator["gpu_seconds"] or operator["cpu_seconds"])
+
+
+def _stage_table(report: Mapping[str, Any]) -> Table:
+    seconds = report["seconds"] or 1.0
+    busy_of = {o["name"]: _busy(o) for o in report["operators"]}
+    rows: list[Row] = []
+    for s in report["stages"]:
+        busy = s["busy_seconds"]
+        if s["kind"] == "chunk":  # the work is in the threads, not in the stage's own one
+            busy = sum(busy_of.get(name, 0.0) for name in s["operators"]) / report["threads"]
+        shares = (busy, s["waiting_for_input_seconds"], s["blocked_on_output_seconds"])
+        rows.append([s["id"], ", ".join(s["operators"]) or "-", *(f"{x / seconds:.0%}" for x in shares)])
+    columns = ("stage", "operators", "busy", "waits for input", "blocked by output")
+    return table(columns, rows, numbers=columns[2:])
+
+
+def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
+    memory = report.get("memory") or {}
+    pools = [f"{size(memory[f'{k}_peak_bytes'])} of {size(memory[f'{k}_budget_bytes'])} ({k})"
+             for k in ("host", "gpu") if f"{k}_budget_bytes" in memory]  # fmt: skip
+    if not pools:
+        return []
+    waited = sum(memory.get(f"{k}_waited_seconds", 0.0) for k in ("host", "gpu"))
+    held_back = f"; work was held back for {duration(waited)}" if waited >= 0.1 else ""
+    return [Text(f"Memory of batches, at most: {', '.join(pools)}{held_back}")]
+
+
+def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if report.get("rejected"):
+        by_code = ", ".join(f"{n:,} {code}" for code, n in report["rejected"].items())
+        parts.append(Text(f"Rejected: {by_code}; each is a line in rejects.jsonl", "yellow"))
+    for way, nbytes in report.get("uploads", {}).items():
+        parts.append(Text(f"Containers to the GPU: {size(nbytes)} {way}"))
+    if report.get("decoders"):
+        parts.append(Text(f"Decoded: {', '.join(f'{n:,} by {who}' for who, n in report['decoders'].items())}"))
+    for reason, n in report.get("fallbacks", {}).items():
+        parts.append(Text(f"Fallback: {reason} ({n:,})", "yellow"))
+    return parts
+
+
+def _bottleneck(report: Mapping[str, Any]) -> list[RenderableType]:
+    found = report["bottleneck"]
+    return [Text(found["sentence"], "bold"), Text(f"To go faster: {found['advice']}")]
+
+
+# -- before a job -----------------------------------------------------------------------------------------------------
+
+
+def plan_view(plan: Mapping[str, Any]) -> RenderableType:
+    """What will run where, and what comes out."""
+    kinds = {s["id"]: s["kind"] for s in plan["stages"]}
+    ids = list(kinds)
+    rows: list[Row] = []
+    for o in plan["operators"]:
+        inputs = [*o["inputs"], *(f"{k}={v}" for k, v in o["arguments"].items())]
+        name = f"{o['name']} (parity: {o['parity']})" if o.get("parity") else o["name"]
+        rows.append([ids[o["stage"]], name, Text(o["runs_on"], "green" if o["runs_on"] != "cpu" else "cyan"),
+                     ", ".join(inputs), "\n".join(o["outputs"])])  # fmt: skip
+    parts: list[RenderableType] = [
+        Text.assemble((str(plan.get("name") or "plan"), "bold"), f": on {plan['device']}, seed {plan['seed']}"),
+        Text(),
+        table(("stage", "operator", "on", "from", "gives"), rows),
+        Text(),
+        table(("output", "from", "gives"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
+    ]
+    parts += [Text(f"Fused: {line}") for line in plan["fused"]]
+    parts += [Text(f"Decoded: {o['name']}: {o['decoders']}") for o in plan["operators"] if o.get("decoders")]
+    if plan.get("memory"):
+        limits = [f"{k}: {size(v) if isinstance(v, int) else v}" for k, v in plan["memory"].items()]
+        parts.append(Text(f"Memory at most: {', '.join(limits)}"))
+    if plan.get("upload"):
+        parts.append(Text(f"Records of containers are {plan['upload']}"))
+    if plan.get("isolation"):
+        parts.append(Text(_isolation_line(**plan["isolation"])))
+    if plan.get("write"):
+        parts.append(Text(_write_line(plan["write"])))
+    return Group(*parts)
+
+
+def _isolation_line(mode: str, timeout: float) -> str:
+    if mode == "none":
+        return "Decodes all images in this process: one that crashes its decoder ends the job"
+    which = "all images" if mode == "all" else "images other than JPEG"
+    return f"Decodes {which} in processes of their own, each in at most {timeout:g} s of CPU time"
+
+
+def _write_line(write: Mapping[str, Any]) -> str:
+    limits = [f"{write['shard']['samples']:,} samples"] if write["shard"]["samples"] else []
+    limits += [size(write["shard"]["bytes"])] if write["shard"]["bytes"] else []
+    shards = f"a shard every {' or '.join(limits)}" if limits else "one shard"
+    fields = ", ".join(f"{name} ({encode})" for name, encode in write["fields"].items())
+    return f"Writes {fields} as {write['writer']} to {write['path']}, {shards}"
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+def operators_view(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """All operators, one line each."""
+    return table(("operator", "on", "summary"), [[o["name"], " ".join(o["stages"]), o["summary"]] for o in operators])
+
+
+def operator_view(operator: Mapping[str, Any]) -> RenderableType:
+    """One operator with its arguments."""
+    parts: list[RenderableType] = [Text(operator["name"], "bold"), Text(operator["doc"]), Text()]
+    parts.append(table(("", ""), [[Text(k, "dim"), v] for k, v in operator["facts"].items()]))
+    if operator["arguments"]:
+        rows = [[a["name"], a["type"], a["default"], a["help"]] for a in operator["arguments"]]
+        parts += [Text(), table(("argument", "type", "default", "meaning"), rows)]
+    if operator["example"]:
+        parts += [Text("\nexample", "dim"), Text(operator["example"])]
+    return Group(*parts)
+
+
+# -- data -------------------------------------------------------------------------------------------------------------
+
+
+def intermediates_view(found: Mapping[str, Any]) -> RenderableType:
+    """What every operator of a spec gave."""
+    rows: list[Row] = []
+    for r in found["intermediates"]:
+        shapes = " ".join("x".join(map(str, s)) or "scalar" for s in r["shapes"][:3])
+        more = f" +{len(r['shapes']) - 3}" if len(r["shapes"]) > 3 else ""
+        values = ["-" if r[k] is None else f"{r[k]:.4g}" for k in ("min", "max", "mean")]
+        rows.append([r["name"], shapes + more, r["dtype"], r["layout"], *values])
+    columns = ("operator", "shapes", "dtype", "layout", "min", "max", "mean")
+    parts: list[RenderableType] = [table(columns, rows, numbers=("min", "max", "mean")), Text()]
+    for r in found["rejects"]:
+        parts.append(Text(f"Rejected: {r['key']}: {r['operator']}: {r['code']}: {r['message']}", "yellow"))
+    parts.append(Text(f"{count(len(found['samples']), 'sample')}; pictures and arrays are in {found['folder']}"))
+    return Group(*parts)
+
+
+def data_view(found: Mapping[str, Any]) -> RenderableType:
+    """What a data set holds."""
+    records = "" if found["records"] is None else f", {count(found['records'], 'record')}"
+    rows: list[Row] = []
+    for s in found["samples"]:
+        first = s["key"]
+        for name, f in s["fields"].items():
+            rows.append([first, name, Text(_value(f), "red" if f.get("problem") else "")])
+            first = ""
+        if s["problem"]:
+            rows.append([first, "", Text(s["problem"], "red")])
+    return Group(Text(f"{found['target']}: {found['kind']}{records}"), Text(), table(("key", "field", "holds"), rows))
+
+
+def _value(f: Mapping[str, Any]) -> str:
+    parts = [f["what"]]
+    if "width" in f:
+        parts.append(f"{f['width']} x {f['height']} {f['mode']}")
+    if "shape" in f:
+        parts.append(f"{f['dtype']}[{'x'.join(map(str, f['shape'])) or 'scalar'}]")
+    if "min" in f:
+        parts.append(f"{f['min']:.4g} .. {f['max']:.4g}, mean {f['mean']:.4g}")
+    if "value" in f:
+        parts.append(str(f["value"]))
+    if "bytes" in f:
+        parts.append(f"({size(f['bytes'])})")
+    if "problem" in f:
+        parts.append(str(f["problem"]))
+    return " ".join(parts)
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+
+def doctor_view(found: Mapping[str, Any]) -> RenderableType:
+    """Findings by area, then what to do."""
+    rows: list[Row] = []
+    area = ""
+    for f in found["findings"]:
+        first = Text(f["area"] if f["area"] != area else "", "bold")
+        rows.append([first, f["what"], Text(f["status"], _STYLES[f["status"]]), Text(f["value"])])
+        area = f["area"]
+    parts: list[RenderableType] = [table(("", "", "", ""), rows)]
+    if found["remedies"]:
+        parts += [Text("\nTo do:", "bold"), *(Text(f"  {r}") for r in found["remedies"])]
+    return Group(*parts)

@@ -1,0 +1,1 @@
+"""YAML text to model to graph, and back; the JSON Schema."""

@@ -1,0 +1,491 @@
+"""Build: a spec becomes a graph. Everything that is wrong with it is found before anything is raised.
+
+After an error the names that a step would have made stand for unknown batches, so that the steps after it are still
+checked, and nothing is reported twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...ops.base import Arg, Operator, find, nearest, parameters, type_name
+from ...ops.base import Spec as BatchSpec
+from ...ops.errors import SpecError
+from ...ops.formulas import expression
+from ...readers.base import Reader
+from ...writers.base import ENCODED, FieldConfig, Writer, find_writer, make_writer, options_of
+from ..compile.infer import infer, infer_node
+from ..compile.place import Target, place
+from ..compile.prune import prune
+from ..graph.nodes import Edge, Graph, GraphBuilder, Mark, Node, check_argument, no_argument, parity_defaults
+from ..plugins import load_installed_plugins, load_operators, load_plugin
+from ..problems import Problem, Problems, show
+from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
+from .text import Value
+
+ENCODER = "encoders.image"
+_REF = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltSpec:
+    """A spec and the graph that it stands for."""
+
+    spec: Spec
+    graph: Graph
+    """Its outputs are the fields that are written (encoded as they ask), or the spec's outputs without `write:`."""
+    writer: Writer | None = None
+    fields: Mapping[str, FieldConfig] | None = None
+    """How each output of the graph is stored; None without `write:`."""
+    notes: tuple[Problem, ...] = ()
+    """What the user should know though nothing is wrong: arguments that are deprecated or without effect."""
+
+
+def load_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> BuiltSpec:
+    """The spec in the file ``path`` (YAML or JSON), checked and built.
+
+    ``overrides`` set variables and values (``{"data": "/mnt", "pipeline.batch_size": 32}``). Raises SpecErrors with
+    everything that is wrong, each at its place in the text.
+    """
+    problems = Problems()
+    spec = parse_spec(path, overrides or {}, problems)
+    if spec is None:
+        problems.raise_any()
+        raise AssertionError("a spec that cannot be read has a problem")
+    return build(spec, problems)
+
+
+def build(spec: Spec, problems: Problems | None = None) -> BuiltSpec:
+    """The graph of ``spec``. Raises SpecErrors; ``problems`` are those known already."""
+    problems = Problems() if problems is None else problems
+    load_operators()
+    plugins_ran = _load_plugins(spec, problems)
+    builder = _Build(spec, problems, all_known=plugins_ran)
+    built = builder.run()
+    problems.raise_any()
+    _check_stages(spec, built.graph, problems)
+    problems.raise_any()
+    return built
+
+
+def _load_plugins(spec: Spec, problems: Problems) -> bool:
+    """Run the plugins, unless the spec is wrong anyway. False if operators may be missing for that reason."""
+    if spec.plugins and problems:
+        return False
+    for plugin in spec.plugins:
+        try:
+            load_plugin(plugin.name)
+        except SpecError as e:
+            problems.add(plugin.mark, e)
+    return not problems or not spec.plugins
+
+
+def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
+    """Report operators that cannot be where the spec wants them. A spec for any device must work on a GPU."""
+    target = Target("cpu") if spec.pipeline.device == "cpu" else Target("null")
+    found: list[tuple[Node, str]] = []
+    place(infer(prune(graph)), target, found)
+    for node, text in found:
+        problems.add(node.mark, f"{node.mark.label if node.mark else node.name}: {text}")
+
+
+def _find(name: str) -> tuple[type[Operator] | None, str]:
+    """The operator ``name``, or why there is none. Those of the engine itself (``_...``) are nobody else's."""
+    if name.startswith("_"):
+        return None, f"there is no operator {name!r}"
+    try:
+        return find(name), ""
+    except SpecError as e:
+        return None, str(e)
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """A name that only one branch of a conditional defines."""
+
+    branch: str
+    label: str
+
+
+Known = Edge | _Partial | None
+"""What a name stands for; None for a batch of a step that is wrong."""
+
+
+class _Build:
+    def __init__(self, spec: Spec, problems: Problems, *, all_known: bool) -> None:
+        self.spec = spec
+        self.problems = problems
+        self.all_known = all_known
+        """All operators are known: what is unknown is a mistake."""
+        self.graph = GraphBuilder(defaults=parity_defaults(spec.pipeline.parity))
+        self.specs: list[tuple[BatchSpec, ...]] = []
+        """What comes out of every node so far."""
+        self.names: dict[str, Known] = {}
+        self.notes = Problems()
+        self.missing: set[str] = set()
+        """Names that were used, but that nothing makes; reported already."""
+
+    def run(self) -> BuiltSpec:
+        self.steps(self.spec.graph)
+        outputs: dict[str, Edge | None] = {}
+        for name, ref in self.spec.outputs:
+            outputs[name] = self.look_up(ref, f"outputs: {name}")
+        writer: Writer | None = None
+        configs: dict[str, FieldConfig] | None = None
+        if self.spec.write is not None:
+            writer = self.writer()
+            outputs, configs = self.fields(outputs)
+            self.check_writer(writer, outputs, configs)
+        known = {name: edge for name, edge in outputs.items() if edge is not None}
+        try:
+            graph = self.graph.build(known)
+        except SpecError as e:
+            self.problems.add(None, e)
+            graph = Graph((), {})
+        return BuiltSpec(self.spec, graph, writer, configs, tuple(self.notes))
+
+    def look_up(self, ref: Ref, label: str) -> Edge | None:
+        """The batch that ``ref`` names, None where there is none; reported once a name."""
+        if ref.name in self.missing and ref.name not in self.names:
+            return None
+        if ref.name not in self.names:
+            hint = nearest(ref.name, self.names)
+            if not hint:
+                hint = f"; known here: {', '.join(self.names)}" if self.names else "; no step before defines one"
+            self.problems.add(ref.mark, f"{label}: there is no batch {ref.name!r}{hint}")
+            self.missing.add(ref.name)
+            return None
+        found = self.names[ref.name]
+        if isinstance(found, _Partial):
+            other = "else" if found.branch == "then" else "then"
+            self.problems.add(
+                ref.mark,
+                f"{label}: {ref.name!r} is made only in the `{found.branch}` branch of {found.label}; "
+                f"make it in `{other}` too, or before the conditional",
+            )
+            self.names[ref.name] = None
+            return None
+        return found
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def steps(self, steps: Sequence[Step | Condition]) -> None:
+        for step in steps:
+            if isinstance(step, Condition):
+                self.condition(step)
+            else:
+                edges = self.step(step)
+                for i, ref in enumerate(step.outputs):
+                    if ref.name != "_":
+                        self.names[ref.name] = edges[i] if i < len(edges) else None
+
+    def step(self, step: Step) -> tuple[Edge, ...]:
+        """Add one step. Its outputs, or nothing where something is wrong."""
+        cls = self.operator(step)
+        inputs = [self.look_up(ref, step.label) for ref in step.inputs]
+        if step.op == "expr":
+            return self.expression_step(step)
+        args, fine = self.arguments(cls, step.args, step.arg_marks, step.label, step.mark)
+        if cls is None:
+            return ()
+        before = len(self.problems.found)
+        low, high = cls.inputs
+        if not low <= len(inputs) <= high and not step.broken:
+            wanted = str(low) if low == high else f"{low} to {high}"
+            self.say(step, f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}")
+        if step.device != "auto" and step.device not in cls.stages:
+            self.say(step, f"cannot run on {step.device}; it has kernels for {', '.join(cls.stages)}")
+        edges = [e for e in inputs if e is not None]
+        if len(self.problems.found) > before or not fine or step.broken or len(edges) < len(inputs):
+            return ()
+        return self.add(step, cls, edges, args)
+
+    def add(self, step: Step, cls: type[Operator], inputs: Sequence[Edge], args: Mapping[str, Any]) -> tuple[Edge, ...]:
+        try:
+            edges = self.graph.add(cls, inputs, args, name=step.name, device=step.device, seed=step.seed,
+                                   mark=replace(step.mark, label=step.label))  # fmt: skip
+        except SpecError as e:
+            self.say(step, str(e))
+            return ()
+        if len(step.outputs) != len(edges):
+            self.say(step, f"has {len(edges)} output{'s' * (len(edges) != 1)}, but `out` names {len(step.outputs)}"
+                     " (write _ for outputs that you do not want)")  # fmt: skip
+        return edges if self.infer(step.mark, step.label) else ()
+
+    def infer(self, mark: Mark, label: str) -> bool:
+        """Find out what comes out of the nodes added since; report what cannot take its input."""
+        fine = True
+        for node in self.graph.nodes[len(self.specs) :]:
+            try:
+                specs = infer_node(node, [self.specs[e.node][e.output] for e in node.inputs])
+            except SpecError as e:
+                self.problems.add(mark, f"{label}: {e}")
+                specs, fine = (BatchSpec(),) * node.op.num_outputs, False
+            self.specs.append(specs)
+        return fine
+
+    def say(self, step: Step, text: str) -> None:
+        self.problems.add(step.mark, f"{step.label}: {text}")
+
+    def operator(self, step: Step) -> type[Operator] | None:
+        if not step.op:
+            return None
+        found, problem = _find(step.op)
+        if found is None:
+            broken = load_installed_plugins()  # entry points cost time, and are asked only for names not known here
+            found, problem = _find(step.op)
+            if found is None and self.all_known:
+                self.problems.add(step.op_mark, f"{step.label}: {'; '.join([problem, *broken])}")
+        return found
+
+    def arguments(
+        self, cls: type[Operator] | None, given: Mapping[str, Value], marks: Mapping[str, Mark], label: str, mark: Mark
+    ) -> tuple[dict[str, Any], bool]:
+        """Arguments for the graph, and whether all are right. Of an unknown operator only `$names` are checked."""
+        args: dict[str, Any] = {}
+        fine = True
+        for key, value in given.items():
+            data = self.argument(value, label)
+            if data is None and not (value.sound and value.data is None):
+                fine = False
+                args[key] = None
+                if cls is not None and key not in parameters(cls):
+                    self.problems.add(marks[key], f"{label}: {no_argument(cls, key)}")
+            elif cls is not None:
+                try:
+                    name, args_value = check_argument(cls, key, data)
+                    args[name] = args_value
+                    self.note(parameters(cls)[key].arg, key, marks[key], label)
+                except SpecError as e:
+                    at = value.mark if key in parameters(cls) else marks[key]
+                    self.problems.add(at, f"{label}: {e}")
+                    fine = False
+                    args[key] = None
+        if cls is not None:
+            for p in parameters(cls).values():
+                if p.required and p.name not in args:
+                    self.problems.add(mark, f"{label}: needs argument {p.name!r} ({type_name(p.type)}: {p.arg.help})")
+                    fine = False
+        return args, fine
+
+    def note(self, arg: Arg, key: str, mark: Mark, label: str) -> None:
+        if arg.deprecated:
+            self.notes.add(mark, f"{label}: argument {key!r} is deprecated; use {arg.deprecated!r}")
+        elif arg.ignored:
+            self.notes.add(mark, f"{label}: argument {key!r} has no effect: {arg.ignored}")
+
+    def argument(self, value: Value, label: str) -> Any:
+        """A constant, or the Edge of a `$name`; None for what was reported."""
+        if not value.sound:
+            return None
+        data = value.data
+        if isinstance(data, str) and data.startswith("$"):
+            if data.startswith("$$"):
+                return data[1:]
+            if data.startswith("${"):  # written as $${: a reference would be gone by now
+                return data
+            found = _REF.fullmatch(data)
+            if found is None:
+                self.problems.add(value.mark, f"{label}: {show(data)} is no name of a batch; write $$ for a plain $")
+                return None
+            return self.look_up(Ref(found[1], value.mark), label)
+        inner = data.values() if isinstance(data, dict) else data if isinstance(data, tuple) else ()
+        for item in inner:
+            if isinstance(item.data, str) and _REF.fullmatch(item.data):
+                self.problems.add(item.mark, f"{label}: {item.data} stands inside of a list or mapping; an argument is "
+                                  "one batch as a whole (stack them first) or a constant")  # fmt: skip
+                return None
+        return value.plain()
+
+    # -- expressions and conditionals -----------------------------------------------------------------------------
+
+    def expression_step(self, step: Step) -> tuple[Edge, ...]:
+        text = step.args.get("expr")
+        for key in step.args:
+            if key != "expr":
+                self.problems.add(step.arg_marks[key], f"{step.label}: has no argument {key!r}{nearest(key, ['expr'])}")
+        if step.inputs:
+            self.problems.add(step.inputs[0].mark, f"{step.label}: takes its inputs from the names in the expression; "
+                              "remove `in:`")  # fmt: skip
+        if text is None:
+            self.say(step, "needs argument 'expr' (\"images * 2 + 1\")")
+            return ()
+        if not text.sound:
+            return ()
+        if not isinstance(text.data, str):
+            self.problems.add(text.mark, f"{step.label}: expr must be text, got {text.kind}")
+            return ()
+        inputs = self.expression_inputs(text.data, text.mark, step.label)
+        if inputs is None or step.broken:
+            return ()
+        args = {"expr": text.data, "names": tuple(inputs)}
+        return self.add(step, find("expr"), list(inputs.values()), args)
+
+    def expression_inputs(self, text: str, mark: Mark, label: str) -> dict[str, Edge] | None:
+        """The batches that an expression names; None where something is wrong."""
+        try:
+            names = expression.names(expression.parse(text))
+        except SpecError as e:
+            self.problems.add(mark, f"{label}: {e}")
+            return None
+        if not names:
+            self.problems.add(
+                mark, f"{label}: {show(text)} names no batch; write a constant as an argument, or use `constant`"
+            )
+            return None
+        found = {n: self.look_up(Ref(n, mark), label) for n in names}
+        edges = {n: e for n, e in found.items() if e is not None}
+        return edges if len(edges) == len(names) else None
+
+    def condition(self, step: Condition) -> None:
+        predicate = self.predicate(step)
+        before = dict(self.names)
+        ends: list[dict[str, Known]] = []
+        for branch, steps in ((True, step.then), (False, step.otherwise)):
+            self.names = dict(before)
+            if predicate is not None:
+                self.graph.enter(predicate, branch)
+                self.infer(step.mark, step.label)
+            self.steps(steps)
+            if predicate is not None:
+                self.graph.leave()
+            ends.append(self.names)
+        self.names = before
+        then, otherwise = ends
+        for name in dict.fromkeys([*then, *otherwise]):
+            self.names[name] = self.merged(step, name, predicate, then, otherwise)
+
+    def predicate(self, step: Condition) -> Edge | None:
+        text, mark = step.predicate.name, step.predicate.mark
+        if not text:
+            return None
+        plain = _REF.fullmatch(text)
+        if plain:
+            return self.look_up(Ref(plain[1], mark), step.label)
+        inputs = self.expression_inputs(text, mark, step.label)
+        if inputs is None:
+            return None
+        edges = self.graph.add("expr", list(inputs.values()), {"expr": text, "names": tuple(inputs)},
+                               mark=replace(mark, label=step.label))  # fmt: skip
+        return edges[0] if self.infer(mark, step.label) else None
+
+    def merged(
+        self,
+        step: Condition,
+        name: str,
+        predicate: Edge | None,
+        then: Mapping[str, Known],
+        otherwise: Mapping[str, Known],
+    ) -> Known:
+        """What ``name`` stands for after the conditional."""
+        if name not in then or name not in otherwise:
+            return _Partial("then" if name in then else "else", step.label)
+        a, b = then[name], otherwise[name]
+        if a == b:
+            return a
+        if not isinstance(a, Edge) or not isinstance(b, Edge) or predicate is None:
+            return a if isinstance(a, _Partial) else b if isinstance(b, _Partial) else None
+        try:
+            edge = self.graph.merge(predicate, a, b)
+        except SpecError as e:
+            self.problems.add(step.mark, f"{step.label}: {name!r}: {e}")
+            return None
+        return edge if self.infer(step.mark, f"{step.label}: {name!r}") else None
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def writer(self) -> Writer | None:
+        write = self.spec.write
+        assert write is not None
+        if not write.writer:
+            return None
+        try:
+            cls = find_writer(write.writer)
+        except SpecError as e:
+            self.problems.add(write.writer_mark, f"write: {e}")
+            return None
+        known = options_of(cls)
+        before = len(self.problems.found)
+        for key in write.options:
+            if key not in known:
+                hint = nearest(key, [*known, "writer", "path", "shard", "fields"])
+                self.problems.add(write.option_marks[key], f"write: writer {write.writer} has no option {key!r}{hint}")
+        options = {k: v.plain() for k, v in write.options.items() if k in known and v.sound}
+        wrong = []
+        for key, plain in options.items():
+            try:
+                make_writer(write.writer, {key: plain})
+            except SpecError as e:
+                if f"option {key!r}:" in str(e):
+                    self.problems.add(write.options[key].mark, f"write: {e}")
+                    wrong.append(key)
+        if wrong or len(self.problems.found) > before or len(options) < len(write.options):
+            return None
+        try:
+            return make_writer(write.writer, options)
+        except SpecError as e:
+            self.problems.add(write.mark, f"write: {e}")
+            return None
+
+    def fields(self, outputs: Mapping[str, Edge | None]) -> tuple[dict[str, Edge | None], dict[str, FieldConfig]]:
+        """The edges that are written, with the encoders that they ask for."""
+        write = self.spec.write
+        assert write is not None
+        fields = write.fields
+        if fields is None:
+            fields = tuple(WriteField(name, write.mark) for name in outputs)
+        edges: dict[str, Edge | None] = {}
+        for one in fields:
+            label = f"write.fields.{one.name}"
+            if one.name not in outputs:
+                known = f"; outputs: {', '.join(outputs)}" if outputs else ""
+                hint = nearest(one.name, outputs) or known
+                self.problems.add(one.mark, f"{label}: there is no output {one.name!r}{hint}")
+                continue
+            edge = outputs[one.name]
+            if one.config.encode == "keep" and edge is not None and not self.comes_from_reader(edge):
+                self.problems.add(one.mark, f"{label}: keep writes the bytes that were read, so it needs "
+                                  "the output of a reader; use raw, npy, jpeg, png or webp")  # fmt: skip
+                edge = None
+            elif one.config.encode in ENCODED and one.config.encode != "keep":
+                edge = self.encoder(one, edge, label)
+            edges[one.name] = edge
+        return edges, {one.name: one.config for one in fields}
+
+    def comes_from_reader(self, edge: Edge) -> bool:
+        return isinstance(self.graph.nodes[edge.node].op, Reader)
+
+    def encoder(self, one: WriteField, edge: Edge | None, label: str) -> Edge | None:
+        """The node that encodes a field."""
+        cls = find(ENCODER)
+        args, fine = self.arguments(cls, one.encoder_args, one.arg_marks, label, one.mark)
+        if edge is None or not fine:
+            return None
+        args["format"] = one.config.encode
+        if one.config.quality is not None:
+            args["quality"] = one.config.quality
+        try:
+            made = self.graph.add(cls, [edge], args, name=f"encode {one.name}", mark=replace(one.mark, label=label))
+        except SpecError as e:
+            self.problems.add(one.mark, f"{label}: {e}")
+            return None
+        return made[0] if self.infer(one.mark, label) else None
+
+    def check_writer(
+        self, writer: Writer | None, outputs: Mapping[str, Edge | None], configs: Mapping[str, FieldConfig]
+    ) -> None:
+        write = self.spec.write
+        if writer is None or write is None or any(e is None for e in outputs.values()) or set(configs) != set(outputs):
+            return
+        specs = {n: self.specs[e.node][e.output] for n, e in outputs.items() if e is not None}
+        try:
+            writer.check(configs, specs)
+        except SpecError as e:
+            self.problems.add(write.mark, f"write: {e}")

@@ -1,0 +1,285 @@
+"""JSON Schema of specs, for editors: names, types, ranges and help of everything that the operators declare.
+
+What needs more than the text (names of batches, variables, shapes) is left to `build`, so a spec that builds validates,
+and most that do not are underlined while they are written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from ...ops.base import Operator, Parameter, find, operators, parameters
+from ...ops.codecs.isolation.processes import Mode
+from ...ops.types import DALIDataType, Library, to_numpy
+from ...readers.fetch.gpu_reads import Upload
+from ...writers.base import ENCODINGS, Writer, options_of, writers
+from ..plugins import load_operators
+from .model import Policy, Rng
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Schema = dict[str, Any]
+
+_VARIABLE: Schema = {"$ref": "#/$defs/variable"}
+_NAMES: Schema = {"$ref": "#/$defs/names"}
+_DEFS: dict[str, Schema] = {
+    "variable": {"type": "string", "pattern": r"\$\{[^{}]+\}", "description": "${name} or ${env:NAME}"},
+    "batch": {"type": "string", "pattern": r"^\$[A-Za-z_][A-Za-z0-9_]*$", "description": "the output of a step: $name"},
+    "name": {"type": "string", "pattern": r"^[A-Za-z_][A-Za-z0-9_]*$|\$\{", "description": "name of a batch"},
+    "names": {"anyOf": [{"$ref": "#/$defs/name"}, {"type": "array", "items": {"$ref": "#/$defs/name"}}]},
+    "steps": {"type": "array", "items": {"$ref": "#/$defs/step"}},
+    "condition": {
+        "type": "object",
+        "properties": {
+            "if": {"type": "string", "description": "$name, or an expression; decided for every sample"},
+            "then": {"$ref": "#/$defs/steps"},
+            "else": {"$ref": "#/$defs/steps"},
+        },
+        "required": ["if", "then"],
+        "additionalProperties": False,
+    },
+}
+
+
+def spec_schema() -> Schema:
+    """The schema of a whole spec, with every operator and writer known now."""
+    load_operators()
+    ops = {name: op for name, op in operators().items() if not name.startswith("_")}
+    formats = writers()
+    defs = dict(_DEFS)
+    defs["step"] = {
+        "if": {"type": "object", "required": ["if"], "not": {"required": ["op"]}},
+        "then": {"$ref": "#/$defs/condition"},
+        "else": _choice("op", {n: ([n, *op.aliases], f"op.{n}") for n, op in ops.items()}, "an operator"),
+    }
+    defs["write"] = _choice("writer", {n: ([n], f"writer.{n}") for n in formats}, "a format")
+    defs |= {f"op.{name}": _step(op) for name, op in ops.items()}
+    defs |= {f"writer.{name}": _write(writer) for name, writer in formats.items()}
+    return {
+        "$schema": DIALECT,
+        "title": "dali-run spec",
+        "type": "object",
+        "properties": _top(),
+        "required": ["version", "graph", "outputs"],
+        "additionalProperties": False,
+        "$defs": defs,
+    }
+
+
+def _choice(key: str, options: Mapping[str, tuple[list[str], str]], what: str) -> Schema:
+    """An object whose ``key`` decides which definition holds for the rest of it."""
+    named = [n for names, _ in options.values() for n in names]
+    return {
+        "type": "object",
+        "properties": {key: {"anyOf": [{"enum": sorted(named)}, _VARIABLE], "description": f"the name of {what}"}},
+        "required": [key],
+        "allOf": [
+            {"if": {"properties": {key: {"enum": names}}}, "then": {"$ref": f"#/$defs/{definition}"}}
+            for names, definition in options.values()
+        ],
+    }
+
+
+# -- the sections -----------------------------------------------------------------------------------------------------
+
+
+def _top() -> dict[str, Schema]:
+    count = _or_variable({"type": "integer", "minimum": 1})
+    return {
+        "version": {"const": 1},
+        "name": {"type": "string", "description": "of the job; what its files start with"},
+        "vars": {"type": ["object", "null"], "description": "variables: ${name}; --set name=value"},
+        "plugins": {
+            "type": ["array", "null"],
+            "items": {"type": "string"},
+            "description": "Python files with operators, relative to the spec",
+        },
+        "pipeline": _section(
+            {
+                "batch_size": {**count, "default": 64},
+                "num_threads": _or_variable({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
+                "device": _or_variable({"anyOf": [{"enum": ["auto", "cpu", "gpu", "gpu:all", "null", None]},
+                                                  {"type": "string", "pattern": "^gpu:[0-9]+(,[0-9]+)*$"}]}),
+                "seed": {**_or_variable({"type": "integer", "minimum": 0}), "default": 0},
+                "prefetch_queue_depth": {"anyOf": [count, _section({"cpu_size": count, "gpu_size": count})]},
+                "rng": _or_variable({"enum": list(get_args(Rng))}),
+                "parity": _or_variable({"enum": list(get_args(Library))}),
+                "memory": _section({"host": _budget("of the machine"), "gpu": _budget("of what is free on the GPU")}),
+                "upload": _or_variable({"enum": list(get_args(Upload))}),
+                "isolation": _or_variable({"enum": list(get_args(Mode))}),
+                "decode_timeout": _or_variable({"type": "number", "minimum": 0.01, "maximum": 86400}),
+            }
+        ),
+        "graph": {"type": "array", "items": {"$ref": "#/$defs/step"}, "minItems": 1, "description": "the steps"},
+        "outputs": {
+            "anyOf": [
+                {"type": "object", "additionalProperties": {"$ref": "#/$defs/name"}, "minProperties": 1},
+                {"type": "array", "items": {"$ref": "#/$defs/name"}, "minItems": 1},
+            ],
+            "description": "what leaves the graph: name: batch",
+        },
+        "write": {"anyOf": [{"$ref": "#/$defs/write"}, {"type": "null"}]},
+        "on_error": _section(
+            {
+                "policy": {**_or_variable({"enum": list(get_args(Policy))}), "default": "skip"},
+                "max_errors": {
+                    "anyOf": [
+                        {"type": ["integer", "null"], "minimum": 0},
+                        {"type": "string", "pattern": r"%\s*$|\$\{"},
+                    ],
+                    "description": "a count, or a share of the samples (0.1%)",
+                },
+            }
+        ),
+    }  # fmt: skip
+
+
+def _budget(share: str) -> Schema:
+    return {
+        "anyOf": [{"type": ["integer", "null"], "minimum": 1},
+                  {"type": "string", "pattern": r"^auto$|^[0-9.]+\s*([KMGT]i?B|B|%)?$|\$\{"}],
+        "default": "auto",
+        "description": f"a number of bytes, a size (4GiB), or a share {share} (50%)",
+    }  # fmt: skip
+
+
+def _section(properties: Mapping[str, Schema]) -> Schema:
+    return {"type": ["object", "null"], "properties": dict(properties), "additionalProperties": False}
+
+
+def _size() -> Schema:
+    return {
+        "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^[0-9.]+\s*([KMGT]i?B|B)?$|\$\{"}],
+        "description": "bytes: 1000000, 512MB, 1GiB",
+    }
+
+
+def _write(writer: type[Writer]) -> Schema:
+    arguments = parameters(find("encoders.image"))
+    field = {
+        "encode": {**_or_variable({"enum": list(ENCODINGS)}), "default": "auto"},
+        "quality": _or_variable({"type": "integer", "minimum": 1, "maximum": 100}),
+        "extension": {"type": "string"},
+        **{n: _argument(p) for n, p in arguments.items() if n not in ("format", "quality")},
+    }
+    return {
+        "description": _summary(writer),
+        "properties": {
+            "writer": {},
+            "path": {"type": "string", "description": "where the shards go"},
+            "shard": _section({"samples": _or_variable({"type": "integer", "minimum": 1}), "bytes": _size()}),
+            "fields": {"type": ["object", "null"], "additionalProperties": _section(field)},
+            **{n: _argument(p) for n, p in options_of(writer).items()},
+        },
+        "required": ["path", *(n for n, p in options_of(writer).items() if p.required)],
+        "additionalProperties": False,
+    }
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+def _step(op: type[Operator]) -> Schema:
+    known = parameters(op)
+    replaced = {p.arg.deprecated for p in known.values()}
+    properties: dict[str, Schema] = {
+        "op": {"enum": [op.name, *op.aliases]},
+        "out": _NAMES,
+        "name": {"type": "string", "description": "for reports; the first reader names the samples"},
+        "device": _or_variable({"enum": ["auto", *op.stages]}),
+        "seed": _or_variable({"type": "integer", "minimum": -1}),
+    }
+    required = ["op", "out", *(n for n, p in known.items() if p.required and n not in replaced)]
+    if op.name == "expr":  # its inputs are the names in the expression
+        known = {n: p for n, p in known.items() if n != "names"}
+    else:
+        properties["in"] = _NAMES
+        required += ["in"] if op.inputs[0] else []
+    return {
+        "description": _summary(op),
+        "type": "object",
+        "properties": {**properties, **{n: _argument(p) for n, p in known.items()}},
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _summary(declared: type[Operator] | type[Writer]) -> str:
+    return " ".join((inspect.getdoc(declared) or "").split("\n\n")[0].split())
+
+
+def _argument(p: Parameter) -> Schema:
+    options = [_type(p.type, p.arg.ge, p.arg.le), _VARIABLE]
+    if p.arg.per_sample:
+        options.append({"$ref": "#/$defs/batch"})
+    schema: Schema = {"anyOf": options, "description": p.arg.help}
+    if p.default is not dataclasses.MISSING:
+        schema["default"] = _plain(p.default)
+        if p.default is None:
+            options.append({"type": "null"})
+    if p.arg.deprecated:
+        schema |= {"deprecated": True, "description": f"{p.arg.help} (use {p.arg.deprecated})"}
+    if p.arg.ignored:
+        schema["description"] = f"{p.arg.help} (ignored: {p.arg.ignored})"
+    return schema
+
+
+def _or_variable(schema: Schema) -> Schema:
+    return {"anyOf": [schema, _VARIABLE]}
+
+
+def _type(tp: Any, low: float | None, high: float | None) -> Schema:
+    """What `ops.base.coerce` takes for an argument of type ``tp``."""
+    origin = get_origin(tp)
+    if origin is Literal:
+        return {"enum": list(get_args(tp))}
+    if origin in (types.UnionType, typing.Union):
+        return {"anyOf": [_type(t, low, high) for t in get_args(tp)]}
+    if tp is type(None):
+        return {"type": "null"}
+    if origin is tuple:
+        items = get_args(tp)
+        if items[-1] is ...:
+            each = _or_variable(_type(items[0], low, high))
+            return {"anyOf": [each, {"type": "array", "items": each}]}
+        each_of = [_or_variable(_type(t, low, high)) for t in items]
+        return {"type": "array", "prefixItems": each_of, "items": False, "minItems": len(items)}
+    if isinstance(tp, type) and issubclass(tp, enum.Enum):
+        return {"enum": [*_names(tp), *(int(m.value) for m in tp)]}
+    bounds = {k: v for k, v in (("minimum", low), ("maximum", high)) if v is not None}
+    if tp is bool:
+        return {"enum": [True, False, 0, 1]}
+    if tp is int:
+        return {"anyOf": [{"type": "integer", **bounds}, {"type": "boolean"}]}
+    if tp is float:
+        return {"type": ["number", "boolean"], **bounds}
+    if tp is str:
+        return {"type": "string"}
+    if origin in (dict, Mapping) or tp is dict:
+        return {"type": "object"}
+    return {}
+
+
+def _names(tp: type[enum.Enum]) -> Iterable[str]:
+    """How the members of an enumeration may be written."""
+    full = list(tp.__members__)
+    short = [n.removeprefix("INTERP_") for n in full]
+    names = [*short, *full, *(n.lower() for n in (*short, *full))]
+    if tp is DALIDataType:
+        names += [to_numpy(m).name for m in DALIDataType if m.name not in ("NO_TYPE", "STRING")]
+    return dict.fromkeys(names)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return value if isinstance(value, (bool, int, float, str, types.NoneType)) else str(value)

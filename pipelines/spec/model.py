@@ -1,0 +1,650 @@
+"""The spec: what a YAML file says, as frozen dataclasses that know where everything stands.
+
+`parse_spec` checks everything that can be checked without operators and goes on after errors; `build.load_spec` adds
+the rest and raises them all at once.
+"""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from ...ops.base import nearest
+from ...ops.codecs.isolation.processes import TIMEOUT, Mode
+from ...ops.types import Library
+from ...readers.fetch.gpu_reads import Upload
+from ...writers.base import ENCODINGS, FieldConfig
+from ..engine.memory.budget import Limit, Memory, parse_limit
+from ..graph.nodes import DeviceRequest, Mark
+from ..problems import Problems, show
+from .python_file import is_python, read_python
+from .text import Value, read
+from .variables import override, substitute
+
+VERSION = 1
+Policy = Literal["fail", "skip", "replace"]
+Rng = Literal["philox", "dali"]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_FIELD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
+_DEVICE = re.compile(r"auto|cpu|gpu|gpu:[0-9]{1,3}(,[0-9]{1,3})*|gpu:all|null")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?B|B)?")
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The name of a batch, where it is given or used."""
+
+    name: str
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator of the graph."""
+
+    label: str
+    """``step 3 (resize)``, for messages."""
+    mark: Mark
+    op: str
+    op_mark: Mark
+    inputs: tuple[Ref, ...]
+    outputs: tuple[Ref, ...]
+    args: Mapping[str, Value]
+    arg_marks: Mapping[str, Mark]
+    """Where the arguments' names stand."""
+    name: str | None = None
+    device: DeviceRequest = "auto"
+    seed: int | None = None
+    broken: bool = False
+    """Problems were reported: its outputs are unknown, and the step is only checked, not built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``if:`` with the steps of its branches."""
+
+    label: str
+    mark: Mark
+    predicate: Ref
+    """``$name``, or an expression."""
+    then: tuple[Step | Condition, ...]
+    otherwise: tuple[Step | Condition, ...]
+    broken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``pipeline:``."""
+
+    batch_size: int = 64
+    num_threads: int | Literal["auto"] = "auto"
+    device: str = "auto"
+    """``auto``, ``cpu``, ``gpu``, ``gpu:1``, ``gpu:0,2``, ``gpu:all``, or ``null``: as for a GPU, run without one."""
+    seed: int = 0
+    prefetch_cpu: int = 2
+    prefetch_gpu: int = 2
+    rng: Rng = "philox"
+    parity: Library = "dali"
+    """Whose numbers operators give where their step does not say it."""
+    isolation: Mode = "auto"
+    decode_timeout: float = TIMEOUT
+    memory: Memory = field(default_factory=Memory)
+    upload: Upload = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteField:
+    """One field of the records that are written."""
+
+    name: str
+    mark: Mark
+    config: FieldConfig = field(default_factory=FieldConfig)
+    encoder_args: Mapping[str, Value] = field(default_factory=dict)
+    """Further arguments of the encoder."""
+    arg_marks: Mapping[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """``write:``."""
+
+    mark: Mark
+    writer: str
+    writer_mark: Mark
+    path: str
+    shard_samples: int | None = None
+    shard_bytes: int | None = None
+    fields: tuple[WriteField, ...] | None = None
+    """None writes every output."""
+    options: Mapping[str, Value] = field(default_factory=dict)
+    """The writer's own."""
+    option_marks: Mapping[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OnError:
+    """``on_error:``. The budget is a count, or a fraction of the samples; neither set means no limit."""
+
+    policy: Policy = "skip"
+    max_errors: int | None = None
+    max_error_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A whole spec."""
+
+    file: str
+    name: str
+    vars: Mapping[str, Any]
+    """Plain values, after overrides."""
+    plugins: tuple[Ref, ...]
+    """Python files, as paths that can be opened."""
+    pipeline: Settings
+    graph: tuple[Step | Condition, ...]
+    outputs: tuple[tuple[str, Ref], ...]
+    write: Write | None = None
+    on_error: OnError = field(default_factory=OnError)
+    version: int = VERSION
+
+
+def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], problems: Problems) -> Spec | None:
+    """What the file at ``path`` says. ``problems`` get everything that is wrong; None where nothing is left.
+
+    ``overrides`` are variables or dotted paths (``pipeline.batch_size``) with new values; texts mean what they would
+    mean unquoted in YAML.
+    """
+    if is_python(path):
+        root, overrides = read_python(path, overrides, problems)
+    else:
+        root = read(path, problems)
+    if root is None:
+        return None
+    return spec_of(root, overrides, problems)
+
+
+def spec_of(root: Value, overrides: Mapping[str, Any], problems: Problems) -> Spec | None:
+    """As `parse_spec`, of a document that was read already."""
+    if not isinstance(root.data, dict):
+        problems.add(root.mark, f"is not a spec: a spec is a mapping that starts with `version: 1`, got {root.kind}")
+        return None
+    if not set(root.data) & set(_SECTIONS):
+        problems.add(root.mark, f"is not a spec: it has none of the keys {', '.join(_SECTIONS)}")
+        return None
+    root = override(root, overrides, _SECTIONS, problems)
+    root = substitute(root, problems)
+    top = _Section(root, "", problems)
+    version = top.take("version")
+    if version is None:
+        problems.add(root.mark, "needs `version: 1`")
+    elif version.data != VERSION or isinstance(version.data, bool):
+        problems.add(version.mark, f"version must be 1, got {version.kind}")
+    file = root.mark.file
+    name = top.match("name", _JOB_NAME, "letters, digits, '.', '_' and '-'", _default_name(file))
+    spec = Spec(
+        file=file,
+        name=name,
+        vars=_vars(top.take("vars")),
+        plugins=_plugins(top.take("plugins"), file, problems),
+        pipeline=_settings(top.section("pipeline")),
+        graph=_graph(top, problems),
+        outputs=_outputs(top, problems),
+        write=_write(top.section("write")),
+        on_error=_on_error(top.section("on_error")),
+    )
+    top.finish()
+    return spec
+
+
+_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "version": (),
+    "name": (),
+    "vars": (),
+    "plugins": (),
+    "pipeline": (
+        "batch_size",
+        "num_threads",
+        "device",
+        "seed",
+        "prefetch_queue_depth",
+        "rng",
+        "parity",
+        "isolation",
+        "decode_timeout",
+        "memory",
+        "upload",
+    ),
+    "graph": (),
+    "outputs": (),
+    "write": ("writer", "path", "shard", "fields"),
+    "on_error": ("policy", "max_errors"),
+}
+
+
+def _default_name(file: str) -> str:
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", Path(file).stem).lstrip("._-")
+    return stem[:100] or "job"
+
+
+# -- sections ---------------------------------------------------------------------------------------------------------
+
+
+class _Section:
+    """A mapping being read: every key is taken once, `finish` reports the rest. Wrong values read as the default."""
+
+    def __init__(self, value: Value, title: str, problems: Problems) -> None:
+        self.value = value
+        self.title = title
+        self.problems = problems
+        self.entries = dict(value.data) if isinstance(value.data, dict) else {}
+        self.known: list[str] = []
+
+    def say(self, mark: Mark, text: str) -> None:
+        self.problems.add(mark, f"{self.title}: {text}" if self.title else text)
+
+    def take(self, key: str) -> Value | None:
+        """The value of ``key``, None where it is missing or reported as broken already."""
+        self.known.append(key)
+        value = self.entries.pop(key, None)
+        return None if value is None or value.broken else value
+
+    def has(self, key: str) -> bool:
+        return isinstance(self.value.data, dict) and key in self.value.data
+
+    def need(self, key: str, what: str) -> Value | None:
+        """As `take`; missing is a problem."""
+        if not self.has(key):
+            self.say(self.value.mark, f"needs {what}")
+        return self.take(key)
+
+    def section(self, key: str) -> _Section | None:
+        value = self.take(key)
+        if value is None:
+            return None
+        if value.data is not None and not isinstance(value.data, dict):
+            self.say(value.mark, f"{key} must be a mapping, got {value.kind}")
+            return None
+        return _Section(value, f"{self.title}.{key}" if self.title else key, self.problems)
+
+    def integer(self, key: str, default: int, low: int, high: int = 1 << 40) -> int:
+        value = self.take(key)
+        if value is None:
+            return default
+        if isinstance(value.data, int) and not isinstance(value.data, bool) and low <= value.data <= high:
+            return value.data
+        limit = f"of at least {low}" if high >= 1 << 40 else f"from {low} to {high}"
+        self.say(value.mark, f"{key} must be an integer {limit}, got {value.kind}")
+        return default
+
+    def seconds(self, key: str, default: float) -> float:
+        value = self.take(key)
+        if value is None:
+            return default
+        if isinstance(value.data, (int, float)) and not isinstance(value.data, bool) and 0.01 <= value.data <= 86400:
+            return float(value.data)
+        self.say(value.mark, f"{key} must be seconds, from 0.01 to 86400, got {value.kind}")
+        return default
+
+    def text(self, key: str, default: str) -> str:
+        value = self.take(key)
+        if value is None:
+            return default
+        if isinstance(value.data, str) and value.data:
+            return value.data
+        self.say(value.mark, f"{key} must be text, got {value.kind}")
+        return default
+
+    def choice(self, key: str, allowed: Sequence[str], default: str) -> str:
+        value = self.take(key)
+        if value is None:
+            return default
+        if isinstance(value.data, str) and value.data in allowed:
+            return value.data
+        close = nearest(value.data, allowed) if isinstance(value.data, str) else ""
+        self.say(value.mark, f"{key} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {value.kind}{close}")
+        return default
+
+    def match(self, key: str, pattern: re.Pattern[str], what: str, default: str) -> str:
+        value = self.take(key)
+        if value is None:
+            return default
+        if isinstance(value.data, str) and pattern.fullmatch(value.data):
+            return value.data
+        self.say(value.mark, f"{key} must be {what}, got {value.kind}")
+        return default
+
+    def size(self, key: str) -> int | None:
+        """A number of bytes: an integer, or text with a unit."""
+        value = self.take(key)
+        if value is None:
+            return None
+        found = _SIZE.fullmatch(str(value.data)) if isinstance(value.data, (int, str)) else None
+        number = int(float(found[1]) * _UNITS[found[2] or "B"]) if found and not isinstance(value.data, bool) else 0
+        if 0 < number < 1 << 63:
+            return number
+        self.say(value.mark, f"{key} must be a number of bytes such as 1000000, 512MB or 1GiB, got {value.kind}")
+        return None
+
+    def finish(self) -> None:
+        """Report keys that nothing took."""
+        assert isinstance(self.value.data, dict) or not self.entries
+        for key in self.entries:
+            mark = self.value.key_marks[key]
+            self.say(mark, f"there is no key {show(key)}{nearest(key, self.known)} (known: {', '.join(self.known)})")
+
+
+def _settings(section: _Section | None) -> Settings:
+    default = Settings()
+    if section is None:
+        return default
+    threads = section.take("num_threads")
+    num_threads: int | Literal["auto"] = "auto"
+    if threads is not None and threads.data != "auto":
+        if isinstance(threads.data, int) and not isinstance(threads.data, bool) and 1 <= threads.data <= 4096:
+            num_threads = threads.data
+        else:
+            section.say(threads.mark, f"num_threads must be auto or an integer from 1 to 4096, got {threads.kind}")
+    depth = _prefetch(section)
+    settings = Settings(
+        batch_size=section.integer("batch_size", default.batch_size, 1, 1 << 20),
+        num_threads=num_threads,
+        device=_device(section),
+        seed=section.integer("seed", default.seed, 0, (1 << 63) - 1),
+        prefetch_cpu=depth[0],
+        prefetch_gpu=depth[1],
+        rng=cast(Rng, section.choice("rng", get_args(Rng), default.rng)),
+        parity=cast(Library, section.choice("parity", get_args(Library), default.parity)),
+        isolation=cast(Mode, section.choice("isolation", get_args(Mode), default.isolation)),
+        decode_timeout=section.seconds("decode_timeout", default.decode_timeout),
+        memory=_memory(section.section("memory")),
+        upload=cast(Upload, section.choice("upload", get_args(Upload), default.upload)),
+    )
+    section.finish()
+    return settings
+
+
+def _device(section: _Section) -> str:
+    value = section.take("device")
+    if value is None:
+        return "auto"
+    if value.data is None:
+        return "null"
+    if isinstance(value.data, str) and _DEVICE.fullmatch(value.data):
+        return value.data
+    section.say(value.mark, f"device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got {value.kind}")
+    return "auto"
+
+
+def _memory(section: _Section | None) -> Memory:
+    if section is None:
+        return Memory()
+    limits: dict[str, Limit] = {}
+    for key in ("host", "gpu"):
+        value = section.take(key)
+        try:
+            limits[key] = parse_limit(None if value is None else value.data)
+        except ValueError as e:
+            assert value is not None
+            section.say(value.mark, f"{key} {str(e).rpartition(', got ')[0]}, got {value.kind}")
+    section.finish()
+    return Memory(**limits)
+
+
+def _prefetch(section: _Section) -> tuple[int, int]:
+    entries = section.value.data
+    given = entries.get("prefetch_queue_depth") if isinstance(entries, dict) else None
+    if given is None or not isinstance(given.data, dict):
+        depth = section.integer("prefetch_queue_depth", 2, 1, 1024)
+        return depth, depth
+    inner = section.section("prefetch_queue_depth")
+    if inner is None:
+        return 2, 2
+    depths = inner.integer("cpu_size", 2, 1, 1024), inner.integer("gpu_size", 2, 1, 1024)
+    inner.finish()
+    return depths
+
+
+def _vars(value: Value | None) -> Mapping[str, Any]:
+    plain = value.plain() if value is not None else None
+    return plain if isinstance(plain, dict) else {}
+
+
+def _plugins(value: Value | None, file: str, problems: Problems) -> tuple[Ref, ...]:
+    if value is None or value.data is None:
+        return ()
+    if not isinstance(value.data, tuple):
+        problems.add(value.mark, f"plugins must be a list of Python files, got {value.kind}")
+        return ()
+    found = []
+    for item in value.data:
+        if isinstance(item.data, str) and item.data.endswith(".py"):
+            # relative to the spec, so that both can be moved together
+            found.append(Ref(os.path.join(os.path.dirname(file), item.data), item.mark))
+        elif not item.broken:
+            problems.add(item.mark, f"a plugin is a Python file (my_ops.py), got {item.kind}")
+    return tuple(found)
+
+
+def _on_error(section: _Section | None) -> OnError:
+    if section is None:
+        return OnError()
+    policy = cast(Policy, section.choice("policy", get_args(Policy), "skip"))
+    value = section.take("max_errors")
+    count: int | None = None
+    rate: float | None = None
+    if value is not None and value.data is not None:
+        percent = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*%", value.data) if isinstance(value.data, str) else None
+        if percent and float(percent[1]) <= 100:
+            rate = float(percent[1]) / 100
+        elif isinstance(value.data, int) and not isinstance(value.data, bool) and value.data >= 0:
+            count = value.data
+        else:
+            section.say(value.mark, f"max_errors must be a count (10) or a share (0.1%), got {value.kind}")
+    section.finish()
+    return OnError(policy, count, rate)
+
+
+# -- the graph --------------------------------------------------------------------------------------------------------
+
+
+def _graph(top: _Section, problems: Problems) -> tuple[Step | Condition, ...]:
+    value = top.need("graph", "`graph:`, the list of steps")
+    if value is None:
+        return ()
+    if not isinstance(value.data, tuple) or not value.data:
+        problems.add(value.mark, f"graph must be a list of steps, got {'none' if value.data == () else value.kind}")
+        return ()
+    return _steps(value.data, "", problems)
+
+
+def _steps(values: tuple[Value, ...], prefix: str, problems: Problems) -> tuple[Step | Condition, ...]:
+    steps = [_step(v, f"{prefix}step {i}", problems) for i, v in enumerate(values, 1) if not v.broken]
+    return tuple(s for s in steps if s is not None)
+
+
+def _step(value: Value, label: str, problems: Problems) -> Step | Condition | None:
+    if not isinstance(value.data, dict):
+        problems.add(value.mark, f"{label}: a step is a mapping with `op:` or `if:`, got {value.kind}")
+        return None
+    if "if" in value.data and "op" not in value.data:
+        return _condition(value, label, problems)
+    op = value.data.get("op")
+    if op is not None and isinstance(op.data, str):
+        label = f"{label} ({op.data[:60]})"
+    section = _Section(value, label, problems)
+    before = len(problems.found)
+    name = section.need("op", "`op:`, the operator's name")
+    if name is not None and not isinstance(name.data, str):
+        section.say(name.mark, f"op must be an operator's name, got {name.kind}")
+    given_name = section.take("name")
+    if given_name is not None and not (isinstance(given_name.data, str) and given_name.data):
+        section.say(given_name.mark, f"name must be text, got {given_name.kind}")
+        given_name = None
+    seed = section.take("seed")
+    if seed is not None and (not isinstance(seed.data, int) or isinstance(seed.data, bool) or seed.data < -1):
+        section.say(
+            seed.mark, f"seed must be an integer of at least 0, or -1 for one from the pipeline's, got {seed.kind}"
+        )
+        seed = None
+    device = section.choice("device", get_args(DeviceRequest), "auto")
+    inputs, outputs = _names(section, "in"), _names(section, "out")
+    for i, ref in enumerate(outputs):
+        if ref.name != "_" and ref.name in (r.name for r in outputs[:i]):
+            section.say(ref.mark, f"`out` names {ref.name!r} twice; every output needs a name of its own (or _)")
+    if not section.has("out"):
+        section.say(value.mark, "needs `out:`, the names of its outputs (_ for those you do not want)")
+    return Step(
+        label=label,
+        mark=value.mark,
+        op=name.data if name is not None and isinstance(name.data, str) else "",
+        op_mark=name.mark if name is not None else value.mark,
+        inputs=inputs,
+        outputs=outputs,
+        args=section.entries,
+        arg_marks=value.key_marks,
+        name=str(given_name.data) if given_name is not None else None,
+        device=cast(DeviceRequest, device),
+        seed=seed.data if seed is not None and isinstance(seed.data, int) and seed.data >= 0 else None,
+        broken=len(problems.found) > before or not value.sound,
+    )
+
+
+def _names(section: _Section, key: str) -> tuple[Ref, ...]:
+    """The batches that ``in`` or ``out`` name: one name or a list."""
+    value = section.take(key)
+    if value is None:
+        return ()
+    items = value.data if isinstance(value.data, tuple) else (value,)
+    refs = [_ref(section, key, item) for item in items if not item.broken]
+    return tuple(r for r in refs if r is not None)
+
+
+def _ref(section: _Section, key: str, item: Value) -> Ref | None:
+    name = item.data
+    if isinstance(name, str) and name.startswith("$") and _IDENTIFIER.fullmatch(name[1:]):
+        section.say(item.mark, f"`{key}` takes plain names: write {name[1:]} without the $")
+        return None
+    if isinstance(name, str) and keyword.iskeyword(name):
+        section.say(item.mark, f"{name!r} is a word of Python's and cannot name a batch")
+        return None
+    if isinstance(name, str) and _IDENTIFIER.fullmatch(name):
+        return Ref(name, item.mark)
+    section.say(item.mark, f"`{key}` must be a name (letters, digits, _) or a list of names, got {item.kind}")
+    return None
+
+
+def _condition(value: Value, label: str, problems: Problems) -> Condition:
+    section = _Section(value, f"{label} (if)", problems)
+    before = len(problems.found)
+    predicate = section.take("if")
+    ref = Ref("", value.mark)
+    if predicate is not None:
+        if isinstance(predicate.data, str) and predicate.data:
+            ref = Ref(predicate.data, predicate.mark)
+        else:
+            section.say(predicate.mark, f"`if` must be $name or an expression, got {predicate.kind}")
+    branches: list[tuple[Step | Condition, ...]] = []
+    for key in ("then", "else"):
+        steps = section.take(key) if key == "else" else section.need("then", "`then:`, a list of steps")
+        if steps is None or steps.data is None:
+            branches.append(())
+        elif isinstance(steps.data, tuple):
+            branches.append(_steps(steps.data, f"{label}, {key} ", problems))
+        else:
+            section.say(steps.mark, f"`{key}` must be a list of steps, got {steps.kind}")
+            branches.append(())
+    section.finish()
+    broken = len(problems.found) > before or not value.sound
+    return Condition(f"{label} (if)", value.mark, ref, branches[0], branches[1], broken)
+
+
+def _outputs(top: _Section, problems: Problems) -> tuple[tuple[str, Ref], ...]:
+    value = top.need("outputs", "`outputs:`, what leaves the graph")
+    if value is None:
+        return ()
+    section = _Section(value, "outputs", problems)
+    named: list[tuple[str, Value, Mark]] = []
+    if isinstance(value.data, dict):
+        named = [(k, v, value.key_marks[k]) for k, v in value.data.items()]
+    elif isinstance(value.data, tuple):
+        named = [(v.data, v, v.mark) if isinstance(v.data, str) else ("", v, v.mark) for v in value.data]
+    if not named:
+        section.say(value.mark, f"must be a mapping (name: batch) or a list of batches, got {value.kind}")
+    outputs: dict[str, Ref] = {}
+    for name, item, mark in named:
+        if isinstance(value.data, dict) and not is_field_name(name):
+            section.say(mark, f"{show(name)} is no name of an output: use letters, digits, '_', '.', '-' and '/'")
+        ref = None if item.broken else _ref(section, "outputs", item)
+        if ref is None:
+            continue
+        if name in outputs:
+            section.say(mark, f"{name!r} is listed twice")
+        outputs[name] = ref
+    return tuple(outputs.items())
+
+
+def is_field_name(name: str) -> bool:
+    """``name`` may name an output: it becomes a feature, a file name extension, a column."""
+    return bool(_FIELD_NAME.fullmatch(name)) and not any(p in ("", ".", "..") for p in name.split("/"))
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _write(section: _Section | None) -> Write | None:
+    if section is None:
+        return None
+    writer = section.need("writer", "`writer:`, the format")
+    if writer is not None and not isinstance(writer.data, str):
+        section.say(writer.mark, f"writer must be the name of a format, got {writer.kind}")
+        writer = None
+    if not section.has("path"):
+        section.say(section.value.mark, "needs `path:`, where the shards go")
+    path = section.text("path", "")
+    samples: int | None = None
+    size: int | None = None
+    shard = section.section("shard")
+    if shard is not None:
+        samples = shard.integer("samples", 0, 1) or None
+        size = shard.size("bytes")
+        shard.finish()
+    fields = section.section("fields")
+    return Write(
+        mark=section.value.mark,
+        writer=str(writer.data) if writer is not None else "",
+        writer_mark=writer.mark if writer is not None else section.value.mark,
+        path=path,
+        shard_samples=samples,
+        shard_bytes=size,
+        fields=None if fields is None else _fields(fields),
+        options=section.entries,
+        option_marks=section.value.key_marks,
+    )
+
+
+def _fields(section: _Section) -> tuple[WriteField, ...]:
+    fields = []
+    for name in list(section.entries):
+        mark = section.value.key_marks[name]
+        one = section.section(name)
+        if one is None:
+            continue
+        encode = one.choice("encode", ENCODINGS, "auto")
+        quality = one.integer("quality", -1, 1, 100)
+        extension = one.match("extension", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}"), "letters and digits", "")
+        if quality >= 0 and encode not in ("jpeg", "webp"):
+            one.say(one.value.key_marks["quality"], f"quality means nothing for encode: {encode}; use jpeg or webp")
+        if encode not in ("jpeg", "png", "webp"):
+            one.finish()
+        config = FieldConfig(encode, quality if quality >= 0 else None, extension)
+        fields.append(WriteField(name, mark, config, one.entries, one.value.key_marks))
+    return tuple(fields)

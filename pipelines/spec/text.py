@@ -1,0 +1,389 @@
+"""YAML (and JSON) text as plain values that know where they stand. No tags are executed, and nothing is guessed.
+
+Scalars mean what YAML 1.1 and YAML 1.2 agree on; where they differ (``yes``, ``012``, ``1:30``, ``1e3``) the text is
+refused with the remedy. Input is bounded in bytes, depth and expanded size, so that hostile files end in an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..graph.nodes import Mark
+from ..problems import Problems, show
+
+MOST_BYTES = 1 << 20
+MOST_DEPTH = 100
+MOST_VALUES = 50_000
+
+Data = None | bool | int | float | str | tuple["Value", ...] | dict[str, "Value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A scalar, a list (tuple of values) or a mapping (dict of values), and where it stands."""
+
+    data: Data
+    mark: Mark
+    key_marks: Mapping[str, Mark] = field(default_factory=dict)
+    """Where the keys of a mapping stand."""
+    depth: int = 1
+    """Levels of lists and mappings in it, itself included."""
+    broken: bool = False
+    """A problem was reported for this value already; what depends on it is not worth another."""
+
+    @property
+    def sound(self) -> bool:
+        """Neither this value nor one in it is broken."""
+        inner = self.data.values() if isinstance(self.data, dict) else self.data if isinstance(self.data, tuple) else ()
+        return not self.broken and all(v.sound for v in inner)
+
+    def plain(self) -> Any:
+        """The value without marks: lists and dicts of Python scalars."""
+        if isinstance(self.data, tuple):
+            return [v.plain() for v in self.data]
+        if isinstance(self.data, dict):
+            return {k: v.plain() for k, v in self.data.items()}
+        return self.data
+
+    @property
+    def kind(self) -> str:
+        """What it is, in words."""
+        if self.data is None:
+            return "nothing"
+        if isinstance(self.data, dict):
+            return "a mapping"
+        if isinstance(self.data, tuple):
+            return "a list"
+        return show(self.data)
+
+
+def depth_of(inner: Iterable[Value]) -> int:
+    """The depth of a list or mapping of ``inner``."""
+    return 1 + max((v.depth for v in inner), default=0)
+
+
+def from_python(data: Any, mark: Mark) -> Value:
+    """Plain Python data as a Value that stands at ``mark``."""
+    if isinstance(data, Mapping):
+        return Value({str(k): from_python(v, mark) for k, v in data.items()}, mark, {str(k): mark for k in data})
+    if isinstance(data, (list, tuple)):
+        return Value(tuple(from_python(v, mark) for v in data), mark)
+    if data is None or isinstance(data, (bool, int, float, str)):
+        return Value(data, mark)
+    return Value(os.fspath(data) if isinstance(data, os.PathLike) else str(data), mark)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read(path: str | os.PathLike[str], problems: Problems) -> Value | None:
+    """The document in the file ``path``, or None where ``problems`` say why there is none."""
+    name = os.fsencode(path).decode("utf-8", "replace")
+    try:
+        content = _content(Path(path))
+    except (OSError, ValueError) as e:
+        reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+        problems.add(Mark(name, 1, 1), f"cannot be read: {reason}")
+        return None
+    return parse(content, name, problems, json=name.lower().endswith(".json"))
+
+
+def _content(path: Path) -> bytes:
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise ValueError("it is a directory; give the spec file in it")
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise ValueError("it is not a regular file")
+    with path.open("rb") as f:
+        return f.read(MOST_BYTES + 1)
+
+
+def parse(content: bytes | str, name: str, problems: Problems, *, json: bool = False) -> Value | None:
+    """The document in ``content``; ``name`` stands for the file in marks. ``json`` reads numbers by JSON's rules."""
+    text = _decode(content, name, problems)
+    if text is None:
+        return None
+    composer = _Composer(text, name, problems, json)
+    try:
+        return composer.document()
+    except _TextError as e:
+        problems.add(e.mark, e.text)
+    except yaml.YAMLError as e:
+        problems.add(*_syntax(e, name, text))
+    except (ValueError, OverflowError) as e:  # PyYAML's own parsing of directives and escapes
+        problems.add(Mark(name, 1, 1), f"is not YAML: {e}")
+    return None
+
+
+_BOMS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"), (b"\x00\x00\xfe\xff", "UTF-32"))
+# What YAML 1.2 calls c-printable, less the byte order mark.
+UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+
+
+def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
+    if isinstance(content, bytes):
+        for bom, encoding in _BOMS:
+            if content.startswith(bom):
+                problems.add(Mark(name, 1, 1), f"is {encoding} text; save it as UTF-8")
+                return None
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError as e:
+            before = content[: e.start].decode("utf-8", "replace")
+            problems.add(
+                _mark_at(before, len(before), name),
+                f"byte 0x{content[e.start]:02x} is not UTF-8 text; save the file as UTF-8",
+            )
+            return None
+    else:
+        text = content
+    text = text.removeprefix("\ufeff")  # what Windows editors put before UTF-8
+    if len(text) > MOST_BYTES:
+        problems.add(Mark(name, 1, 1), f"is larger than {MOST_BYTES >> 20} MiB, which no spec is")
+        return None
+    bad = UNPRINTABLE.search(text)
+    if bad:
+        what = "a NUL byte" if bad[0] == "\0" else f"the unprintable character U+{ord(bad[0]):04X}"
+        problems.add(_mark_at(text, bad.start(), name), f"holds {what}; is this a text file?")
+        return None
+    return text
+
+
+def _mark_at(text: str, position: int, name: str) -> Mark:
+    line_start = text.rfind("\n", 0, position) + 1
+    return Mark(name, text.count("\n", 0, position) + 1, position - line_start + 1)
+
+
+def _syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
+    at = getattr(e, "problem_mark", None) or getattr(e, "context_mark", None)
+    if at is None:
+        return Mark(name, 1, 1), f"is not valid YAML: {e}"
+    reason = ", ".join(p for p in (getattr(e, "context", None), getattr(e, "problem", None)) if p)
+    lines = text.split("\n")
+    here = lines[at.line][at.column : at.column + 1] if at.line < len(lines) else ""
+    if here == "\t" or " tab " in reason:
+        reason += "; indent with spaces, not with tabs"
+    elif here in ("@", "`", "%"):
+        reason += f"; quote text that starts with {here}"
+    return Mark(name, at.line + 1, at.column + 1), f"is not valid YAML: {reason}"
+
+
+# -- composing --------------------------------------------------------------------------------------------------------
+
+
+class _TextError(Exception):
+    """The rest of the text cannot be read."""
+
+    def __init__(self, mark: Mark, text: str) -> None:
+        super().__init__(text)
+        self.mark, self.text = mark, text
+
+
+class _Composer:
+    """Events to values. Composing is done here, not by PyYAML, to bound depth and aliases and to keep marks."""
+
+    def __init__(self, text: str, name: str, problems: Problems, json: bool) -> None:
+        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        self.events: Iterator[Any] = yaml.parse(text, Loader=loader)
+        self.name, self.problems, self.json = name, problems, json
+        self.anchors: dict[str, tuple[Value, int] | None] = {}
+        self.values = 0
+
+    def document(self) -> Value | None:
+        result: Value | None = None
+        documents = 0
+        for event in self.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise _TextError(self.mark(event), "a second document starts here; a spec is one document")
+                result = self.value(next(self.events), 1)
+        if result is None:
+            raise _TextError(Mark(self.name, 1, 1), "is empty; a spec starts with `version: 1`")
+        return result
+
+    def mark(self, event: Any) -> Mark:
+        return Mark(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def value(self, event: Any, depth: int) -> Value:
+        mark = self.mark(event)
+        if depth > MOST_DEPTH:
+            raise _TextError(mark, f"is nested deeper than {MOST_DEPTH} levels")
+        if isinstance(event, yaml.AliasEvent):
+            return self.alias(event.anchor, mark, depth)
+        self.count(1, mark)
+        before = self.values
+        if event.anchor is not None:
+            self.anchors[event.anchor] = None  # being made: an alias to it now would make it contain itself
+        reported = len(self.problems.found)
+        if event.tag is not None:
+            self.problems.add(
+                mark, f"tag {show(event.tag)} is not allowed: specs are plain data; remove the tag, and quote text"
+            )
+        if isinstance(event, yaml.ScalarEvent):
+            data = self.scalar(event, mark)
+            made = Value(data, mark, broken=len(self.problems.found) > reported)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            items = tuple(self.items(depth))
+            made = Value(items, mark, depth=depth_of(items))
+        else:
+            made = self.mapping(mark, depth)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = (made, self.values - before + 1)
+        return made
+
+    def count(self, more: int, mark: Mark) -> None:
+        self.values += more
+        if self.values > MOST_VALUES:
+            raise _TextError(mark, f"expands to more than {MOST_VALUES} values")
+
+    def alias(self, anchor: str | None, mark: Mark, depth: int) -> Value:
+        if anchor is None or anchor not in self.anchors:
+            raise _TextError(mark, f"alias *{anchor} has no anchor &{anchor} before it")
+        found = self.anchors[anchor]
+        if found is None:
+            raise _TextError(mark, f"alias *{anchor} stands inside of its own anchor: it would contain itself")
+        self.count(found[1], mark)
+        if depth + found[0].depth > MOST_DEPTH:
+            raise _TextError(mark, f"is nested deeper than {MOST_DEPTH} levels by its aliases")
+        return found[0]
+
+    def items(self, depth: int) -> Iterator[Value]:
+        for event in self.events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                return
+            yield self.value(event, depth + 1)
+
+    def mapping(self, mark: Mark, depth: int) -> Value:
+        entries: dict[str, Value] = {}
+        key_marks: dict[str, Mark] = {}
+        merged: list[Value] = []
+        for event in self.events:
+            if isinstance(event, yaml.MappingEndEvent):
+                break
+            key_mark = self.mark(event)
+            is_merge = isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]
+            key = None if is_merge else self.key(event, key_mark, depth)
+            value = self.value(next(self.events), depth + 1)
+            if is_merge:
+                merged += self.merge_sources(value)
+            elif key is not None and key in entries:
+                first = key_marks[key]
+                self.problems.add(
+                    key_mark, f"key {show(key)} is given twice, first in line {first.line}; remove one of them"
+                )
+            elif key is not None:
+                entries[key], key_marks[key] = value, key_mark
+        for source in merged:
+            assert isinstance(source.data, dict)
+            self.count(len(source.data), mark)
+            for key, value in source.data.items():
+                if key not in entries:
+                    entries[key], key_marks[key] = value, source.key_marks[key]
+        return Value(entries, mark, key_marks, depth_of(entries.values()))
+
+    def merge_sources(self, value: Value) -> list[Value]:
+        sources = list(value.data) if isinstance(value.data, tuple) else [value]
+        wrong = [s for s in sources if not isinstance(s.data, dict)]
+        for s in wrong:
+            self.problems.add(s.mark, f"`<<` merges a mapping or a list of mappings, got {s.kind}")
+        return [s for s in sources if isinstance(s.data, dict)]
+
+    def key(self, event: Any, mark: Mark, depth: int) -> str | None:
+        key = self.value(event, depth + 1).data
+        if isinstance(key, str):
+            return key
+        if isinstance(key, (tuple, dict)):
+            self.problems.add(mark, "a key must be text, not a list or a mapping")
+        else:
+            remedy = "quote it" if isinstance(event, yaml.AliasEvent) else f'quote it: "{event.value[:40]}"'
+            self.problems.add(mark, f"key {show(key)} is not text; {remedy}")
+        return None
+
+    def scalar(self, event: Any, mark: Mark) -> Data:
+        text: str = event.value
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            self.problems.add(mark, "holds half of a surrogate pair, which is not text")
+            return ""
+        if not event.implicit[0] or event.tag is not None:
+            return text
+        return resolve(text, mark, self.problems, json=self.json)
+
+
+# -- scalars ----------------------------------------------------------------------------------------------------------
+
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?")  # what YAML 1.1 and 1.2 both call a float
+_JSON_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_HEX = re.compile(r"[-+]?0x[0-9a-fA-F]+")
+_LIKE_FLOAT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
+_OCTAL_LIKE = re.compile(r"[-+]?0[0-9_]+")
+_UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?")
+_BINARY = re.compile(r"[-+]?0[bo][0-9_]+")
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?")
+_SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
+_NOT_FINITE = {".nan", ".inf", "+.inf", "-.inf", "nan", "infinity", "-infinity"}
+
+
+def resolve(text: str, mark: Mark, problems: Problems, *, json: bool = False) -> Data:
+    """What the unquoted ``text`` means. What readers of YAML disagree about is a problem, with the remedy."""
+    lower = text.lower()
+    if text in ("", "~", "null", "Null", "NULL"):
+        return None
+    if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+        return lower == "true"
+    if _INT.fullmatch(text) or _HEX.fullmatch(text):
+        if len(text) > 40 or abs(number := int(text, 0)) >= 1 << 64:
+            problems.add(mark, f"{show(text)} does not fit into 64 bits")
+            return 0
+        return number
+    if _FLOAT.fullmatch(text) or (json and _JSON_FLOAT.fullmatch(text)):
+        value = float(text)
+        if value in (float("inf"), float("-inf")):
+            problems.add(mark, f"{show(text)} is too large for a 64-bit number")
+            return 0.0
+        return value
+    remedy = _surprise(text, lower)
+    if remedy:
+        problems.add(mark, remedy)
+    return text
+
+
+def _surprise(text: str, lower: str) -> str:
+    """Why ``text`` must be written in another way; empty where it is plain text to everybody."""
+    quoted = f'quote it ("{text[:40]}") if text is meant'
+    if lower in _SWITCHES:
+        return (
+            f"{text} is a switch in YAML 1.1 and text in YAML 1.2; write {str(_SWITCHES[lower]).lower()}, or {quoted}"
+        )
+    if lower in _NOT_FINITE:
+        return f"{text} is no usable number; {quoted}"
+    if _SEXAGESIMAL.fullmatch(text):
+        return f"{text[:40]} is a number to base 60 in YAML 1.1; write the number itself, or {quoted}"
+    if _OCTAL_LIKE.fullmatch(text):
+        return f"{text[:40]} is an octal number in YAML 1.1; write it without leading zeros, or {quoted}"
+    if _BINARY.fullmatch(text):
+        return f"{text[:40]} is a number to some readers of YAML only; write it as a decimal, or {quoted}"
+    if _UNDERSCORED.fullmatch(text):
+        return f"{text[:40]} is a number in YAML 1.1 and text in YAML 1.2; write it without underscores, or {quoted}"
+    if _LIKE_FLOAT.fullmatch(text):
+        return f"{text[:40]} is text in YAML 1.1 and a number in YAML 1.2; write {both_float(text)}, or {quoted}"
+    if _DATE.fullmatch(text):
+        return f"{text[:40]} is a date in YAML 1.1 and text in YAML 1.2; {quoted}"
+    return ""
+
+
+def both_float(text: str) -> str:
+    """The number ``text`` as both versions of YAML read it: 1e3 as 1.0e+3."""
+    mantissa, exponent = re.split("[eE]", text[:40], maxsplit=1)
+    mantissa = mantissa if "." in mantissa else mantissa + ".0"
+    return f"{mantissa}e{exponent if exponent[:1] in '+-' else '+' + exponent}"

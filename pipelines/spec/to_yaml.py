@@ -1,0 +1,331 @@
+"""Dump: a graph as the text of a spec, the way back from `build`. Reading the text gives the graph again."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import json
+import keyword
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ops.base import Parameter, parameters
+from ...ops.errors import SpecError
+from ...ops.formulas import expression
+from ...readers.base import Reader
+from ..graph.nodes import Edge, Graph, Mark, Merge, Node, Scope, Split
+from ..problems import Problems
+from .model import is_field_name
+from .text import UNPRINTABLE, both_float, resolve
+
+Step = dict[str, Any]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOWHERE = Mark("", 1, 1)
+_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./%-]*|\$[A-Za-z_][A-Za-z0-9_]*")
+
+
+def to_yaml(graph: Graph, *, name: str = "", sections: Mapping[str, Any] | None = None) -> str:
+    """The text of a spec whose graph is ``graph``, as it was built (before any pass).
+
+    ``sections`` (`pipeline`, `write`, `on_error`) are put in as they are. Where the branches of a conditional give back
+    one and the same batch, or one that is needed later, `copy` steps are added. Raises SpecError for arguments that
+    are no plain data (Python functions, arrays).
+    """
+    steps = _Dump(graph)
+    lines = ["version: 1"]
+    if name:
+        lines.append(f"name: {_flow(name)}")
+    extra = dict(sections or {})
+    lines += [f"{key}: {_flow(extra.pop(key))}" for key in ("pipeline",) if key in extra]
+    lines.append("graph:")
+    # a reader reads for whole batches even where it was called in a branch: it comes before the conditional
+    nodes = sorted(graph.nodes, key=lambda n: not (isinstance(n.op, Reader) and not n.scope))
+    lines += _block(steps.block(nodes, ()), 1)
+    lines.append(f"outputs: {_flow({k: steps.name(e) for k, e in graph.outputs.items()})}")
+    lines += [f"{key}: {_flow(value)}" for key, value in extra.items()]
+    wrong = [k for k in graph.outputs if not is_field_name(k)]
+    if wrong:
+        raise SpecError(f"output {wrong[0]!r} cannot be written as YAML: use letters, digits, '_', '.', '-' and '/'")
+    return "\n".join(lines) + "\n"
+
+
+def _block(steps: Sequence[Step], depth: int) -> list[str]:
+    """Steps as lines; only conditionals take more than one."""
+    indent = "  " * depth
+    lines = []
+    for step in steps:
+        if "if" not in step:
+            lines.append(f"{indent}- {_flow(step)}")
+            continue
+        lines.append(f"{indent}- if: {_flow(step['if'])}")
+        for key in ("then", "else"):
+            inner = step[key]
+            lines.append(f"{indent}  {key}:{'' if inner else ' []'}")
+            lines += _block(inner, depth + 2)
+    return lines
+
+
+class _Dump:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.names: dict[Edge, str] = {}
+        """Of every edge that is no split."""
+        self.taken: set[str] = set()
+        self.node_names: set[str] = set()
+        """As the builder would give them to the nodes so far."""
+        self.copies: dict[tuple[int, bool], list[Step]] = {}
+        """Copies at the end of a branch of the conditional that ends in a Merge, by the merge's id."""
+        self.readers = self._readers()
+        for output, edge in graph.outputs.items():
+            self._call(self._base(edge), output)
+        for node in reversed(graph.nodes):
+            if isinstance(node.op, Merge):
+                self._name_merge(node)
+
+    # -- edges and their names ------------------------------------------------------------------------------------
+
+    def _base(self, edge: Edge) -> Edge:
+        """The edge that ``edge`` was split from."""
+        while isinstance(self.graph.node(edge).op, Split):
+            edge = self.graph.node(edge).inputs[0]
+        return edge
+
+    def _readers(self) -> dict[Edge, list[int]]:
+        readers: dict[Edge, list[int]] = {}
+        for node in self.graph.nodes:
+            if not isinstance(node.op, Split):
+                for edge in (*node.inputs, *node.args.values()):
+                    readers.setdefault(self._base(edge), []).append(node.id)
+            for predicate, _ in node.scope:
+                readers.setdefault(self._base(predicate), []).append(node.id)
+        return readers
+
+    def name(self, edge: Edge) -> str:
+        """What the batch is called in the spec."""
+        edge = self._base(edge)
+        if edge not in self.names:
+            node = self.graph.node(edge)
+            stem = re.sub(r"\W+", "_", node.name, flags=re.ASCII).strip("_") or "batch"
+            self._call(edge, stem if node.op.num_outputs == 1 else f"{stem}_{edge.output}")
+        return self.names[edge]
+
+    def _call(self, edge: Edge, wish: str) -> str:
+        if edge in self.names:
+            return self.names[edge]
+        wish = re.sub(r"\W+", "_", wish, flags=re.ASCII)
+        if not _IDENTIFIER.fullmatch(wish) or keyword.iskeyword(wish) or wish == "_":
+            wish = f"batch_{wish}"
+        found, n = wish, 1
+        while found in self.taken:
+            n += 1
+            found = f"{wish}_{n}"
+        self.taken.add(found)
+        self.names[edge] = found
+        return found
+
+    def _name_merge(self, merge: Node) -> None:
+        """Give both ends of a conditional the name of its result, or note the copies that do so."""
+        result = Edge(merge.id)
+        ends = [(branch, end, self._base(end)) for branch, end in zip((True, False), merge.inputs, strict=True)]
+        passed = [base for _, end, base in ends if base != end]
+        made = [base for _, end, base in ends if base == end]
+        shared = (
+            passed[0] if len(passed) == 1 and len(made) == 1 and self._may_rebind(passed[0], made[0], merge) else None
+        )
+        if shared is not None and result not in self.names:
+            self.names[result] = self.name(shared)
+        elif shared is not None and shared not in self.names:
+            self.names[shared] = self.names[result]
+        name = self.name(result)
+        for branch, end, base in ends:
+            if base == end and base not in self.names:
+                self.names[base] = name
+            elif self.names.get(base) != name:
+                step = {"op": "copy", "in": self.name(base), "out": name}
+                self.copies.setdefault((merge.id, branch), []).append(step)
+
+    def _may_rebind(self, outer: Edge, made: Edge, merge: Node) -> bool:
+        """Nothing reads ``outer`` after ``made`` took its name."""
+        later = [n for n in self.readers.get(outer, []) if n > made.node and n != merge.id]
+        return (
+            outer.node < made.node and not later and outer not in [self._base(e) for e in self.graph.outputs.values()]
+        )
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def block(self, nodes: Sequence[Node], scope: Scope) -> list[Step]:
+        """The steps of ``nodes``, which stand in ``scope`` or deeper."""
+        steps: list[Step] = []
+        rest = [n for n in nodes if not isinstance(n.op, Split)]
+        at = 0
+        while at < len(rest):
+            node = rest[at]
+            if node.scope == scope and not isinstance(node.op, Merge):
+                steps.append(self.step(node))
+                at += 1
+                continue
+            predicate = self._predicate(node, scope)
+            inner: list[Node] = []
+            merges: list[Node] = []
+            while at < len(rest):
+                if not merges and self._is_plain(rest[at], scope) and self._merged_later(rest[at:], scope, predicate):
+                    steps.append(self.step(rest[at]))  # made between the branches and their end: it needs neither
+                    at += 1
+                    continue
+                if self._predicate(rest[at], scope) != predicate:
+                    break
+                if rest[at].scope != scope and merges:
+                    break  # another conditional with the same predicate, after the first was merged
+                (merges if rest[at].scope == scope else inner).append(rest[at])
+                at += 1
+            steps.append(self._conditional(predicate, inner, merges, scope))
+        return steps
+
+    def _is_plain(self, node: Node, scope: Scope) -> bool:
+        return node.scope == scope and not isinstance(node.op, Merge)
+
+    def _merged_later(self, nodes: Sequence[Node], scope: Scope, predicate: Edge | None) -> bool:
+        """What comes before the next conditional is the end of this one."""
+        after = next((n for n in nodes if not self._is_plain(n, scope)), None)
+        return after is not None and after.scope == scope and self._predicate(after, scope) == predicate
+
+    def _predicate(self, node: Node, scope: Scope) -> Edge | None:
+        """What the conditional below ``scope`` that ``node`` belongs to is decided by; None for a plain node."""
+        if len(node.scope) > len(scope):
+            return node.scope[len(scope)][0]
+        if isinstance(node.op, Merge):
+            end = self.graph.node(node.inputs[0])
+            if isinstance(end.op, Split):
+                return end.args["predicate"]
+            return end.scope[len(scope)][0]
+        return None
+
+    def _conditional(self, predicate: Edge | None, inner: Sequence[Node], merges: Sequence[Node], scope: Scope) -> Step:
+        assert predicate is not None
+        step: Step = {"if": f"${self.name(predicate)}"}
+        for key, branch in (("then", True), ("else", False)):
+            own = [n for n in inner if n.scope[len(scope)][1] == branch]
+            step[key] = self.block(own, (*scope, (predicate, branch)))
+            for merge in merges:
+                step[key] += self.copies.get((merge.id, branch), [])
+        return step
+
+    def step(self, node: Node) -> Step:
+        step: Step = {"op": node.op.name}
+        if node.op.name == "expr":
+            step["expr"] = self._expression(node)
+        elif node.inputs:
+            names = [self.name(e) for e in node.inputs]
+            step["in"] = names[0] if len(names) == 1 else names
+        if node.name != self._builder_name(node):
+            step["name"] = node.name
+        if node.device != "auto":
+            step["device"] = node.device
+        if node.seed is not None:
+            step["seed"] = node.seed
+        if node.op.name != "expr":
+            for p in parameters(type(node.op)).values():
+                value = self._argument(node, p)
+                if value is not None:
+                    step[p.name] = value[0]
+        outputs = [self.name(Edge(node.id, k)) for k in range(node.op.num_outputs)]
+        step["out"] = outputs[0] if len(outputs) == 1 else outputs
+        return step
+
+    def _builder_name(self, node: Node) -> str:
+        """The name that the builder gives to this node when none is asked for."""
+        found, n = node.op.name, 1
+        while found in self.node_names:
+            n += 1
+            found = f"{node.op.name}_{n}"
+        self.node_names.add(node.name)
+        return found
+
+    def _argument(self, node: Node, p: Parameter) -> tuple[Any] | None:
+        """The value of an argument; None where it is the default."""
+        if p.name in node.args:
+            return (_Reference(self.name(node.args[p.name])),)
+        value = getattr(node.op, p.name)
+        if not p.required and _same(value, p.default):
+            return None
+        try:
+            return (_plain(value),)
+        except TypeError as e:
+            raise SpecError(f"{node.where}: argument {p.name!r} cannot be written as YAML: {e}") from None
+
+    def _expression(self, node: Node) -> str:
+        """The expression with the names that its inputs have in the spec."""
+        text = str(getattr(node.op, "expr"))  # noqa: B009 - a field of one operator, not of all
+        given = getattr(node.op, "names", ()) or tuple("abcdefghijklmnopqrstuvwxyz")
+        names = {n: self.name(e) for n, e in zip(given, node.inputs, strict=False)}
+        used = expression.names(expression.parse(text))
+        if all(names[n] == n for n in used):
+            return text
+        tree = ast.parse(text.strip(), mode="eval")
+        calls = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+        for part in ast.walk(tree):
+            if isinstance(part, ast.Name) and id(part) not in calls:
+                part.id = names[part.id]
+        return ast.unparse(tree)
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+class _Reference(str):
+    """The name of a batch as an argument."""
+
+    __slots__ = ()
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b) if not isinstance(a, np.ndarray) else False
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as what YAML can hold. Raises TypeError that says what it cannot."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        raise TypeError(f"{value} is no number there")
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        escaped = value.replace("${", "$${")
+        return f"${escaped}" if value.startswith("$") and not value.startswith("${") else escaped
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+def _flow(value: Any) -> str:
+    """``value`` on one line."""
+    if isinstance(value, _Reference):
+        return f"${value}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_text(str(k))}: {_flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_flow(v) for v in value) + "]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, float):
+        text = repr(value)
+        return both_float(text) if "e" in text else text
+    return str(value) if isinstance(value, int) else _text(str(value))
+
+
+def _text(text: str) -> str:
+    """Text, quoted where a reader of YAML might take it for something else."""
+    problems = Problems()
+    if _PLAIN.fullmatch(text) and isinstance(resolve(text, _NOWHERE, problems), str) and not problems:
+        return text
+    return UNPRINTABLE.sub(lambda m: f"\\U{ord(m[0]):08x}", json.dumps(text, ensure_ascii=False))

@@ -1,0 +1,282 @@
+"""``${name}`` and ``${env:NAME}`` in a spec, and the values that ``--set`` puts into it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...ops.base import nearest
+from ..graph.nodes import Mark
+from ..problems import Problems, show
+from .text import MOST_DEPTH, MOST_VALUES, Value, depth_of, from_python, parse, resolve
+
+MOST_CHARACTERS = 1 << 16
+_REFERENCE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
+
+
+# -- ${...} -----------------------------------------------------------------------------------------------------------
+
+
+def substitute(root: Value, problems: Problems) -> Value:
+    """The document with every ``${...}`` replaced. ``$${`` stands for ``${`` itself.
+
+    A value that is nothing but one reference takes the variable's type; in longer text, the variable's text is put in.
+    """
+    assert isinstance(root.data, dict)
+    given = root.data.get("vars")
+    variables = _Variables(given if given is not None else Value({}, root.mark), problems)
+    entries = {k: variables.in_value(v) for k, v in root.data.items() if k != "vars"}
+    if given is not None:
+        entries["vars"] = variables.all()
+    return replace(root, data=entries)
+
+
+class _Variables:
+    def __init__(self, given: Value, problems: Problems) -> None:
+        self.problems = problems
+        self.given = given
+        self.raw: dict[str, Value] = given.data if isinstance(given.data, dict) else {}
+        if given.data is not None and not isinstance(given.data, dict) and not given.broken:
+            problems.add(given.mark, f"vars must be a mapping (name: value), got {given.kind}")
+        for name in self.raw:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
+                problems.add(given.key_marks[name], f"{show(name)} is no name of a variable: use letters, digits and _")
+        self.done: dict[str, Value] = {}
+        self.open: list[str] = []
+        self.sizes: dict[int, int] = {}
+        """How many values are in a list or mapping, by its identity."""
+        self.expanded = 0
+
+    def all(self) -> Value:
+        """``vars`` itself with the references in it resolved."""
+        return replace(self.given, data={name: self.value(name) for name in self.raw})
+
+    def value(self, name: str) -> Value:
+        """Variable ``name``, which exists."""
+        if name not in self.done:
+            if name in self.open:
+                chain = " -> ".join([*self.open[self.open.index(name) :], name])
+                self.problems.add(self.raw[name].mark, f"variables refer to each other in a circle: {chain}")
+                return Value(None, self.raw[name].mark, broken=True)
+            if len(self.open) >= MOST_DEPTH:
+                self.problems.add(
+                    self.raw[name].mark, f"variables refer to each other over more than {MOST_DEPTH} steps"
+                )
+                return Value(None, self.raw[name].mark, broken=True)
+            self.open.append(name)
+            self.done[name] = self.in_value(self.raw[name])
+            self.open.pop()
+        return self.done[name]
+
+    def in_value(self, value: Value) -> Value:
+        if isinstance(value.data, dict):
+            entries = {k: self.in_value(v) for k, v in value.data.items()}
+            return replace(value, data=entries, depth=depth_of(entries.values()))
+        if isinstance(value.data, tuple):
+            items = tuple(self.in_value(v) for v in value.data)
+            return replace(value, data=items, depth=depth_of(items))
+        if isinstance(value.data, str) and "${" in value.data:
+            return self.in_text(value, value.data)
+        return value
+
+    def in_text(self, value: Value, text: str) -> Value:
+        whole = _REFERENCE.fullmatch(text)
+        if whole and whole[2] is not None:
+            found = self.lookup(whole[2], value.mark)
+            if found is None or not self.fits(found, value.mark):
+                return Value(None, value.mark, broken=True)
+            return replace(found, mark=value.mark)
+        parts: list[str] = []
+        at = 0
+        for match in _REFERENCE.finditer(text):
+            parts.append(text[at : match.start()])
+            at = match.end()
+            part = "${" if match[1] else self.text(match[2], value.mark)
+            if part is None:
+                return replace(value, broken=True)
+            parts.append(part)
+        if "${" in text[at:]:
+            self.problems.add(value.mark, f"{show(text)} opens ${{ without closing it; write $${{ for the characters")
+            return replace(value, broken=True)
+        result = "".join([*parts, text[at:]])
+        if len(result) > MOST_CHARACTERS:
+            self.problems.add(value.mark, f"becomes longer than {MOST_CHARACTERS} characters")
+            return replace(value, broken=True)
+        return replace(value, data=result)
+
+    def fits(self, found: Value, mark: Mark) -> bool:
+        """The variable's value may be put in here; lists of lists of variables must not explode."""
+        self.expanded += self.size(found)
+        if self.expanded <= MOST_VALUES and found.depth <= MOST_DEPTH:
+            return True
+        self.problems.add(mark, f"variables expand to more than {MOST_VALUES} values or {MOST_DEPTH} levels")
+        return False
+
+    def size(self, value: Value) -> int:
+        """How many values there are in ``value``; each object is counted once only, so that this costs little."""
+        if not isinstance(value.data, (dict, tuple)):
+            return 1
+        inner = value.data.values() if isinstance(value.data, dict) else value.data
+        key = id(value.data)
+        if key not in self.sizes:
+            self.sizes[key] = 1 + sum(self.size(v) for v in inner)
+        return self.sizes[key]
+
+    def text(self, name: str, mark: Mark) -> str | None:
+        """A variable as text, for use inside of longer text."""
+        found = self.lookup(name, mark)
+        if found is None or found.broken:
+            return None
+        if isinstance(found.data, bool):
+            return str(found.data).lower()
+        if found.data is None or isinstance(found.data, (tuple, dict)):
+            self.problems.add(mark, f"variable {name!r} is {found.kind} and cannot stand inside of text")
+            return None
+        return str(found.data)
+
+    def lookup(self, name: str, mark: Mark) -> Value | None:
+        if name.startswith("env:"):
+            return self.environment(name.removeprefix("env:"), mark)
+        if name in self.raw:
+            return self.value(name)
+        hint = nearest(name, self.raw) or (f"; known: {', '.join(self.raw)}" if self.raw else "; `vars:` defines none")
+        self.problems.add(mark, f"there is no variable {show(name)}{hint}")
+        return None
+
+    def environment(self, name: str, mark: Mark) -> Value | None:
+        content = os.environ.get(name)
+        if content is None:
+            self.problems.add(
+                mark, f"environment variable {show(name)} is not set; export it, or use a variable and --set"
+            )
+            return None
+        if any("\ud800" <= c <= "\udfff" for c in content):
+            self.problems.add(mark, f"environment variable {show(name)} is not UTF-8 text")
+            return None
+        return Value(content, mark)
+
+
+# -- --set ------------------------------------------------------------------------------------------------------------
+
+
+def override(
+    root: Value, overrides: Mapping[str, Any], sections: Mapping[str, Sequence[str]], problems: Problems
+) -> Value:
+    """The document with ``overrides`` put in: names of variables, dotted paths into it, or ``graph.STEP.ARGUMENT``,
+    where the step goes by its name or its operator."""
+    for key, given in overrides.items():
+        mark = Mark(f"--set {key}", 1, 1)
+        value = _from_command_line(given, mark, problems) if isinstance(given, str) else from_python(given, mark)
+        before = len(problems.found)
+        path = _in_step(root, key, mark, problems) or _path(root, key, sections)
+        if len(problems.found) > before:
+            continue
+        if path is None:
+            known = [*_variables(root), *sections, *(f"{s}.{k}" for s, keys in sections.items() for k in keys)]
+            hint = nearest(key, known) or f"; variables: {', '.join(_variables(root)) or 'none'}"
+            problems.add(mark, f"there is no variable and no section {show(key)} in the spec{hint}")
+        else:
+            root = _put(root, path, value)
+    return root
+
+
+def setting(text: str, name: str) -> Any:
+    """What ``text`` means as a value on the command line, for ``name``. Raises SpecErrors where it means nothing."""
+    problems = Problems()
+    value = _from_command_line(text, Mark(name, 1, 1), problems)
+    problems.raise_any()
+    return value.plain()
+
+
+def _from_command_line(text: str, mark: Mark, problems: Problems) -> Value:
+    """Lists, mappings and quoted text as YAML; anything else is one plain scalar, whatever characters it holds."""
+    if text[:1] in ("[", "{", '"', "'"):
+        found = parse(text, mark.file, problems)
+        return found if found is not None else Value(None, mark, broken=True)
+    before = len(problems.found)
+    data = resolve(text, mark, problems)
+    return Value(data, mark, broken=len(problems.found) > before)
+
+
+def _variables(root: Value) -> list[str]:
+    assert isinstance(root.data, dict)
+    given = root.data.get("vars")
+    return list(given.data) if given is not None and isinstance(given.data, dict) else []
+
+
+_Path = list[str | int]
+"""Keys and places in lists, from the document down to a value."""
+
+
+def _in_step(root: Value, key: str, mark: Mark, problems: Problems) -> _Path | None:
+    """Where ``graph.STEP.ARGUMENT`` points to; None for a key of another kind, or where no one step is meant."""
+    assert isinstance(root.data, dict)
+    section, _, rest = key.partition(".")
+    step, _, argument = rest.rpartition(".")
+    graph = root.data.get("graph")
+    if section != "graph" or not step or not argument or graph is None or not isinstance(graph.data, tuple):
+        return None
+    steps = list(_steps(graph, ["graph"]))
+    for names in ([name for _, name, _ in steps], [op for _, _, op in steps]):
+        found = [path for (path, _, _), name in zip(steps, names, strict=True) if name == step]
+        if len(found) == 1:
+            return [*found[0], argument]
+        if found:
+            problems.add(mark, f"{len(found)} steps are {show(step)}: give the one that is meant a `name:` of its own")
+            return None
+    known = dict.fromkeys(name or op for _, name, op in steps)
+    hint = nearest(step, known) or f"; steps: {', '.join(known) or 'none'}"
+    problems.add(mark, f"there is no step {show(step)} in the graph{hint}")
+    return None
+
+
+def _steps(value: Value, path: _Path) -> Iterator[tuple[_Path, str, str]]:
+    """All steps of a graph and of the branches in it: where they are, their names ("" without one) and operators."""
+    for i, step in enumerate(value.data if isinstance(value.data, tuple) else ()):
+        if not isinstance(step.data, dict):
+            continue
+        if "op" in step.data:
+            name, op = (step.data[k].data if k in step.data else "" for k in ("name", "op"))
+            yield [*path, i], str(name or ""), str(op)
+        for branch in ("then", "else"):
+            if branch in step.data:
+                yield from _steps(step.data[branch], [*path, i, branch])
+
+
+def _path(root: Value, key: str, sections: Mapping[str, Sequence[str]]) -> _Path | None:
+    """Where ``key`` points to; None where that is nowhere."""
+    assert isinstance(root.data, dict)
+    if key in _variables(root):
+        return ["vars", key]
+    parts = key.split(".")
+    if parts[0] == "vars" and len(parts) == 2:
+        return [*parts] if parts[1] in _variables(root) else None
+    if parts[0] not in sections or parts[0] in ("vars", "graph") or "" in parts:
+        return None
+    here: Value | None = root
+    for part in parts[:-1]:
+        here = here.data.get(part) if here is not None and isinstance(here.data, dict) else None
+        if here is not None and not isinstance(here.data, dict) and here.data is not None:
+            return None
+    if len(parts) == 2 and sections[parts[0]] and parts[1] not in sections[parts[0]] and parts[0] != "write":
+        return None
+    return [*parts]
+
+
+def _put(value: Value | None, path: _Path, new: Value) -> Value:
+    if not path:
+        return new
+    if isinstance(path[0], int):
+        assert value is not None
+        assert isinstance(value.data, tuple)
+        items = [*value.data]
+        items[path[0]] = _put(items[path[0]], path[1:], new)
+        return replace(value, data=tuple(items))
+    old = value.data if value is not None and isinstance(value.data, dict) else {}
+    marks = value.key_marks if value is not None else {}
+    inner = _put(old.get(path[0]), path[1:], new)
+    mark = value.mark if value is not None else new.mark
+    return Value({**old, path[0]: inner}, mark, {**marks, path[0]: marks.get(path[0], new.mark)})

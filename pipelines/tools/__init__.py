@@ -1,0 +1,1 @@
+"""The code of `inspect`, `validate`, `plan`, `ops`, `doctor` and `sample-data`."""

@@ -1,0 +1,260 @@
+"""Doctor: what this machine can do, and what to install for the rest. Looks only; never raises, whatever is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ...ops.gpu.driver import Driver, driver
+from ...version import __version__
+from ..cores import usable_cores
+from ..wording import size
+
+Status = Literal["ok", "note", "missing", "warning"]
+"""note: works, but slower or with limits; missing: an optional part; warning: something to repair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about the machine."""
+
+    area: str
+    what: str
+    status: Status
+    value: str
+    remedy: str = ""
+    """What to do about it, empty where nothing is to be done."""
+
+
+def examine() -> dict[str, Any]:
+    """All findings as plain data: ``{"findings": [...], "remedies": [...]}``."""
+    findings: list[Finding] = []
+    for probe in (_python, _packages, _cpu, _memory, _codecs, _gpu, _folders):
+        findings += _guarded(probe)
+    return {
+        "version": __version__,
+        "findings": [asdict(f) for f in findings],
+        "remedies": list(dict.fromkeys(f.remedy for f in findings if f.remedy)),
+    }
+
+
+def _guarded(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """What ``probe`` found until it was done or broke: a machine in trouble is what a doctor is for."""
+    found: list[Finding] = []
+    try:
+        found.extend(probe())
+    except Exception as e:
+        found.append(Finding(probe.__name__.strip("_"), "examination", "warning", f"broke: {type(e).__name__}: {e}"))
+    return found
+
+
+# -- software ---------------------------------------------------------------------------------------------------------
+
+
+def _python() -> Iterator[Finding]:
+    yield Finding("software", "dali-run", "ok", __version__)
+    yield Finding("software", "Python", "ok", f"{platform.python_version()} at {sys.executable}")
+    yield Finding("software", "system", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
+
+
+def version_of(package: str) -> str:
+    """The installed version of a distribution, empty where there is none."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+_CORE = ("numpy", "numba", "pillow", "simplejpeg", "pyyaml", "lmdb", "typer", "rich")
+_OPTIONAL = {
+    "imagecodecs": ("colour of 16 bits a channel in PNG, TIFF and JPEG 2000", "formats"),
+    "pyarrow": ("Parquet files", "parquet"),
+    "fsspec": ("data behind URLs, with s3fs, gcsfs or adlfs for the store", "remote"),
+}
+
+
+def _packages() -> Iterator[Finding]:
+    for package in _CORE:
+        if version := version_of(package):
+            yield Finding("packages", package, "ok", version)
+        else:
+            yield Finding("packages", package, "warning", "not installed", "pip install --force-reinstall dali-run")
+    for package, (use, extra) in _OPTIONAL.items():
+        if version := version_of(package):
+            yield Finding("packages", package, "ok", f"{version}: {use}")
+        else:
+            yield Finding("packages", package, "missing", f"for {use}", f"pip install 'dali-run[{extra}]'")
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+_SIMD = ("sse4_2", "avx2", "avx512f", "avx512bw", "asimd", "sve")
+
+
+def _cpu() -> Iterator[Finding]:
+    info = _text("/proc/cpuinfo")
+    model = next((line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), "")
+    cores = usable_cores()
+    yield Finding("cpu", "model", "ok", model or platform.processor() or platform.machine())
+    limited = "" if cores == os.cpu_count() else f" of {os.cpu_count()} (affinity or container limit)"
+    yield Finding("cpu", "usable cores", "ok", f"{cores}{limited}; num_threads: auto uses them")
+    words = set(info.split())
+    found = [name for name in _SIMD if name in words]
+    if found:
+        yield Finding("cpu", "SIMD", "ok", " ".join(found))
+    elif info:
+        yield Finding("cpu", "SIMD", "note", "none of " + " ".join(_SIMD) + ": decoding and resizing will be slow")
+
+
+def _memory() -> Iterator[Finding]:
+    amounts = dict(line.split(":", 1) for line in _text("/proc/meminfo").splitlines() if ":" in line)
+    if "MemTotal" in amounts:
+        total, free = (int(amounts[k].split()[0]) * 1024 for k in ("MemTotal", "MemAvailable"))
+        yield Finding("memory", "host", "ok", f"{size(total)}, {size(free)} available")
+    group = _text("/sys/fs/cgroup/memory.max").strip()
+    if group.isdigit():
+        yield Finding("memory", "container limit", "ok", size(int(group)))
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    yield Finding("memory", "lockable (ulimit -l)", "ok", "unlimited" if locked < 0 else size(locked))
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    few = 0 <= files < 1024
+    yield Finding("memory", "open files (ulimit -n)", "warning" if few else "ok",
+                  "unlimited" if files < 0 else str(files), "raise it: ulimit -n 4096" if few else "")  # fmt: skip
+
+
+def _codecs() -> Iterator[Finding]:
+    from PIL import features
+
+    if importlib.util.find_spec("simplejpeg"):
+        yield Finding("codecs", "JPEG", "ok", f"libjpeg-turbo through simplejpeg {version_of('simplejpeg')}")
+    for name, feature in (("JPEG (Pillow)", "jpg"), ("PNG", "zlib"), ("WebP", "webp"), ("TIFF", "libtiff"),
+                          ("JPEG 2000", "jpg_2000")):  # fmt: skip
+        if features.check(feature):
+            turbo = feature == "jpg" and features.version("libjpeg_turbo")
+            version = f"libjpeg-turbo {turbo}" if turbo else str(features.version(feature) or "yes")
+            yield Finding("codecs", name, "ok", version)
+        else:
+            yield Finding("codecs", name, "missing", "this Pillow was built without it",
+                          "pip install --force-reinstall --only-binary :all: pillow")  # fmt: skip
+
+
+# -- the GPU ----------------------------------------------------------------------------------------------------------
+
+
+def _gpu() -> Iterator[Finding]:
+    found = driver()
+    if found is None or not found.gpus:
+        what = "no NVIDIA driver" if found is None else "a driver, but no GPU that may be used"
+        yield Finding("gpu", "driver", "note", f"{what}: device: auto runs on the CPU")
+        return
+    yield Finding("gpu", "driver", "ok", f"runs CUDA up to {found.cuda[0]}.{found.cuda[1]}")
+    for i, gpu in enumerate(found.gpus):
+        capability = ".".join(map(str, gpu.compute_capability))
+        yield Finding("gpu", f"GPU {i}", "ok", f"{gpu.name}, {size(gpu.memory_bytes)}, compute capability {capability}")
+    yield from _cupy(found)
+    yield from _nvjpeg(found)
+    yield from _uploads()
+
+
+def _cupy(found: Driver) -> Iterator[Finding]:
+    remedy = f"pip install 'dali-run[{found.extra}]'" if found.extra else "update the driver: CUDA 12 is the oldest"
+    try:
+        import cupy
+    except Exception as e:  # a broken CuPy raises many kinds
+        value = "not installed" if isinstance(e, ModuleNotFoundError) else f"cannot be loaded: {e}"
+        yield Finding("gpu", "CuPy", "missing", value, remedy)
+        return
+    runtime = cupy.cuda.runtime.runtimeGetVersion()
+    yield Finding("gpu", "CuPy", "ok", f"{cupy.__version__}, CUDA runtime {runtime // 1000}.{runtime % 1000 // 10}")
+    if runtime // 1000 > found.cuda[0]:
+        yield Finding("gpu", "CUDA", "warning", "CuPy was built for a newer CUDA than the driver runs", remedy)
+    try:
+        major, minor = cupy.cuda.nvrtc.getVersion()
+        cupy.RawKernel('extern "C" __global__ void probe(int* a) { *a = 1; }', "probe").compile()
+        yield Finding("gpu", "NVRTC", "ok", f"{major}.{minor}: compiles kernels")
+    except Exception as e:
+        yield Finding("gpu", "NVRTC", "warning", f"cannot compile kernels: {e}", remedy)
+
+
+def _nvjpeg(found: Driver) -> Iterator[Finding]:
+    from ...ops.codecs.jpeg import nvjpeg
+    from ...ops.errors import DeviceError
+
+    try:
+        library = nvjpeg.library()
+    except DeviceError as e:
+        remedy = f"pip install 'dali-run[{found.extra}]'" if found.extra else ""
+        yield Finding("gpu", "nvJPEG", "missing", f"{str(e).split(';')[0]}; JPEGs are decoded on the CPU", remedy)
+        return
+    version = ".".join(map(str, library.version))
+    if library.version < (13, 0, 0):
+        # NVIDIA security bulletin 5661: CVE-2025-23272..23275, memory errors on hostile files.
+        yield Finding("gpu", "nvJPEG", "warning",
+                      f"{version} has known memory errors on hostile files (CVE-2025-23272 to 23275), fixed in 13.0.0",
+                      "decode untrusted JPEGs with device: cpu, or use a driver for CUDA 13 and pip install "
+                      "'dali-run[cuda13]'")  # fmt: skip
+    else:
+        yield Finding("gpu", "nvJPEG", "ok", f"{version} at {library.path}")
+    try:
+        decoder = nvjpeg.Decoder(nvjpeg.Backend.HARDWARE)
+        yield Finding("gpu", "JPEG engines", "ok", f"{decoder.engines()} hardware decoders")
+        decoder.close()
+    except nvjpeg.NvJpegError as e:
+        yield Finding("gpu", "JPEG engines", "note", f"none ({e}): JPEGs are decoded on the GPU's cores")
+
+
+def _uploads() -> Iterator[Finding]:
+    """How records of containers come to the GPU."""
+    from ...ops.gpu.registered import probe
+    from ...readers.fetch.direct_storage import why_not_kvikio
+
+    if importlib.util.find_spec("cupy") is None:
+        return
+    reason = probe(0)
+    if reason:
+        yield Finding("gpu", "files in the page cache", "note", f"{reason}: records of containers are copied")
+    else:
+        yield Finding("gpu", "files in the page cache", "ok", "are read by the GPU itself (pipeline.upload)")
+    why = why_not_kvikio()
+    value = f"{why}: only upload: kvikio needs it" if why else f"{version_of('kvikio') or 'installed'}: upload: kvikio"
+    yield Finding("gpu", "kvikio", "note" if why else "ok", value)
+
+
+# -- folders ----------------------------------------------------------------------------------------------------------
+
+
+def _folders() -> Iterator[Finding]:
+    home = Path.home()
+    package = Path(__file__).resolve().parents[2]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    folders = {
+        "temporary files": (Path(tempfile.gettempdir()), "TMPDIR"),
+        "indexes of read-only data": (cache / "dali-run", "XDG_CACHE_HOME"),
+        "compiled CPU code (Numba)": (Path(os.environ.get("NUMBA_CACHE_DIR", package / "ops")), "NUMBA_CACHE_DIR"),
+        "compiled CUDA code (CuPy)": (Path(os.environ.get("CUPY_CACHE_DIR", home / ".cupy")), "CUPY_CACHE_DIR"),
+    }
+    for what, (folder, variable) in folders.items():
+        nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+        if os.access(nearest, os.W_OK):
+            yield Finding("folders", what, "ok", f"{folder}, {size(shutil.disk_usage(nearest).free)} free")
+        else:
+            yield Finding("folders", what, "note", f"{folder} cannot be written: compiled or cached anew every time",
+                          f"set {variable} to a folder that can be written")  # fmt: skip
+
+
+def _text(path: str) -> str:
+    """A small file of the system, empty where it cannot be read."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

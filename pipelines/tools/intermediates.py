@@ -1,0 +1,178 @@
+"""Inspect a graph at work: every intermediate of a few samples as a picture or an array, a table, a contact sheet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from ...ops.batch import Batch
+from ...ops.codecs.formats import recognise
+from ...ops.codecs.isolation.processes import isolated
+from ...ops.errors import SampleError
+from ..compile.place import Target
+from ..compile.plan import compile_graph
+from ..engine.inputs import JobFeed, Sources
+from ..engine.nodes import Env, Run, run_nodes
+from ..graph.nodes import Edge, Merge, Split
+from ..spec.build import load_spec
+
+Entry = tuple[str, int, Batch]
+"""Name of an operator, number of its output, and what came out; host memory."""
+CONTACT_SHEET = "contact-sheet.png"
+_SUFFIXES = {"jpeg": ".jpg", "jpeg2000": ".jp2"}
+_CELL, _LABEL = 160, 14
+
+
+def inspect_spec(path: Path, overrides: Mapping[str, Any] | None, n: int, folder: Path) -> dict[str, Any]:
+    """Run the first ``n`` samples of a spec on the CPU, nothing fused, and `dump` what every operator gives.
+
+    Raises SpecError, JobError. Nothing is written where the spec writes.
+    """
+    built = load_spec(path, overrides)
+    settings = built.spec.pipeline
+    plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
+    env: Env = {}
+    isolation = isolated(settings.isolation, settings.decode_timeout)
+    with Sources(plan, n) as sources, isolation or nullcontext():
+        feed = JobFeed(sources, n)
+        samples, per_reader = feed.samples(next(feed.requests(n)))
+        run = Run(samples, plan.seeds, settings.rng, states=sources.states, reader_samples=per_reader,
+                  isolation=isolation)  # fmt: skip
+        run_nodes(plan.graph.nodes, env, run)
+        nodes = [x for x in plan.graph.nodes if not isinstance(x.op, (Split, Merge))]
+        entries = [(x.name, k, env[Edge(x.id, k)]) for x in nodes for k in range(x.op.num_outputs)]
+        rows = dump(entries, folder)
+        origins = {int(s): samples.origin(i) for i, s in enumerate(samples.slot)}
+        rejects = [{"key": origins[d.slot].key, "source": origins[d.slot].source, "operator": d.node, "code": d.code,
+                    "message": d.message} for d in run.dropped]  # fmt: skip
+    return {"name": built.spec.name, "folder": str(folder), "samples": [origins[int(s)].key for s in samples.slot],
+            "intermediates": rows, "rejects": rejects}  # fmt: skip
+
+
+def dump(entries: Sequence[Entry], folder: Path) -> list[dict[str, Any]]:
+    """Write every sample of ``entries`` below ``folder``; one row for each entry: name, shapes, dtype, range, files.
+
+    Images (uint8, float or other numbers, HWC or CHW with 1 or 3 channels) become PNG files, stretched to 0..255 unless
+    they are uint8; encoded images keep their bytes; the rest becomes .npy. All pictures are on the contact sheet, a
+    row for each entry.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    pictures: list[tuple[str, list[Image.Image]]] = []
+    outputs: dict[str, int] = {}
+    for name, output, _ in entries:
+        outputs[name] = max(outputs.get(name, 0), output)
+    for number, (name, output, batch) in enumerate(entries):
+        title = name if outputs[name] == 0 else f"{name}[{output}]"
+        stem = f"{number:02d}-{safe_name(title)}"
+        files, seen = [], []
+        for i, sample in enumerate(batch):
+            path, picture = _write(np.asarray(sample), batch.layout, folder / f"{stem}-{i}")
+            files.append(path.name)
+            seen += [picture] if picture else []
+        if seen:
+            pictures.append((title, seen))
+        rows.append({"name": title, **facts(batch), "files": files})
+    if pictures:
+        contact_sheet(pictures).save(folder / CONTACT_SHEET)
+    return rows
+
+
+def facts(batch: Batch) -> dict[str, Any]:
+    """Shapes, dtype, layout, and the range of the values."""
+    shapes = sorted({tuple(map(int, s)) for s in batch.shapes})
+    values = [np.asarray(s) for s in batch if np.asarray(s).size]
+    result: dict[str, Any] = {
+        "samples": len(batch),
+        "shapes": [list(s) for s in shapes],
+        "dtype": str(batch.dtype),
+        "layout": batch.layout,
+        "min": None,
+        "max": None,
+        "mean": None,
+    }
+    if values:
+        wide = [v.astype(np.float64) for v in values]
+        count = sum(v.size for v in wide)
+        result |= {"min": min(float(v.min()) for v in wide), "max": max(float(v.max()) for v in wide),
+                   "mean": sum(float(v.sum()) for v in wide) / count}  # fmt: skip
+    return result
+
+
+def _write(sample: NDArray[Any], layout: str, stem: Path) -> tuple[Path, Image.Image | None]:
+    """The file of one sample, and its picture where it has one."""
+    if sample.ndim == 1 and sample.dtype == np.uint8 and sample.size:
+        try:
+            kind = recognise(memoryview(sample.tobytes()))
+        except SampleError:
+            pass
+        else:
+            path = stem.with_name(stem.name + _SUFFIXES.get(kind, f".{kind}"))
+            path.write_bytes(sample.tobytes())
+            return path, None
+    picture = as_picture(sample, layout)
+    if picture is None:
+        path = stem.with_name(stem.name + ".npy")
+        np.save(path, sample, allow_pickle=False)
+        return path, None
+    path = stem.with_name(stem.name + ".png")
+    picture.save(path)
+    return path, picture
+
+
+def as_picture(sample: NDArray[Any], layout: str) -> Image.Image | None:
+    """An image as people can see it, None for what is no image: HWC or CHW, 1 or 3 channels (or H x W alone)."""
+    if sample.size == 0 or sample.dtype.kind not in "uifb":
+        return None
+    if layout in ("HWC", "CHW") and sample.ndim == 3:
+        pixels = sample if layout == "HWC" else sample.transpose(1, 2, 0)
+    elif layout == "HW" and sample.ndim == 2:
+        pixels = sample[:, :, None]
+    else:
+        return None
+    if pixels.shape[2] not in (1, 3):
+        return None
+    if pixels.dtype != np.uint8:
+        values = pixels.astype(np.float64)
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        pixels = ((np.nan_to_num(values, nan=low, posinf=high, neginf=low) - low) * (255 / ((high - low) or 1))).round()
+        pixels = pixels.astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
+
+
+def save_pictures(rows: Sequence[tuple[str, Sequence[Image.Image]]], folder: Path) -> None:
+    """Write named pictures and their contact sheet below ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, pictures in rows:
+        for i, picture in enumerate(pictures):
+            picture.save(folder / f"{safe_name(name)}-{i}.png")
+    contact_sheet(rows).save(folder / CONTACT_SHEET)
+
+
+def safe_name(text: str) -> str:
+    """``text`` as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_.") or "unnamed"
+
+
+def contact_sheet(rows: Sequence[tuple[str, Sequence[Image.Image]]]) -> Image.Image:
+    """A grid of thumbnails: a titled row for each entry, a column for each sample."""
+    columns = max(len(pictures) for _, pictures in rows)
+    step = _CELL + 8
+    sheet = Image.new("RGB", (columns * step + 8, len(rows) * (step + _LABEL) + 8), "white")
+    canvas = ImageDraw.Draw(sheet)
+    for r, (title, pictures) in enumerate(rows):
+        top = 8 + r * (step + _LABEL)
+        canvas.text((8, top), f"{title}  {pictures[0].width} x {pictures[0].height}", fill="black")
+        for c, picture in enumerate(pictures):
+            small = picture.convert("RGB")
+            small.thumbnail((_CELL, _CELL))
+            sheet.paste(small, (8 + c * step, top + _LABEL))
+    return sheet

@@ -1,0 +1,91 @@
+"""Preview: what a spec means, without touching data: is it right, for which devices, and what would happen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...ops.errors import SpecError
+from ...readers.fetch.gpu_reads import describe
+from ..compile.place import Target, resolve_target
+from ..compile.plan import compile_graph
+from ..cores import threads_of
+from ..problems import Problem, SpecErrors
+from ..spec.build import BuiltSpec, load_spec
+from ..wording import count
+
+Overrides = Mapping[str, Any]
+
+
+def check_spec(path: Path, overrides: Overrides | None = None) -> dict[str, Any]:
+    """Everything that is wrong with a spec: ``{"file", "problems": [{"file", "line", "column", "text"}],
+    "notes": [...], "summary"}``; notes are problems that change nothing.
+
+    It is compiled for the CPU and for a GPU (which need not be there), unless it insists on one of them.
+    """
+    problems: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    summary = ""
+    try:
+        built = load_spec(path, overrides)
+        for target in _targets(built.spec.pipeline.device):
+            compile_graph(built.graph, target, built.spec.pipeline.seed)
+        summary = _summary(built)
+        notes = [_as_data(n) for n in built.notes]
+    except SpecErrors as e:
+        problems = [_as_data(p) for p in e.problems]
+    except SpecError as e:
+        problems = [{"text": line} for line in str(e).splitlines()]
+    return {"file": str(path), "problems": problems, "notes": notes, "summary": summary}
+
+
+def _as_data(p: Problem) -> dict[str, Any]:
+    place = {"file": p.mark.file, "line": p.mark.line, "column": p.mark.column} if p.mark else {}
+    return {**place, "text": p.text}
+
+
+def problem_line(problem: Mapping[str, Any]) -> str:
+    """A problem of `check_spec` as a line: ``file:line:column: text``."""
+    if "file" not in problem:
+        return str(problem["text"])
+    return f"{problem['file']}:{problem['line']}:{problem['column']}: {problem['text']}"
+
+
+def _targets(device: str) -> list[Target]:
+    if device == "cpu":
+        return [Target("cpu")]
+    if device == "auto":
+        return [Target("cpu"), Target("null")]
+    return [Target("null")]
+
+
+def _summary(built: BuiltSpec) -> str:
+    write = built.spec.write
+    what = f"{', '.join(built.graph.outputs)} as {write.writer} to {write.path}" if write else "nothing to write"
+    return f"right: {count(len(built.graph.nodes), 'operator')}, {what}"
+
+
+def describe_job(path: Path, overrides: Overrides | None = None, device: str | None = None) -> dict[str, Any]:
+    """The plan of a spec as plain data. Raises SpecError, DeviceError."""
+    built = load_spec(path, overrides)
+    settings, write = built.spec.pipeline, built.spec.write
+    target = resolve_target(device or settings.device)
+    plan: dict[str, Any] = {"name": built.spec.name, **compile_graph(built.graph, target, settings.seed).describe()}
+    plan |= {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "write": None}
+    plan["memory"] = settings.memory.describe(target.device)
+    containers = any(getattr(n.op, "maps_files", False) for n in built.graph.nodes)
+    plan["upload"] = None
+    if containers and target.device != "cpu":
+        indices = target.indices if target.device == "gpu" else ()
+        plan["upload"] = describe(settings.upload, indices, threads_of(settings.num_threads))
+    decodes = any(n.op.name.startswith("decoders.image") for n in built.graph.nodes)
+    plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
+    if write is not None:
+        plan["write"] = {
+            "writer": write.writer,
+            "path": write.path,
+            "shard": {"samples": write.shard_samples, "bytes": write.shard_bytes},
+            "fields": {name: config.encode for name, config in (built.fields or {}).items()},
+        }
+    return plan

@@ -1,0 +1,164 @@
+"""Reference: what the operators' declarations say about themselves, as plain data and as a page of documentation."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from ...ops.base import Operator, Parameter, find, operators, parameters, type_name
+from ...writers.base import Writer, find_writer, options_of, writers
+from ..plugins import load_operators
+
+
+def describe_operators() -> list[dict[str, Any]]:
+    """All operators that a spec can name, sorted, then the writers."""
+    load_operators()
+    found = [describe(op) for name, op in operators().items() if not name.startswith("_")]
+    return [*found, *(describe_writer(w) for w in writers().values())]
+
+
+def describe_operator(name: str) -> dict[str, Any]:
+    """The operator ``name`` (or an alias), or ``writers.<name>``. Raises SpecError with the nearest names."""
+    if name.startswith(_WRITERS):
+        return describe_writer(find_writer(name.removeprefix(_WRITERS)))
+    load_operators()
+    return describe(find(name))
+
+
+_WRITERS = "writers."
+
+
+def describe_writer(writer: type[Writer]) -> dict[str, Any]:
+    """What a writer declares, in the form of `describe`."""
+    doc = inspect.getdoc(writer) or ""
+    facts = {
+        "in a spec": f"write: {{writer: {writer.name}, path: ...}}",
+        "shards": f"<name>-00000-of-00001{writer.suffix}",
+    }
+    return {
+        "name": _WRITERS + writer.name,
+        "aliases": [],
+        "summary": " ".join(doc.split("\n\n")[0].split()),
+        "doc": doc,
+        "stages": ["write"],
+        "inputs": [1, None],
+        "layouts": [],
+        "random": False,
+        "bound": "exact",
+        "arguments": [_argument(p) for p in options_of(writer).values()],
+        "example": "",
+        "facts": facts,
+    }
+
+
+def describe(op: type[Operator]) -> dict[str, Any]:
+    """What ``op`` declares: facts, arguments, an example."""
+    doc = inspect.getdoc(op) or ""
+    return {
+        "name": op.name,
+        "aliases": list(op.aliases),
+        "summary": " ".join(doc.split("\n\n")[0].split()),
+        "doc": doc,
+        "stages": list(op.stages),
+        "inputs": list(op.inputs),
+        "layouts": list(op.layouts),
+        "random": op.random,
+        "bound": op.bound,
+        "arguments": [_argument(p) for p in parameters(op).values()],
+        "example": op.example,
+        "facts": _facts(op),
+    }
+
+
+def _facts(op: type[Operator]) -> dict[str, str]:
+    """The same in words, for people."""
+    low, high = op.inputs
+    facts = {"runs on": ", ".join(op.stages), "inputs": str(low) if low == high else f"{low} to {high}"}
+    if op.layouts:
+        facts["layouts"] = ", ".join(op.layouts)
+    if op.random:
+        facts["random"] = "by (seed, operator, epoch, sample)"
+    if "cpu" in op.stages and len(op.stages) > 1:
+        facts["CPU and GPU"] = op.bound
+    if op.aliases:
+        facts["also called"] = ", ".join(op.aliases)
+    return facts
+
+
+def _argument(p: Parameter) -> dict[str, Any]:
+    notes = []
+    if p.arg.ge is not None or p.arg.le is not None:
+        low = "" if p.arg.ge is None else f"{p.arg.ge:g} <= "
+        high = "" if p.arg.le is None else f" <= {p.arg.le:g}"
+        notes.append(f"{low}value{high}")
+    if p.arg.per_sample:
+        notes.append("may differ by sample ($name)")
+    if p.arg.deprecated:
+        notes.append(f"deprecated: use {p.arg.deprecated}")
+    if p.arg.ignored:
+        notes.append(f"accepted, without effect: {p.arg.ignored}")
+    return {
+        "name": p.name,
+        "type": type_name(p.type),
+        "default": "required" if p.required else show_default(p.default),
+        "per_sample": p.arg.per_sample,
+        "help": "; ".join([p.arg.help, *notes]),
+    }
+
+
+def show_default(value: Any) -> str:
+    """A default as it is written in YAML."""
+    if value is dataclasses.MISSING or value is None:
+        return "-"
+    if isinstance(value, enum.Enum):
+        return value.name.removeprefix("INTERP_")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(show_default(v) for v in value) + "]"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if value != "" else '""'
+
+
+# -- Markdown ---------------------------------------------------------------------------------------------------------
+
+_HEAD = """# Operators
+
+Made by `make docs` from the operators' declarations; do not edit. The same for one operator in a terminal:
+`dali-run ops resize`. Names, arguments and defaults are DALI's. An argument that may differ by sample takes the
+output of a CPU operator: `mirror: $flag`. The formats of `write:` stand at the end, as `writers.*`.
+"""
+
+
+def operators_page() -> str:
+    """docs/operators.md."""
+    found = describe_operators()
+    listing = ["| operator | on | |", "|---|---|---|"]
+    listing += [f"| [`{o['name']}`](#{_anchor(o['name'])}) | {' '.join(o['stages'])} | {_cell(o['summary'])} |"
+                for o in found]  # fmt: skip
+    return "\n".join([_HEAD, *listing, "", *map(_section, found)])
+
+
+def _section(o: Mapping[str, Any]) -> str:
+    parts = [f"## {o['name']}", "", o["doc"], "", "; ".join(f"{k}: {v}" for k, v in o["facts"].items()) + ".", ""]
+    if o["arguments"]:
+        parts += ["| argument | type | default | meaning |", "|---|---|---|---|"]
+        parts += [f"| `{a['name']}` | {_cell(a['type'])} | {_cell(a['default'])} | {_cell(a['help'])} |"
+                  for a in o["arguments"]]  # fmt: skip
+        parts.append("")
+    if o["example"]:
+        parts += ["```yaml", o["example"], "```", ""]
+    return "\n".join(parts)
+
+
+def _anchor(name: str) -> str:
+    """GitHub's anchor of a heading."""
+    return name.lower().replace(".", "").replace(" ", "-")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

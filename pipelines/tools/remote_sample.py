@@ -1,0 +1,90 @@
+"""Skeleton: enough of what lies behind a URL to see what it is - the first container, or the names of files."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...ops.errors import JobError, SpecError
+from ...ops.storage.urls import Store, join, split
+
+CONTAINERS: tuple[tuple[str, ...], ...] = (
+    (".tfrecord", ".tfrecords", ".tfrecord.gz"),
+    (".lmdb", ".mdb"),
+    (".tar", ".tar.gz", ".tgz"),
+    (".rec",),
+    (".parquet",),
+)
+"""Suffixes of containers, one kind after the other, in the order in which they are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """What was copied, and where the rest is."""
+
+    place: Path
+    """The folder, or the file that the URL names."""
+    containers: tuple[str, ...]
+    """URLs of all containers of the kind that was found; the first of them was copied."""
+    deeper: str = ""
+    """A file in a folder of a folder, which is none of the samples."""
+
+
+@contextlib.contextmanager
+def skeleton(url: str, files: int) -> Iterator[Skeleton]:
+    """A temporary folder for ``url``. Where there are no containers, ``files`` files are copied, the others are empty.
+
+    Raises SpecError where there is nothing, JobError where the store cannot be read.
+    """
+    store = Store(url)
+    info = store.info()
+    if info is None:
+        raise SpecError(f"{url}: there is no such file or folder")
+    with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
+        root = Path(folder)
+        if info.get("type") != "directory":
+            parent, name = split(url)
+            _copy(parent, [name], root)
+            yield Skeleton(root / name, (url,))
+            return
+        folders, names = store.folder()
+        if "data.mdb" in names:
+            _copy(store, ["data.mdb"], root)
+            yield Skeleton(root, (url,))
+            return
+        for suffixes in CONTAINERS:
+            found = [n for n in (*folders, *names) if n.endswith(suffixes) and not n.startswith(".")]
+            if found:
+                first = sorted(found)[0]
+                inner = [f"{first}/data.mdb"] if first in folders else [first]
+                stem = first.removesuffix(".rec")
+                _copy(store, inner + [n for n in names if n == stem + ".idx" and suffixes == (".rec",)], root)
+                yield Skeleton(root, tuple(join(url, n) for n in sorted(found)))
+                return
+        yield Skeleton(root, (), _copy_files(store, root, files))
+
+
+def _copy_files(store: Store, root: Path, files: int) -> str:
+    listed = list(store.files())
+    names = [n for n in listed if n.count("/") < 2]
+    for k, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if k < files:
+            _copy(store, [name], root)
+        else:
+            (root / name).touch()
+    return next((n for n in listed if n.count("/") >= 2), "")
+
+
+def _copy(store: Store, names: Sequence[str], root: Path) -> None:
+    for name in names:
+        if not (root / name).resolve().is_relative_to(root.resolve()):
+            raise JobError(f"{store.url} holds a file named {name!r}, which leads out of it")
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            store.get(name, str(root / name))
+        except FileNotFoundError:
+            raise JobError(f"{store.url}/{name} is gone") from None

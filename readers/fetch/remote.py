@@ -1,0 +1,176 @@
+"""Inputs behind URLs: files are read whole, many at a time; containers are copied into a cache and mapped there."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ...ops.errors import JobError, SpecError
+from ...ops.storage.urls import Store, is_url, plain_path, split, version_of
+
+THREADS = 16
+"""Requests at a time: a store answers each one late, but many at once."""
+_DEFAULT = 100 << 30
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_lock = threading.Lock()
+_in_use: set[Path] = set()
+_coming: dict[Path, int] = {}
+"""Bytes of copies that are being made."""
+
+
+def cache_limit() -> int:
+    """Bytes that copies may take together: DALI_RUN_CACHE_SIZE (``500G``), 100 GiB by default. Raises SpecError."""
+    text = os.environ.get("DALI_RUN_CACHE_SIZE", "").strip().upper().removesuffix("B")
+    if not text:
+        return _DEFAULT
+    number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, "")
+    try:
+        return int(float(number) * _UNITS[unit])
+    except ValueError:
+        raise SpecError(f"DALI_RUN_CACHE_SIZE={text!r} is no size; say 500G, 20M or a number of bytes") from None
+
+
+def cache_folder() -> Path:
+    """Where copies lie."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home, "dali-run", "remote")
+
+
+def local_copy(path: str) -> str:
+    """``path`` itself, or for a URL its copy in the cache: made now, unless there is one of this very version.
+
+    A copy's modification time is made of the version that the store tells, so that it is the same on every machine.
+    Raises JobError where there is no such file, or no room.
+    """
+    if not is_url(path):
+        return plain_path(path)
+    store, name = split(path)
+    info = store.info(name)
+    if info is None or info.get("type") == "directory":
+        raise JobError(f"{path} cannot be opened: there is no such file")
+    version, size = version_of(info), int(info.get("size") or 0)
+    key = hashlib.sha256(f"{path}\n{version}".encode()).hexdigest()[:32]
+    place = cache_folder() / key / name
+    with _lock:
+        _in_use.add(place)
+        there = place.exists() and place.stat().st_size == size
+        if not there:
+            _make_room(size, path)
+            _coming[place] = size
+    if not there:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".dali-run-", dir=place.parent)
+        os.close(handle)
+        try:
+            store.get(name, temporary)
+            if os.path.getsize(temporary) != size:
+                raise JobError(f"{path} has {size} bytes, {os.path.getsize(temporary)} came; try again")
+            os.utime(temporary, ns=(time.time_ns(), version))
+            os.replace(temporary, place)
+        except FileNotFoundError:
+            raise JobError(f"{path} cannot be opened: there is no such file") from None
+        except OSError as e:
+            raise JobError(f"{path} cannot be copied to {place}: {e.strerror or e}") from None
+        finally:
+            _coming.pop(place, None)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    with contextlib.suppress(OSError):
+        os.utime(place, ns=(time.time_ns(), version))
+    return str(place)
+
+
+def is_folder(path: str) -> bool:
+    """``path``, or what a URL names, is a folder."""
+    if not is_url(path):
+        return os.path.isdir(path)
+    info = Store(path).info()
+    return info is not None and info.get("type") == "directory"
+
+
+def local_copies(paths: Sequence[str]) -> list[str]:
+    """`local_copy` of all of ``paths``, several at a time."""
+    if not any(is_url(p) for p in paths):
+        return [plain_path(p) for p in paths]
+    with ThreadPoolExecutor(min(THREADS, len(paths))) as pool:
+        return list(pool.map(local_copy, paths))
+
+
+def _make_room(size: int, path: str) -> None:
+    """Remove the copies that were used longest ago, until ``size`` bytes more are within the limit."""
+    limit = cache_limit()
+    files = [f for f in cache_folder().glob("*/[!.]*") if f.is_file()] if cache_folder().is_dir() else []
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            status = file.stat()
+            found.append((status.st_atime_ns, status.st_size, file))
+    total = sum(n for _, n, _ in found) + sum(_coming.values()) + size
+    for _, n, file in sorted(found):
+        if total <= limit:
+            return
+        if file not in _in_use:
+            with contextlib.suppress(OSError):
+                file.unlink()
+                file.parent.rmdir()
+            total -= n
+    if total > limit:
+        raise JobError(
+            f"{path}: its {size} bytes do not fit into the cache with the other inputs ({total} bytes of {limit}); "
+            f"allow more with DALI_RUN_CACHE_SIZE, or copy the data yourself. The cache is {cache_folder()}"
+        )
+
+
+class RemoteFiles:
+    """Files below a URL (or anywhere, by their own URLs), by number."""
+
+    def __init__(self, root: str | None, names: Sequence[bytes]) -> None:
+        """Raises JobError where a name is no URL and there is no root."""
+        self._names = [os.fsdecode(n) for n in names]
+        if root is None:
+            local = next((n for n in self._names if not is_url(n)), None)
+            if local is not None:
+                raise JobError(f"files: {local!r} is no URL, but others are; give all files in one way")
+        self._root = Store(root) if root is not None else None
+
+    def _at(self, i: int) -> tuple[Store, str]:
+        return (self._root, self._names[i]) if self._root is not None else split(self._names[i])
+
+    def stat(self, absent: int) -> tuple[list[int], list[int]]:
+        """Sizes (``absent`` where there is no such file) and versions."""
+        listed = self._root.files() if self._root is not None else {}
+
+        def one(i: int) -> tuple[int, int]:
+            info = listed.get(self._names[i])
+            if info is None:
+                store, name = self._at(i)
+                info = store.info(name)
+            if info is None or info.get("type") == "directory":
+                return absent, 0
+            return int(info.get("size") or 0), version_of(info)
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            told = list(pool.map(one, range(len(self._names))))
+        return [size for size, _ in told], [version for _, version in told]
+
+    def read(self, which: Sequence[int]) -> list[bytes | str]:
+        """The bytes of files, or why there are none."""
+
+        def one(i: int) -> bytes | str:
+            store, name = self._at(i)
+            try:
+                return store.read(name)
+            except FileNotFoundError:
+                return "cannot be read: there is no such file any more"
+            except JobError as e:
+                return str(e)
+
+        with ThreadPoolExecutor(min(THREADS, len(which) or 1)) as pool:
+            return list(pool.map(one, which))

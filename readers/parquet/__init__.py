@@ -1,0 +1,1 @@
+"""Parquet: footers, pages, columns, row groups."""

@@ -1,0 +1,371 @@
+"""Rows of Parquet files, block by block: decoded by pyarrow from the mapped files, and kept while there is room.
+
+A block is a row group, or a part of one that is too large to be held as a whole.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.errors import RejectCode, SampleError, SpecError
+from ..fetch.extents import FREE_UNPACKED, MAX_RATIO, Mapped
+from .columns import Values, Where, resolve, values_of
+from .pages import walk_pages
+
+I64 = npt.NDArray[np.int64]
+
+BLOCK = 64 << 20
+"""Bytes of a block, as its footer tells them."""
+CUT_SHORT = "the file was cut short while the job ran"
+_MOST_ROWS = 2**31 - 1
+_FOOTERS = 256
+"""Footers that are kept parsed; another costs a millisecond."""
+_STREAMS = 4
+"""Large row groups that are read on where they were left."""
+
+
+@dataclass(slots=True)
+class File:
+    """What a file's footer says."""
+
+    rows: list[int] = field(default_factory=list)
+    """Of each row group."""
+    wanted: list[int] = field(default_factory=list)
+    """Bytes of each row group's wanted columns, unpacked."""
+    columns: tuple[Where, ...] = ()
+    code: RejectCode = "corrupt_record"
+    problem: str = ""
+    """Why none of its rows can be read."""
+    hint: str = ""
+    """That it is the asking that is wrong, not the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """Why there is no block."""
+
+    code: RejectCode
+    message: str
+
+
+Block = tuple[Values, ...] | Bad
+
+
+def errors() -> tuple[type[BaseException], ...]:
+    """What pyarrow raises for files that it cannot read."""
+    import pyarrow as pa
+
+    return (pa.ArrowException, OSError, ValueError, pa.ArrowMemoryError)
+
+
+def said(error: BaseException) -> str:
+    """An error of pyarrow's as a part of a line."""
+    text = " ".join(str(error).split())
+    return text[:200] or type(error).__name__
+
+
+class Files:
+    """The mapped files and their footers."""
+
+    def __init__(self, mapped: Mapped) -> None:
+        self.mapped = mapped
+        self._footers: OrderedDict[int, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def content(self, i: int) -> memoryview:
+        """The bytes of file ``i``."""
+        start, size = int(self.mapped.starts[i]), int(self.mapped.sizes[i])
+        return memoryview(self.mapped.data[start : start + size].data)
+
+    def footer(self, i: int) -> Any:
+        """Its metadata. Raises what `errors` lists."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with self._lock:
+            found = self._footers.get(i)
+            if found is not None:
+                self._footers.move_to_end(i)
+                return found
+        found = pq.read_metadata(pa.BufferReader(self.content(i)))
+        with self._lock:
+            self._footers[i] = found
+            while len(self._footers) > _FOOTERS:
+                self._footers.popitem(last=False)
+        return found
+
+    def look(self, i: int, names: Sequence[str]) -> File:
+        """What the footer of file ``i`` says about columns ``names``."""
+        told = File()
+        if i in self.mapped.damage:
+            told.problem = self.mapped.damage[i]
+            return told
+        try:
+            meta = self.footer(i)
+            told.rows = [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
+            schema = meta.schema.to_arrow_schema()
+        except errors() as e:
+            told.rows, told.problem = [], f"its footer cannot be read: {said(e)}"
+            return told
+        if wrong := wrong_sizes(self.content(i), meta):
+            told.rows, told.problem = [], f"its footer is damaged: {wrong}"
+            return told
+        if any(not 0 <= n <= _MOST_ROWS for n in told.rows) or sum(told.rows) != meta.num_rows:
+            told.rows, told.problem = [], "its footer is damaged: numbers of rows that do not add up"
+            return told
+        if not any(told.rows):  # whatever types pandas gave to columns without values
+            told.rows = []
+            return told
+        try:
+            told.columns = tuple(resolve(schema, n) for n in names)
+        except SpecError as e:
+            told.code, told.problem, told.hint = "missing_feature", str(e), str(e)
+            return told
+        leaves = leaves_of(meta, told.columns)
+        for g, rows in enumerate(told.rows):
+            group = meta.row_group(g)
+            sizes = sum(max(0, group.column(k).total_uncompressed_size) for k in leaves)
+            told.wanted.append(sizes + 8 * rows * len(leaves))
+        return told
+
+
+def wrong_sizes(data: memoryview, meta: Any) -> str:
+    """What is wrong with the statistics of sizes in the footer of the file ``data``; pyarrow ends the process when it
+    is asked for such a column. Nothing for a sound one."""
+    from .footer_cpu import COLUMNS, DEFINITION, ENCRYPTED, REPETITION, UNENCODED, size_statistics
+
+    size = int.from_bytes(data[-8:-4], "little")
+    rows = np.zeros((meta.num_row_groups * meta.num_columns, COLUMNS), np.int64)
+    found = size_statistics(np.frombuffer(data[-8 - size : -8], np.uint8), rows)
+    if found != len(rows):
+        return "not all columns of its row groups are there"
+    if rows[:, ENCRYPTED].any():
+        return "a column is encrypted"
+    leaves = [meta.schema.column(k) for k in range(meta.num_columns)]
+    by_leaf = rows.reshape(meta.num_row_groups, meta.num_columns, COLUMNS)
+    for which, levels in (
+        (REPETITION, [c.max_repetition_level for c in leaves]),
+        (DEFINITION, [c.max_definition_level for c in leaves]),
+    ):
+        lengths = by_leaf[:, :, which]
+        if ((lengths != 0) & (lengths != np.array(levels, np.int64) + 1)).any():
+            return "a histogram of levels has a wrong length"
+    if by_leaf[:, [c.physical_type != "BYTE_ARRAY" for c in leaves], UNENCODED].any():
+        return "a column of numbers tells the size of its texts"
+    return ""
+
+
+def leaves_of(meta: Any, columns: Sequence[Where]) -> list[int]:
+    """Numbers of the leaves of Parquet's schema that hold ``columns``."""
+    wanted = {c.leaf for c in columns}
+    inside = tuple(w + "." for w in wanted)
+    paths = [meta.schema.column(k).path for k in range(meta.num_columns)]
+    return [k for k, path in enumerate(paths) if path in wanted or path.startswith(inside)]
+
+
+class Blocks:
+    """The blocks of some columns of all files. Threads may share it."""
+
+    def __init__(
+        self, files: Files, told: Sequence[File], columns: Sequence[tuple[Where, ...]], room: int, check: bool
+    ) -> None:
+        """``columns`` of each file; ``room``: bytes of blocks that are kept; ``check`` the checksums of pages."""
+        self._files = files
+        self._columns = columns
+        self._check = check
+        self._room = room
+        numbers = [range(len(t.rows)) if t.rows or not t.problem else (-1,) for t in told]
+        self.file: I64 = np.repeat(np.arange(len(told)), [len(n) for n in numbers])
+        self.number: I64 = np.array([g for n in numbers for g in n], np.int64)
+        """Of the row group in its file; -1 for a file that has none that one knows of, which counts as one row."""
+        self.rows: I64 = np.array([r for t in told for r in (t.rows or ([1] if t.problem else []))], np.int64)
+        self.firsts: I64 = np.cumsum(self.rows) - self.rows
+        self.bytes: I64 = np.array(
+            [w for t in told for w in (t.wanted or [0] * (len(t.rows) or bool(t.problem)))], np.int64
+        )
+        cuts = np.maximum(1, -(-self.bytes // BLOCK))
+        self.step: I64 = np.maximum(1, -(-self.rows // cuts))
+        """Rows of each row group's blocks; the last may have fewer."""
+        self._kept: OrderedDict[tuple[int, int], Block] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+        self._streams: OrderedDict[int, _Stream] = OrderedDict()
+        self._streaming = threading.Lock()
+
+    def locate(self, index: I64) -> tuple[I64, I64, I64]:
+        """Row group, block in it and row in that, of each record."""
+        group = np.searchsorted(self.firsts, index, side="right") - 1
+        row = index - self.firsts[group]
+        return group, row // self.step[group], row % self.step[group]
+
+    def get(self, group: int, block: int) -> Block:
+        """Block ``block`` of row group ``group``, counted over all files."""
+        key = group, block
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                return kept
+        try:
+            if self.step[group] >= self.rows[group]:
+                return self._keep(key, self._whole(group))
+            return self._part(group, block)
+        except SampleError as e:
+            bad = Bad(e.code, str(e))
+        except errors() as e:
+            bad = Bad("corrupt_record", f"{self._name(group)} cannot be decoded: {said(e)}")
+        return self._keep(key, Bad("read_failed", CUT_SHORT) if self._is_cut_short(group) else bad)
+
+    def _is_cut_short(self, group: int) -> bool:
+        """The end of a page that is still there reads as zeros, and nobody is told."""
+        mapped = self._files.mapped
+        return bool(mapped.truncated(mapped.starts[self.file[group : group + 1]])[0])
+
+    def _name(self, group: int) -> str:
+        return f"row group {self.number[group]}"
+
+    def _keep(self, key: tuple[int, int], block: Block) -> Block:
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = block
+                self._size += _size_of(block)
+            while self._size > self._room and len(self._kept) > 1:
+                self._size -= _size_of(self._kept.popitem(last=False)[1])
+        return block
+
+    def _open(self, group: int) -> tuple[Any, list[str]]:
+        """The file for reading one row group, and the leaves to be read. Raises SampleError for what is not to be
+        unpacked."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        file, number = int(self.file[group]), int(self.number[group])
+        meta, data = self._files.footer(file), self._files.content(file)
+        columns = self._columns[file]
+        by_words = self._examine(meta.row_group(number), leaves_of(meta, columns), columns, data)
+        opened = pq.ParquetFile(
+            pa.BufferReader(data), metadata=meta, read_dictionary=by_words, pre_buffer=False,
+            page_checksum_verification=self._check,
+        )  # fmt: skip
+        return opened, list(dict.fromkeys(c.leaf for c in columns))
+
+    def _examine(self, group: Any, leaves: Sequence[int], columns: Sequence[Where], data: memoryview) -> list[str]:
+        """The columns that are to be read as words of a dictionary, as they might grow without bound else."""
+        by_words = []
+        kinds = {c.leaf: c.kind for c in columns}
+        for k in leaves:
+            chunk = group.column(k)
+            start = chunk.data_page_offset
+            if chunk.dictionary_page_offset is not None and 0 < chunk.dictionary_page_offset < start:
+                start = chunk.dictionary_page_offset
+            stop = start + chunk.total_compressed_size
+            name = f"column {chunk.path_in_schema}"
+            if not 0 <= start <= stop <= len(data):
+                raise SampleError("corrupt_record", f"{name}: bytes {start} to {stop} are not in the file")
+            pages = walk_pages(data, start, stop, chunk.num_values)
+            told, packed = chunk.total_uncompressed_size, chunk.total_compressed_size
+            if pages.unpacked > 2 * max(0, told) + (1 << 20):
+                raise SampleError("corrupt_record", f"{name}: pages of {pages.unpacked} bytes, the footer says {told}")
+            kind = kinds.get(chunk.path_in_schema, "list")
+            if kind == "list" and 8 * pages.values > max(FREE_UNPACKED, MAX_RATIO * packed):
+                raise SampleError("too_large", f"{name}: {packed} bytes unpack to {pages.values} values, more than "
+                                  f"{MAX_RATIO} times their size")  # fmt: skip
+            if kind in ("bytes", "text") and pages.words * pages.dictionary > 4 * pages.unpacked + BLOCK:
+                by_words.append(chunk.path_in_schema)
+        return by_words
+
+    def _whole(self, group: int) -> Block:
+        file = int(self.file[group])
+        self._will_need(group)
+        opened, leaves = self._open(group)
+        table = opened.read_row_group(int(self.number[group]), columns=leaves, use_threads=False)
+        return self._take(table, int(self.rows[group]), self._columns[file], group)
+
+    def _will_need(self, group: int) -> None:
+        """Let the system read all columns of a row group at once; nothing that lies outside of the file."""
+        from ..fetch.extents_cpu import will_need
+
+        file = int(self.file[group])
+        meta = self._files.footer(file)
+        size, base = int(self._files.mapped.sizes[file]), int(self._files.mapped.starts[file])
+        chunks = [meta.row_group(int(self.number[group])).column(k) for k in leaves_of(meta, self._columns[file])]
+        low = np.clip(np.array([c.data_page_offset for c in chunks], np.int64), 0, size)
+        sizes = np.clip(np.array([c.total_compressed_size for c in chunks], np.int64), 0, size - low)
+        will_need(self._files.mapped.data, low + base, sizes, mmap.PAGESIZE)
+
+    def _take(self, table: Any, rows: int, columns: tuple[Where, ...], group: int) -> Block:
+        if self._is_cut_short(group):
+            raise SampleError("read_failed", CUT_SHORT)
+        if table.num_rows != rows:
+            raise SampleError("truncated", f"{self._name(group)} has {table.num_rows} rows, its footer says {rows}")
+        return tuple(values_of(table.column(c.path[0]), c) for c in columns)
+
+    def _part(self, group: int, block: int) -> Block:
+        """A block of a large row group, which can be read in order only."""
+        with self._streaming:
+            with self._lock:
+                kept = self._kept.get((group, block))
+            if kept is not None:
+                return kept
+            stream = self._streams.pop(group, None)
+            if stream is None or stream.at > block:
+                opened, leaves = self._open(group)
+                number, step = int(self.number[group]), int(self.step[group])
+                stream = _Stream(
+                    opened.iter_batches(step, row_groups=[number], columns=leaves, use_threads=False), step
+                )
+            columns = self._columns[int(self.file[group])]
+            while True:
+                at, left = stream.at, int(self.rows[group]) - stream.at * stream.step
+                table = stream.next()
+                made = self._keep((group, at), self._take(table, min(stream.step, left), columns, group))
+                if at == block:
+                    break
+            self._streams[group] = stream
+            while len(self._streams) > _STREAMS:
+                self._streams.popitem(last=False)
+            return made
+
+
+class _Stream:
+    """A row group that is being read from its beginning, ``step`` rows at a time."""
+
+    def __init__(self, batches: Iterator[Any], step: int) -> None:
+        self.at = 0
+        """The block that comes next."""
+        self.step = step
+        self._batches = batches
+        self._left: Any = None
+
+    def next(self) -> Any:
+        """The next block as a table, with fewer rows where the row group ends; pyarrow's own batches may be smaller."""
+        import pyarrow as pa
+
+        parts, rows = ([], 0) if self._left is None else ([self._left], self._left.num_rows)
+        schema = None if self._left is None else self._left.schema
+        while rows < self.step:
+            batch = next(self._batches, None)
+            if batch is None:
+                break
+            part = pa.Table.from_batches([batch])
+            schema = part.schema
+            parts.append(part)
+            rows += part.num_rows
+        self.at += 1
+        if schema is None:
+            raise SampleError("truncated", "the row group ends before its rows do")
+        table = pa.concat_tables(parts) if parts else schema.empty_table()
+        self._left = table.slice(self.step) if table.num_rows > self.step else table.slice(0, 0)
+        return table.slice(0, self.step)
+
+
+def _size_of(block: Block) -> int:
+    return 0 if isinstance(block, Bad) else sum(v.nbytes for v in block)

@@ -1,0 +1,271 @@
+"""Columns of Parquet files: which of them can be read, and Arrow's arrays as flat arrays of bytes or numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.base import nearest
+from ...ops.errors import SampleError, SpecError
+
+I64 = npt.NDArray[np.int64]
+Kind = Literal["bytes", "text", "number", "list"]
+KINDS = "bytes, texts, numbers, lists of numbers, and images as Hugging Face's datasets store them are read"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A column that can be read."""
+
+    name: str
+    """As it was asked for."""
+    kind: Kind
+    dtype: np.dtype[Any]
+    """Of what it gives; uint8 for bytes and texts."""
+    path: tuple[str, ...]
+    """The column's name, then those of the structs' fields inside of it."""
+
+    @property
+    def leaf(self) -> str:
+        """What Parquet calls it; a list's values are one level deeper."""
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of some rows: ``data[starts[i] : starts[i] + counts[i]]``, 1-D."""
+
+    data: npt.NDArray[Any]
+    starts: I64
+    counts: I64
+    missing: npt.NDArray[np.bool_]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held."""
+        return int(self.data.nbytes + 17 * len(self.starts))
+
+
+def resolve(schema: Any, name: str) -> Where:
+    """Column ``name`` of an Arrow schema; ``a.b`` is field b of struct a. Raises SpecError with what can be named."""
+    found = schema.get_all_field_indices(name)
+    if len(found) > 1:
+        raise SpecError(f"there are {len(found)} columns {name!r}")
+    path: tuple[str, ...] = (name,)
+    if found:
+        kind = schema.field(found[0]).type
+    else:
+        top, _, rest = name.partition(".")
+        path, kind = (top,), None
+        if rest and len(schema.get_all_field_indices(top)) == 1:
+            path, kind = _inside(schema.field(top).type, rest, path)
+        if kind is None:
+            raise SpecError(f"there is no column {name!r}{nearest(name, schema.names)}; columns: "
+                            + ", ".join(schema.names))  # fmt: skip
+    if _is_struct(kind) and _plain(_field(kind, "bytes")) == ("bytes", np.dtype(np.uint8)):
+        path, kind = (*path, "bytes"), _field(kind, "bytes")
+    told = _plain(kind)
+    if told is None:
+        raise SpecError(f"column {name!r} is of type {kind}; {KINDS}")
+    return Where(name, *told, path)
+
+
+def _inside(kind: Any, rest: str, path: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
+    """The field ``rest`` of a struct, by its own name or through structs inside of it."""
+    step, _, more = rest.partition(".")
+    inner = _field(kind, rest)
+    if inner is not None:
+        return (*path, rest), inner
+    inner = _field(kind, step)
+    return (path, None) if inner is None or not more else _inside(inner, more, (*path, step))
+
+
+def _is_struct(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_struct(kind))
+
+
+def _field(kind: Any, name: str) -> Any:
+    if not _is_struct(kind) or kind.get_field_index(name) < 0:
+        return None
+    return kind.field(kind.get_field_index(name)).type
+
+
+def _plain(kind: Any) -> tuple[Kind, np.dtype[Any]] | None:
+    """What a type is read as; None where it is not."""
+    import pyarrow as pa
+
+    types = pa.types
+    if kind is None:
+        return None
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(kind.storage_type)
+    if types.is_dictionary(kind):
+        inner = _plain(kind.value_type)
+        return inner if inner is not None and inner[0] != "list" else None
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return "bytes", np.dtype(np.uint8)
+    if types.is_binary_view(kind):
+        return "bytes", np.dtype(np.uint8)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text", np.dtype(np.uint8)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        number = _number(kind.value_type)
+        return None if number is None else ("list", number)
+    number = _number(kind)
+    # 1-D uint8 means bytes everywhere here
+    return None if number is None else ("number", np.dtype(np.int32) if number == np.uint8 else number)
+
+
+def _number(kind: Any) -> np.dtype[Any] | None:
+    import pyarrow as pa
+
+    if pa.types.is_boolean(kind):
+        return np.dtype(np.bool_)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        return np.dtype(np.int32 if kind.bit_width == 32 else np.int64)
+    return None
+
+
+# -- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def values_of(column: Any, where: Where) -> Values:
+    """A chunked array of the column ``where.path[0]`` as values. Raises SampleError for arrays that do not hold
+    together."""
+    parts = []
+    for array in column.chunks:
+        for step in where.path[1:]:
+            array = array.flatten()[array.type.get_field_index(step)]
+        parts.append(_values(array, where))
+    if not parts:
+        none = np.zeros(0, np.int64)
+        return Values(np.zeros(0, where.dtype), none, none, np.zeros(0, np.bool_))
+    return parts[0] if len(parts) == 1 else _join(parts)
+
+
+def _join(parts: Sequence[Values]) -> Values:
+    at = np.cumsum([0, *(len(p.data) for p in parts[:-1])])
+    return Values(
+        np.concatenate([p.data for p in parts]),
+        np.concatenate([p.starts + a for p, a in zip(parts, at.tolist(), strict=True)]),
+        np.concatenate([p.counts for p in parts]),
+        np.concatenate([p.missing for p in parts]),
+    )
+
+
+def _values(array: Any, where: Where) -> Values:
+    import pyarrow as pa
+
+    if isinstance(array.type, pa.BaseExtensionType):
+        return _values(array.storage, where)
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_dictionary(array.type):
+        return _from_dictionary(array, where, missing)
+    n = len(array)
+    if where.kind == "number":
+        return Values(_numbers(array).astype(where.dtype, copy=False), np.arange(n), np.ones(n, np.int64), missing)
+    if where.kind == "list":
+        return _lists(array, missing)
+    if pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        starts = (np.arange(n) + array.offset) * width
+        return _checked(_view(array.buffers()[1], np.uint8), starts, np.full(n, width, np.int64), missing)
+    if pa.types.is_binary_view(array.type) or pa.types.is_string_view(array.type):
+        array = array.cast(pa.large_binary())
+    starts, counts = _extents(array, 1)
+    return _checked(_view(array.buffers()[2], np.uint8), starts, counts, missing)
+
+
+def _from_dictionary(array: Any, where: Where, missing: npt.NDArray[np.bool_]) -> Values:
+    words = _values(array.dictionary, where)
+    index = np.where(missing, 0, _numbers(array.indices)).astype(np.int64)
+    if not len(words.starts):
+        if not missing.all():
+            raise SampleError("corrupt_record", f"column {where.name!r}: its dictionary is empty")
+        zeros = np.zeros(len(array), np.int64)
+        return Values(words.data, zeros, zeros, missing)
+    if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(words.starts)):
+        raise SampleError("corrupt_record", f"column {where.name!r}: a value is not in its dictionary")
+    return Values(words.data, words.starts[index], words.counts[index], missing | words.missing[index])
+
+
+def _lists(array: Any, missing: npt.NDArray[np.bool_]) -> Values:
+    import pyarrow as pa
+
+    n = len(array)
+    inner = array.values
+    if pa.types.is_fixed_size_list(array.type):
+        width = array.type.list_size
+        starts, counts = (np.arange(n) + array.offset) * width, np.full(n, width, np.int64)
+    else:
+        starts, counts = _extents(array, 1)
+    data = _numbers(inner)
+    if inner.null_count:
+        holes = np.concatenate(([0], np.cumsum(inner.is_null().to_numpy(zero_copy_only=False))))
+        kept = np.clip(starts, 0, len(data)), np.clip(starts + counts, 0, len(data))
+        missing = missing | (holes[kept[1]] > holes[kept[0]])
+    return _checked(data, starts, counts, missing)
+
+
+def _checked(data: npt.NDArray[Any], starts: I64, counts: I64, missing: npt.NDArray[np.bool_]) -> Values:
+    starts, counts = np.where(missing, 0, starts), np.where(missing, 0, counts)
+    if len(starts) and (int(starts.min()) < 0 or int(counts.min()) < 0 or int((starts + counts).max()) > len(data)):
+        raise SampleError("corrupt_record", "values reach outside of their column")
+    return Values(data, starts, counts, missing)
+
+
+def _extents(array: Any, buffer: int) -> tuple[I64, I64]:
+    """Starts and lengths by an array of offsets, 32 or 64 bits wide."""
+    import pyarrow as pa
+
+    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    wide = wide or pa.types.is_large_list(array.type)
+    offsets = _view(array.buffers()[buffer], np.int64 if wide else np.int32)
+    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    if len(offsets) != len(array) + 1:
+        if len(array):
+            raise SampleError("corrupt_record", "values reach outside of their column")
+        offsets = np.zeros(1, np.int64)
+    return offsets[:-1], np.diff(offsets)
+
+
+def _numbers(array: Any) -> npt.NDArray[Any]:
+    """Fixed-width values as they lie in memory; anything where they are missing."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(array.type):
+        flags: npt.NDArray[Any] = array.fill_null(False).to_numpy(zero_copy_only=False)
+        return flags
+    dtype = _number(array.type)
+    assert dtype is not None
+    values = _view(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+    if len(values) != len(array):
+        raise SampleError("corrupt_record", "values reach outside of their column")
+    return values
+
+
+class _Memory:
+    """An Arrow buffer as NumPy takes it: not read-only, as compiled code has one version for writable arrays only."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {
+            "data": (buffer.address, False), "shape": (buffer.size,), "typestr": "|u1", "version": 3,
+        }  # fmt: skip
+
+
+def _view(buffer: Any, dtype: Any) -> npt.NDArray[Any]:
+    size = np.dtype(dtype).itemsize
+    if buffer is None or buffer.size < size:
+        return np.zeros(0, dtype)
+    data = np.asarray(_Memory(buffer))
+    return data[: len(data) // size * size].view(dtype)

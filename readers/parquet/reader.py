@@ -1,0 +1,286 @@
+"""readers.parquet: columns of Parquet files, by name."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.base import Arg, Spec
+from ...ops.batch import Batch, Origin
+from ...ops.context import Context
+from ...ops.errors import JobError, SpecError
+from ...ops.storage.inventory import Pieces
+from ..base import Reader
+from ..fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
+from ..fetch.parallel import spread
+from .blocks import CUT_SHORT, Bad, Blocks, File, Files, errors, said
+from .columns import Values, Where, resolve
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+_THREADS = 16
+_ROOM_FOR_KEYS = 16 << 20
+_MISSING = "give nulls: empty for a value of no elements, or leave the column out"
+
+
+class _Records:
+    """The rows of all files, by number."""
+
+    def __init__(self, reader: Parquet) -> None:
+        paths = expand(one_or_more(reader.path))
+        names = [*reader.columns, *([reader.key] if reader.key else [])]
+        self._empty_nulls = reader.nulls == "empty"
+        self._mapped = Mapped(paths)
+        files = Files(self._mapped)
+        with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
+            told = list(pool.map(lambda i: files.look(i, names), range(len(paths))))
+        if not any(t.columns for t in told):  # no file has rows that can be read
+            for path, t in zip(paths, told, strict=True):
+                if t.hint:
+                    raise SpecError(f"{path}: {t.hint}")
+            if told[0].problem:
+                raise JobError(f"{paths[0]}: {told[0].problem}; is it a Parquet file?")
+        nothing = tuple(Where(name, "bytes", np.dtype(np.uint8), (name,)) for name in names)
+        self._model = next((t.columns for t in told if t.columns), nothing)
+        for t in told:
+            _compare(t, self._model)
+        self._told = told
+        n = len(reader.columns)
+        columns, keys = [t.columns[:n] for t in told], [t.columns[n:] for t in told]
+        self._blocks = Blocks(files, told, columns, reader.cache_size, reader.check_crc)
+        self._keys = Blocks(files, told, keys, _ROOM_FOR_KEYS, reader.check_crc) if reader.key else None
+        self._key = reader.key or ""
+        self._files = Groups(np.array([sum(t.rows) or bool(t.problem) for t in told], np.int64))
+        self.groups: I64 | None = self._files.counts
+        self._names = short_names(paths)
+
+    def __len__(self) -> int:
+        return int(self._files.counts.sum())
+
+    def origin(self, index: int) -> Origin:
+        file, record = self._files.locate(index)
+        key = self._own_keys(np.array([index]))[0] if self._keys is not None else None
+        text = f"{self._names[file]}/{record:08d}" if key is None else key.decode("utf-8", "surrogateescape")
+        return Origin(text, self._mapped.paths[file], record)
+
+    def keys(self, index: I64) -> list[bytes]:
+        """The keys of some records, as `origin` gives them, in UTF-8."""
+        files = self._files.files(index)
+        records = (index - self._files.firsts[files]).tolist()
+        names = [name.encode("utf-8", "surrogateescape") for name in self._names]
+        given = [b"%b/%08d" % (names[f], r) for f, r in zip(files.tolist(), records, strict=True)]
+        if self._keys is None:
+            return given
+        return [other if own is None else own for own, other in zip(self._own_keys(index), given, strict=True)]
+
+    def _own_keys(self, index: I64) -> list[bytes | None]:
+        """The keys' column; None where it has no value, or cannot be read."""
+        assert self._keys is not None
+        found: list[bytes | None] = []
+        for group, block, row in zip(*(a.tolist() for a in self._keys.locate(index)), strict=True):
+            values = Bad("corrupt_record", "") if self._problem(group) else self._keys.get(group, block)
+            if isinstance(values, Bad) or values[0].missing[row]:
+                found.append(None)
+                continue
+            start, count = int(values[0].starts[row]), int(values[0].counts[row])
+            value = values[0].data[start : start + count]
+            found.append(value.tobytes() if value.dtype == np.uint8 else ",".join(map(str, value.tolist())).encode())
+        return found
+
+    def _problem(self, group: int) -> str:
+        return self._told[int(self._blocks.file[group])].problem
+
+    def fingerprint(self) -> str:
+        return self._mapped.fingerprint(self._names, self._blocks.file, self._blocks.rows)
+
+    def pieces(self) -> Pieces:
+        return self._mapped.pieces(self._names, self._files.counts, f"column {self._key}" if self._key else "")
+
+    def close(self) -> None:
+        """The files stay mapped until the last block of them is gone."""
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        blocks = self._blocks
+        group, block, row = blocks.locate(ctx.samples.index)
+        good = self._reject_lost(ctx, group)
+        wanted, which = np.unique(np.stack((group, block), axis=1)[good], axis=0, return_inverse=True)
+        places = np.flatnonzero(good)
+        owners = [places[which.reshape(-1) == k] for k in range(len(wanted))]
+        found: list[tuple[Values, ...] | Bad] = [Bad("internal", "")] * len(wanted)
+        alone = len(wanted) == 1
+
+        def read(low: int, high: int) -> None:
+            for k in range(low, high):
+                got = blocks.get(int(wanted[k, 0]), int(wanted[k, 1]))
+                rows = row[owners[k]]
+                found[k] = got if isinstance(got, Bad) else tuple(_rows(v, rows, alone) for v in got)
+
+        spread(ctx, len(wanted), int(blocks.bytes[wanted[:, 0]].sum()), read)
+        parts: list[tuple[I64, tuple[Values, ...]]] = []
+        for at, got in zip(owners, found, strict=True):
+            if isinstance(got, Bad):
+                for i in at.tolist():
+                    ctx.reject(i, got.code, got.message)
+            else:
+                parts.append((at, self._without_missing(ctx, at, got)))
+        n = len(ctx.samples)
+        return tuple(
+            _batch(ctx, n, where, [(at, values[c]) for at, values in parts]) for c, where in enumerate(self._columns())
+        )
+
+    def _columns(self) -> tuple[Where, ...]:
+        return self._model[: len(self._model) - (self._keys is not None)]
+
+    def _reject_lost(self, ctx: Context, group: I64) -> npt.NDArray[np.bool_]:
+        """Reject the rows of files that cannot be read at all; which are left."""
+        files = self._blocks.file[group]
+        gone = self._mapped.truncated(self._mapped.starts[files])
+        good = np.ones(len(group), np.bool_)
+        for i, file in enumerate(files.tolist()):
+            told = self._told[file]
+            if gone[i]:
+                ctx.reject(i, "read_failed", CUT_SHORT)
+            elif told.problem:
+                ctx.reject(i, told.code, told.problem)
+            good[i] = not gone[i] and not told.problem
+        return good
+
+    def _without_missing(self, ctx: Context, at: I64, columns: tuple[Values, ...]) -> tuple[Values, ...]:
+        """Reject rows with nulls, unless those are empty values, and with values that no batch can hold."""
+        for where, values in zip(self._columns(), columns, strict=True):
+            name = f"column {where.name!r}"
+            for k in np.flatnonzero(values.counts > MAX_RECORD).tolist():
+                count = int(values.counts[k])
+                ctx.reject(int(at[k]), "too_large", f"{name} holds {count} elements; at most {MAX_RECORD} are allowed")
+            for k in [] if self._empty_nulls else np.flatnonzero(values.missing).tolist():
+                ctx.reject(int(at[k]), "missing_feature", f"{name} is null{_outside(where)}; {_MISSING}")
+        return columns
+
+
+def _outside(where: Where) -> str:
+    """Why an image may be null that is there."""
+    return " (its bytes: the image itself may lie in a file of its own)" if where.path[-1] == "bytes" else ""
+
+
+def _compare(told: File, model: Sequence[Where]) -> None:
+    """All files have to give the same types."""
+    for mine, first in zip(told.columns, model, strict=False):
+        if (mine.dtype, mine.kind == "list") != (first.dtype, first.kind == "list") and not told.problem:
+            told.code = "missing_feature"
+            told.problem = (
+                f"column {mine.name!r} holds {_told(mine)} here, {_told(first)} in the first file that can be read"
+            )
+
+
+def _told(where: Where) -> str:
+    if where.kind in ("bytes", "text"):
+        return "bytes"
+    return f"{'lists of ' if where.kind == 'list' else ''}{where.dtype.name}"
+
+
+def _rows(values: Values, rows: I64, alone: bool) -> Values:
+    """Some rows; copied, unless all that is wanted lies in this one block, so that blocks can go."""
+    picked = Values(values.data, values.starts[rows], values.counts[rows], values.missing[rows])
+    if alone:
+        return picked
+    ends = np.cumsum(picked.counts)
+    out = np.empty(int(ends[-1]) if len(ends) else 0, values.data.dtype)
+    _copy(picked, out, ends - picked.counts)
+    return Values(out, ends - picked.counts, picked.counts, picked.missing)
+
+
+def _copy(values: Values, out: npt.NDArray[Any], at: I64) -> None:
+    from ..fetch.extents_cpu import copy_extents
+
+    size = values.data.itemsize
+    copy_extents(
+        np.ascontiguousarray(values.data).view(np.uint8), np.ascontiguousarray(values.starts) * size,
+        np.ascontiguousarray(values.counts) * size, out.view(np.uint8), np.ascontiguousarray(at) * size,
+    )  # fmt: skip
+
+
+def _batch(ctx: Context, n: int, where: Where, parts: Sequence[tuple[I64, Values]]) -> Batch:
+    """One batch of the rows at all places; those that were rejected are empty."""
+    counts = np.zeros(n, np.int64)
+    for at, values in parts:
+        counts[at] = np.where(values.missing, 0, np.minimum(values.counts, MAX_RECORD))
+    if len(parts) == 1:
+        at, values = parts[0]
+        starts = np.zeros(n, np.int64)
+        starts[at] = np.where(counts[at] == 0, 0, values.starts)
+        data = np.ascontiguousarray(values.data)
+        if data.dtype == np.uint8:
+            return payload(ctx, data, starts, counts)
+        return Batch(data, starts, counts.astype(np.int32).reshape(-1, 1), "", ctx.samples)
+    room = (counts + 15) // 16 * 16 if where.dtype == np.uint8 else counts
+    ends = np.cumsum(room)
+    places = ends - room
+    total = int(ends[-1]) if n else 0
+    out: npt.NDArray[Any] = ctx.staging(total) if where.dtype == np.uint8 else np.empty(total, where.dtype)
+    for at, values in parts:
+        _copy(Values(values.data, values.starts, counts[at], values.missing), out, places[at])
+    return Batch(out, places, counts.astype(np.int32).reshape(-1, 1), "", ctx.samples)
+
+
+def columns_of(path: str, names: Sequence[str] = ()) -> tuple[list[Where], list[str]]:
+    """The columns of a file that can be read, all or ``names``, and of the others why not. Raises JobError for what is
+    no Parquet file, SpecError without pyarrow."""
+    Parquet(path=path, columns=("?",)).check()
+    files = Files(Mapped([path]))
+    try:
+        schema = files.footer(0).schema.to_arrow_schema()
+    except errors() as e:
+        raise JobError(f"{path}: its footer cannot be read: {said(e)}; is it a Parquet file?") from None
+    found, refused = [], []
+    for name in dict.fromkeys(names or schema.names):
+        try:
+            found.append(resolve(schema, name))
+        except SpecError as e:
+            refused.append(str(e))
+    return found, refused
+
+
+class Parquet(Reader, name="readers.parquet"):
+    """Read columns of Parquet files (extra ``parquet``), those of Hugging Face's datasets with their images included.
+
+    Outputs: one a column, 1-D each: binary and text as bytes (uint8), one number or a list of them as such (uint8
+    numbers as int32, dates and times as integers). ``a.b`` is field b of struct a; of images stored as ``{bytes,
+    path}`` the bytes. Row groups are decoded one at a time and kept in a cache: with ``shuffle: full`` and more data
+    than that holds, row groups should be small.
+    """
+
+    example = "{op: readers.parquet, path: train-*.parquet, columns: [image, label], out: [jpegs, labels]}"
+
+    path: Annotated[str | tuple[str, ...], Arg("files, or patterns of files")]
+    columns: Annotated[tuple[str, ...], Arg("names of columns")]
+    key: Annotated[str | None, Arg("column that names the samples; file and row by default")] = None
+    nulls: Annotated[Literal["reject", "empty"], Arg("a row that lacks a value is rejected, or gets an empty one")] = (
+        "reject"
+    )
+    check_crc: Annotated[bool, Arg("check the checksums of pages, where there are any")] = True
+    cache_size: Annotated[int, Arg("bytes of decoded row groups that are kept", ge=0)] = 1 << 28
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.columns)
+
+    def check(self) -> None:
+        super().check()
+        if importlib.util.find_spec("pyarrow") is None:
+            raise SpecError("readers.parquet needs pyarrow: pip install 'dali-run[parquet]'")
+        if not self.columns or not all(self.columns):
+            raise SpecError("columns names none")
+        if not one_or_more(self.path) or any(not p or "\0" in p for p in one_or_more(self.path)):
+            raise SpecError("path names no file")
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        return (Spec((None,)),) * len(self.columns)
+
+    def open(self) -> _Records:
+        return _Records(self)

@@ -1,0 +1,1 @@
+"""Fields inside a record: protobuf Example, Datum, msgpack."""

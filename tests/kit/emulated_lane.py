@@ -1,0 +1,99 @@
+"""A `device.Lane` without a GPU: device arrays are NumPy's, kernels of ops/cuda run on the CPU (cuda_emulator.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.ops.batch import Batch
+from dali_run.ops.gpu.lane import SOURCES
+
+EMULATOR = Path(__file__).with_name("cuda_emulator.h")
+_CALL = r"""
+#include <utility>
+using emulator::block_index;
+template <typename... A, size_t... I>
+void call(void (*kernel)(A...), void *const *p, std::index_sequence<I...>) {
+    kernel(*static_cast<std::remove_const_t<A> *>(p[I])...);
+}
+template <typename... A> void call(void (*kernel)(A...), void *const *p) {
+    call(kernel, p, std::index_sequence_for<A...>{});
+}
+static void body(const void *p) { call(&KERNEL, static_cast<void *const *>(p)); }
+extern "C" void launch(int width, int height, int threads, void *const *p) {
+    emulator::run(body, 0, threads, p);
+    emulator::grid_size = {(unsigned)width, (unsigned)height, 1};
+    for (int y = 0; y < height; ++y)
+        for (int x = 0; x < width; ++x) {
+            emulator::block_index = {(unsigned)x, (unsigned)y, 0};
+            emulator::run_block();
+        }
+}
+"""
+
+
+def _compiled(source: str, kernel: str) -> Any:
+    return compiled(f'#include "{SOURCES / source}"', kernel)
+
+
+@cache
+def compiled(source: str, kernel: str) -> Any:
+    """``launch(width, height, threads, arguments)`` for a kernel of CUDA text; arguments by address."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++ to run the CUDA sources on the CPU")
+    folder = Path(tempfile.mkdtemp(prefix="emulated-lane-"))
+    text, library = folder / "kernel.cpp", folder / "kernel.so"
+    text.write_text(f'#include "{EMULATOR}"\n{source}\n{_CALL.replace("KERNEL", kernel)}')
+    flags = [f"-I{SOURCES}", "-O1", "-std=c++17", "-fPIC", "-shared", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off"]
+    done = subprocess.run([compiler, *flags, "-o", library, text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(library)).launch
+
+
+class EmulatedLane:
+    """What kernels use of a Lane. Arrays are filled with noise first, so that what is not written shows."""
+
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+        self.cache: dict[str, Any] = {}
+
+    def empty(self, n: int, dtype: Any) -> np.ndarray:
+        out = np.empty(n, dtype)
+        out.view(np.uint8)[...] = 0xA5
+        return out
+
+    def upload(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(np.array(a, order="C") for a in arrays)
+
+    def download(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def to_host(self, batch: Batch) -> Batch:
+        return batch
+
+    def synchronize(self) -> None:
+        """Everything is done when its call returns."""
+
+    def keep(self, *things: Any) -> None:
+        """Nothing is freed early here."""
+
+    def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        width, height = (grid, 1) if isinstance(grid, int) else (*grid, 1)[:2]
+        self.launched.append(kernel)
+        if min(width, height) <= 0:
+            return
+        # A kernel's parameters by address: of the pointer for arrays, of the value for scalars.
+        values: list[Any] = []
+        for a in args:
+            values.append(ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray) else np.array(a))
+        where = [ctypes.addressof(v) if isinstance(v, ctypes.c_void_p) else v.ctypes.data for v in values]
+        _compiled(source, kernel)(int(width), int(height), int(block), (ctypes.c_void_p * len(where))(*where))

@@ -1,0 +1,403 @@
+"""A stand-in for CuPy without a GPU: as much of it as `ops.device.Lane` and the CUDA JPEG decoder use.
+
+With ``memory``, device memory is the host's, copies copy, and kernels are compiled by g++ behind cuda_emulator.h, so
+that the engine's whole GPU path runs. Without, nothing is stored or computed: what is left is the host's own work.
+With ``late``, a stream does nothing before somebody waits for it: memory of the host that is used again before shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import threading
+import time
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from dali_run.ops.gpu import driver_calls as stream_work
+
+_MODULES = ("cupy", "cupy.cuda", "cupy.cuda.runtime", "cupy.cuda.driver")
+_FIRST_ADDRESS = 1 << 40
+_current = threading.local()
+_emulating = threading.Lock()
+"""The emulator's state is its library's."""
+
+
+class PinnedMemoryPointer(mmap.mmap):
+    """Page-locked memory, by the name that `device.is_pinned` knows."""
+
+
+class Pointer:
+    """cupy.cuda.MemoryPointer."""
+
+    def __init__(self, ptr: int, owner: Any = None) -> None:
+        self.ptr, self.owner = ptr, owner
+
+    def __add__(self, offset: int) -> Pointer:
+        return Pointer(self.ptr + offset, self.owner)
+
+
+class Array:
+    """cupy.ndarray, C-contiguous."""
+
+    def __init__(self, shape: Any, dtype: Any, memptr: Pointer) -> None:
+        self.shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        self.dtype, self.data = np.dtype(dtype), memptr
+        self.size = 1
+        for extent in self.shape:
+            self.size *= int(extent)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, where: slice) -> Array:
+        low, high, _ = where.indices(self.shape[0])
+        return Array(max(high - low, 0), self.dtype, self.data + low * self.dtype.itemsize)
+
+    def __setitem__(self, where: slice, other: Array) -> None:
+        part = self[where]
+        _on(_current_stream(), lambda: ctypes.memmove(part.data.ptr, other.data.ptr, part.nbytes))
+
+    def view(self, dtype: Any) -> Array:
+        return Array(self.nbytes // np.dtype(dtype).itemsize, dtype, self.data)
+
+    def reshape(self, *shape: Any) -> Array:
+        shape = shape[0] if len(shape) == 1 else shape
+        if shape == -1:
+            return Array(self.size, self.dtype, self.data)
+        return Array(shape, self.dtype, self.data)
+
+    def get(self) -> np.ndarray:
+        raw = (ctypes.c_uint8 * max(self.nbytes, 1)).from_address(self.data.ptr)
+        return np.frombuffer(raw, np.uint8, self.nbytes).view(self.dtype).reshape(self.shape).copy()
+
+
+class _Context:
+    def __init__(self, index: int = 0, **options: Any) -> None:
+        self.ptr = index
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Device(_Context):
+    """cupy.cuda.Device: each thread's current one is remembered."""
+
+    def __enter__(self) -> Device:
+        _current.devices = [*getattr(_current, "devices", [0]), self.ptr]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _current.devices.pop()
+
+
+def _current_device() -> int:
+    found: int = getattr(_current, "devices", [0])[-1]
+    return found
+
+
+class Stream(_Context):
+    """cupy.cuda.Stream."""
+
+    late = False
+    """Nothing is done before somebody waits."""
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        self.device = _current_device()
+        self._calls: deque[Callable[[], Any]] = deque()
+        self._doing = threading.RLock()
+        with _numbering:
+            super().__init__(len(_streams) + 1)
+            _streams[self.ptr] = self
+
+    def __enter__(self) -> Stream:
+        _current.streams = [*getattr(_current, "streams", []), self]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _current.streams.pop()
+
+    def do(self, call: Callable[[], Any]) -> None:
+        """Behind what was asked for before."""
+        if self.late:
+            self._calls.append(call)
+        else:
+            call()
+
+    def synchronize(self) -> None:
+        with self._doing:
+            while self._calls:
+                self._calls.popleft()()
+
+    def record(self) -> Event:
+        event = Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Any) -> None:
+        if event.stream is not None:
+            event.stream.synchronize()
+
+
+_streams: dict[int, Stream] = {}
+_numbering = threading.Lock()
+
+
+def _current_stream() -> Stream | None:
+    streams = getattr(_current, "streams", [])
+    return streams[-1] if streams else None
+
+
+def _on(stream: Stream | int | None, call: Callable[[], Any]) -> None:
+    """``call`` on a stream, or its number; at once on the default one."""
+    found = _streams.get(stream) if isinstance(stream, int) else stream
+    if found is None:
+        call()
+    else:
+        found.do(call)
+
+
+class Event:
+    """cupy.cuda.Event."""
+
+    def __init__(self, **options: Any) -> None:
+        self.at, self.device = time.perf_counter(), _current_device()
+        self.stream: Stream | None = None
+
+    def record(self, stream: Any = None) -> None:
+        assert stream is None or stream.device == self.device, "an event of another GPU than its stream's"
+        self.at, self.stream = time.perf_counter(), stream
+
+
+def _noise(size: int) -> tuple[int, Any]:
+    """An address that is a multiple of 256, filled so that what is not written shows."""
+    buffer = np.full(size + 512, 0xA5, np.uint8)
+    return -(-buffer.ctypes.data // 256) * 256, buffer
+
+
+def _run(code: str, name: str, grid: Any, threads: int, args: Any) -> None:
+    from .emulated_lane import compiled
+
+    width, height = (*grid, 1)[:2]
+    values = [ctypes.c_void_p(a.data.ptr) if isinstance(a, Array) else np.array(a) for a in args]
+    where = [ctypes.addressof(v) if isinstance(v, ctypes.c_void_p) else v.ctypes.data for v in values]
+    launch = compiled(code, name)
+    with _emulating:
+        launch(int(width), int(height), int(threads), (ctypes.c_void_p * len(where))(*where))
+
+
+class Work:
+    """dali_run.ops.gpu.driver_calls.Work."""
+
+    def __init__(self, fake: Fake, stream: int) -> None:
+        self._fake, self._stream = fake, stream
+        self._calls: list[Callable[[], None]] = []
+
+    def launch(self, function: int, grid: int, block: int, argument: int) -> None:
+        self._calls.append(lambda: self._fake.launch_kernel(function, grid, block, argument))
+
+    def copy_in(self, to: int, host: int, nbytes: int) -> None:
+        self._calls.append(lambda: self._fake.memcpy(to, host, nbytes, 1))
+
+    def copy_out(self, host: int, source: int, nbytes: int) -> None:
+        self._calls.append(lambda: self._fake.memcpy(host, source, nbytes, 2))
+
+    def zero(self, address: int, nbytes: int) -> None:
+        self._calls.append(lambda: self._fake.memset(address, 0, nbytes))
+
+    def submit(self) -> None:
+        calls, self._calls = self._calls, []
+        for call in calls:
+            _on(self._stream, call)
+
+
+class Fake:
+    """The module's state: what was launched, by kernel and device."""
+
+    def __init__(self, devices: int = 1, memory: bool = False, late: bool = False) -> None:
+        self.memory = memory
+        self._kept: list[Pointer] | None = [] if late else None
+        """Memory of the device, which CuPy's pool would give out again only to later work of the same stream."""
+        self.launched: list[tuple[str, int]] = []
+        self.registered: dict[int, int] = {}
+        self.registrations = 0
+        self.attributes: dict[int, int] = {}
+        """Of all devices; 1 where nothing is said."""
+        self.uploads = 0
+        self._devices = devices
+        self._pinned: dict[int, list[PinnedMemoryPointer]] = {}
+        self._pinning = threading.Lock()
+        self._names: list[str] = []
+        self._libraries: list[Callable[[int, int, int], None] | None] = []
+        self._next = _FIRST_ADDRESS
+
+    def alloc(self, size: int) -> Pointer:
+        if self.memory:
+            found = Pointer(*_noise(size))
+            if self._kept is not None:
+                self._kept.append(found)
+            return found
+        self._next += -(-size // 256) * 256
+        return Pointer(self._next)
+
+    def alloc_pinned_memory(self, size: int) -> PinnedMemoryPointer:
+        """Given out again once nobody holds it, as CuPy's pool does."""
+        with self._pinning:
+            blocks = self._pinned.setdefault(size, [])
+            for k in range(len(blocks)):
+                if sys.getrefcount(blocks[k]) == 2:  # the list and the call
+                    return blocks[k]
+            blocks.append(PinnedMemoryPointer(-1, size))
+            return blocks[-1]
+
+    def pinned_in_use(self) -> int:
+        """Bytes of page-locked memory that somebody holds."""
+        with self._pinning:
+            return sum(size * sum(sys.getrefcount(blocks[k]) > 2 for k in range(len(blocks)))
+                       for size, blocks in self._pinned.items())  # fmt: skip
+
+    def memcpy(self, to: int, source: int, size: int, kind: int, stream: int = 0) -> None:
+        self.uploads += kind == 1
+        if self.memory:
+            ctypes.memmove(to, source, size)
+        elif kind == 2:  # of status words: all is well
+            ctypes.memset(to, 0, size)
+
+    def memcpy_async(self, to: int, source: int, size: int, kind: int, stream: int = 0) -> None:
+        _on(stream, lambda: self.memcpy(to, source, size, kind))
+
+    def memset(self, address: int, value: int, size: int, stream: int = 0) -> None:
+        if self.memory:
+            ctypes.memset(address, value, size)
+
+    def module(self, code: str = "", options: Any = (), name_expressions: Any = None, backend: str = "") -> Any:
+        def get_function(name: str) -> Any:
+            number = len(self._names)
+            self._names.append(name)
+            self._libraries.append(self._compiled(name) if "jpeg_states" in code else None)
+            kernel = types.SimpleNamespace(ptr=number)
+
+            def call(grid: Any, block: Any, args: Any, stream: Any = None) -> None:
+                self.launched.append((name, _current_device()))
+                if self.memory:
+                    _on(stream, lambda: _run(code, name, grid, block[0], args))
+
+            call.kernel = kernel  # type: ignore[attr-defined]
+            return call
+
+        return types.SimpleNamespace(get_function=get_function)
+
+    def _compiled(self, name: str) -> Callable[[int, int, int], None]:
+        """A kernel of the JPEG decoder, of which there is one library for all tests."""
+        if not self.memory:
+            return lambda grid, threads, parameter: None
+        from .jpeg_harness import _library
+
+        library = _library(())
+        function = ctypes.cast(getattr(library, name), ctypes.c_void_p)
+
+        def run(grid: int, threads: int, parameter: int) -> None:
+            library.emulate(function, ctypes.c_int(grid), ctypes.c_int(threads), ctypes.c_void_p(parameter))
+
+        return run
+
+    def launch_kernel(self, function: int, grid: int, block: int, argument: int) -> None:
+        """A kernel of one pointer."""
+        self.launched.append((self._names[function], _current_device()))
+        if self.memory:
+            run = self._libraries[function]
+            assert run is not None
+            with _emulating:
+                run(grid, block, argument)
+
+    def register(self, address: int, size: int, flags: int) -> None:
+        self.registered[address] = size
+        self.registrations += 1
+
+    def unregister(self, address: int) -> None:
+        del self.registered[address]
+
+    def modules(self) -> dict[str, types.ModuleType]:
+        """What `sys.modules` is to hold."""
+        cupy, cuda, runtime, driver = (types.ModuleType(name) for name in _MODULES)
+        runtime.memcpyAsync, runtime.memcpy, runtime.memsetAsync = self.memcpy_async, self.memcpy, self.memset  # type: ignore[attr-defined]
+        runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost = 1, 2  # type: ignore[attr-defined]
+        runtime.getDeviceCount = lambda: self._devices  # type: ignore[attr-defined]
+        runtime.memGetInfo = lambda: (64 << 30, 80 << 30)  # type: ignore[attr-defined]
+        runtime.runtimeGetVersion = lambda: 12000  # type: ignore[attr-defined]
+        runtime.deviceGetAttribute = lambda attribute, index: self.attributes.get(attribute, 1)  # type: ignore[attr-defined]
+        runtime.hostRegister, runtime.hostUnregister = self.register, self.unregister  # type: ignore[attr-defined]
+        cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]
+        cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
+        cuda.get_elapsed_time = lambda begin, end: 1e3 * (end.at - begin.at)  # type: ignore[attr-defined]
+        cuda.alloc, cuda.alloc_pinned_memory = self.alloc, self.alloc_pinned_memory  # type: ignore[attr-defined]
+        cupy.cuda, cupy.ndarray, cupy.RawModule = cuda, Array, self.module  # type: ignore[attr-defined]
+        cupy.empty = lambda n, dtype: Array(  # type: ignore[attr-defined]
+            n, dtype, self.alloc(int(np.prod(n)) * np.dtype(dtype).itemsize)
+        )
+        pool = types.SimpleNamespace(set_limit=lambda size: None, free_all_blocks=lambda stream=None: None)
+        for count in ("total_bytes", "used_bytes", "free_bytes", "n_free_blocks"):
+            setattr(pool, count, lambda: 0)
+        cupy.get_default_memory_pool = cupy.get_default_pinned_memory_pool = lambda: pool  # type: ignore[attr-defined]
+        return dict(zip(_MODULES, (cupy, cuda, runtime, driver), strict=True))
+
+
+@contextmanager
+def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterator[Fake]:
+    """CuPy is the stand-in inside; nothing of it is left behind. With ``late``, page-locked memory that a lane gives
+    out is full of noise, too."""
+    from dali_run.ops.gpu import lane as device
+
+    fake, take = Fake(devices, memory, late), device.Arena.take
+
+    def noisy(arena: device.Arena, nbytes: int) -> np.ndarray:
+        piece = take(arena, nbytes)
+        piece[:] = 0xEE
+        return piece
+
+    Stream.late = late
+    if late:
+        device.Arena.take = noisy  # type: ignore[method-assign]
+    work, stream_work.Work = stream_work.Work, lambda stream: Work(fake, stream)  # type: ignore[assignment,misc]
+    before = {name: sys.modules.get(name) for name in _MODULES}
+    streams = dict(device._idle_streams)
+    device._idle_streams.clear()
+    caches = (device._load, device._module, device._load_text, device._text_module, device.gpu_count)
+    sys.modules.update(fake.modules())
+    for cache in caches:
+        cache.cache_clear()
+    try:
+        yield fake
+    finally:
+        device._idle_streams.clear()
+        device._idle_streams.update(streams)
+        Stream.late, device.Arena.take = False, take  # type: ignore[method-assign]
+        _streams.clear()
+        stream_work.Work = work  # type: ignore[misc]
+        for name, module in before.items():
+            if module is None:
+                sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = module
+        for cache in caches:
+            cache.cache_clear()

@@ -1,0 +1,146 @@
+"""The JPEG kernels under test: on the GPU, or without one (g++ behind cuda_emulator.h; memory is NumPy's)."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
+from dali_run.ops.codecs.jpeg import header as jpeg_header
+
+EMULATOR = Path(__file__).with_name("cuda_emulator.h")
+
+
+@cache
+def _library(options: tuple[str, ...]) -> ctypes.CDLL:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++ to run the CUDA sources on the CPU")
+    folder = Path(tempfile.mkdtemp(prefix="jpeg-emulation-"))
+    source, library = folder / "jpeg.cpp", folder / "jpeg.so"
+    source.write_text(f'#include "{EMULATOR}"\n{jpeg_gpu.source_text()}\n')
+    flags = ["-O2", "-std=c++17", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing"]
+    subprocess.run([compiler, *flags, *options, "-o", library, source], check=True, capture_output=True)
+    return ctypes.CDLL(str(library))
+
+
+class EmulatedRuntime:
+    """Every allocation is followed by a strip that no kernel may write."""
+
+    GUARD = 4096
+
+    def __init__(self, *options: str) -> None:
+        self.library = _library(options)
+        self.launched: list[str] = []
+        self._owners: list[NDArray[np.uint8]] = []
+
+    def allocate(self, size: int) -> tuple[Any, int]:
+        memory = np.full(size + 256 + self.GUARD, 0xA5, np.uint8)
+        start = -memory.ctypes.data % 256
+        memory[start + size :] = 0x5A
+        view = memory[start : start + size]
+        self._owners.append(memory[start + size :])
+        return view, view.ctypes.data
+
+    def check_guards(self) -> None:
+        assert all((strip == 0x5A).all() for strip in self._owners)
+
+    def stage(self, size: int) -> NDArray[np.uint8]:
+        return np.full(size, 0xC3, np.uint8)
+
+    def work(self) -> EmulatedRuntime:
+        return self
+
+    def submit(self) -> None:
+        """Everything is done when its call returns."""
+
+    def download(self, data: NDArray[np.uint8], address: int) -> None:
+        ctypes.memmove(data.ctypes.data, address, data.nbytes)
+
+    def upload(self, address: int, data: NDArray[np.uint8]) -> None:
+        ctypes.memmove(address, data.ctypes.data, data.nbytes)
+
+    def zero(self, address: int, size: int) -> None:
+        ctypes.memset(address, 0, size)
+
+    def launch(self, kernel: str, grid: int, threads: int, batch: int) -> None:
+        self.launched.append(kernel)
+        function = ctypes.cast(getattr(self.library, kernel), ctypes.c_void_p)
+        self.library.emulate(function, ctypes.c_int(grid), ctypes.c_int(threads), ctypes.c_void_p(batch))
+
+    def read(self, address: int, size: int) -> NDArray[np.uint8]:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address)).copy()
+
+
+class GpuRuntime(jpeg_gpu.LaneRuntime):
+    def __init__(self) -> None:
+        from dali_run.ops.gpu.lane import Lane
+
+        self.lane = Lane()
+        with self.lane:
+            super().__init__(self.lane)
+
+    def read(self, address: int, size: int) -> NDArray[np.uint8]:
+        host = self.lane.copy_out(address, size)
+        self.lane.synchronize()
+        return host.copy()
+
+    def check_guards(self) -> None:  # compute-sanitizer does it there
+        pass
+
+
+class Harness:
+    """One lane: files in, host arrays out."""
+
+    def __init__(self, runtime: Any, kind: type[jpeg_gpu.Decoder] = jpeg_gpu.Decoder) -> None:
+        self.runtime = runtime
+        self.decoder = kind(runtime)
+
+    def upload(self, address: int, data: NDArray[np.uint8]) -> None:
+        staged = self.runtime.stage(len(data))
+        staged[:] = data
+        work = self.runtime.work()
+        work.upload(address, staged)
+        work.submit()
+
+    def decode(
+        self, files: Sequence[bytes], make_output: Any, window: bool = False, **plan_arguments: Any
+    ) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
+        """Status per file, and its output where the status is 0. ``make_output(plan, headers)`` plans the output;
+        with ``window``, only the blocks that the output needs are computed."""
+        sizes = np.array([len(f) for f in files], np.int64)
+        offsets = np.cumsum(sizes + 3) - sizes - 3  # odd offsets too
+        buffer = np.full(int(offsets[-1] + sizes[-1]), 0xD7, np.uint8)
+        for start, file in zip(offsets, files, strict=True):
+            buffer[start : start + len(file)] = np.frombuffer(file, np.uint8)
+        headers = jpeg_header.read_headers(buffer, offsets, sizes)
+        plan = jpeg_gpu.plan_decode(headers, offsets, sizes, stage=self.runtime.stage, **plan_arguments)
+        output = make_output(plan)
+        if window:
+            jpeg_gpu.limit(plan, output.windows)
+        raw_owner, raw = self.runtime.allocate(len(buffer))
+        self.upload(raw, buffer)
+        dtype = jpeg_gpu.DTYPES[output.dtype]
+        out_owner, out = self.runtime.allocate(max(output.elements, 1) * dtype.itemsize)
+        status = self.decoder.decode(raw, plan, output, out)
+        whole = self.runtime.read(out, output.elements * dtype.itemsize).view(dtype)
+        status = status.copy()
+        self.runtime.check_guards()
+        del raw_owner, out_owner
+        channels = 1 if output.output_type == jpeg_gpu.GRAY else 3
+        results = []
+        for (h, w), start in zip(output.shapes.tolist(), output.offsets.tolist(), strict=True):
+            flat = whole[start : start + h * w * channels]
+            chw = output.resize is not None and output.resize["stride_c"][0] != 1
+            results.append(flat.reshape(channels, h, w) if chw else flat.reshape(h, w, channels))
+        return results, status

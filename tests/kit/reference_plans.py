@@ -1,0 +1,264 @@
+"""What the planners of ops/*_plan_cpu.py compute, written with NumPy: the reference of their tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_run.ops.batch import I32, I64
+from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
+from dali_run.ops.codecs.jpeg.cuda import FLOAT32, GRAY, RESIZE, RESIZE_THREADS, RGB, Output, _ceil, _starts, oriented
+from dali_run.ops.copies.windows import integers, round_half_away
+from dali_run.ops.images.resampling import resample
+from dali_run.ops.images.resampling.resample import _KINDS, _WIDTH, F32, GAUSSIAN, Plan
+from dali_run.ops.images.resize import Mode
+
+_FARTHEST = 1e6
+
+
+def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> Plan:
+    """A plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A].
+
+    ``shrink`` and ``enlarge`` [N] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
+    widens the filter with the scale where pixels are lost, as DALI does; NEAREST never is widened.
+    """
+    extent = np.abs(hi - lo)
+    less = size < extent
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(less & antialias, extent / np.maximum(size, 1).astype(np.float32), np.float32(1))
+    interp = np.where(less, shrink[:, None], enlarge[:, None])
+    kind = _KINDS[interp]
+    width = _WIDTH[kind]
+    if (kind == GAUSSIAN).any():
+        # DALI's way through sigma and float32: the last digit decides whether one more pixel is read
+        sigma = (scale * np.float32(0.5) / np.sqrt(2)).astype(np.float32)
+        scale = np.where(kind == GAUSSIAN, np.float32(4 * np.sqrt(2)) * sigma / 2, scale)
+    support = np.maximum(1, width * scale)
+    flip = np.zeros(size.shape, np.bool_)
+    found = Plan(lo, hi, size, kind, support, np.zeros_like(size), size, flip, np.zeros(len(size), np.bool_))
+    return replace(found, across=columns_first(found))
+
+
+def fit(
+    wanted: F32, lo: F32, hi: F32, extents: I64, mode: Mode, limit: F32 | None, subpixel: bool
+) -> tuple[F32, F32, I64]:
+    """Source regions and output sizes [N, A] for ``wanted`` sizes of the regions [``lo``, ``hi``).
+
+    DALI 2.4's rules and arithmetic: 0 stands for a size that follows from the others by ``mode``, negative ones and
+    reversed regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the
+    region around its centre where rounding changed the scale.
+    """
+    reverse = hi < lo
+    lo, hi = np.where(reverse, hi, lo), np.where(reverse, lo, hi)
+    size = _complete(np.where(reverse, -wanted, wanted), hi - lo, mode, limit)
+    pixels = np.abs(size)
+    rounded = np.floor(pixels.astype(np.float64) + 0.5)
+    rounded = np.clip(rounded, np.where((extents == 0).any(axis=1), 0, 1)[:, None], 2.0**31 - 1)
+    flip = size < 0
+    lo, hi = np.where(flip, hi, lo), np.where(flip, lo, hi)
+    if subpixel:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            adjustment = np.clip(rounded / pixels, -10, 10)
+        centre = (lo + hi).astype(np.float64) * 0.5
+        adjust = (rounded != pixels) & (pixels > 0)
+        lo = np.where(adjust, centre + (lo - centre) * adjustment, lo)
+        hi = np.where(adjust, centre + (hi - centre) * adjustment, hi)
+    reach = extents + _FARTHEST
+    lo, hi = np.clip(lo, -_FARTHEST, reach), np.clip(hi, -_FARTHEST, reach)
+    return lo.astype(np.float32), hi.astype(np.float32), rounded.astype(np.int64)
+
+
+def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
+    """``wanted`` with its zeros filled in and its limits kept, for regions of ``extent`` pixels, all [N, A]."""
+    known = (wanted != 0) & (extent != 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(extent != 0, wanted / extent, np.float32(1)).astype(np.float64)
+    count = known.sum(axis=1, keepdims=True)
+    if mode in ("default", "stretch"):
+        product = np.prod(np.abs(np.where(known, scale, 1)), axis=1, keepdims=True)
+        mean = product ** (1 / np.maximum(count, 1)) if mode == "default" else 1.0
+        size = np.where(known, wanted, (extent * mean).astype(np.float32))
+        if limit is not None:
+            size = np.where((limit > 0) & (np.abs(size) > limit), np.copysign(limit, size), size)
+    else:
+        pick = np.max if mode == "not_smaller" else np.min
+        worst = 0 if mode == "not_smaller" else np.inf
+        final = pick(np.where(known, np.abs(scale), worst), axis=1, keepdims=True)
+        if limit is not None:
+            with np.errstate(divide="ignore"):
+                most = np.where(limit > 0, limit / extent.astype(np.float64), np.inf)
+            final = np.minimum(final, most.min(axis=1, keepdims=True))
+        final = np.where(count > 0, final, 1.0)
+        keep = known & (np.abs(scale) == final)
+        size = np.where(keep, wanted, (extent * np.copysign(final, scale)).astype(np.float32))
+    return np.where(count > 0, size, extent).astype(np.float32)
+
+
+def _firsts(counts: NDArray[Any]) -> NDArray[np.int32]:
+    """Exclusive sums with the total behind them."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def resize_output(
+    plan: jpeg_gpu.Plan,
+    sampling: resample.Plan,
+    *,
+    domain: I64 | None = None,
+    mirror: NDArray[np.bool_] | None = None,
+    orient: bool = True,
+    output_type: int = RGB,
+    dtype: int = FLOAT32,
+    layout: str = "CHW",
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    scale: float = 1.0,
+    shift: float = 0.0,
+    round_to_uint8: bool = True,
+) -> Output:
+    """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, as crop_mirror_normalize does.
+
+    ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2, 2]: begin and end of
+    the source samples that may be read, for each axis; outside, the border sample stands in; default: the picture.
+    """
+    n, images = len(plan), plan.images
+    channels = 1 if output_type == GRAY else 3
+    flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(n, np.int32))
+    stored = np.stack([images["height"], images["width"]], 1).astype(np.int64)
+    shown = np.where(swap[:, None], stored[:, ::-1], stored)
+    begin, end = (np.zeros_like(shown), shown) if domain is None else (domain[:, :, 0], domain[:, :, 1])
+    flip = sampling.flip if mirror is None else sampling.flip ^ np.stack([np.zeros(n, bool), mirror.astype(bool)], 1)
+    shape = np.where((plan.status == 0)[:, None], sampling.shape, 0)
+    out_h, out_w = sampling.shape.astype(np.int64).T
+    sizes = out_w * out_h * channels
+    base = _starts(sizes)
+    if layout == "CHW":
+        stride, stride_c = np.stack([out_w, np.ones(n, np.int64)], 1), out_w * out_h
+    else:
+        stride, stride_c = np.stack([out_w * channels, np.full(n, channels)], 1), np.ones(n, np.int64)
+    columns = {
+        "lo": sampling.lo, "hi": sampling.hi, "size": sampling.size, "first": sampling.anchor, "count": shape,
+        "kind": sampling.kind, "support": sampling.support, "begin": begin, "end": end, "flip": flip, "stride": stride,
+        "from": sampling.lo if domain is None else sampling.lo - begin.astype(np.float32), "origin": begin,
+        "step": (sampling.hi - sampling.lo) / sampling.size.astype(np.float32), "outputs": sampling.size,
+        "stepwise": np.tile([True, False], (n, 1)), "turns": np.zeros((n, 2), bool), "width": sampling.hi - sampling.lo,
+    }  # fmt: skip
+    # A turned picture's stored rows are the shown columns, and the other way round.
+    axes = {name: np.where(swap[:, None], a[:, ::-1], a) for name, a in columns.items()}
+    _ascending(axes, axes["hi"] < axes["lo"], 0)
+    _ascending(axes, np.stack([flip_y, flip_x], 1), stored)
+
+    rows = np.zeros(n, RESIZE)
+    last = np.maximum(axes["count"] - 1, 0) * axes["stride"]
+    rows["out"] = base + np.where(axes["flip"], last, 0).sum(1)
+    rows["stride_c"], rows["image"] = stride_c, np.arange(n)
+    axis = rows["axis"][:, ::-1]  # x, y -> H, W
+    kind = axes["kind"].astype(np.int64)
+    axis["stride"] = np.where(axes["flip"], -axes["stride"], axes["stride"])
+    backwards = np.stack([flip_y, flip_x], 1)
+    corner = np.floor(np.minimum(axes["from"], axes["from"] + axes["width"]))
+    axis["lo"], axis["scale"] = axes["from"], axes["step"]
+    axis["corner"] = np.clip(corner, 0, axes["end"] - axes["begin"])
+    axis["base"] = np.where(backwards, stored - 1 - axes["origin"], axes["origin"])
+    axis["step"] = np.where(axes["turns"], -1, 1)
+    axis["first"] = np.where(axes["turns"], axes["outputs"] - 1 - axes["first"], axes["first"])
+    for name in ("count", "support", "begin", "end", "stepwise"):
+        axis[name] = axes[name]
+    axis["flip"] = backwards
+    axis["table"] = np.where(kind == resample.NEAREST, -1, resample.TABLE_START[kind])
+    axis["table_last"] = resample.TABLE_SIZE[kind] - 1
+    taps = np.where(kind == resample.NEAREST, 1, np.maximum(1, np.ceil(axes["support"]))).astype(np.int64)
+    axis["taps"] = taps
+    weights = (taps + 1) * axes["count"]
+    axis["weights"] = _starts(weights.reshape(-1)).reshape(n, 2)
+    mul = tuple(scale / std[c % len(std)] for c in range(4))
+    widest = max(int(axes["count"][:, 1].max(initial=1)), 1)
+    return Output(
+        shapes=sampling.shape.astype(np.int32),
+        offsets=base,
+        elements=int(sizes.sum()),
+        dtype=dtype,
+        output_type=output_type,
+        resize=rows,
+        weights=int(weights.sum()),
+        windows=source_windows(axes),
+        threads=_ceil(_ceil(widest, _ceil(widest, RESIZE_THREADS)), 32) * 32,
+        round_to_uint8=round_to_uint8,
+        mul=mul,
+        add=tuple(shift - mean[c % len(mean)] * mul[c] for c in range(4)),
+    )
+
+
+def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: I64 | int) -> None:
+    """Where asked, count source samples from the other end (of a picture with ``extent`` of them), or, with 0, turn
+    a region that runs backwards. Outputs then come in reverse order, which their stride makes up for."""
+    lo, hi = axes["lo"], axes["hi"]
+    turned = {
+        "lo": hi if isinstance(extent, int) else extent - hi,
+        "hi": lo if isinstance(extent, int) else extent - lo,
+        "first": axes["size"] - axes["first"] - axes["count"],
+        "flip": ~axes["flip"],
+        "turns": ~axes["turns"],
+    }
+    if not isinstance(extent, int):
+        turned |= {"begin": extent - axes["end"], "end": extent - axes["begin"]}
+    for name, value in turned.items():
+        axes[name] = np.where(where, value, axes[name]).astype(axes[name].dtype)
+
+
+def source_windows(axes: dict[str, NDArray[Any]]) -> I32:
+    """The stored pixels that a resize reads: windows for ``limit``, so that only their blocks are computed."""
+    half = axes["support"] / 2
+    scale = (axes["hi"] - axes["lo"]).astype(np.float32) / axes["size"].astype(np.float32)
+    low = axes["lo"] + (axes["first"] + 0.5) * scale - half - 1
+    high = axes["lo"] + (axes["first"] + np.maximum(axes["count"], 1) - 0.5) * scale + half + 2
+    begin = np.clip(np.floor(low), axes["begin"], axes["end"] - 1)[:, ::-1]  # x, y
+    end = np.clip(np.ceil(high), axes["begin"] + 1, axes["end"])[:, ::-1]
+    return np.concatenate([begin, end], 1).astype(np.int32)
+
+
+def resize_tiles(output: Output) -> I32:
+    assert output.resize is not None
+    axis = output.resize["axis"]
+    tiles = _ceil(axis[:, 0]["count"], output.threads) * _ceil(axis[:, 1]["count"], np.maximum(axis[:, 1]["tile"], 1))
+    return _firsts(np.where(axis[:, 0]["count"] > 0, tiles, 0))
+
+
+def place(position: NDArray[Any], extent: I64, size: I64, rounding: str = "round") -> I64:
+    """Where a window of ``size`` starts: ``position`` (0..1, float32) of the room that it leaves in ``extent``.
+
+    ``rounding`` is "round" (halves away from zero), "even" (halves to even, as in Python) or "truncate".
+
+    The product is taken in float64, as DALI's crop does: 0.7 of 5 is 3.4999999 and starts at 3.
+    """
+    start = position.astype(np.float64) * (extent - size)
+    if rounding == "even":
+        return integers(np.rint(start))
+    return integers(start) if rounding == "truncate" else round_half_away(start)
+
+
+def bounded(plan: Plan, shapes: I64, before: NDArray[Any], first: int) -> NDArray[np.float64]:
+    """What `resample.bounded` compares with the largest sample that it allows, in elements."""
+    count = plan.size.shape[1]
+    frames = np.prod(before[:, :first], axis=1, dtype=np.int64)
+    channels = np.prod(before[:, first + count :], axis=1, dtype=np.int64)
+    extents = before[:, first : first + count].astype(np.float64)
+    made = plan.shape.astype(np.float64)
+    between = np.where(columns_first(plan), extents[:, -2] * made[:, -1], made[:, -2] * extents[:, -1])
+    if made.shape[1] == 3:
+        between = made[:, 0] * np.maximum(between, extents[:, 1] * extents[:, 2])
+    elements: NDArray[np.float64] = np.maximum(shapes.astype(np.float64).prod(axis=1), between * frames * channels)
+    return elements
+
+
+def columns_first(plan: Plan) -> NDArray[np.bool_]:
+    """Whether the horizontal pass comes first, [N]."""
+    height, width = np.abs(plan.hi - plan.lo).astype(np.float64)[:, -2:].T
+    taps_y, taps_x = np.maximum(1, plan.support)[:, -2:].T
+    rows, columns = plan.size[:, -2:].T
+    mask: NDArray[np.bool_]
+    mask = columns * (5 * height * taps_x + rows * taps_y) < rows * (width * taps_y + 5 * columns * taps_x)
+    return mask

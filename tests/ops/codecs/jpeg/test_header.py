@@ -1,0 +1,44 @@
+"""Headers of a batch: walked once, whoever asks, and again where the bytes are others."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs.jpeg import header as jpeg_header
+
+
+def encoded(*extents: tuple[int, int]) -> Batch:
+    """Gray JPEGs of some widths and heights."""
+    files = []
+    for extent in extents:
+        file = io.BytesIO()
+        Image.new("L", extent).save(file, "JPEG")
+        files.append(np.frombuffer(file.getvalue(), np.uint8))
+    return Batch.from_list(files, "", Samples.numbered(len(files)))
+
+
+def test_a_batch_is_walked_once() -> None:
+    batch = encoded((8, 9), (20, 3))
+    rows = jpeg_header.rows_of(batch)
+    assert rows["width"].tolist() == [8, 20]
+    assert jpeg_header.rows_of(batch) is rows
+    assert jpeg_header.rows_of(batch.replace(samples=Samples.numbered(2, 5))) is rows
+
+
+def test_other_bytes_at_the_same_places_are_walked_again() -> None:
+    batch, others = encoded((8, 9), (20, 3)), encoded((8, 9), (21, 3))
+    assert batch.offsets.tolist() == others.offsets.tolist()
+    jpeg_header.rows_of(batch)
+    rows = jpeg_header.rows_of(batch.replace(data=others.data))
+    assert rows["width"].tolist() == [8, 21]
+    assert jpeg_header.rows_of(batch)["width"].tolist() == [8, 20]
+
+
+def test_parts_of_a_batch_have_rows_of_their_own() -> None:
+    batch = encoded((8, 9), (20, 3), (5, 5))
+    jpeg_header.rows_of(batch)
+    assert jpeg_header.rows_of(batch.take(slice(1, 3)))["width"].tolist() == [20, 5]

@@ -1,0 +1,94 @@
+"""Work for the CUDA driver: what its functions are called with. They are Python's here, called as C calls them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dali_run.ops.gpu import driver_calls as stream_work
+
+_POINTER, _LONG, _WORD = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint
+_KINDS: dict[str, tuple[Any, ...]] = {
+    "cuLaunchKernel": (_POINTER, *[_WORD] * 7, _POINTER, _POINTER, _POINTER),
+    "cuMemcpyHtoDAsync_v2": (_LONG, _POINTER, ctypes.c_size_t, _POINTER),
+    "cuMemcpyDtoHAsync_v2": (_POINTER, _LONG, ctypes.c_size_t, _POINTER),
+    "cuMemsetD8Async": (_LONG, ctypes.c_ubyte, ctypes.c_size_t, _POINTER),
+}
+"""The functions' parameters, from the driver's manual."""
+
+
+class Library:
+    """A driver that notes down its calls; the ``fails``-th of them fails."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, fails: int = -1) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self._functions = {n: ctypes.CFUNCTYPE(ctypes.c_int, *k)(self._noted(n, fails)) for n, k in _KINDS.items()}
+        addresses = {n: ctypes.cast(f, ctypes.c_void_p).value for n, f in self._functions.items()}
+        patch.setattr(stream_work, "load", lambda: addresses)
+
+    def _noted(self, name: str, fails: int) -> Callable[..., int]:
+        def call(*given: Any) -> int:
+            if name == "cuLaunchKernel":  # the kernel's argument, by the address of its address
+                *given, where, extra = given  # type: ignore[assignment]
+                assert extra is None
+                given = (*given, _LONG.from_address(_LONG.from_address(where).value).value)
+            self.calls.append((name, *given))
+            return 700 if len(self.calls) == fails else 0
+
+        return call
+
+
+def everything(work: stream_work.Work) -> None:
+    work.zero(1 << 40, 1 << 35)
+    work.zero(1 << 40, 0)  # the driver would refuse it
+    work.copy_in(2 << 40, 3 << 44, 1000)
+    work.launch(0x7F00_1234_5678, (1 << 31) - 1, 1024, 5 << 40)
+    work.launch(0x7F00_1234_9999, 1, 32, 6 << 40)
+    work.copy_out(7 << 44, 8 << 40, 4)
+
+
+CALLS = [
+    ("cuMemsetD8Async", 1 << 40, 0, 1 << 35, 77),
+    ("cuMemcpyHtoDAsync_v2", 2 << 40, 3 << 44, 1000, 77),
+    ("cuLaunchKernel", 0x7F00_1234_5678, (1 << 31) - 1, 1, 1, 1024, 1, 1, 0, 77, 5 << 40),
+    ("cuLaunchKernel", 0x7F00_1234_9999, 1, 1, 1, 32, 1, 1, 0, 77, 6 << 40),
+    ("cuMemcpyDtoHAsync_v2", 7 << 44, 8 << 40, 4, 77),
+]
+
+
+def test_everything_is_begun_in_order_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(monkeypatch)
+    work = stream_work.Work(77)
+    everything(work)
+    assert library.calls == []
+    work.submit()
+    work.submit()
+    assert library.calls == CALLS
+
+
+def test_as_much_as_one_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(monkeypatch)
+    work = stream_work.Work(77)
+    for k in range(1, 101):
+        work.launch(k, 1, 32, 2 * k)
+    work.submit()
+    assert [(call[1], call[-1]) for call in library.calls] == [(k, 2 * k) for k in range(1, 101)]
+
+
+@pytest.mark.parametrize("fails", [1, 3])
+def test_nothing_is_begun_behind_what_was_refused(monkeypatch: pytest.MonkeyPatch, fails: int) -> None:
+    def refused(status: int) -> None:
+        raise RuntimeError(status)
+
+    monkeypatch.setattr(stream_work, "refused", refused)
+    library = Library(monkeypatch, fails)
+    work = stream_work.Work(77)
+    everything(work)
+    with pytest.raises(RuntimeError, match="700"):
+        work.submit()
+    assert library.calls == CALLS[:fails]
+    work.submit()
+    assert library.calls == CALLS[:fails], "nor later"

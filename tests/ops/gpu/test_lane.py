@@ -1,0 +1,110 @@
+"""Lanes on the stand-in for CuPy: what is uploaded arrives, pinned memory is used again, kernels run on their GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
+from dali_run.ops.gpu.lane import Arena, Lane, aligned, is_pinned, pinned_empty
+
+from ...kit.fake_cupy import faked
+from ...kit.jpeg_harness import GpuRuntime, Harness
+from ..codecs.jpeg.test_gpu import assert_exact, encode
+
+
+def test_an_arena_gives_out_pieces_and_takes_them_back() -> None:
+    made: list[int] = []
+
+    def allocate(nbytes: int) -> np.ndarray:
+        made.append(nbytes)
+        return np.zeros(nbytes, np.uint8)
+
+    arena = Arena(allocate, first=1024)
+    pieces = [arena.take(n) for n in (1, 300, 0, 200)]
+    for k, piece in enumerate(pieces):
+        piece[:] = k + 1
+    assert [len(p) for p in pieces] == [1, 300, 0, 200]
+    assert [p.tolist() == [k + 1] * len(p) for k, p in enumerate(pieces)] == [True] * 4
+    assert made == [1024]
+    large = arena.take(5000)  # more than is left: a block of its own, and what was given out holds
+    assert (pieces[1] == 2).all()
+    assert made == [1024, aligned(5000)]
+    arena.reset()
+    assert arena.take(5000).ctypes.data == large.ctypes.data
+    assert len(made) == 2
+    arena.take(1)
+    assert made[2] == 2 * aligned(5000)
+
+
+def test_uploads_arrive_as_they_were() -> None:
+    arrays = [
+        np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],
+        np.empty((0, 5), np.int64),
+        np.array([True, False]),
+        np.zeros(3, jpeg_gpu.PIXELS).view(np.uint8),
+        np.arange(7, dtype=np.uint16),
+    ]
+    with faked(memory=True) as fake, Lane() as lane:
+        for _ in range(3):
+            found = lane.upload(*arrays)
+            for a, b in zip(arrays, found, strict=True):
+                assert (b.shape, b.dtype) == (a.shape, a.dtype)
+                np.testing.assert_array_equal(b.get(), a)
+            lane.synchronize()
+        assert fake.uploads == 3
+
+
+def test_the_next_lane_has_the_stream_of_a_closed_one() -> None:
+    with faked(memory=True):
+        first, second = Lane(), Lane()
+        assert first.stream is not second.stream
+        first.close()
+        first.close()
+        third, fourth = Lane(), Lane()
+        assert third.stream is first.stream
+        assert fourth.stream not in (first.stream, second.stream)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_batches_there_and_back(pinned: bool) -> None:
+    with faked(memory=True), Lane() as lane:
+        data = pinned_empty(100)
+        data[:] = np.arange(100)
+        assert is_pinned(data)
+        assert not is_pinned(data.copy())
+        batch = Batch(data if pinned else data.copy(), np.array([60, 10]), np.array([[20], [30]], np.int32), "",
+                      Samples.numbered(2))  # fmt: skip
+        there = lane.to_device(batch)
+        assert not there.on_host
+        assert there.offsets.tolist() == [50, 0]
+        back = lane.to_host(there)
+        lane.synchronize()
+        assert [s.tolist() for s in back] == [list(range(60, 80)), list(range(10, 40))]
+        assert lane.to_device(there) is there
+        assert lane.to_host(back) is back
+
+
+def test_the_decoder_of_a_lane_decodes() -> None:
+    with faked(memory=True):
+        assert_exact(Harness(GpuRuntime()), [encode(40, 31), encode(17, 60, gray=True)])
+
+
+def test_kernels_run_on_the_gpu_of_their_lane() -> None:
+    with faked(2) as fake:
+        for index in (1, 0):
+            lane = Lane(index)
+            with lane:
+                runtime = jpeg_gpu.LaneRuntime(lane)
+                work = runtime.work()
+                work.launch("jpeg_tables", 1, 32, 0)
+                assert len(fake.launched) == 2 * (1 - index), "work begins when it is submitted"
+                work.submit()
+                work.submit()
+                lane.launch("image.cu", "scatter", (1, 1), 32)
+                lane.launch("image.cu", "scatter", 0, 32)
+                mark = lane.mark()
+                later = lane.mark()
+                assert 0 <= lane.seconds_since(mark, later) == lane.seconds_between(mark, later) < 60
+        assert fake.launched == [("jpeg_tables", 1), ("scatter", 1), ("jpeg_tables", 0), ("scatter", 0)]

@@ -1,0 +1,300 @@
+"""The engine's whole GPU path without a GPU: lanes, uploads, fused decoding, second decoders, several devices.
+
+CuPy is a stand-in whose kernels run on the CPU; see tests/kit/fake_cupy.py.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
+from dali_run.ops.context import Context
+from dali_run.ops.gpu.lane import Lane
+from dali_run.pipelines.compile.place import Target, resolve_target
+from dali_run.pipelines.compile.plan import Plan, compile_graph
+from dali_run.pipelines.engine.engine import Engine, Options
+from dali_run.pipelines.engine.inputs import JobFeed, Sources
+from dali_run.pipelines.job.run import REJECTS, run_job
+from tests.kit.fake_cupy import faked
+
+from ..compile.test_fuse import CASES, STD, graph, pictures  # noqa: F401 - a fixture
+
+CHOSEN = ("val", "train")
+
+
+def outputs(plan: Plan, batch: int = 8, lanes: int = 2, **how: Any) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Results by key, and what was rejected."""
+    found, rejected = {}, []
+    options = Options(lanes=lanes, **how)
+    with Sources(plan, batch) as sources:
+        feed = JobFeed(sources)
+        with Engine(plan, feed, feed.requests(batch), options) as engine:
+            for it in engine:
+                rejected += [f"{it.origin_of(d).key}: {d.code}" for d in it.dropped]
+                whole = it.outputs(plan)["x"]
+                for i in range(len(whole)):
+                    found[it.samples.origin(i).key] = np.array(whole.sample(i))
+    return found, sorted(rejected)
+
+
+PART = {"roi_start": [0.9, 0.2], "roi_end": [0.15, 0.7], "roi_relative": True}
+RESIZES = {
+    "nearest": ("decoders.image", {"size": [50, 60], "interp_type": "NN"}),
+    "nearest of a part": ("decoders.image_random_crop", {"size": [33, 64], "interp_type": "NN"} | PART),
+    "gaussian": ("decoders.image", {"size": [50, 60], "interp_type": "GAUSSIAN", "antialias": False}),
+    "two filters": ("decoders.image", {"size": [150, 160], "mag_filter": "LANCZOS3", "min_filter": "GAUSSIAN"}),
+    "a part": ("decoders.image", {"size": [50, 60], "interp_type": "TRIANGULAR"} | PART),
+}
+
+
+def test_a_trace_has_a_track_for_every_thread_and_lane(pictures: Path, tmp_path: Path) -> None:  # noqa: F811
+    spec = tmp_path / "spec.yaml"
+    text = SPEC.replace("IN", str(pictures)).replace("OUT", str(tmp_path / "out"))
+    spec.write_text(text.replace("{encode: raw}", "{encode: jpeg}"))
+    with faked(2, memory=True):
+        run_job(spec, {}, trace=tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert len(set(tracks.values())) == len(tracks)
+    spans = [e for e in events if e["ph"] == "X"]
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["tid"] in tracks for e in spans)
+    of_track: dict[str, set[str]] = {}
+    for span in spans:
+        of_track.setdefault(tracks[span["tid"]], set()).add(span["name"])
+    for gpu in range(2):
+        (lane,) = {frozenset(names) for track, names in of_track.items() if track.startswith(f"GPU {gpu}, lane ")}
+        assert lane == {"decoders.image_random_crop+resize", "encode x"}
+    assert {"readers.file", "launch", "write"} <= set().union(*of_track.values())
+    for batch in {e["args"]["batch"] for e in spans}:  # a kernel runs once it was launched, by the same clock
+        begins = {e["name"]: e["ts"] for e in spans if e["args"]["batch"] == batch}
+        if "encode x" in begins:
+            assert begins["launch"] < begins["encode x"]
+
+
+@pytest.mark.parametrize("case", RESIZES)
+def test_joined_with_the_decoder_is_within_a_level(pictures: Path, case: str) -> None:  # noqa: F811
+    """Also where a place is half-way between two pixels, of turned pictures and of regions that run backwards."""
+    built = graph(pictures, *RESIZES[case], None, False)
+    apart, rejects = outputs(compile_graph(built, Target(), 7, fusing=False))
+    with faked(memory=True):
+        plan = compile_graph(built, Target("gpu"), 7)
+        assert plan.fused
+        joined, same = outputs(plan)
+    assert rejects == same
+    assert apart.keys() == joined.keys()
+    for key, value in apart.items():
+        np.testing.assert_allclose(
+            joined[key].astype(int), value.astype(int), atol=0 if "NN" in str(RESIZES[case]) else 1
+        )
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_the_emulated_gpu_equals_the_cpu(pictures: Path, case: str) -> None:  # noqa: F811
+    built = graph(pictures, *CASES[case])
+    on_cpu, rejects = outputs(compile_graph(built, Target(), 7))
+    with faked(memory=True) as fake:
+        plan = compile_graph(built, Target("gpu"), 7)
+        assert any("decoders" in name for name in plan.fused)
+        on_gpu, same = outputs(plan)
+    assert rejects == same
+    assert on_cpu.keys() == on_gpu.keys()
+    assert {"jpeg_coefficients", "jpeg_resize", "scatter"} <= {name for name, _ in fake.launched}
+    normalize = CASES[case][2] or {}
+    level = normalize.get("scale", 1.0) / min(normalize.get("std", [1.0]))
+    for key, value in on_cpu.items():
+        assert value.dtype == on_gpu[key].dtype
+        difference = np.abs(value.astype(np.float64) - on_gpu[key].astype(np.float64))
+        assert difference.max() <= level * 1.01 + 2e-3, key
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_batches_that_are_launched_together_give_the_same_bytes(
+    pictures: Path,  # noqa: F811
+    whole: bool,
+) -> None:
+    built = graph(pictures, *CASES["train"])
+    found, launches = [], []
+    for together in (False, True):
+        with faked(memory=True) as fake:
+            plan = compile_graph(built, Target("gpu"), 7)
+            found.append(outputs(plan, 2, together=together, whole_batches=whole))
+        launches.append([name for name, _ in fake.launched].count("jpeg_coefficients"))
+    (alone, rejected), (together_, same) = found
+    assert rejected == same
+    assert list(alone) == list(together_)
+    assert all(np.array_equal(value, together_[key]) for key, value in alone.items())
+    assert launches[1] < launches[0]
+
+
+def test_several_gpus_give_the_bytes_of_one(pictures: Path) -> None:  # noqa: F811
+    built = graph(pictures, *CASES["train"])
+    found = []
+    for devices, batch, lanes in ((1, 8, 2), (2, 5, 1), (3, 3, 2)):
+        with faked(devices, memory=True) as fake:
+            plan = compile_graph(built, Target("gpu", tuple(range(devices))), 7)
+            found.append(outputs(plan, batch, lanes))
+        assert {device for name, device in fake.launched if name == "jpeg_coefficients"} == set(range(devices))
+    first, rejected = found[0]
+    for other, same in found[1:]:
+        assert same == rejected
+        assert list(other) == list(first)
+        for key, value in first.items():
+            np.testing.assert_array_equal(value, other[key])
+
+
+@pytest.mark.parametrize("case", [*CHOSEN, "apart"])
+def test_no_memory_is_used_again_before_the_gpu_is_done_with_it(pictures: Path, case: str) -> None:  # noqa: F811
+    """A stream that does nothing before somebody waits for it gives the same."""
+    built = graph(pictures, *CASES["val" if case == "apart" else case])
+    found = []
+    for late in (False, True):
+        with faked(memory=True, late=late):
+            plan = compile_graph(built, Target("gpu"), 7, fusing=case != "apart")
+            found.append(outputs(plan, 3, 2))
+    (prompt, rejected), (late_, same) = found
+    assert same == rejected
+    assert list(late_) == list(prompt)
+    for key, value in prompt.items():
+        np.testing.assert_array_equal(value, late_[key])
+
+
+def several_scans(picture: np.ndarray) -> bytes:
+    """A baseline JPEG with a scan for each component, each with Huffman tables of its own under the same names."""
+    parts = []
+    for component in np.moveaxis(np.asarray(Image.fromarray(picture).convert("YCbCr")), 2, 0):
+        stream = io.BytesIO()
+        Image.fromarray(component).save(stream, "JPEG", quality=90, optimize=True)
+        parts.append(segments(stream.getvalue()))
+    height, width = picture.shape[:2]
+    frame = b"\xff\xc0" + struct.pack(">HBHHB", 17, 8, height, width, 3)
+    frame += b"".join(bytes([k, 0x11, 0]) for k in (1, 2, 3))
+    file = b"\xff\xd8" + b"".join(parts[0][0xDB]) + frame
+    for k, part in enumerate(parts, 1):
+        file += b"".join(part[0xC4]) + b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, k, 0, 0, 63, 0) + part[0][0]
+    return file + b"\xff\xd9"
+
+
+def segments(file: bytes) -> dict[int, list[bytes]]:
+    """Marker segments of a JPEG of one scan by marker; the entropy-coded data under 0."""
+    found: dict[int, list[bytes]] = {}
+    at = 2
+    while file[at + 1] != 0xDA:
+        (size,) = struct.unpack_from(">H", file, at + 2)
+        found.setdefault(file[at + 1], []).append(file[at : at + 2 + size])
+        at += 2 + size
+    (size,) = struct.unpack_from(">H", file, at + 2)
+    return found | {0: [file[at + 2 + size : -2]]}
+
+
+def test_what_the_decoder_leaves_to_others_is_decoded_and_said(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    y, x = np.mgrid[:75, :101]
+    picture = np.stack([x * 2, y * 3, (x + y) % 256], -1).astype(np.uint8)
+    (folder / "scans.jpg").write_bytes(several_scans(picture))
+    (folder / "scans2.jpg").write_bytes(several_scans(picture[::-1]))
+    image = Image.fromarray(picture)
+    image.save(folder / "plain.jpg", quality=90)
+    image.save(folder / "progressive.jpg", quality=90, progressive=True)
+    image.convert("CMYK").save(folder / "cmyk.jpg", quality=90)
+    assert np.asarray(Image.open(folder / "scans.jpg").convert("RGB")).shape == (75, 101, 3)
+    built = graph(tmp_path, *CASES["val"])
+    on_cpu, rejects = outputs(compile_graph(built, Target(), 7))
+    assert not rejects
+    assert len(on_cpu) == 5
+    with faked(memory=True):
+        plan = compile_graph(built, Target("gpu"), 7)
+        with Sources(plan, 8) as sources:
+            feed = JobFeed(sources)
+            with Engine(plan, feed, feed.requests(8), Options()) as engine:
+                (it,) = engine
+                on_gpu = {it.samples.origin(i).key: v for i, v in enumerate(it.outputs(plan)["x"])}
+                told, decoded = dict(engine.stats.fallbacks), dict(engine.stats.decoders)
+    assert decoded["cuda"] == 3  # a scan for each component is no reason
+    assert told == {
+        "not for the CUDA JPEG decoder: progressive": 1,
+        "not for the CUDA JPEG decoder: CMYK, or an odd number of components": 1,
+    }
+    for key, value in on_cpu.items():
+        np.testing.assert_allclose(on_gpu[key], value, atol=1.01 / min(STD))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CHOSEN)
+def test_all_gpus_of_this_machine_give_the_bytes_of_one(pictures: Path, case: str) -> None:  # noqa: F811
+    from dali_run.ops.gpu.lane import gpu_count
+
+    if gpu_count() < 2:
+        pytest.skip("needs two GPUs")
+    built = graph(pictures, *CASES[case])
+    one, rejected = outputs(compile_graph(built, Target("gpu"), 7))
+    for batch, lanes in ((1, 1), (3, 2), (8, 3)):
+        several, same = outputs(compile_graph(built, resolve_target("gpu:all"), 7), batch, lanes)
+        assert same == rejected
+        assert list(several) == list(one)
+        for key, value in one.items():
+            np.testing.assert_array_equal(value, several[key])
+
+
+def test_a_batch_is_two_uploads_and_eight_launches(pictures: Path) -> None:  # noqa: F811
+    """The files' bytes, and one block of all that is planned; whatever the batch's size."""
+    plan = compile_graph(graph(pictures, *CASES["train"]), Target("gpu"), 7)
+    node = next(n for n in plan.graph.nodes if n.op.name == "_fused.decode_resize")
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((90, 80, 3), np.uint8)).save(stream, "JPEG")
+    file = np.frombuffer(stream.getvalue(), np.uint8)
+    counted = []
+    with faked() as fake:
+        lane = Lane()
+        for n in (1, 4, 24):
+            samples = Samples.numbered(n)
+            mirror = Batch.from_dense(np.zeros(n, np.int32), "", samples)
+            with lane:
+                for _ in range(2):  # the first makes the decoder
+                    uploads, launches = fake.uploads, len(fake.launched)
+                    encoded = Batch.from_list([file] * n, "", samples)
+                    ctx = Context(node.op, "mixed", samples, dict.fromkeys(node.args, mirror), device=lane)
+                    node.op.kernel("mixed")(ctx, encoded)
+                    lane.synchronize()
+            counted.append((fake.uploads - uploads, [name for name, _ in fake.launched[launches:]]))
+    assert counted == [(2, [name for name in jpeg_gpu.KERNELS if name != "jpeg_pixels"])] * 3
+
+
+SPEC = """
+version: 1
+name: job
+pipeline: {batch_size: 8, num_threads: 2, device: "gpu:all", seed: 3}
+graph:
+  - {op: readers.file, file_root: IN, random_shuffle: true, out: [x, label]}
+  - {op: decoders.image_random_crop, in: x, out: x}
+  - {op: resize, in: x, size: [24, 24], out: x}
+outputs: {x: x, label: label}
+write: {writer: tfrecord, path: OUT, shard: {samples: 10}, fields: {x: {encode: raw}, label: {}}}
+on_error: {policy: skip, max_errors: 50%}
+"""
+
+
+def test_a_job_on_all_gpus_writes_what_one_writes(pictures: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Shards, index and rejects; the report names all of the work."""
+    written = []
+    for devices in (1, 3):
+        out = tmp_path / str(devices)
+        spec = tmp_path / f"{devices}.yaml"
+        spec.write_text(SPEC.replace("IN", str(pictures)).replace("OUT", str(out)))
+        with faked(devices, memory=True) as fake:
+            result = run_job(spec, {})
+        assert result.exit_code == REJECTS
+        assert {device for name, device in fake.launched if name == "jpeg_coefficients"} == set(range(devices))
+        kept = [p for p in sorted(out.iterdir()) if p.suffix in (".tfrecord", ".idx") or p.name == "rejects.jsonl"]
+        assert len(kept) > 3
+        written.append({p.name: p.read_bytes() for p in kept})
+    assert written[0] == written[1]

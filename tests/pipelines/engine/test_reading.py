@@ -1,0 +1,315 @@
+"""Reading ahead: several batches at once, handed on in order, whoever is done first."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from dali_run.ops.base import Spec
+from dali_run.ops.batch import Batch, Origin
+from dali_run.ops.context import Context
+from dali_run.ops.errors import JobError
+from dali_run.ops.storage.inventory import Pieces
+from dali_run.ops.types import DALIDataType
+from dali_run.pipelines.compile.place import Target
+from dali_run.pipelines.compile.plan import Plan, compile_graph
+from dali_run.pipelines.engine.engine import Engine, Options
+from dali_run.pipelines.engine.inputs import JobFeed, Sources
+from dali_run.pipelines.engine.memory.budget import Memory
+from dali_run.pipelines.graph.nodes import GraphBuilder
+from dali_run.pipelines.plugins import load_operators
+from dali_run.readers.base import Reader
+from tests.kit.fake_cupy import faked
+
+_RECORDS = 400
+
+
+class _Records:
+    """Record i holds i % 251 as often as i % 7 says. ``during`` is called while a batch is read."""
+
+    groups = None
+    during: ClassVar[Callable[[Context], None]] = lambda ctx: None
+    size: ClassVar[int] = 1
+
+    def __len__(self) -> int:
+        return _RECORDS
+
+    def origin(self, index: int) -> Origin:
+        return Origin(str(index), "memory")
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        index = ctx.samples.index
+        sizes = (1 + index % 7) * type(self).size
+        at = np.cumsum(sizes) - sizes
+        out = ctx.staging(int(sizes.sum()))
+        type(self).during(ctx)
+        out[:] = np.repeat(index % 251, sizes)
+        for k in np.flatnonzero(index % 29 == 3).tolist():
+            ctx.reject(k, "read_failed", f"{int(index[k])} is bad")
+        return (Batch(out, at, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples),)
+
+    def fingerprint(self) -> str:
+        return "records"
+
+    def pieces(self) -> Pieces:
+        return Pieces(b"records", {}, np.array([_RECORDS]))
+
+    def close(self) -> None:
+        pass
+
+
+class Memorised(Reader, name="testing.memorised"):
+    """Reads `_Records`."""
+
+    def infer(self, *specs: Spec) -> Spec:
+        return Spec((None,), DALIDataType.UINT8)
+
+    def open(self) -> Any:
+        return _Records()
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Records, "during", staticmethod(lambda ctx: None))
+
+
+def compiled(device: str = "cpu", **arguments: Any) -> Plan:
+    load_operators()
+    b = GraphBuilder()
+    (x,) = b.add("testing.memorised", [], arguments)
+    if device != "cpu":
+        (x,) = b.add("cast", [x], {"dtype": "INT32"}, device="gpu")
+    return compile_graph(b.build({"x": x}), Target(device))  # type: ignore[arg-type]
+
+
+def collect(engine: Engine) -> tuple[list[int], list[list[int]], list[tuple[int, str]]]:
+    """Indices in the order in which they came, their values, and what was dropped."""
+    came, values, dropped = [], [], []
+    for it in engine:
+        came += it.samples.index.tolist()
+        values += [v.tolist() for v in it.env[next(iter(engine.plan.graph.outputs.values()))]]
+        dropped += [(it.position_of(d), d.message) for d in it.dropped]
+    return came, values, dropped
+
+
+def expected(order: list[int]) -> tuple[list[int], list[list[int]], list[tuple[int, str]]]:
+    good = [i for i in order if i % 29 != 3]
+    return good, [[i % 251] * (1 + i % 7) for i in good], [
+        (at, f"{i} is bad") for at, i in enumerate(order) if i % 29 == 3
+    ]  # fmt: skip
+
+
+def shuffled(ctx: Context) -> None:
+    """Batches are done in another order than they were begun."""
+    threading.Event().wait(random.Random(int(ctx.samples.position[0])).choice((0, 0.001, 0.004)))
+
+
+@pytest.mark.parametrize("device", ["cpu", "null"])
+@pytest.mark.parametrize("threads", [1, 2, 5, 12])
+def test_order_rejects_and_bytes_do_not_depend_on_who_reads(
+    device: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Records, "during", staticmethod(shuffled))
+    plan = compiled(device, random_shuffle=True, initial_fill=50)
+    with Sources(plan, 1) as sources:
+        order = sources.readers[0][4].job().index.tolist()
+        assert order != sorted(order)
+        for batch, queue in ((7, 1), (7, 5), (64, 2), (400, 2)):
+            feed = JobFeed(sources)
+            options = Options(num_threads=threads, cpu_queue=queue, lanes=2)
+            with Engine(plan, feed, feed.requests(batch), options) as engine:
+                assert collect(engine) == expected(order)
+
+
+def test_a_job_goes_on_from_any_position() -> None:
+    plan = compiled("null")
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        with Engine(plan, feed, feed.requests(16, 133), Options(num_threads=4)) as engine:
+            came, _, _ = collect(engine)
+    assert came == [i for i in range(133, _RECORDS) if i % 29 != 3]
+
+
+def test_several_batches_are_read_at_once_and_the_first_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = threading.Barrier(3, timeout=60)  # passes only where three batches are being read
+    inside: list[int] = []
+    beside_the_first: list[int] = []
+
+    def during(ctx: Context) -> None:
+        number = int(ctx.samples.position[0]) // 40
+        inside.append(number)
+        if number == 0:
+            threading.Event().wait(0.05)
+            beside_the_first.extend(inside[1:])
+        elif number <= 3:
+            meeting.wait()
+
+    monkeypatch.setattr(_Records, "during", staticmethod(during))
+    plan = compiled()
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        with Engine(plan, feed, feed.requests(40), Options(num_threads=3, cpu_queue=2)) as engine:
+            assert len(list(engine)) == 10
+    assert beside_the_first == []
+    assert sorted(inside) == list(range(10))
+
+
+def test_no_more_batches_are_read_than_the_queue_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    monkeypatch.setattr(_Records, "during", staticmethod(lambda ctx: begun.append(int(ctx.samples.position[0]))))
+    plan = compiled()
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        with Engine(plan, feed, feed.requests(10), Options(num_threads=8, cpu_queue=2)) as engine:
+            for taken in range(1, 41):
+                next(engine)
+                assert len(begun) <= taken + 3  # two in the queue, and one that waits for room
+    assert sorted(begun) == list(range(0, _RECORDS, 10))
+
+
+@pytest.mark.parametrize("device", ["cpu", "null"])
+def test_the_first_of_several_errors_is_raised(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    later_failed = threading.Event()
+
+    def during(ctx: Context) -> None:
+        number = int(ctx.samples.position[0]) // 10
+        if number == 5:
+            later_failed.set()
+            raise JobError("batch 5 is gone")
+        if number == 4:
+            later_failed.wait(60)
+            raise JobError("batch 4 is gone")
+
+    monkeypatch.setattr(_Records, "during", staticmethod(during))
+    plan = compiled(device)
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        with Engine(plan, feed, feed.requests(10), Options(num_threads=8, cpu_queue=6)) as engine:
+            assert [next(engine).request.start for _ in range(4)] == [0, 10, 20, 30]
+            for _ in range(2):
+                with pytest.raises(JobError, match="batch 4 is gone"):
+                    next(engine)
+
+
+def test_batches_before_one_that_cannot_be_read_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one thread reads, and cuts batches for the workers, too."""
+
+    def during(ctx: Context) -> None:
+        if int(ctx.samples.position[0]) == 40:
+            raise JobError("batch 4 is gone")
+
+    monkeypatch.setattr(_Records, "during", staticmethod(during))
+    load_operators()
+    b = GraphBuilder()
+    (x,) = b.add("testing.memorised")
+    (x,) = b.add("cast", [x], {"dtype": "INT32"})
+    plan = compile_graph(b.build({"x": x}), Target("cpu"))
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        with Engine(plan, feed, feed.requests(10), Options(cpu_queue=6)) as engine:
+            assert engine.reads_at_once == 1
+            engine.start()
+            engine._threads[-1].join(60)  # the failure is known before anybody asks for the first batch
+            assert [next(engine).request.start for _ in range(4)] == [0, 10, 20, 30]
+            with pytest.raises(JobError, match="batch 4 is gone"):
+                next(engine)
+
+
+def test_the_memory_budget_bounds_how_much_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = []
+    monkeypatch.setattr(_Records, "size", 10_000)
+    plan = compiled()
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        whole = sum((1 + i % 7) * 10_000 for i in range(_RECORDS))
+        budget = whole // 5  # of ten batches; a quarter of it is kept for other work
+        options = Options(num_threads=8, cpu_queue=8, memory=Memory(host=budget))
+        with Engine(plan, feed, feed.requests(40), options) as engine:
+            monkeypatch.setattr(_Records, "during", staticmethod(lambda ctx: held.append(engine.host.used)))
+            assert len(list(engine)) == 10
+        assert engine.host.peak <= budget
+    assert len(held) == 10
+    assert max(held) > 0
+
+
+def test_nothing_stays_page_locked_after_an_early_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, go_on = threading.Semaphore(0), threading.Event()
+
+    def during(ctx: Context) -> None:
+        if int(ctx.samples.position[0]) >= 80:
+            reading.release()
+            go_on.wait(60)
+
+    monkeypatch.setattr(_Records, "during", staticmethod(during))
+    with faked() as fake:
+        plan = compiled("gpu")
+        with Sources(plan, 1) as sources:
+            feed = JobFeed(sources)
+            options = Options(num_threads=4, cpu_queue=3, to_host=False)
+            with Engine(plan, feed, feed.requests(8), options) as engine:
+                for _ in range(3):
+                    next(engine)
+                for _ in range(2):
+                    assert reading.acquire(timeout=60)
+                assert fake.pinned_in_use() > 0
+                stopper = threading.Thread(target=engine.stop)
+                stopper.start()
+                go_on.set()  # those that are being read end, no others begin
+                stopper.join(60)
+                assert not stopper.is_alive()
+            del engine, stopper
+        gc.collect()
+        assert fake.pinned_in_use() == 0
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_small_batches_for_a_device_are_launched_together_where_they_may(whole: bool) -> None:
+    plan = compiled("null", random_shuffle=True)
+    with Sources(plan, 1) as sources:
+        order = sources.readers[0][4].job().index.tolist()
+
+        def batches(**options: Any) -> int:
+            feed = JobFeed(sources)
+            options = {"num_threads": 3, "lanes": 2, "whole_batches": whole, **options}
+            with Engine(plan, feed, feed.requests(4), Options(**options)) as engine:
+                assert collect(engine) == expected(order)
+            return engine.delivery.passed
+
+        assert batches() == _RECORDS // 4
+        few = batches(together=True)  # the first ones come alone, until it is known what they take
+        assert few < _RECORDS // 8
+        if not whole:
+            assert few < batches(together=True, memory=Memory(host=2000)) < _RECORDS // 4
+
+
+def test_batches_that_went_together_are_handed_out_as_they_were_asked_for() -> None:
+    """One by one, with their own samples, rejects and replacements; memory is given back behind the last of them."""
+    plan = compiled("null")
+    with Sources(plan, 1) as sources:
+        for policy in ("skip", "replace"):
+            feed = JobFeed(sources)
+            options = Options(num_threads=2, together=True, policy=policy)
+            with Engine(plan, feed, feed.requests(7), options) as engine:
+                for k in range(-(-_RECORDS // 7)):
+                    it = next(engine)
+                    whole = list(range(7 * k, min(7 * k + 7, _RECORDS)))
+                    good = [i for i in whole if i % 29 != 3]
+                    assert (it.request.start, it.request.n) == (7 * k, len(whole))
+                    assert it.everyone.index.tolist() == whole
+                    values = [v.tolist() for v in it.outputs(plan)["x"]]
+                    if policy == "skip":
+                        assert it.samples.index.tolist() == good
+                        assert values == [[i % 251] * (1 + i % 7) for i in good]
+                    else:
+                        assert len(values) == len(whole)
+                    assert [it.position_of(d) for d in it.dropped] == [i for i in whole if i % 29 == 3]
+                with pytest.raises(StopIteration):
+                    next(engine)
+            assert engine.delivery.passed < -(-_RECORDS // 7)
+            assert engine.host.used == 0

@@ -1,0 +1,85 @@
+"""Memory is used again when nobody holds it, and never before."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+
+from dali_run.pipelines.engine.memory.reuse import Recycler
+
+LARGE = 1 << 20
+
+
+def address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def test_memory_comes_back_with_the_last_view() -> None:
+    recycler = Recycler()
+    first = recycler.empty(LARGE, np.float32)
+    assert first.shape == (LARGE,)
+    assert first.dtype == np.float32
+    where, view = address(first), first[5:10].reshape(5, 1)
+    view[...] = 7
+    del first
+    gc.collect()
+    second = recycler.empty(LARGE, np.float32)
+    assert address(second) != where
+    second[:] = 0
+    assert (view == 7).all()
+    del view
+    gc.collect()
+    third = recycler.empty(LARGE - 3, np.float32)  # a little smaller
+    assert address(third) == where
+    third[:] = 1
+    assert (second == 0).all()
+
+
+def test_small_arrays_and_other_sizes_are_new() -> None:
+    recycler = Recycler()
+    assert recycler.empty(10, np.int16).base is None
+    where = address(recycler.empty(8 * LARGE, np.uint8))
+    small = recycler.empty(LARGE, np.uint8)
+    assert address(small) != where
+    assert address(recycler.empty(7 * LARGE, np.uint8)) == where
+
+
+def test_only_so_much_is_kept() -> None:
+    recycler = Recycler(spare=2)
+    held = [recycler.empty(LARGE, np.uint8) for _ in range(5)]
+    del held
+    gc.collect()
+    assert len(recycler._free) == 2
+
+
+def test_threads_never_share_a_block() -> None:
+    recycler, wrong = Recycler(), []
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            mine = recycler.empty(LARGE, np.uint8)
+            mine[:: LARGE // 64] = number
+            if (mine[:: LARGE // 64] != number).any():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_large_arrays_are_not_kept() -> None:
+    recycler = Recycler(largest=3 << 20)
+    for megabytes, kept in ((2, True), (4, False)):
+        first = recycler.empty(megabytes << 20, np.uint8)
+        address = first.ctypes.data
+        first[:] = 7
+        del first
+        assert bool(recycler._free) is kept
+        if kept:
+            assert recycler.empty(megabytes << 20, np.uint8).ctypes.data == address
+            recycler._free.clear()

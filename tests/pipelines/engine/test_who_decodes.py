@@ -1,0 +1,293 @@
+"""Decoders of a batch: our CUDA decoder, the GPU's JPEG engines, nvJPEG's hybrid decoders, CPU threads. Who takes an
+image follows from the sample, and reports say how many each of them took."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run.ops.codecs import on_gpu as gpu_decode
+from dali_run.ops.codecs.jpeg import nvjpeg
+from dali_run.ops.codecs.jpeg.nvjpeg import Backend, NvJpegError, Output
+from dali_run.pipelines.compile.place import Target
+from dali_run.pipelines.compile.plan import Plan, compile_graph
+from dali_run.pipelines.engine.device import launcher_count
+from dali_run.pipelines.engine.engine import Engine, Options
+from dali_run.pipelines.engine.inputs import JobFeed, Sources
+from dali_run.pipelines.graph.nodes import Graph, GraphBuilder
+from dali_run.pipelines.job.report import build_report
+from dali_run.pipelines.plugins import load_operators
+from tests.kit.fake_cupy import Fake, faked
+
+REFUSED = b"the engines refuse this"
+REFUSALS = (6, 12)
+MARK = 3
+"""Levels by which the engines of these tests are off."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 small JPEGs, some of them gray, turned, progressive, cut short, or not for engines; and a PNG."""
+    root = tmp_path_factory.mktemp("decoders")
+    (root / "a").mkdir()
+    for i in range(40):
+        y, x = np.mgrid[: 40 + i, : 90 - i]
+        image = Image.fromarray(np.stack([20 + x * 2, 20 + y * 2, 128 + 0 * x], -1).astype(np.uint8))
+        exif = Image.Exif()
+        exif[0x0112] = 6 if i % 9 == 4 else 1
+        how = {"progressive": i == 7, "exif": exif, "subsampling": 0, "comment": REFUSED if i in REFUSALS else b""}
+        data = io.BytesIO()
+        (image.convert("L") if i % 10 == 8 else image).save(data, "JPEG", quality=90, **how)
+        (root / "a" / f"{i:02d}.jpg").write_bytes(data.getvalue()[: -60 if i == 11 else None])
+    image.save(root / "a" / "99.png")
+    return root
+
+
+def graph(where: Path | list[Path], fused: bool = False, decoder: str = "decoders.image", **arguments: Any) -> Graph:
+    load_operators()
+    b = GraphBuilder()
+    files = {"file_root": str(where)} if isinstance(where, Path) else {"files": list(map(str, where))}
+    x, label = b.add("readers.file", (), files)
+    (x,) = b.add(decoder, [x], arguments, device="mixed")
+    if fused:
+        (x,) = b.add("resize", [x], {"size": [32, 32]})
+        (x,) = b.add("crop_mirror_normalize", [x], {"dtype": "FLOAT", "crop": [24, 28]})
+    return b.build({"x": x, "label": label})
+
+
+def results(plan: Plan, batch: int = 16) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Outputs by the name of the file, and the report."""
+    found = {}
+    with Sources(plan, batch) as sources:
+        feed = JobFeed(sources)
+        with Engine(plan, feed, feed.requests(batch), Options(lanes=2)) as engine:
+            for it in engine:
+                whole = it.outputs(plan)["x"]
+                for i in range(len(whole)):
+                    found[it.samples.origin(i).key] = np.array(whole.sample(i))
+            report = build_report(engine, 1.0, {"read": len(found)})
+    return {Path(k).stem: v for k, v in found.items()}, report
+
+
+class FakeNvJpeg:
+    """nvJPEG into what stands for device memory; ``MARK`` levels brighter than libjpeg-turbo."""
+
+    engine_count = 7
+    fake: Fake
+    batches: list[int]
+
+    def __init__(self, backend: Backend, fancy_upsampling: bool = False) -> None:
+        pass
+
+    def engines(self) -> int:
+        return self.engine_count
+
+    def close(self) -> None:
+        pass
+
+    def batch(self, data: Any, lengths: Any, images: Any, output: Output, stream: int, threads: int = 1) -> None:
+        self.batches.append(len(data))
+        files = [ctypes.string_at(int(a), int(n)) for a, n in zip(data, lengths, strict=True)]
+        if any(REFUSED in f for f in files):
+            raise NvJpegError("nvjpegDecodeBatched", 4)
+        for a, n, image in zip(data, lengths, images, strict=True):
+            self.single(a, n, image, output, stream)
+
+    def single(self, data: Any, length: Any, image: Any, output: Output, stream: int) -> None:
+        file = ctypes.string_at(int(data), int(length))
+        pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB")).astype(np.int64) + MARK
+        pixels = np.ascontiguousarray(np.minimum(pixels, 255)[..., :: -1 if output is Output.BGR else 1], np.uint8)
+        assert int(image[4]) == 3 * pixels.shape[1]
+        ctypes.memmove(int(image[0]), pixels.ctypes.data, pixels.nbytes)
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeNvJpeg]]:
+    def missing() -> None:
+        raise nvjpeg.DeviceError("nvJPEG was not found")
+
+    with faked(memory=True) as fake:
+        made = type("FakeNvJpeg", (FakeNvJpeg,), {"fake": fake, "batches": []})
+        monkeypatch.setattr(nvjpeg, "Decoder", made)
+        monkeypatch.setattr(nvjpeg, "library", missing)  # no hybrid decoders
+        yield made
+
+
+def chosen(number: int) -> float:
+    """Where in [0, 1) a sample is, by its index, which is the file's number here (splitmix64's multiplier)."""
+    return float(((number + 1) * 0x9E3779B97F4A7C15 % 2**64 >> 40) / 2**24)
+
+
+def kinds(folder: Path) -> tuple[list[str], list[str]]:
+    """Plain colour JPEGs, and plain gray ones."""
+    numbers = [i for i in range(40) if i not in (7, 11)]
+    return [f"{i:02d}" for i in numbers if i % 10 != 8], [f"{i:02d}" for i in numbers if i % 10 == 8]
+
+
+def same_in_all_batches(plan: Plan, taken: dict[str, int]) -> dict[str, np.ndarray]:
+    """What the plan makes, which must not depend on the size of batches."""
+    found, report = results(plan, 41)
+    assert report["decoders"] == taken
+    for batch in (16, 5):
+        again, report = results(plan, batch)
+        assert report["decoders"] == taken
+        assert again.keys() == found.keys()
+        for key, value in again.items():
+            np.testing.assert_array_equal(value, found[key])
+    return found
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("load", [-1.0, 0.65])  # programs written for DALI give it
+def test_our_decoder_takes_all_plain_jpegs(folder: Path, engines: type[FakeNvJpeg], fused: bool, load: float) -> None:
+    expected, _ = results(compile_graph(graph(folder, fused), Target(), 7))
+    plan = compile_graph(graph(folder, fused, hw_decoder_load=load), Target("gpu"), 7)
+    assert bool(plan.fused) == fused
+    # the one that is cut short fails in our decoder, then in libjpeg-turbo
+    colour, gray = kinds(folder)
+    found = same_in_all_batches(plan, {"cuda": len(colour + gray), "libjpeg-turbo": 2, "other formats": 1})
+    assert not engines.batches
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        np.testing.assert_allclose(value, expected[key], atol=1.01 if fused else 0, rtol=0)
+    assert results(plan)[1]["fallbacks"] == {
+        "not for the CUDA JPEG decoder: progressive": 1, "device check failed: attempt 2": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
+def test_engines_take_their_part(folder: Path, engines: type[FakeNvJpeg], decoder: str) -> None:
+    expected, _ = results(compile_graph(graph(folder, decoder=decoder), Target(), 7))
+    colour, gray = kinds(folder)
+    offered = {k for k in colour if chosen(int(k)) < 0.35}
+    by_engine = {k for k in offered if int(k) not in REFUSALS}
+    assert len(by_engine) > 5
+    assert len(offered - by_engine) > 0
+    who = {"jpeg_decoder": "nvjpeg", "hw_decoder_load": 0.35}
+    plan = compile_graph(graph(folder, decoder=decoder, output_type="BGR", **who), Target("gpu"), 7)
+    rest = len(colour) - len(by_engine) + len(gray) + 2
+    taken = {"engines": len(by_engine), "libjpeg-turbo": rest, "other formats": 1}
+    found = same_in_all_batches(plan, taken)
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        np.testing.assert_array_equal(value[..., ::-1].astype(np.int64) - expected[key], MARK * (key in by_engine))
+
+
+def test_without_engines_nvjpeg_uses_the_gpus_cores(folder: Path, engines: type[FakeNvJpeg]) -> None:
+    engines.engine_count = 0
+    colour, gray = kinds(folder)
+    plan = compile_graph(graph(folder, jpeg_decoder="nvjpeg"), Target("gpu"), 7)
+    refused = len(REFUSALS)
+    same_in_all_batches(
+        plan, {"nvjpeg": len(colour) - refused, "libjpeg-turbo": len(gray) + refused + 2, "other formats": 1}
+    )
+
+
+class AtOnce:
+    """Threads that do everything when it is handed over, and keep which kernels had been launched by then."""
+
+    def __init__(self, fake: Fake) -> None:
+        self.fake = fake
+        self.launched: list[str] = []
+        self.work = 0
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        self.launched += [name for name, _ in self.fake.launched]
+        self.work += 1
+        done: Future[Any] = Future()
+        done.set_result(work(*args))
+        return done
+
+    map = staticmethod(map)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_others_start_before_our_kernels(
+    tmp_path: Path, engines: type[FakeNvJpeg], monkeypatch: pytest.MonkeyPatch, fused: bool
+) -> None:
+    monkeypatch.setattr(nvjpeg, "library", lambda: None)
+    at_once = AtOnce(engines.fake)
+    monkeypatch.setattr(gpu_decode, "threads", lambda: at_once)
+    (tmp_path / "a").mkdir()
+    y, x = np.mgrid[:1000, :1001]
+    large = Image.fromarray(np.stack([x // 5, y // 5, 128 + 0 * x], -1).astype(np.uint8))
+    for k in range(3):
+        large.resize((64, 48)).save(tmp_path / "a" / f"{k}.jpg")
+    large.resize((64, 48)).convert("CMYK").save(tmp_path / "a" / "cmyk.jpg")
+    large.save(tmp_path / "a" / "large.jpg", progressive=True, subsampling=0)
+    found, report = results(compile_graph(graph(tmp_path, fused), Target("gpu"), 7), 5)
+    assert report["decoders"] == {"cuda": 3, "libjpeg-turbo": 1, "nvjpeg hybrid": 1}
+    assert at_once.work == 2
+    assert not {"jpeg_pixels", "jpeg_resize"} & set(at_once.launched)
+    assert {"jpeg_pixels", "jpeg_resize"} & {name for name, _ in engines.fake.launched}
+    expected, _ = results(compile_graph(graph(tmp_path, fused), Target(), 7), 5)
+    for key, value in expected.items():
+        off = MARK if key == "large" else 0
+        np.testing.assert_allclose(found[key].astype(np.float64) - value, off, atol=1.01 if fused else 0, rtol=0)
+
+
+def test_on_the_cpu_reports_name_decoders_too(folder: Path) -> None:
+    _, report = results(compile_graph(graph(folder, fused=True), Target(), 7))
+    colour, gray = kinds(folder)
+    turned = sum(int(k) % 9 == 4 for k in colour + gray)  # which our loops leave to libjpeg-turbo
+    assert turned == 4
+    assert report["decoders"] == {
+        "cpu": len(colour + gray) - turned, "libjpeg-turbo": 2 + turned, "other formats": 1,
+    }  # fmt: skip
+
+
+def test_a_launch_that_waits_has_another_beside_it(folder: Path) -> None:
+    for arguments, count in (({}, 1), ({"hw_decoder_load": 0.65}, 1), ({"jpeg_decoder": "nvjpeg"}, 2)):
+        plan = compile_graph(graph(folder, fused=True, **arguments), Target("gpu"), 7)
+        (step,) = (s for s in plan.steps if s.kind == "device")
+        assert launcher_count(step) == count, arguments
+
+
+def test_a_plan_says_who_decodes(folder: Path) -> None:
+    def said(fused: bool = True, **arguments: Any) -> list[str]:
+        plan = compile_graph(graph(folder, fused, **arguments), Target("gpu"), 7)
+        return [o["decoders"] for o in plan.describe()["operators"] if o["decoders"]]
+
+    ours = ["baseline JPEGs by the CUDA decoder, others by nvJPEG and CPU threads"]
+    assert said() == said(fused=False) == said(hw_decoder_load=0.65) == ours
+    assert said(jpeg_decoder="nvjpeg", hw_decoder_load=0.7) == [
+        "of baseline JPEGs 0.7 by the GPU's JPEG engines, the rest by CPU threads"
+    ]
+    assert said(dtype="FLOAT") == ["of baseline JPEGs a part by the GPU's JPEG engines, the rest by CPU threads"]
+    plan = compile_graph(graph(folder), Target(), 7)
+    assert not any(o["decoders"] for o in plan.describe()["operators"])
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
+def test_decoders_of_a_batch_on_the_gpu(imagenet: list[Path], decoder: str) -> None:
+    def run(batch: int, **who: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        plan = compile_graph(graph(imagenet, False, decoder, jpeg_fancy_upsampling=True, **who), Target("gpu"), 7)
+        return results(plan, batch)
+
+    alone, report = run(64, hw_decoder_load=0.65)
+    assert report["decoders"]["cuda"] > 100
+    assert "engines" not in report["decoders"]
+    found, report = run(64, jpeg_decoder="nvjpeg", hw_decoder_load=0.4)
+    if "engines" not in report["decoders"]:
+        pytest.skip("this GPU has no JPEG engines")
+    assert report["decoders"]["engines"] > 25
+    assert found.keys() == alone.keys()
+    for key, value in alone.items():
+        assert np.abs(found[key].astype(np.float64) - value).mean() <= 1.5, key
+    for batch in (7, 120):
+        again, same = run(batch, jpeg_decoder="nvjpeg", hw_decoder_load=0.4)
+        assert same["decoders"] == report["decoders"]
+        for key, value in found.items():
+            np.testing.assert_array_equal(again[key], value, err_msg=f"{key} in batches of {batch}")

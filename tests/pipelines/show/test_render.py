@@ -1,0 +1,144 @@
+"""Tables say what the data says."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console, RenderableType
+
+from dali_run.pipelines import wording as units
+from dali_run.pipelines.show.html import html_report
+from dali_run.pipelines.show.terminal import plan_view, report_view
+
+
+def lines(view: RenderableType, width: int = 140) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(view)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def operator(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "op": name, "runs_on": "cpu", "stage": "00:read", "calls": 2, "samples": 1200,
+            "bytes_in": 0, "bytes_out": 3 << 20, "cpu_seconds": 0.5, "gpu_seconds": 0.0, "p50_ms": 1.25, "p95_ms": 2.5,
+            "samples_per_second": 2400.0, **changes}  # fmt: skip
+
+
+def stage(name: str, kind: str, *operators: str, **changes: float) -> dict[str, Any]:
+    return {"id": name, "kind": kind, "operators": list(operators), "busy_seconds": 0.1,
+            "waiting_for_input_seconds": 0.0, "blocked_on_output_seconds": 0.0, **changes}  # fmt: skip
+
+
+REPORT: dict[str, Any] = {
+    "name": "job", "device": "gpu", "threads": 4, "seconds": 2.0, "samples_per_second": 600.0,
+    "samples": {"read": 1200, "written": 1199, "rejected": 1},
+    "operators": [
+        operator("Reader"),
+        operator("color", stage="01:cpu", cpu_seconds=4.0),
+        operator("resize", stage="02:gpu", runs_on="gpu", cpu_seconds=0.0, gpu_seconds=1.5),
+    ],
+    "stages": [
+        stage("00:read", "whole", "Reader", busy_seconds=0.5, blocked_on_output_seconds=1.0),
+        stage("01:cpu", "chunk", "color"),
+        stage("02:gpu", "device", "resize"),
+        stage("write", "sink", busy_seconds=0.2),
+    ],
+    "rejected": {"truncated": 1},
+    "decoders": {"cuda": 1100, "engines": 99},
+    "fallbacks": {"out of GPU memory: batch halved": 2},
+    "bottleneck": {"what": "gpu", "share": 0.75, "sentence": "The GPU holds the job back.", "advice": "More GPUs."},
+}  # fmt: skip
+
+
+def test_a_report_is_shown_as_it_is() -> None:
+    shown = lines(report_view(REPORT))
+    assert shown[0] == "job: 1,200 samples read in 2.00 s, 600/s on gpu, 4 threads; 1,199 written, 1 rejected"
+    color = next(x.split() for x in shown if x.startswith("color"))
+    assert color[:6] == ["color", "cpu", "1,200", "4.00", "s", "67%"]
+    resize = next(x.split() for x in shown if x.startswith("resize"))
+    assert resize[:6] == ["resize", "gpu", "1,200", "1.50", "s", "25%"]
+    assert resize[-7:] == ["1.25", "2.50", "2,400/s", "0", "B", "3.0", "MiB"]
+    stages = {x.split()[0]: x.split()[-3:] for x in shown if x[:2].isdigit() or x.startswith("write")}
+    assert stages["00:read"] == ["25%", "0%", "50%"]
+    assert stages["01:cpu"] == ["50%", "0%", "0%"]  # 4 seconds on 4 threads in 2 seconds
+    assert stages["write"] == ["10%", "0%", "0%"]
+    assert "Rejected: 1 truncated; each is a line in rejects.jsonl" in shown
+    assert "Fallback: out of GPU memory: batch halved (2)" in shown
+    assert "Decoded: 1,100 by cuda, 99 by engines" in shown
+    assert shown[-2:] == ["The GPU holds the job back.", "To go faster: More GPUs."]
+
+
+def test_the_page_holds_the_numbers_and_nothing_foreign() -> None:
+    hostile = operator("<script>alert(1)</script>", runs_on="gpu", gpu_seconds=3.0)
+    page = html_report({**REPORT, "name": "a & b", "operators": [*REPORT["operators"], hostile]})
+    assert "a &amp; b" in page
+    assert "<script" not in page
+    assert "http" not in page
+    assert "The GPU holds the job back." in page
+    tree = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
+    bars = [float(r.attrib["width"]) for r in tree.iter("rect") if r.attrib["fill"] == "#2f7ed8"]
+    longest = max(bars)
+    assert [round(b / longest, 2) for b in bars] == [0.12, 1.0, 0.38, 0.75]  # 0.5, 4, 1.5 and 3 seconds
+    for cell in ("1,200", "4.00 s", "2,400/s", "3.0 MiB", "truncated"):
+        assert f">{cell}<" in page
+
+
+def test_the_page_says_how_much_memory_was_held_and_allowed() -> None:
+    memory = {"peak_host_bytes": 3 << 30, "host_budget_bytes": 2 << 30, "host_peak_bytes": 1 << 30}
+    page = html_report({**REPORT, "memory": memory})
+    assert "<td>batches and work on the host</td><td class=n>1.0 GiB</td><td class=n>2.0 GiB</td>" in page
+    assert "<td>the whole process</td><td class=n>3.0 GiB</td><td class=n>-</td>" in page
+    assert "Memory" not in html_report({**REPORT, "memory": {}})
+
+
+def test_compiling_is_told_apart() -> None:
+    assert "; 12.50 s before that to compile" in lines(report_view({**REPORT, "warm_up_seconds": 12.5}))[0]
+    assert "compile" not in lines(report_view({**REPORT, "warm_up_seconds": 0.4}))[0]
+
+
+def test_an_empty_run_has_a_report_too() -> None:
+    empty = {**REPORT, "operators": [], "stages": [], "seconds": 0.0, "samples_per_second": None, "rejected": {},
+             "samples": {"read": 0, "written": 0, "rejected": 0}}  # fmt: skip
+    assert lines(report_view(empty))[0].startswith("job: 0 samples read in 0.00 s, -")
+
+
+def test_a_plan_names_stages_shapes_and_what_is_written() -> None:
+    plan = {
+        "name": "job", "device": "null", "seed": 3,
+        "stages": [{"id": "00:read", "kind": "whole", "operators": ["Reader"]}],
+        "operators": [{"name": "Reader", "op": "readers.file", "runs_on": "cpu", "stage": 0, "inputs": ["x"],
+                       "arguments": {"mirror": "coin"}, "outputs": ["uint8[?]", "int32[1]"]}],
+        "outputs": {"image": {"from": "Reader[0]", "spec": "uint8[?]"}},
+        "fused": ["decode + resize"],
+        "write": {"writer": "lmdb", "path": "out", "shard": {"samples": 10, "bytes": 1 << 20},
+                  "fields": {"image": "keep"}},
+    }  # fmt: skip
+    shown = lines(plan_view(plan))
+    assert shown[0] == "job: on null, seed 3"
+    assert ["00:read", "Reader", "cpu", "x,", "mirror=coin", "uint8[?]"] in [x.split() for x in shown]
+    assert "Fused: decode + resize" in shown
+    assert shown[-1] == "Writes image (keep) as lmdb to out, a shard every 10 samples or 1.0 MiB"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (units.size(0), "0 B"),
+        (units.size(1023), "1023 B"),
+        (units.size(1536), "1.5 KiB"),
+        (units.size(5 << 40), "5.0 TiB"),
+        (units.duration(3.14159), "3.14 s"),
+        (units.duration(185), "3 min 05 s"),
+        (units.duration(7620), "2 h 07 min"),
+        (units.duration(59.999), "60.00 s"),
+        (units.rate(None), "-"),
+        (units.rate(12345.6), "12,346/s"),
+        (units.rate(4.25), "4.2/s"),
+        (units.count(1, "sample"), "1 sample"),
+        (units.count(12000, "sample"), "12,000 samples"),
+    ],
+)
+def test_numbers_for_people(text: str, expected: str) -> None:
+    assert text == expected

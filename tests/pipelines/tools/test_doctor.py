@@ -1,0 +1,154 @@
+"""The doctor on machines that are not this one: GPUs, drivers and libraries are pretended."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from dali_run.ops.codecs.jpeg import nvjpeg
+from dali_run.ops.errors import DeviceError
+from dali_run.ops.gpu.driver import Driver, Gpu
+from dali_run.pipelines.tools import doctor
+from tests.kit.fake_cupy import faked
+
+H200 = Gpu("NVIDIA H200", 141 << 30, (9, 0))
+
+
+def findings(area: str) -> dict[str, dict[str, Any]]:
+    return {f["what"]: f for f in doctor.examine()["findings"] if f["area"] == area}
+
+
+@pytest.fixture
+def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it raises ImportError
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, found: Driver | None) -> None:
+    monkeypatch.setattr(doctor, "driver", lambda: found)
+
+
+class Library:
+    """An nvJPEG of some version."""
+
+    path = "/lib/libnvjpeg.so"
+
+    def __init__(self, *version: int) -> None:
+        self.version = version
+
+
+class NoEngines:
+    def __init__(self, backend: nvjpeg.Backend) -> None:
+        raise nvjpeg.NvJpegError("nvjpegCreateEx", 6)
+
+
+class SevenEngines:
+    def __init__(self, backend: nvjpeg.Backend) -> None:
+        pass
+
+    def engines(self) -> int:
+        return 7
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("cuda", "extra"), [((12, 4), "cuda12"), ((13, 0), "cuda13"), ((14, 1), "cuda13"), ((11, 8), "")]
+)
+def test_the_extra_follows_the_driver(cuda: tuple[int, int], extra: str) -> None:
+    assert Driver(cuda, (H200,)).extra == extra
+    assert Driver(cuda, ()).extra == ""
+
+
+def test_without_a_driver_the_gpu_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in (None, Driver((13, 0), ())):
+        pretend(monkeypatch, found)
+        gpu = findings("gpu")
+        assert list(gpu) == ["driver"]
+        assert gpu["driver"]["status"] == "note"
+        assert "CPU" in gpu["driver"]["value"]
+
+
+@pytest.mark.usefixtures("no_cupy")
+def test_a_gpu_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise DeviceError("nvJPEG was not found; install it")
+
+    pretend(monkeypatch, Driver((12, 8), (H200, H200)))
+    monkeypatch.setattr(nvjpeg, "library", missing)
+    gpu = findings("gpu")
+    assert gpu["GPU 1"]["value"] == "NVIDIA H200, 141 GiB, compute capability 9.0"
+    assert gpu["CuPy"]["status"] == gpu["nvJPEG"]["status"] == "missing"
+    assert doctor.examine()["remedies"].count("pip install 'dali-run[cuda12]'") == 1
+
+
+@pytest.mark.usefixtures("no_cupy")
+@pytest.mark.parametrize(
+    ("version", "decoder", "status", "engines"),
+    [((12, 4, 0), NoEngines, "warning", "note"), ((13, 0, 0), SevenEngines, "ok", "ok")],
+)
+def test_an_old_nvjpeg_is_warned_of(
+    version: tuple[int, ...], decoder: type, status: str, engines: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, Driver((13, 0), (H200,)))
+    monkeypatch.setattr(nvjpeg, "library", lambda: Library(*version))
+    monkeypatch.setattr(nvjpeg, "Decoder", decoder)
+    gpu = findings("gpu")
+    assert gpu["nvJPEG"]["status"] == status
+    assert ("CVE-2025-23272" in gpu["nvJPEG"]["value"]) == (status == "warning")
+    assert gpu["JPEG engines"]["status"] == engines
+    assert ("7 hardware" in gpu["JPEG engines"]["value"]) == (engines == "ok")
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda package: "" if package in ("numba", "imagecodecs") else "1.0")
+    packages = findings("packages")
+    assert packages["numba"]["status"] == "warning"
+    assert packages["imagecodecs"]["status"] == "missing"
+    assert packages["numpy"]["status"] == "ok"
+    assert "pip install 'dali-run[formats]'" in doctor.examine()["remedies"]
+
+
+def test_a_broken_machine_is_still_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Any:
+        raise RuntimeError("oh")
+
+    for name in ("driver", "version_of", "usable_cores"):
+        monkeypatch.setattr(doctor, name, broken)
+    monkeypatch.setattr(doctor, "_text", lambda path: "")
+    found = doctor.examine()["findings"]
+    assert {f["area"] for f in found if "broke: RuntimeError: oh" in f["value"]} >= {"gpu", "packages", "cpu"}
+    assert any(f["area"] == "folders" for f in found)
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_found_and_compiles() -> None:
+    gpu = findings("gpu")
+    assert gpu["GPU 0"]["status"] == gpu["CuPy"]["status"] == gpu["NVRTC"]["status"] == "ok"
+    assert gpu["nvJPEG"]["status"] in ("ok", "warning")
+
+
+def test_how_containers_come_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise DeviceError("nvJPEG was not found; install it")
+
+    pretend(monkeypatch, Driver((13, 0), (H200,)))
+    monkeypatch.setattr(nvjpeg, "library", missing)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "kvikio", None)
+    with faked() as fake:
+        sys.modules["cupy"].__version__ = "14"  # type: ignore[attr-defined]
+        gpu = findings("gpu")
+        assert gpu["files in the page cache"]["status"] == "ok"
+        assert fake.registrations == 1
+        assert fake.registered == {}
+        assert "only upload: kvikio needs it" in gpu["kvikio"]["value"]
+        fake.attributes[113] = 0
+        found = findings("gpu")["files in the page cache"]
+        assert found["status"] == "note"
+        assert found["value"] == "GPU 0 cannot register read-only memory: records of containers are copied"
+        fake.attributes.clear()
+        sys.modules["cupy.cuda.runtime"].hostRegister = fake.unregister  # of another number of arguments
+        assert "cudaHostRegister: " in findings("gpu")["files in the page cache"]["value"]

@@ -1,0 +1,43 @@
+"""Extents: copies of every byte, and none beside them, whatever the alignments; files that unpack to too much."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dali_run.readers.fetch import extents
+from dali_run.readers.fetch.extents_cpu import copy_extents
+
+
+def test_copies_are_exact_at_all_alignments_and_sizes() -> None:
+    source = np.random.default_rng(0).integers(1, 256, 40_000, np.uint8)
+    sizes = np.array([0, 1, 8191, 8192, 8193, 8223, 8255, 8256, 20_000], np.int64)
+    for shift in (0, 1, 16, 31, 33):
+        for align in (0, 1, 7, 16, 31):
+            offsets = np.full(len(sizes), shift, np.int64)
+            at = np.cumsum(sizes + 64 + align) - sizes
+            out = np.zeros(int(at[-1] + sizes[-1]) + 100, np.uint8)
+            expected = out.copy()
+            for start, size in zip(at.tolist(), sizes.tolist(), strict=True):
+                expected[start : start + size] = source[shift : shift + size]
+            copy_extents(source, offsets, sizes, out, at)
+            assert np.array_equal(out, expected), (shift, align)
+
+
+def test_gzip_bombs_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever has been unpacked till then can be read; the rest is named as damage."""
+    monkeypatch.setattr(extents, "FREE_UNPACKED", 1 << 22)
+    bomb, honest = tmp_path / "bomb.gz", tmp_path / "honest.gz"
+    bomb.write_bytes(gzip.compress(bytes(1 << 25)))
+    records = np.random.default_rng(1).integers(0, 4, 1 << 24, np.uint8).tobytes()
+    honest.write_bytes(gzip.compress(records, 1))
+    mapped = extents.Mapped([str(bomb), str(honest)])
+    assert list(mapped.damage) == [0]
+    assert "more than 200 times its size; if it is no bomb, unpack it yourself" in mapped.damage[0]
+    assert 1 << 22 < mapped.sizes[0] < 1 << 24
+    assert mapped.sizes[1] == len(records)
+    limited = extents.Mapped([str(honest)], max_unpacked=1 << 20)
+    assert "more than 1048576 bytes" in limited.damage[0]

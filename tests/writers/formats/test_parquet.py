@@ -1,0 +1,167 @@
+"""Parquet shards read back by pyarrow."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dali_run.ops.batch import Batch
+from dali_run.ops.errors import JobError, SpecError
+from dali_run.writers.base import FieldConfig, make_writer
+from dali_run.writers.shards import files_io
+from dali_run.writers.shards.config import WriteConfig
+from dali_run.writers.shards.output import Output
+from dali_run.writers.shards.verify import _parquet, _Shard, verify
+from tests.kit.writers import JOBS, ORIGINS, digest, label, payload, samples_of, tensor
+from tests.writers.shards.test_faults import inject
+
+pytest.importorskip("pyarrow", reason="needs the extra parquet")
+
+
+def test_rows(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    job = JOBS["parquet"]
+    job.run(tmp_path)
+    shards = sorted(tmp_path.glob("*.parquet"))
+    assert [s.name for s in shards] == [f"train-{k:05d}-of-00004.parquet" for k in range(4)]
+    assert pq.ParquetFile(shards[0]).metadata.num_row_groups == 3  # 11 rows by fives, whatever the batches were
+    table = pa.concat_tables([pq.read_table(s) for s in shards])
+    types = {"key": "string", "image": "binary", "label": "int32", "tensor": "binary",
+             "tensor/shape": "list<element: int64>", "tensor/dtype": "string"}  # fmt: skip
+    assert {f.name: str(f.type) for f in table.schema} == types
+    for position, row in zip(job.survivors(), table.to_pylist(), strict=True):
+        assert row["key"] == ORIGINS.origin(position).key
+        assert row["image"] == payload(position).tobytes()
+        assert row["label"] == label(position)
+        restored = np.frombuffer(row["tensor"], row["tensor/dtype"]).reshape(row["tensor/shape"])
+        np.testing.assert_array_equal(restored, tensor(position))
+
+
+def write(path: Path, values: list[np.ndarray], **options: object) -> list[object]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    samples = samples_of(np.arange(len(values)))
+    config = WriteConfig(path, "x", "parquet", options, samples=2, fields={"v": FieldConfig()})
+    with Output.open(config, {}, total=len(values)) as out:
+        out.add(0, len(values), samples, {"v": Batch.from_list(values, "", samples)})
+        out.finish()
+    rows: list[object] = pa.concat_tables([pq.read_table(p) for p in sorted(path.glob("*.parquet"))])["v"].to_pylist()
+    return rows
+
+
+def test_numbers_and_lists(tmp_path: Path) -> None:
+    lists = [np.array(v, np.float32) for v in ([1, 2], [3], [4], [], [5, 6, 7])]
+    assert write(tmp_path / "a", lists) == [[1, 2], [3], [4], [], [5, 6, 7]]
+    ones = [np.array([k], np.int32) for k in range(5)]
+    assert write(tmp_path / "b", ones) == [0, 1, 2, 3, 4]
+    assert write(tmp_path / "c", ones, lists=["v"]) == [[0], [1], [2], [3], [4]]
+    assert write(tmp_path / "d", lists[1:]) == [3, 4]
+    rejects = [json.loads(line) for line in (tmp_path / "d/rejects.jsonl").read_text().splitlines()]
+    assert [r["position"] for r in rejects] == [2, 3]
+    assert "option lists: [v]" in rejects[0]["message"]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "bool"])
+def test_numbers_keep_their_type(tmp_path: Path, dtype: str) -> None:
+    import pyarrow.parquet as pq
+
+    values = [np.array([k, k + 1] if k else [1], dtype) for k in range(3)]
+    assert write(tmp_path, values, lists=["v"]) == [v.tolist() for v in values]
+    (shard, _) = sorted(tmp_path.glob("*.parquet"))
+    assert pq.read_schema(shard).field("v").type.value_type.to_pandas_dtype() == np.dtype(dtype)
+
+
+def test_texts(tmp_path: Path) -> None:
+    values = [np.frombuffer(v, np.uint8).copy() for v in ("é".encode(), b"\xff\xfe", b"", b"plain")]
+    assert write(tmp_path / "a", values, text=["v"]) == ["é", "", "plain"]
+    (row,) = [json.loads(line) for line in (tmp_path / "a/rejects.jsonl").read_text().splitlines()]
+    assert (row["position"], row["code"]) == (1, "encode_failed")
+    assert "leave it out of the writer's option text" in row["message"]
+    assert write(tmp_path / "b", values) == [v.tobytes() for v in values]
+
+
+def test_row_groups_end_by_bytes(tmp_path: Path) -> None:
+    """Whatever the batches: the same row groups, of no more than a few bytes."""
+    import pyarrow.parquet as pq
+
+    job = replace(JOBS["parquet"], samples=None, options={"row_group": 7, "row_group_bytes": 9000})
+    job.run(tmp_path / "a", batch=5)
+    job.run(tmp_path / "b", batch=40)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    meta = pq.read_metadata(tmp_path / "a/train-00000-of-00001.parquet")
+    rows = [meta.row_group(k).num_rows for k in range(meta.num_row_groups)]
+    assert sum(rows) == len(job.survivors())
+    assert max(rows) == 7
+    assert len(set(rows[:-1])) > 1
+
+
+def test_long_columns_are_cut_into_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's arrays of bytes hold 2 GiB at most; here 100 bytes."""
+    JOBS["parquet"].run(tmp_path / "a", batch=40)
+    monkeypatch.setattr("dali_run.writers.formats.parquet._PIECE", 100)
+    JOBS["parquet"].run(tmp_path / "b", batch=40)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+
+
+def test_verify_reads_every_row_group(tmp_path: Path) -> None:
+    """Also where the checksum of the file was made of damaged bytes."""
+    JOBS["parquet"].run(tmp_path)
+    shard = min(tmp_path.glob("*.parquet"))
+    good = shard.read_bytes()
+    raw = bytearray(good)
+    at = raw.index(payload(6).tobytes()[:40])
+    raw[at + 20] ^= 1
+    shard.write_bytes(raw)
+    assert [str(p) for p in verify(tmp_path).problems] == [
+        f"{shard.name}: its content is not what was written (sha256 differs)"
+    ]
+    problems = list(_parquet(_Shard(tmp_path, {"samples": 11, "files": [{"name": shard.name}]}, {}, sound=False)))
+    assert not problems
+    with pytest.raises((ValueError, OSError), match="CRC checksum"):
+        list(_parquet(_Shard(tmp_path, {"samples": 11, "files": [{"name": shard.name}]}, {}, sound=True)))
+
+
+def test_errors_while_pyarrow_writes(tmp_path: Path) -> None:
+    assert inject("parquet", tmp_path, errno.ENOSPC, True, 7) >= 6
+
+
+def test_nothing_is_said_about_shards_that_were_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pyarrow closes files when they are collected, and would write to them."""
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    job = JOBS["parquet"]
+    with Output.open(job.config(tmp_path / "a"), {}, total=job.total) as out:
+        out.add(0, 10, *job.batch(0, 10))  # and no more
+    files_io.set_hook(lambda operation, path: fail() if operation == "write" and "00001" in path else None)
+    try:
+        with pytest.raises(JobError, match="ENOSPC"):
+            job.run(tmp_path / "b")
+    finally:
+        files_io.set_hook(None)
+    gc.collect()
+    assert not said
+    assert capsys.readouterr().err == ""
+
+
+def fail() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "the disk")
+
+
+def test_options() -> None:
+    with pytest.raises(SpecError, match="no field 'w'"):
+        make_writer("parquet", {"lists": ["w"]}).check({"v": FieldConfig()}, {})
+    with pytest.raises(SpecError, match="already the name"):
+        make_writer("parquet", {"key": "v"}).check({"v": FieldConfig()}, {})

@@ -1,0 +1,154 @@
+"""The threads beside the one that delivers: order in each lane, two files at a time, one bound for all, failures."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from dali_run.ops.errors import JobError
+from dali_run.writers import base
+from dali_run.writers.shards import files_io
+from dali_run.writers.shards.background import Line
+from tests.kit.writers import JOBS, digest
+
+PATIENCE = 60
+
+
+def test_lanes_work_at_the_same_time_each_in_order() -> None:
+    line, met, seen = Line("test", 100, 2), threading.Barrier(2), []
+    for k in range(20):
+        line.put(lambda k=k: seen.append((0, k)), 1, 0)
+        line.put(lambda k=k: seen.append((1, k)), 1, 1)
+    line.put(lambda: met.wait(PATIENCE), 1, 0)
+    line.put(lambda: met.wait(PATIENCE), 1, 1)
+    line.wait()
+    line.close()
+    for lane in (0, 1):
+        assert [k for where, k in seen if where == lane] == list(range(20))
+
+
+def test_the_lane_with_the_least_to_do_is_next() -> None:
+    line, go = Line("test", 100, 3), threading.Event()
+    assert line.shortest() == 0
+    for lane, weight in ((0, 30), (2, 10), (1, 20)):
+        line.put(lambda: go.wait(PATIENCE), weight, lane)
+    assert line.shortest() == 2
+    line.put(lambda: None, 15, 2)
+    assert line.shortest() == 1
+    go.set()
+    line.wait()
+    assert line.idle
+    line.close()
+
+
+def test_all_lanes_share_a_bound() -> None:
+    line, go, put = Line("test", 100, 2), threading.Event(), threading.Event()
+
+    def deliver() -> None:
+        line.put(lambda: None, 41, 1)
+        put.set()
+
+    line.put(lambda: go.wait(PATIENCE), 60, 0)
+    thread = threading.Thread(target=deliver)
+    thread.start()
+    assert not put.wait(0.1), "there is no room, though lane 1 is idle"
+    go.set()
+    assert put.wait(PATIENCE)
+    line.put(lambda: None, 1000, 0)  # more than fits: alone
+    thread.join()
+    line.wait()
+    line.close()
+
+
+def test_a_failure_ends_its_lane_and_what_comes_later() -> None:
+    line, go, seen = Line("test", 100, 2), threading.Event(), []
+
+    def fail() -> None:
+        raise OSError("full")
+
+    line.put(lambda: go.wait(PATIENCE), 1, 0)
+    line.put(lambda: go.wait(PATIENCE), 1, 1)
+    line.put(lambda: seen.append("before"), 1, 1)
+    failing = line.put(fail, 1, 0)
+    behind = line.put(lambda: seen.append("behind"), 1, 0)
+    go.set()
+    for future in (failing, behind):
+        with pytest.raises(OSError, match="full"):
+            future.result()
+    with pytest.raises(OSError, match="full"):
+        line.put(lambda: seen.append("later"), 1, 1)
+    line.settle()
+    line.close()
+    assert seen == ["before"]
+
+
+def test_what_waits_in_any_lane_can_be_dropped() -> None:
+    line, go, seen = Line("test", 100, 2), threading.Event(), []
+    futures = []
+    for lane in (0, 1):
+        line.put(lambda: go.wait(PATIENCE), 1, lane)
+        futures.append(line.put(lambda: seen.append(1), 1, lane))
+    line.fail(OSError("closed"))
+    go.set()
+    for future in futures:
+        with pytest.raises(OSError, match="closed"):
+            future.result()
+    line.close()
+    assert not seen
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "webdataset", "lmdb"])
+def test_the_next_shard_is_written_while_the_last_one_still_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first shard's file waits in its first write for the second one's; all the same it is published first."""
+    JOBS[name].run(tmp_path / "expected")
+    monkeypatch.setattr(base, "LARGE", 1)
+    monkeypatch.setattr(files_io, "_hook", None)
+    second = threading.Event()
+    waited: list[bool] = []
+
+    def hook(operation: str, path: str) -> int | None:
+        if operation == "write" and not path.endswith(".jsonl"):
+            if "00001-of" in path:
+                second.set()
+            elif "00000-of" in path and ".idx" not in path:
+                waited.append(second.wait(PATIENCE))
+        return None
+
+    files_io.set_hook(hook)
+    JOBS[name].run(tmp_path / "out")
+    assert waited
+    assert all(waited)
+    assert digest(tmp_path / "out") == digest(tmp_path / "expected")
+    entries = [json.loads(line) for line in (tmp_path / "out" / "journal.jsonl").read_text().splitlines()]
+    assert [e["positions"][0] for e in entries if "shard" in e] == [0, 12, 24, 36]
+
+
+def test_a_failure_of_the_next_shard_does_not_lose_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second shard cannot be written, while the first one, complete, is still being: that is published."""
+    job = JOBS["tfrecord"]
+    job.run(tmp_path / "expected")
+    monkeypatch.setattr(base, "LARGE", 1)
+    monkeypatch.setattr(files_io, "_hook", None)
+    failed = threading.Event()
+
+    def hook(operation: str, path: str) -> int | None:
+        if operation == "write" and "00001-of" in path:
+            failed.set()
+            raise OSError(28, "No space left on device", path)
+        if operation == "write" and "00000-of" in path and ".idx" not in path:
+            assert failed.wait(PATIENCE)
+        return None
+
+    files_io.set_hook(hook)
+    with pytest.raises(JobError, match="No space left"):
+        job.run(tmp_path / "out")
+    files_io.set_hook(None)
+    assert len(list((tmp_path / "out").glob("train-00000*"))) == 2
+    assert not list((tmp_path / "out").glob("train-00001*"))
+    job.run(tmp_path / "out")
+    assert digest(tmp_path / "out") == digest(tmp_path / "expected")

@@ -1,0 +1,1 @@
+"""One container format a file, and the framing that they share."""

@@ -1,0 +1,330 @@
+"""Fields as columns of bytes: what each sample's value is in the container, found for the whole batch at once."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.base import Spec
+from ...ops.batch import I32, I64, Batch, Samples
+from ...ops.errors import JobError, SpecError
+from ...ops.types import to_numpy
+from ..base import ENCODED, ENCODINGS, FieldConfig
+from ..shards.gathered_bytes import LOOSE, U8, Woven
+
+Kind = Literal["bytes", "int", "float", "raw", "npy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One value of bytes for each record: ``data[starts[i] : starts[i] + sizes[i]]``."""
+
+    data: U8
+    starts: I64
+    sizes: I64
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def value(self, i: int) -> bytes:
+        """Value ``i``; not for hot paths."""
+        return self.data[int(self.starts[i]) : int(self.starts[i] + self.sizes[i])].tobytes()
+
+    @property
+    def loose(self) -> bool:
+        """The values are so large that they are better written from where they are."""
+        return int(self.sizes.sum()) >= LOOSE * max(1, len(self))
+
+
+def kind_of(config: FieldConfig, dtype: np.dtype[Any], ndim: int) -> Kind:
+    """How a field is stored. Numbers that Example has no type for without loss (float64, uint64) are ``raw``."""
+    if config.encode in ENCODED:
+        return "bytes"
+    if config.encode == "raw":
+        return "raw"
+    if config.encode == "npy":
+        return "npy"
+    if ndim == 1 and dtype == np.uint8:
+        return "bytes"
+    if ndim <= 1 and dtype.kind in "iub" and dtype != np.uint64:
+        return "int"
+    if ndim <= 1 and dtype in (np.float16, np.float32):
+        return "float"
+    return "raw"
+
+
+def is_extension(text: str) -> bool:
+    """``text`` can be a file name extension: ``jpg``, ``seg.png``."""
+    return re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.]{0,14}[A-Za-z0-9])?", text) is not None
+
+
+def check_field(name: str, config: FieldConfig, spec: Spec) -> None:
+    """Raises SpecError where the field cannot be stored as it says."""
+    if config.encode not in ENCODINGS:
+        raise SpecError(f"field {name!r}: encode must be one of {', '.join(ENCODINGS)}, got {config.encode!r}")
+    if config.extension and not is_extension(config.extension):
+        raise SpecError(
+            f"field {name!r}: extension {config.extension!r} must be letters, digits and dots (jpg, seg.png)"
+        )
+    known = spec.dtype is not None and spec.ndim is not None
+    if config.encode in ENCODED and known and not is_encoded(spec):
+        raise SpecError(
+            f"field {name!r}: encode {config.encode} needs encoded bytes (1-D uint8), got {spec}; use raw or npy, or "
+            + ("name the output of a reader" if config.encode == "keep" else "let it follow an encoder")
+        )
+
+
+def is_encoded(spec: Spec) -> bool:
+    """Known to be 1-D uint8, which encoded bytes are."""
+    return spec.dtype is not None and to_numpy(spec.dtype) == np.uint8 and spec.ndim == 1
+
+
+def check_encoded(name: str, config: FieldConfig, batch: Batch) -> None:
+    """Raises JobError where a batch is not what its field's encoding takes (types unknown before the run)."""
+    if config.encode in ENCODED and (batch.dtype != np.uint8 or batch.ndim != 1):
+        raise JobError(
+            f"field {name!r}: encode {config.encode} needs encoded bytes (1-D uint8), got {batch.dtype}, "
+            f"{batch.ndim}-D; use raw or npy"
+        )
+
+
+def as_bytes(batch: Batch) -> Column:
+    """The samples' elements as they lie in memory (little-endian, C order)."""
+    itemsize = batch.dtype.itemsize
+    data = np.ascontiguousarray(batch.data).view(np.uint8)
+    return Column(data, np.ascontiguousarray(batch.offsets * itemsize), batch.sizes * itemsize)
+
+
+def elements(batch: Batch) -> tuple[npt.NDArray[Any], I64]:
+    """All elements packed, and how many each sample has."""
+    packed = batch.packed()
+    sizes = packed.sizes
+    first = int(packed.offsets[0]) if len(packed) else 0
+    return np.asarray(packed.data[first : first + int(sizes.sum())]), sizes
+
+
+def starts_of(sizes: npt.NDArray[Any]) -> I64:
+    """Where parts of these sizes begin when they follow each other."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    starts: I64 = ends - sizes
+    return starts
+
+
+def as_varints(batch: Batch) -> Column:
+    """Integers as packed varints (64-bit two's complement, as protobuf's int64)."""
+    from . import frames_cpu
+
+    values, counts = elements(batch)
+    values = np.ascontiguousarray(values, np.int64)
+    widths = frames_cpu.varint_sizes(values)
+    out = np.empty(int(widths.sum()), np.uint8)
+    frames_cpu.put_varints(out, values)
+    ends = np.concatenate(([0], np.cumsum(widths)))
+    last = np.cumsum(counts)
+    sizes = ends[last] - ends[last - counts]
+    return Column(out, starts_of(sizes), np.ascontiguousarray(sizes))
+
+
+def as_floats(batch: Batch) -> Column:
+    """Floats as packed float32."""
+    values, counts = elements(batch)
+    data = np.ascontiguousarray(values, np.float32).view(np.uint8)
+    return Column(data, starts_of(counts) * 4, counts * 4)
+
+
+def constant(value: bytes, n: int) -> Column:
+    """The same bytes for all records."""
+    return Column(np.frombuffer(bytearray(value), np.uint8), np.zeros(n, np.int64), np.full(n, len(value), np.int64))
+
+
+def from_values(values: Sequence[bytes]) -> Column:
+    """A column of separate byte strings."""
+    sizes = np.fromiter(map(len, values), np.int64, len(values))
+    return Column(np.frombuffer(bytearray(b"".join(values)), np.uint8), starts_of(sizes), sizes)
+
+
+def keys_of(samples: Samples) -> Column:
+    """The samples' own keys, in UTF-8."""
+    told = getattr(samples.origins, "keys", None)  # data sets may know them without making an Origin of each
+    if told is not None:
+        return from_values(told(samples.index))
+    return from_values([samples.origin(i).key.encode("utf-8", "surrogateescape") for i in range(len(samples))])
+
+
+def as_decimal(values: npt.NDArray[Any], width: int = 0) -> Column:
+    """Integers as decimal text; non-negative ones padded with zeros to ``width``."""
+    if width:
+        powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
+        digits = (values[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+        return Column(digits.reshape(-1), np.arange(len(values)) * width, np.full(len(values), width, np.int64))
+    text = np.asarray(values).astype("S21")
+    return Column(text.view(np.uint8), np.arange(len(values)) * 21, np.strings.str_len(text).astype(np.int64))
+
+
+def pairs(first: I64, second: I64, separator: str) -> U8:
+    """Lines of two numbers each (none below 0), as text."""
+    from . import frames_cpu
+
+    out = np.empty(40 * len(first), np.uint8)
+    return out[: frames_cpu.put_pairs(out, first, second, np.uint8(ord(separator)))]
+
+
+def as_npy(batch: Batch) -> Column:
+    """Each sample as an .npy file."""
+    shapes, which = np.unique(batch.shapes, axis=0, return_inverse=True)
+    heads = from_values([npy_header(batch.dtype, tuple(map(int, s))) for s in shapes])
+    which = which.reshape(-1)
+    head = Column(heads.data, heads.starts[which], heads.sizes[which])
+    return join([head, as_bytes(batch)])
+
+
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], size: int = 0) -> bytes:
+    """Head of an .npy file (version 1.0, NumPy's documentation of the format), padded with spaces to ``size``."""
+    out = io.BytesIO()
+    description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(out, description)
+    head = out.getvalue()
+    if len(head) >= size:
+        return head
+    return head[:8] + (size - 10).to_bytes(2, "little") + head[10:-1].rstrip(b" ") + (
+        b" " * (size - len(head[:-1].rstrip(b" ")) - 1) + b"\n"
+    )  # fmt: skip
+
+
+def join(columns: Sequence[Column]) -> Column:
+    """Each record's values one after the other."""
+    sizes = total_of([c.sizes for c in columns])
+    out = np.empty(int(sizes.sum()), np.uint8)
+    starts = starts_of(sizes)
+    at = starts
+    for c in columns:
+        copy(out, at, c)
+        at = at + c.sizes
+    return Column(out, starts, sizes)
+
+
+def total_of(sizes: Sequence[I64]) -> I64:
+    """Element by element, the sum of several arrays."""
+    total: I64 = np.sum(np.stack(sizes), axis=0, dtype=np.int64)
+    return total
+
+
+def copy(out: U8, to: I64, column: Column) -> None:
+    """Value ``i`` into ``out[to[i]:]`` for all i."""
+    from . import frames_cpu
+
+    frames_cpu.copy_ranges(out, np.ascontiguousarray(to), *address(column))
+
+
+def address(column: Column) -> tuple[np.int64, I64, I64]:
+    """The column as compiled code takes it: address, starts, sizes; checked to lie in its data."""
+    starts, sizes = np.ascontiguousarray(column.starts, np.int64), np.ascontiguousarray(column.sizes, np.int64)
+    if len(starts) and (
+        int(starts.min()) < 0 or int((starts + sizes).max()) > column.data.size or int(sizes.min()) < 0
+    ):
+        raise ValueError("a batch's offsets and shapes reach outside of its data")
+    return np.int64(column.data.ctypes.data), starts, sizes
+
+
+class Loose:
+    """Which of some columns of ``n`` values are written from where they are, and where; the others are to be copied."""
+
+    def __init__(self, columns: Sequence[Column], n: int) -> None:
+        there = [c for c in columns if c.loose]
+        shape = len(there), n
+        self.cuts, self.addresses, self.sizes = (np.empty(shape, np.int64) for _ in range(3))
+        """[K, n], as in `Woven`; ``cuts`` are for the caller to set."""
+        for k, column in enumerate(there):
+            base, starts, self.sizes[k] = address(column)
+            np.add(starts, base, out=self.addresses[k])
+        rows = iter(self.cuts)
+        self.cuts_of = [next(rows) if c.loose else _NOWHERE for c in columns]
+        """Each column's row of ``cuts``; empty for those that are to be copied."""
+        self._held = tuple(c.data for c in there)
+
+    def woven(self, own: U8, starts: I64, ends: I64) -> Woven:
+        """Records of ``own[starts[i] : ends[i]]`` and these values."""
+        return Woven(own, starts, ends, self.cuts, self.addresses, self.sizes, self._held)
+
+
+def as_they_are(column: Column) -> Woven:
+    """The values alone, each of them a record."""
+    base, starts, sizes = address(column)
+    nothing = np.zeros((1, len(column)), np.int64)
+    own = np.empty(0, np.uint8)
+    return Woven(own, nothing[0], nothing[0], nothing, (starts + base)[None], sizes[None], (column.data,))
+
+
+_NOWHERE = np.zeros(0, np.int64)
+
+
+def pack(records: Woven) -> Column:
+    """A copy of each record in one piece."""
+    sizes = records.totals
+    return Column(records.pieces(len(records)).packed(), starts_of(sizes), sizes)
+
+
+# -- Example ----------------------------------------------------------------------------------------------------------
+
+_BYTES, _FLOAT, _INT64 = 10, 18, 26
+"""Tags of Feature's three lists (tensorflow/core/example/feature.proto)."""
+
+
+def features(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) -> list[tuple[bytes, int, Column]]:
+    """The features of Examples: (name, list's tag, packed values). A raw field becomes three: its bytes,
+    ``<name>/shape`` (int64) and ``<name>/dtype`` (NumPy's name), so that readers can restore it."""
+    out: list[tuple[bytes, int, Column]] = []
+    for name, batch in fields.items():
+        config = configs.get(name, FieldConfig())
+        check_encoded(name, config, batch)
+        kind = kind_of(config, batch.dtype, batch.ndim)
+        utf8 = name.encode()
+        if kind == "int":
+            out.append((utf8, _INT64, as_varints(batch)))
+        elif kind == "float":
+            out.append((utf8, _FLOAT, as_floats(batch)))
+        elif kind == "npy":
+            out.append((utf8, _BYTES, as_npy(batch)))
+        else:
+            out.append((utf8, _BYTES, as_bytes(batch)))
+        if kind == "raw":
+            shapes: I32 = batch.shapes
+            out.append((utf8 + b"/shape", _INT64, as_varints(Batch.from_dense(shapes, "", batch.samples))))
+            out.append((utf8 + b"/dtype", _BYTES, constant(batch.dtype.name.encode(), len(batch))))
+    return out
+
+
+def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[int, int] = (0, 0)) -> Woven:
+    """``n`` serialised Examples. ``around`` bytes are left free before and after each, for frames."""
+    from . import frames_cpu
+
+    total = np.zeros(n, np.int64)
+    for name, _, column in parts:
+        inner = _with_head(column.sizes)
+        feature = _with_head(inner)
+        entry = _with_head(np.array([len(name)])) + _with_head(feature)
+        total += _with_head(entry)
+    loose = Loose([column for _, _, column in parts], n)
+    kept = _with_head(total) + sum(around) - loose.sizes.sum(axis=0)
+    ends = np.cumsum(kept)
+    out = np.empty(int(kept.sum()), np.uint8)
+    cursor = ends - kept + around[0]
+    frames_cpu.put_lengths(out, cursor, np.uint8(10), total)
+    for (name, tag, column), cuts in zip(parts, loose.cuts_of, strict=True):
+        text = np.frombuffer(bytearray(name), np.uint8)
+        frames_cpu.put_feature(out, cursor, text, np.uint8(tag), *address(column), cuts)
+    return loose.woven(out, ends - kept, ends)
+
+
+def _with_head(sizes: I64) -> I64:
+    """Size of a length-delimited field whose content has ``sizes``: tag, length, content."""
+    from . import frames_cpu
+
+    out: I64 = 1 + frames_cpu.varint_sizes(sizes) + sizes
+    return out

@@ -1,0 +1,289 @@
+"""Framing of whole batches without the GIL: pieces, protobuf Examples, TFRecord and RecordIO frames, LMDB pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import extending, types
+from numba.core import cgutils
+
+from ...ops.storage.crc32c_cpu import crc32c_at, masked
+
+intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
+
+
+@intrinsic
+def _memcpy(_typing: Any, _to: Any, _source: Any, _size: Any) -> Any:
+    """memcpy between two addresses: the source may be read-only memory, of which Numba would make a second version."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        to, source = (builder.inttoptr(a, pointer) for a in args[:2])
+        copy: Any = cgutils.raw_memcpy
+        copy(builder, to, source, args[2], 1)
+        return _context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def _word(_typing: Any, _address: Any, _k: Any) -> Any:
+    """Of little-endian words of four bytes from an address (of any alignment) on, the ``k``-th."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        words = builder.inttoptr(args[0], ir.IntType(32).as_pointer())
+        return builder.load(builder.gep(words, [args[1]]), align=1)
+
+    return types.uint32(types.int64, types.int64), generate
+
+
+@numba.njit(nogil=True, cache=True)
+def copy_ranges(out: Any, to: Any, source: Any, start: Any, size: Any) -> None:
+    """For each i: ``size[i]`` bytes from address ``source + start[i]`` to ``out[to[i]:]``. Ranges must be valid."""
+    base = out.ctypes.data
+    for i in range(len(to)):
+        if size[i] > 0:
+            _memcpy(np.int64(base + to[i]), np.int64(source + start[i]), np.int64(size[i]))
+
+
+@numba.njit(nogil=True, cache=True)
+def put_pieces(table: Any, own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any, n: Any) -> Any:
+    """The first ``n`` records of a `pieces.Woven` whose bytes lie at address ``own``, as addresses and sizes of pieces
+    in ``table`` (int64[M, 2]); how many there are: at most 2 K + 1 a record, and one. Own bytes that adjoin, be it over
+    the border of records, are one piece."""
+    m = low = high = 0  # own[low:high] is still to be put
+    for i in range(n):
+        if starts[i] != high:
+            m = _put_piece(table, m, own + low, high - low)
+            low = starts[i]
+        for k in range(len(cuts)):
+            if sizes[k, i] > 0:
+                m = _put_piece(table, m, own + low, cuts[k, i] - low)
+                m = _put_piece(table, m, addresses[k, i], sizes[k, i])
+                low = cuts[k, i]
+        high = ends[i]
+    return _put_piece(table, m, own + low, high - low)
+
+
+@numba.njit(nogil=True, cache=True)
+def _put_piece(table: Any, m: Any, address: Any, size: Any) -> Any:
+    if size <= 0:
+        return m
+    table[m, 0] = address
+    table[m, 1] = size
+    return m + 1
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+@numba.njit(nogil=True, cache=True)
+def put_decimal(out: Any, at: Any, value: Any) -> Any:
+    """Digits of ``value`` (>= 0) from ``out[at]`` on; where they end."""
+    digits, rest = 1, value
+    while rest >= 10:
+        rest //= 10
+        digits += 1
+    for k in range(digits - 1, -1, -1):
+        out[at + k] = np.uint8(48 + value % 10)
+        value //= 10
+    return at + digits
+
+
+@numba.njit(nogil=True, cache=True)
+def put_pairs(out: Any, first: Any, second: Any, separator: Any) -> Any:
+    """Lines of two numbers each; how many bytes of ``out`` they take: at most 40 a line."""
+    at = 0
+    for i in range(len(first)):
+        at = put_decimal(out, at, first[i])
+        out[at] = separator
+        at = put_decimal(out, at + 1, second[i])
+        out[at] = np.uint8(10)
+        at += 1
+    return at
+
+
+# -- protobuf ---------------------------------------------------------------------------------------------------------
+
+
+@numba.njit(nogil=True, cache=True)
+def _put_varint(out: Any, at: Any, value: Any) -> Any:
+    v = np.uint64(value)
+    while v >= np.uint64(128):
+        out[at] = np.uint8(v & np.uint64(127)) | np.uint8(128)
+        v >>= np.uint64(7)
+        at += 1
+    out[at] = np.uint8(v)
+    return at + 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _varint_size(value: Any) -> Any:
+    v, n = np.uint64(value), 1
+    while v >= np.uint64(128):
+        v >>= np.uint64(7)
+        n += 1
+    return n
+
+
+@numba.njit(nogil=True, cache=True)
+def varint_sizes(values: Any) -> Any:
+    """int64[M]: bytes that each int64 takes as a varint (ten for negative ones)."""
+    out = np.empty(len(values), np.int64)
+    for i in range(len(values)):
+        out[i] = _varint_size(values[i])
+    return out
+
+
+@numba.njit(nogil=True, cache=True)
+def put_varints(out: Any, values: Any) -> None:
+    """Write ``values`` one after the other; ``out`` holds their sizes' sum."""
+    at = 0
+    for i in range(len(values)):
+        at = _put_varint(out, at, values[i])
+
+
+@numba.njit(nogil=True, cache=True)
+def put_lengths(out: Any, cursor: Any, tag: Any, lengths: Any) -> None:
+    """A length-delimited field's head (``tag``, length) at each cursor; moves the cursors."""
+    for i in range(len(cursor)):
+        out[cursor[i]] = tag
+        cursor[i] = _put_varint(out, cursor[i] + 1, lengths[i])
+
+
+@numba.njit(nogil=True, cache=True)
+def put_feature(out: Any, cursor: Any, name: Any, kind: Any, source: Any, start: Any, size: Any, cuts: Any) -> None:
+    """One entry of Features.feature for each record: map key ``name``, Feature of one list (tag ``kind``), whose only
+    value, or packed values, are the ``size[i]`` bytes at ``source + start[i]``. Moves the cursors. Where ``cuts`` has a
+    place for each record, it is told where the value belongs, which is not copied."""
+    tag = np.uint8(10)
+    base = out.ctypes.data
+    n = len(name)
+    for i in range(len(cursor)):
+        inner = 1 + _varint_size(size[i]) + size[i]
+        feature = 1 + _varint_size(inner) + inner
+        entry = 1 + _varint_size(n) + n + 1 + _varint_size(feature) + feature
+        at = cursor[i]
+        out[at] = tag
+        at = _put_varint(out, at + 1, entry)
+        out[at] = tag
+        at = _put_varint(out, at + 1, n)
+        for k in range(n):
+            out[at + k] = name[k]
+        at += n
+        out[at] = np.uint8(18)
+        at = _put_varint(out, at + 1, feature)
+        out[at] = kind
+        at = _put_varint(out, at + 1, inner)
+        out[at] = tag
+        at = _put_varint(out, at + 1, size[i])
+        if len(cuts) > 0:
+            cuts[i] = cursor[i] = at
+            continue
+        if size[i] > 0:
+            _memcpy(np.int64(base + at), np.int64(source + start[i]), np.int64(size[i]))
+        cursor[i] = at + size[i]
+
+
+# -- containers -------------------------------------------------------------------------------------------------------
+
+
+@numba.njit(nogil=True, cache=True)
+def _put_little(out: Any, at: Any, value: Any, nbytes: Any) -> None:
+    v = np.uint64(value)
+    for k in range(nbytes):
+        out[at + k] = np.uint8(v & np.uint64(255))
+        v >>= np.uint64(8)
+
+
+@numba.njit(nogil=True, cache=True)
+def put_tfrecord_frames(own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any) -> None:
+    """Around the payload of each record of a `pieces.Woven`, which begins 12 bytes behind its start and ends 4 before
+    its end: length and its masked CRC before it, the payload's CRC after it."""
+    base = np.int64(own.ctypes.data)
+    for i in range(len(starts)):
+        at, end = starts[i], ends[i] - 4
+        length = end - at - 12
+        for k in range(len(cuts)):
+            length += sizes[k, i]
+        _put_little(own, at, length, 8)
+        _put_little(own, at + 8, masked(crc32c_at(np.uint32(0), base + at, 8)), 4)
+        at += 12
+        crc = np.uint32(0)
+        for k in range(len(cuts)):
+            crc = crc32c_at(crc, base + at, cuts[k, i] - at)
+            crc = crc32c_at(crc, addresses[k, i], sizes[k, i])
+            at = cuts[k, i]
+        _put_little(own, end, masked(crc32c_at(crc, base + at, end - at)), 4)
+
+
+@numba.njit(nogil=True, cache=True)
+def pack_nodes(node_sizes: Any, room: Any) -> Any:
+    """int64[P + 1]: where each LMDB page begins when nodes of these sizes fill pages of ``room`` bytes in turn."""
+    breaks = [np.int64(0)]
+    used = np.int64(0)
+    for i in range(len(node_sizes)):
+        if used + node_sizes[i] > room:
+            breaks.append(np.int64(i))
+            used = np.int64(0)
+        used += node_sizes[i]
+    breaks.append(np.int64(len(node_sizes)))
+    return np.array(breaks)
+
+
+@numba.njit(nogil=True, cache=True)
+def put_pages(
+    out: Any, page_size: Any, first_page: Any, flags: Any, breaks: Any, heads: Any, keys: Any, key_start: Any,
+    key_size: Any, values: Any, value_start: Any, value_size: Any,
+) -> None:  # fmt: skip
+    """LMDB leaf or branch pages. Node i is ``heads[i]`` (8 bytes: two halves of a size or page number, flags, key
+    size), its key and its value; nodes are laid from the end of the page down, their places listed from its start up.
+    """
+    for p in range(len(breaks) - 1):
+        base = p * page_size
+        _put_little(out, base, first_page + p, 8)
+        _put_little(out, base + 10, flags, 2)
+        lower, upper = 16, page_size
+        for i in range(breaks[p], breaks[p + 1]):
+            size = 8 + key_size[i] + value_size[i]
+            upper -= size + (size & 1)
+            _put_little(out, base + lower, upper, 2)
+            lower += 2
+            at = base + upper
+            for k in range(8):
+                out[at + k] = heads[i, k]
+            for k in range(key_size[i]):
+                out[at + 8 + k] = keys[key_start[i] + k]
+            at += 8 + key_size[i]
+            for k in range(value_size[i]):
+                out[at + k] = values[value_start[i] + k]
+        _put_little(out, base + 12, lower, 2)
+        _put_little(out, base + 14, upper, 2)
+
+
+@numba.njit(nogil=True, cache=True)
+def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
+    """Places (int64[M]) where a little-endian uint32 ``word`` stands at a multiple of four bytes from the start of a
+    range of ``size[i]`` bytes at ``source + start[i]``, and the range (int64[M]) each is in, in this order: where
+    RecordIO has to split a record. Places are counted from the starts of their ranges."""
+    places = [np.int64(0) for _ in range(0)]
+    owners = [np.int64(0) for _ in range(0)]
+    wanted = np.uint32(word)
+    for i in range(len(start)):
+        words, n = np.int64(source + start[i]), size[i] // 4
+        for block in range(0, n, _LOOK):
+            found, end = np.uint32(0), min(block + _LOOK, n)
+            for k in range(block, end):  # without a branch, so that many are compared at once
+                found |= np.uint32(_word(words, k) == wanted)
+            for k in range(block, end if found else block):
+                if _word(words, k) == wanted:
+                    places.append(np.int64(4 * k))
+                    owners.append(np.int64(i))
+    return np.array(places, np.int64), np.array(owners, np.int64)
+
+
+_LOOK = 256
+"""Words that are looked at together."""

@@ -1,0 +1,128 @@
+"""Names for records made of the samples' keys: inside the output whatever the key says, and no two alike."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Container, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.batch import I64
+from .columns import Column, from_values
+
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}/){0,4}[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}")
+"""Keys that need no change."""
+COMMON = re.compile(
+    r"((?:[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}/){0,4}[A-Za-z0-9_@+=~-]{1,120})(?:\.[A-Za-z0-9]{1,8})?"
+)
+"""Keys that webdataset takes once their extension is gone (`tar_cpu.common_sizes` is the same for whole batches)."""
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_LONGEST_PART = 200
+_LONGEST = 1000
+
+
+def safe_path(key: str) -> str:
+    """``key`` as a relative path that stays below its root: no empty, ``.``, ``..`` or hidden parts, no control
+    characters, bounded lengths. Backslashes separate too."""
+    if _PLAIN.fullmatch(key):
+        return key
+    parts = [_safe_part(p) for p in key.replace("\\", "/").split("/") if p not in ("", ".")]
+    path = "/".join(parts) or "_"
+    if len(path.encode()) > _LONGEST:
+        path = _shorten(path.replace("/", "_"), _LONGEST_PART)
+    return path
+
+
+def _safe_part(part: str) -> str:
+    part = _UNSAFE.sub("_", part)
+    if part.startswith("."):
+        part = "_" + part[1:]
+    return _shorten(part, _LONGEST_PART)
+
+
+def _shorten(text: str, limit: int) -> str:
+    """At most ``limit`` bytes of UTF-8; a digest keeps shortened texts apart."""
+    data = text.encode()
+    if len(data) <= limit:
+        return text
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return data[: limit - 17].decode(errors="ignore") + "~" + digest
+
+
+def split_extension(path: str) -> tuple[str, str]:
+    """A path without its last extension, and the extension (with its dot; empty where there is none)."""
+    folder, slash, base = path.rpartition("/")
+    stem, dot, extension = base.rpartition(".")
+    if not dot or not stem or len(extension) > 8:
+        return path, ""
+    return folder + slash + stem, dot + extension
+
+
+def webdataset_key(key: str) -> str:
+    """``key`` as webdataset's ``__key__``: without extension, and without further dots in the base name, where its
+    readers split; no white space, where index files split."""
+    common = COMMON.fullmatch(key)
+    if common is not None:
+        return common[1]
+    path = split_extension(safe_path(key))[0]
+    folder, slash, base = path.rpartition("/")
+    return re.sub(r"\s", "_", folder + slash + base.replace(".", "_"))
+
+
+def make_unique(names: Sequence[str], positions: Sequence[int], taken: Container[str]) -> list[str]:
+    """``names``, those that are taken or come twice with their sample's position behind."""
+    out: list[str] = []
+    here: set[str] = set()
+    for name, position in zip(names, positions, strict=True):
+        unique, k = name, 0
+        while unique in here or unique in taken:
+            unique = f"{name}~{position}" + (f"-{k}" if k else "")
+            k += 1
+        here.add(unique)
+        out.append(unique)
+    return out
+
+
+class Taken:
+    """The names of a shard's records; no two are alike."""
+
+    def __init__(self) -> None:
+        self._hashes: set[int] = set()
+        self._columns: list[Column] = []
+        self._names: set[str] | None = None
+        """Made when hashes meet for the first time: names that really come twice are rare."""
+
+    def unique(self, names: Column, positions: I64) -> Column:
+        """``names``, those that are taken or come twice with their sample's position behind. Changes nothing."""
+        hashes = _hashes(names).tolist()
+        if len(set(hashes)) == len(hashes) and self._hashes.isdisjoint(hashes):
+            return names
+        if self._names is None:
+            self._names = set()
+            for column in self._columns:
+                self._names.update(texts(column))
+            self._columns.clear()
+        unique = make_unique(texts(names), positions.tolist(), self._names)
+        return from_values([n.encode("utf-8", "surrogateescape") for n in unique])
+
+    def add(self, names: Column) -> None:
+        """These are taken from here on."""
+        self._hashes.update(_hashes(names).tolist())
+        if self._names is None:
+            self._columns.append(names)
+        else:
+            self._names.update(texts(names))
+
+
+def texts(names: Column) -> list[str]:
+    """The names, one by one."""
+    return [names.value(i).decode("utf-8", "surrogateescape") for i in range(len(names))]
+
+
+def _hashes(names: Column) -> npt.NDArray[np.uint64]:
+    from .tar_cpu import hash_names
+
+    hashes: npt.NDArray[np.uint64] = hash_names(names.data, names.starts, names.sizes)
+    return hashes

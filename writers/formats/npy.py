@@ -1,0 +1,102 @@
+"""NumPy: one .npy file a field and shard, samples stacked along the first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...ops.base import Spec
+from ...ops.errors import SpecError
+from ..base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFile, ShardFiles, Writer
+from .columns import as_bytes, as_they_are, npy_header
+
+_HEAD = 128
+"""Bytes of every header, so that the count can be put in at the end."""
+
+
+class NumPy(Writer, name="numpy", suffix=".npy"):
+    """Dense arrays, ``<shard>.<field>.npy`` of shape (samples, *shape), to be loaded or mapped by numpy.load.
+
+    All samples of a field have one shape, that of the job's first; others are rejected.
+    """
+
+    def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
+        for name, config in fields.items():
+            if config.encode in ENCODED:
+                raise SpecError(
+                    f"field {name!r}: the numpy writer stores arrays of one shape, not {config.encode} bytes; use raw "
+                    "after a decoder, or another writer"
+                )
+            if "/" in name or name.startswith("."):
+                raise SpecError(f"field {name!r} cannot be part of a file name")
+
+    def refuse(self, records: Records, carry: dict[str, Any]) -> Sequence[Refused]:
+        refused: dict[int, Refused] = {}
+        for name, batch in records.fields.items():
+            shape = carry.setdefault(name, batch.shapes[0].tolist())
+            for i in np.flatnonzero((batch.shapes != np.array(shape, np.int32)).any(axis=1)).tolist():
+                refused.setdefault(i, Refused(i, "bad_shape", (
+                    f"field {name!r} has shape {_text(batch.shapes[i].tolist())}, the job's first sample "
+                    f"{_text(shape)}; a .npy shard is one dense array: resize, crop or pad to one shape"
+                )))  # fmt: skip
+        return [refused[i] for i in sorted(refused)]
+
+    def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
+        return NumPyShard(files, fields)
+
+
+def _text(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "of a scalar"
+
+
+@dataclass(slots=True)
+class NumPyFrames(Frames):
+    """The records themselves: their bytes are written as they lie."""
+
+    records: Records
+
+
+class NumPyShard(Shard):
+    """One .npy file a field."""
+
+    def __init__(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
+        self._expected = files.expected
+        self._files: dict[str, ShardFile] = {name: files.create(f".{name}.npy") for name in fields}
+        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._count = 0
+
+    def frame(self, records: Records) -> NumPyFrames:
+        sizes = np.zeros(len(records), np.int64)
+        for batch in records.fields.values():
+            sizes += batch.sizes * batch.dtype.itemsize
+        return NumPyFrames(sizes, records)
+
+    def append(self, frames: Frames, n: int) -> None:
+        assert isinstance(frames, NumPyFrames)
+        records = frames.records
+        for name, file in self._files.items():
+            batch = records.fields[name].take(slice(0, n), records.samples.take(slice(0, n)))
+            if not self._count:
+                self._kinds[name] = (batch.dtype, tuple(map(int, batch.shapes[0])))
+                file.write(self._header(name, self._expected))
+            column = as_bytes(batch)
+            if batch.is_packed:
+                first = int(column.starts[0])
+                file.write(column.data[first : first + int(column.sizes.sum())])
+            else:
+                file.write(as_they_are(column).pieces(n))
+        self._count += n
+
+    def _header(self, name: str, count: int) -> bytes:
+        dtype, shape = self._kinds.get(name, (np.dtype(np.uint8), ()))
+        return npy_header(dtype, (count, *shape), _HEAD)
+
+    def close(self) -> None:
+        for name, file in self._files.items():
+            if not self._count:
+                file.write(self._header(name, 0))
+            elif self._count != self._expected:
+                file.rewrite(0, self._header(name, self._count))

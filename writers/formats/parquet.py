@@ -1,0 +1,253 @@
+"""Parquet: a row a sample, for pyarrow, pandas, polars, Hugging Face datasets. Needs pyarrow (extra ``parquet``)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from ...ops.base import Arg, Spec
+from ...ops.batch import Batch
+from ...ops.errors import SpecError
+from ..base import FieldConfig, Frames, Records, Refused, Shard, ShardFile, ShardFiles, Writer
+from .columns import Column, as_bytes, as_npy, check_encoded, check_field, elements, join, kind_of
+
+_LONGEST = (1 << 31) - (1 << 20)
+"""Bytes of a value: it has to fit into a page, whose size has 32 bits."""
+_PIECE = 1 << 30
+"""Bytes of an Arrow array, whose offsets have 32 bits."""
+
+
+class Parquet(Writer, name="parquet", suffix=".parquet"):
+    """Parquet files, one column a field: bytes as binary, numbers in their own type, lists of them as lists.
+
+    Arrays become three columns: ``<field>`` (binary), ``<field>/shape`` and ``<field>/dtype``. Whether a field of
+    numbers is one number or a list is decided by the job's first sample, unless it is named in ``lists``. Pages carry
+    checksums.
+    """
+
+    libraries = ("pyarrow",)
+
+    key: Annotated[str, Arg("column of the samples' keys; empty for none")] = "key"
+    lists: Annotated[tuple[str, ...], Arg("fields that are lists, though some samples have one number")] = ()
+    text: Annotated[tuple[str, ...], Arg("fields of bytes that are texts in UTF-8")] = ()
+    row_group: Annotated[int, Arg("rows that are stored together, at most", ge=1)] = 256
+    row_group_bytes: Annotated[int, Arg("a row group ends after the row that makes it this large", ge=1)] = 1 << 26
+    compression: Annotated[Literal["none", "snappy", "zstd"], Arg("of all columns; encoded images do not shrink")] = (
+        "none"
+    )
+
+    def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
+        if importlib.util.find_spec("pyarrow") is None:
+            raise SpecError("the parquet writer needs pyarrow: pip install 'dali-run[parquet]'")
+        for name, config in fields.items():
+            check_field(name, config, specs.get(name, Spec()))
+        if self.key in fields:
+            raise SpecError(f"option key: {self.key!r} is already the name of a field")
+        for option, names in (("lists", self.lists), ("text", self.text)):
+            for name in names:
+                if name not in fields:
+                    raise SpecError(f"option {option}: there is no field {name!r}; fields: {', '.join(fields)}")
+
+    def refuse(self, records: Records, carry: dict[str, Any]) -> Sequence[Refused]:
+        refused: dict[int, Refused] = {}
+        for name, batch in records.fields.items():
+            size = batch.sizes * batch.dtype.itemsize
+            for i in np.flatnonzero(size > _LONGEST).tolist():
+                refused.setdefault(i, Refused(i, "too_large", f"field {name!r} has {int(size[i])} bytes; a value in "
+                                              f"Parquet holds at most {_LONGEST}"))  # fmt: skip
+            if name in self.text and batch.dtype == np.uint8:
+                for i in _no_texts(batch):
+                    refused.setdefault(i, Refused(i, "encode_failed", f"field {name!r} is no text in UTF-8; leave it "
+                                                  "out of the writer's option text"))  # fmt: skip
+            if _kind(FieldConfig(), batch) != "number":
+                continue
+            one = carry.setdefault("one", {}).setdefault(name, name not in self.lists and int(batch.sizes[0]) == 1)
+            for i in np.flatnonzero(batch.sizes != 1).tolist() if one else []:
+                refused.setdefault(i, Refused(i, "bad_shape", (
+                    f"field {name!r} has {int(batch.sizes[i])} values, the job's first sample has one; a column holds "
+                    f"numbers or lists: use the writer's option lists: [{name}]"
+                )))  # fmt: skip
+        return [refused[i] for i in sorted(refused)]
+
+    def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
+        return ParquetShard(self, files, fields)
+
+
+def _kind(config: FieldConfig, batch: Batch) -> str:
+    """``bytes``, ``number``, ``npy`` or ``raw``; Parquet has a type for every number."""
+    kind = kind_of(config, batch.dtype, batch.ndim)
+    if kind in ("int", "float") or (kind == "raw" and config.encode == "auto" and batch.ndim <= 1):
+        return "number"
+    return kind
+
+
+def _no_texts(batch: Batch) -> Sequence[int]:
+    """The samples that are no UTF-8."""
+    import pyarrow as pa
+
+    column = _binary(as_bytes(batch), text=False)
+    try:
+        column.cast(pa.string())
+        return ()
+    except pa.ArrowInvalid:
+        return [i for i, value in enumerate(column.to_pylist()) if not _is_utf8(value)]
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class ParquetFrames(Frames):
+    """The records as a table."""
+
+    table: Any
+
+
+class ParquetShard(Shard):
+    """One .parquet file."""
+
+    def __init__(self, writer: Parquet, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
+        self._options = writer
+        self._fields = fields
+        self._carry = files.carry
+        self._sink = _Sink(files.create(".parquet"))
+        self._writer: Any = None
+        self._waiting: list[Any] = []
+        self._rows = self._bytes = 0
+        """Of the open row group."""
+
+    def frame(self, records: Records) -> ParquetFrames:
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {}
+        sizes = np.zeros(len(records), np.int64)
+        if self._options.key:
+            columns[self._options.key] = pa.array(
+                [k.encode("utf-8", "replace").decode() for k in records.sample_keys()], pa.string()
+            )
+        for name, batch in records.fields.items():
+            sizes += batch.sizes * batch.dtype.itemsize
+            columns.update(self._columns(name, batch))
+        table = pa.table(columns)
+        self._carry.setdefault("schema", table.schema.serialize().to_pybytes().hex())
+        return ParquetFrames(sizes, table)
+
+    def _columns(self, name: str, batch: Batch) -> dict[str, Any]:
+        import pyarrow as pa
+
+        config = self._fields.get(name, FieldConfig())
+        check_encoded(name, config, batch)
+        kind = _kind(config, batch)
+        if kind == "number":
+            values, counts = elements(batch)
+            array = pa.array(values.copy())  # batches may be gone when the row group is written
+            if self._carry["one"][name]:
+                return {name: array}
+            return {name: pa.ListArray.from_arrays(_offsets(counts), array)}
+        if kind == "npy":
+            return {name: _binary(as_npy(batch))}
+        columns = {name: _binary(as_bytes(batch), name in self._options.text)}
+        if kind == "raw":
+            shape = pa.array(batch.shapes.reshape(-1).astype(np.int64))
+            columns[f"{name}/shape"] = pa.ListArray.from_arrays(_offsets(np.full(len(batch), batch.ndim)), shape)
+            columns[f"{name}/dtype"] = pa.array([batch.dtype.name] * len(batch), pa.string())
+        return columns
+
+    def append(self, frames: Frames, n: int) -> None:
+        assert isinstance(frames, ParquetFrames)
+        options, at = self._options, 0
+        while at < n:
+            reached = self._bytes + np.cumsum(frames.sizes[at : min(n, at + options.row_group - self._rows)])
+            fits = min(len(reached), int(np.searchsorted(reached, options.row_group_bytes)) + 1)
+            self._waiting.append(frames.table.slice(at, fits))
+            at, self._rows, self._bytes = at + fits, self._rows + fits, int(reached[fits - 1])
+            if self._rows == options.row_group or self._bytes >= options.row_group_bytes:
+                self._put()
+
+    def _put(self) -> None:
+        import pyarrow as pa
+
+        table = pa.concat_tables(self._waiting).combine_chunks()
+        self._open(table.schema).write_table(table, row_group_size=self._rows)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+
+    def _open(self, schema: Any) -> Any:
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._sink, schema, compression=self._options.compression,
+                                            use_dictionary=False, write_statistics=False,
+                                            write_page_checksum=True)  # fmt: skip
+        return self._writer
+
+    def close(self) -> None:
+        import pyarrow as pa
+
+        if self._rows:
+            self._put()
+        schema = pa.schema({self._options.key: pa.string()} if self._options.key else {})
+        if "schema" in self._carry:  # a shard without samples has the columns of the others
+            schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self._carry["schema"])))
+        self._open(schema).close()
+
+
+class _Sink:
+    """What pyarrow writes to."""
+
+    closed = False
+
+    def __init__(self, file: ShardFile) -> None:
+        self._file = file
+        self._failed = False
+
+    def write(self, data: Any) -> int:
+        """Take all of ``data``. What pyarrow still has to say when the shard has been given up, nobody hears."""
+        if self._failed or self._file.closed:
+            return len(data)
+        self._failed = True
+        self._file.write(bytes(data))
+        self._failed = False
+        return len(data)
+
+    def tell(self) -> int:
+        """Bytes so far."""
+        return self._file.size
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def close(self) -> None:
+        """The shard closes its file itself."""
+
+
+def _offsets(counts: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
+
+
+def _binary(column: Column, text: bool = False) -> Any:
+    """A column of bytes as arrow arrays that own them."""
+    import pyarrow as pa
+
+    kind = pa.string() if text else pa.binary()
+    packed = join([column])
+    ends = np.cumsum(packed.sizes)
+    crosses = packed.starts // _PIECE != ends // _PIECE
+    cuts = np.flatnonzero(crosses[1:] | crosses[:-1]) + 1
+    pieces = []
+    for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(packed)], strict=True):
+        start, stop = (int(packed.starts[low]), int(ends[high - 1])) if high > low else (0, 0)
+        offsets = np.concatenate((packed.starts[low:high], [stop])) - start
+        content = pa.py_buffer(packed.data[start:stop])
+        pieces.append(pa.Array.from_buffers(kind, high - low, [None, pa.py_buffer(offsets.astype(np.int32)), content]))
+    return pa.chunked_array(pieces, kind)

@@ -1,0 +1,69 @@
+"""TFRecord: serialised Examples, each framed with its length and two masked CRC-32Cs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from ...ops.base import Arg, Spec
+from ...ops.errors import SpecError
+from ..base import FieldConfig, Frames, Records, Shard, ShardFiles, Writer
+from ..shards.gathered_bytes import Woven
+from .columns import check_field, examples, features, keys_of, pairs, starts_of
+
+
+class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
+    """Examples in TFRecord files, for TensorFlow, DALI, tfrecord.
+
+    Bytes (encoded images) become bytes features, integers int64, floats float; arrays become three features:
+    ``<field>`` (bytes), ``<field>/shape`` and ``<field>/dtype``.
+    """
+
+    index: Annotated[bool, Arg("also write <shard>.idx, the lines 'offset length' that DALI's reader takes")] = True
+    key: Annotated[str, Arg("store the samples' keys as a bytes feature of this name; empty for none")] = ""
+
+    def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
+        for name, config in fields.items():
+            check_field(name, config, specs.get(name, Spec()))
+        if self.key in fields:
+            raise SpecError(f"option key: {self.key!r} is already the name of a field")
+
+    def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
+        return TFRecordShard(self, files, fields)
+
+
+@dataclass(slots=True)
+class TFRecordFrames(Frames):
+    """The frames, large values apart."""
+
+    woven: Woven
+
+
+class TFRecordShard(Shard):
+    """One .tfrecord file, and its index."""
+
+    def __init__(self, writer: TFRecord, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
+        self._key = writer.key.encode()
+        self._fields = fields
+        self._file = files.create(".tfrecord")
+        self._index = files.create(".idx") if writer.index else None
+
+    def frame(self, records: Records) -> TFRecordFrames:
+        from . import frames_cpu
+
+        parts = features(records.fields, self._fields)
+        if self._key:
+            parts.append((self._key, 10, keys_of(records.samples)))
+        woven = examples(parts, len(records), around=(12, 4))
+        frames_cpu.put_tfrecord_frames(
+            woven.own, woven.starts, woven.ends, woven.cuts, woven.addresses, woven.sizes
+        )  # fmt: skip
+        return TFRecordFrames(woven.totals, woven)
+
+    def append(self, frames: Frames, n: int) -> None:
+        assert isinstance(frames, TFRecordFrames)
+        sizes = frames.sizes[:n]
+        if self._index is not None:
+            self._index.write(pairs(starts_of(sizes) + self._file.size, sizes, " "))
+        self._file.write(frames.woven.pieces(n))

@@ -1,0 +1,150 @@
+"""WebDataset: tar files whose members of one sample share a key and differ in extension."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from ...ops.base import Arg, Spec
+from ...ops.batch import I64
+from ...ops.errors import SpecError
+from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
+from ..shards.gathered_bytes import U8, Woven
+from .columns import Column, Loose, as_decimal, check_field, copy, from_values, keys_of, starts_of
+from .extensions import Extensions, file_columns
+from .names import Taken, webdataset_key
+
+BLOCK = 512
+_INDEX_VERSION = b"v1.2"
+
+
+class WebDataset(Writer, name="webdataset", suffix=".tar"):
+    """Tar files for webdataset, DALI's readers.webdataset, and tar itself.
+
+    Encoded fields become ``<key>.jpg`` and so on (kept bytes by their signature), one integer ``<key>.cls``, arrays
+    ``<key>.npy``; where two fields share an extension it is ``<field>.<extension>``. Members carry no times or owners.
+    """
+
+    key: KeyBy = "sample"
+    index: Annotated[bool, Arg("also write <shard>.idx, as wds2idx does, for DALI's reader")] = True
+
+    def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
+        for name, config in fields.items():
+            check_field(name, config, specs.get(name, Spec()))
+            if "." in name or "/" in name or any(c.isspace() for c in name):
+                raise SpecError(f"field {name!r} cannot be part of a member's name; avoid dots, slashes and spaces")
+
+    def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
+        return WebDatasetShard(self, files, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """``<key>.<extension>`` of every member."""
+
+    keys: Column
+    extensions: Column
+    """All that there are."""
+    which: I64
+    """[records, fields]: the extension of each member."""
+
+    def of_first(self, n: int) -> tuple[U8, I64, I64, U8, I64, I64]:
+        """Those of the first ``n`` records, as compiled code takes them."""
+        keys, ends = self.keys, np.append(self.extensions.starts, self.extensions.data.size)
+        return keys.data, keys.starts[:n], keys.sizes[:n], self.extensions.data, ends, self.which[:n]
+
+
+@dataclass(slots=True)
+class TarFrames(Frames):
+    """The members of all records, large contents apart."""
+
+    woven: Woven
+    names: _Names
+    content: I64
+    """Where each member's content begins, from the first record's start."""
+    content_sizes: I64
+
+
+class WebDatasetShard(Shard):
+    """One .tar file, and its index."""
+
+    def __init__(self, writer: WebDataset, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
+        self._by_position = writer.key == "position"
+        self._fields = fields
+        self._file = files.create(".tar")
+        self._index = files.create(".idx") if writer.index else None
+        self._lines: list[bytes] = []
+        self._count = 0
+        self._taken = Taken()
+
+    def frame(self, records: Records) -> TarFrames:
+        from . import tar_cpu
+
+        columns = file_columns(records, self._fields)
+        table: dict[str, int] = {}
+        which = np.stack([_numbered(e, table) for e, _ in columns], axis=1)
+        names = _Names(self._keys(records), from_values([e.encode() for e in table]), which)
+        named = names.of_first(len(records))
+        sizes = np.stack([c.sizes for _, c in columns], axis=1).reshape(-1)
+        heads = tar_cpu.head_sizes(*named[:3], *named[4:])
+        members = heads + -(-sizes // BLOCK) * BLOCK
+        loose = Loose([c for _, c in columns], len(records))
+        copied = sizes * np.tile([not len(cuts) for cuts in loose.cuts_of], len(records))
+        here = members - sizes + copied
+        ends, at = np.cumsum(here), starts_of(here) + heads
+        own = np.empty(int(here.sum()), np.uint8)
+        tar_cpu.put_heads(own, at, heads, sizes, copied, *named)
+        for k, ((_, column), cuts) in enumerate(zip(columns, loose.cuts_of, strict=True)):
+            if len(cuts):
+                cuts[:] = at[k :: len(columns)]
+            else:
+                copy(own, at[k :: len(columns)], column)
+        first, last = (at - heads)[:: len(columns)], ends[len(columns) - 1 :: len(columns)]
+        woven = loose.woven(own, first, last)
+        return TarFrames(members.reshape(which.shape).sum(axis=1), woven, names, starts_of(members) + heads, sizes)
+
+    def _keys(self, records: Records) -> Column:
+        from . import tar_cpu
+
+        if self._by_position:
+            return as_decimal(records.samples.position, 10)
+        keys = keys_of(records.samples)
+        sizes = tar_cpu.common_sizes(keys.data, keys.starts, keys.sizes)
+        if (sizes < 0).any():
+            keys = from_values(
+                [webdataset_key(keys.value(i).decode("utf-8", "surrogateescape")).encode() for i in range(len(keys))]
+            )
+        else:
+            keys = Column(keys.data, keys.starts, sizes)
+        return self._taken.unique(keys, records.samples.position)
+
+    def append(self, frames: Frames, n: int) -> None:
+        from . import tar_cpu
+
+        assert isinstance(frames, TarFrames)
+        keys, named = frames.names.keys, frames.names.of_first(n)
+        if self._index is not None:
+            members = named[-1].size
+            room = members * (43 + int(keys.sizes.max()) + 2 * int(frames.names.extensions.sizes.max()))
+            lines = np.empty(room, np.uint8)
+            content = frames.content[:members] + self._file.size
+            used = tar_cpu.put_index(lines, content, frames.content_sizes[:members], *named)
+            self._lines.append(lines[:used].tobytes())
+            self._count += n
+        if not self._by_position:
+            self._taken.add(Column(*named[:3]))
+        self._file.write(frames.woven.pieces(n))
+
+    def close(self) -> None:
+        self._file.write(bytes(2 * BLOCK))
+        if self._index is not None:
+            self._index.write(b"%s %d\n" % (_INDEX_VERSION, self._count) + b"".join(self._lines))
+
+
+def _numbered(extensions: Extensions, table: dict[str, int]) -> I64:
+    """Each record's extension as its number in ``table``, to which new ones are added."""
+    numbers = np.array([table.setdefault(e, len(table)) for e in extensions.table], np.int64)
+    return numbers[extensions.which]

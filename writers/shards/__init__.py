@@ -1,0 +1,1 @@
+"""The shard protocol: temporary names, journal, lock, resume, manifest, verify."""

@@ -1,0 +1,109 @@
+"""Cuts: where the shards of an output begin and end, what they are called, and that every position is accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...ops.batch import I64, Samples
+from ...ops.errors import JobError, SpecError
+from .config import WriteConfig
+from .manifest import Side
+from .rejects import RejectRow
+
+
+class Cuts:
+    """Positions in shards. Where a stage is written, places in its list of positions take their part."""
+
+    def __init__(self, config: WriteConfig, side: Side, start: int, total: int | None, whole: int | None) -> None:
+        """As `Output.open` takes them. Raises SpecError for a part that begins inside of a shard."""
+        self.start = start
+        self.stop = None if total is None else start + total
+        """Behind the last position; None where nobody knows."""
+        self._config = config
+        self._side = side
+        whole = whole if whole is not None else self.stop
+        self._samples = config.samples_of_shard(whole, side.part)
+        self._count: int | None = None
+        if whole is not None and config.bytes is None:
+            self._count = -(-whole // self._samples) if self._samples else 1
+        if side.part is not None and self._samples and config.bytes is None and start % self._samples:
+            raise SpecError(
+                f"part {side.part[0]} begins at position {start}, inside a shard of {self._samples} samples; take "
+                "WriteConfig.part_range"
+            )
+
+    def places(self, positions: I64) -> I64:
+        """Places in what this output writes: the positions themselves, unless it is a stage."""
+        return positions if self._side.stage is None else self._side.stage.places(positions)
+
+    def place(self, position: int) -> int:
+        """As `places`, of one."""
+        return int(self.places(np.array([position]))[0])
+
+    # -- borders --------------------------------------------------------------------------------------------------
+
+    def _border(self, start: int) -> int | None:
+        """Where the shard that holds ``start`` ends; None where that is not a matter of positions."""
+        return None if self._samples is None else (start // self._samples + 1) * self._samples
+
+    def end(self, start: int, stop: int) -> int:
+        """Up to where [start, stop) belongs to one shard, as far as positions say so."""
+        border = self._border(start)
+        return stop if border is None else min(stop, border)
+
+    def fitting(self, filled: int, sizes: I64) -> tuple[int, bool]:
+        """How many records of ``sizes`` bytes (one at least) a shard with ``filled`` bytes still takes, and whether it
+        is full with them."""
+        if self._config.bytes is None:
+            return len(sizes), False
+        reached = filled + np.cumsum(sizes)
+        n = min(len(sizes), int(np.searchsorted(reached, self._config.bytes)) + 1)
+        return n, int(reached[n - 1]) >= self._config.bytes
+
+    def complete(self, start: int, stop: int, filled: int) -> bool:
+        """Whether a shard ends after its piece [start, stop), with ``filled`` bytes."""
+        return stop == self._border(start) or (self._config.bytes is not None and filled >= self._config.bytes)
+
+    def expected(self, start: int) -> int:
+        """Samples of the shard that begins at ``start``, if none is rejected; 0 where nobody knows."""
+        if self._config.bytes is not None:
+            return 0
+        border = self._border(start)
+        ends = [e for e in (border, self.stop) if e]
+        return max(0, min(ends) - start) if ends else 0
+
+    # -- names ----------------------------------------------------------------------------------------------------
+
+    def stem(self, start: int, number: int) -> str:
+        """Name of the shard that begins at ``start``, the ``number``-th of this output, without suffix."""
+        stage, part = self._side.stage, self._side.part
+        name = self._config.name if stage is None else f"{self._config.name}-{stage.name}"
+        if self._config.bytes is not None:  # numbered as they come, by each part for itself
+            mark = "" if part is None else f"-{part[0]:05d}"
+            return f"{name}{mark}-{number:05d}"
+        of = "" if self._count is None else f"-of-{self._count:05d}"
+        return f"{name}-{start // self._samples if self._samples else 0:05d}{of}"
+
+    # -- accounts -------------------------------------------------------------------------------------------------
+
+    def check(self, due: int, start: int, stop: int, samples: Samples, rejects: Sequence[RejectRow]) -> None:
+        """Raises JobError where [start, stop) is not what follows on ``due``, or ``samples`` and ``rejects`` are not
+        each of it exactly once."""
+        if start != due or stop < start or (self.stop is not None and stop > self.stop):
+            raise JobError(
+                f"internal: positions {start} to {stop} were delivered, but {due} is the next of "
+                f"{self.start} to {'?' if self.stop is None else self.stop}"
+            )
+        if not rejects and self._side.stage is None and np.array_equal(samples.position, np.arange(start, stop)):
+            return  # as almost always
+        lost = np.array([r.position for r in rejects if not r.replaced], np.int64)
+        given = self.places(np.concatenate((samples.position, lost)))
+        ordered = bool((np.diff(samples.position) > 0).all())
+        there = np.isin([r.position for r in rejects if r.replaced], samples.position).all()
+        if not ordered or not there or not np.array_equal(np.sort(given), np.arange(start, stop)):
+            raise JobError(
+                f"internal: of positions {start} to {stop}, {len(samples)} samples and {len(rejects)} rejects do not "
+                "account for each one exactly once"
+            )

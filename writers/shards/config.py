@@ -1,0 +1,78 @@
+"""The `write:` section of a spec: what is written, where to, and how many samples a shard holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...ops.errors import SpecError
+from ..base import FieldConfig, Writer, make_writer
+
+_NAME = re.compile(r"[A-Za-z0-9_.+=@-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteConfig:
+    """The ``write:`` section of a spec."""
+
+    path: Path
+    """A folder; where ``url`` is given, one to make shards in."""
+    name: str
+    """First part of the shards' names."""
+    writer: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    samples: int | None = None
+    """Samples a shard: shard k holds positions [k * samples, (k + 1) * samples), less the rejected ones."""
+    bytes: int | None = None
+    """A shard ends after the record that makes it this large."""
+    fields: Mapping[str, FieldConfig] = field(default_factory=dict)
+    """What is written, in this order."""
+    url: str = ""
+    """Where the output goes, if that is no folder."""
+
+    @property
+    def where(self) -> str:
+        """The output's place, for people."""
+        return self.url or str(self.path)
+
+    def check(self) -> Writer:
+        """The writer. Raises SpecError where the section is wrong."""
+        if not _NAME.fullmatch(self.name) or self.name.startswith("."):
+            raise SpecError(f"name {self.name!r} cannot be part of file names; use letters, digits and _ . + = @ -")
+        for limit, value in (("samples", self.samples), ("bytes", self.bytes)):
+            if value is not None and value < 1:
+                raise SpecError(f"shard: {limit} must be at least 1, got {value}")
+        if not self.fields:
+            raise SpecError("write: fields is empty; name at least one output")
+        return make_writer(self.writer, self.options)
+
+    def part_range(self, whole: range, part: tuple[int, int]) -> range:
+        """Positions that part (i, n) of a job over ``whole`` writes: whole shards, so that n parts make the same files
+        as one. Where shards are cut by bytes, parts have files of their own, and equal shares of the positions."""
+        i, n = part
+        unit = (self.samples_of_shard(len(whole), part) or 1) if self.bytes is None else 1
+        units = -(-len(whole) // unit)
+        return whole[units * i // n * unit : units * (i + 1) // n * unit]
+
+    def samples_of_shard(self, whole: int | None, part: tuple[int, int] | None) -> int | None:
+        """Positions a shard; None for everything in one. Parts of a job without shard sizes write one shard each."""
+        samples = self.samples
+        if samples is None and self.bytes is None:
+            samples = self.check().default_samples
+            if samples is None and part is not None and whole is not None:
+                samples = max(1, -(-whole // part[1]))
+        return samples
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the output's bytes; compared when a job resumes."""
+        return {
+            "name": self.name,
+            "writer": self.writer,
+            "options": dict(self.options),
+            "shard": {"samples": self.samples, "bytes": self.bytes},
+            "fields": {k: dataclasses.asdict(v) for k, v in self.fields.items()},
+        }

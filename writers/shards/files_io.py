@@ -1,0 +1,203 @@
+"""Every file operation of the writers, in one place: where tests inject kills and I/O errors.
+
+All errors are OSError with the path in ``filename``; `job_errors` turns them into JobError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.batch import I64
+from ...ops.errors import DaliRunError, JobError
+from .gathered_bytes import Pieces
+
+Bytes = bytes | npt.NDArray[np.uint8] | Pieces
+Hook = Callable[[str, str], int | None]
+"""Called with (operation, path) before each operation. It may raise OSError (the operation then does not happen), end
+the process, or return how many bytes a write may take at once (short writes, torn writes)."""
+
+_hook: Hook | None = None
+
+
+def set_hook(hook: Hook | None) -> None:
+    """Install ``hook`` for the whole process (tests only); None takes it away."""
+    global _hook
+    _hook = hook
+
+
+def before(operation: str, path: Path) -> int | None:
+    """To be called ahead of each operation."""
+    return None if _hook is None else _hook(operation, str(path))
+
+
+class File:
+    """A file being written, in order, with the few things that a shard needs."""
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
+        """Make ``path`` (it must not exist), or open it for appending.
+
+        Appending looks like O_APPEND is meant for: the end is found by the kernel at each write.
+        """
+        self.path = path
+        before("open", path)
+        flags = os.O_RDWR | os.O_CREAT | (os.O_APPEND if append else os.O_EXCL)
+        self._fd = os.open(path, flags, 0o666)
+        self.size = os.fstat(self._fd).st_size
+
+    def write(self, data: Bytes) -> None:
+        """Write all of ``data`` at the end."""
+        view = data if isinstance(data, Pieces) else memoryview(data if isinstance(data, bytes) else data.data)
+        at = 0
+        while at < len(view):
+            limit = min(before("write", self.path) or _MOST, _MOST)
+            with _named(self.path):
+                if isinstance(view, Pieces):
+                    done = _writev(self._fd, view.part(at, limit))
+                else:
+                    done = os.write(self._fd, view[at : at + limit])
+            at += done
+            self.size += done
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Replace bytes that were written before."""
+        before("write", self.path)
+        with _named(self.path):
+            if os.pwrite(self._fd, data, offset) != len(data):
+                raise OSError(errno.EIO, "short write")
+
+    def read_into(self, buffer: npt.NDArray[np.uint8], offset: int) -> int:
+        """Read what was written at ``offset``, at most what ``buffer`` holds; how many bytes, never none."""
+        with _named(self.path):
+            n = os.preadv(self._fd, [buffer.data], offset)
+            if n == 0:
+                raise OSError(errno.EIO, "the file was cut short by somebody else")
+            return n
+
+    def sync(self) -> None:
+        """Make the content durable."""
+        before("fsync", self.path)
+        with _named(self.path):
+            os.fsync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes."""
+        before("truncate", self.path)
+        with _named(self.path):
+            os.ftruncate(self._fd, size)
+        self.size = size
+
+    def close(self) -> None:
+        """Let go of the descriptor; twice does no harm."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            with _named(self.path):
+                os.close(fd)
+
+
+_MOST = 1 << 30
+"""Bytes of a write; Linux takes at most 0x7ffff000."""
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.writev.restype = ctypes.c_ssize_t
+_libc.writev.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+
+
+def _writev(handle: int, table: I64) -> int:
+    """Write what addresses and sizes (`Pieces.part`) tell of; how many bytes. Python's own takes an object of each."""
+    while True:
+        done = int(_libc.writev(handle, table.ctypes.data, len(table)))
+        if done >= 0:
+            return done
+        code = ctypes.get_errno()
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+
+
+class _named:  # noqa: N801
+    """Puts the path into an OSError that was raised for a descriptor, and what a bad address means."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            if error.errno == errno.EFAULT:  # what is written is a part of a mapped file
+                error.strerror = "an input file was cut short, or could not be read, while a record was copied from it"
+            error.filename = str(self.path)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """A durable new file with ``data``."""
+    file = File(path)
+    try:
+        file.write(data)
+        file.sync()
+    finally:
+        file.close()
+
+
+def rename(old: Path, new: Path) -> None:
+    """Rename atomically, replacing ``new``."""
+    before("rename", new)
+    os.replace(old, new)
+
+
+def rename_new(old: Path, new: Path) -> None:
+    """Rename atomically; FileExistsError where ``new`` exists."""
+    before("rename", new)
+    os.link(old, new)
+    os.unlink(old)
+
+
+def sync_dir(path: Path) -> None:
+    """Make the names in directory ``path`` durable."""
+    before("fsync", path)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with _named(path):
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_dirs(path: Path) -> None:
+    """Make directory ``path`` and those above it, where missing."""
+    if not path.is_dir():
+        before("mkdir", path)
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a directory with what it holds; nothing happens where there is none. Links are not followed."""
+    if path.is_dir() and not path.is_symlink():
+        for child in sorted(path.iterdir()):
+            remove(child)
+        before("remove", path)
+        path.rmdir()
+    elif path.exists() or path.is_symlink():
+        before("remove", path)
+        path.unlink()
+
+
+@contextlib.contextmanager
+def job_errors(then: str = "it continues after the last finished shard") -> Iterator[None]:
+    """OSError as JobError: what failed, why, and what the same command does then."""
+    try:
+        yield
+    except DaliRunError:
+        raise
+    except OSError as e:
+        code = errno.errorcode.get(e.errno or 0, "?")
+        raise JobError(
+            f"cannot write {e.filename or 'the output'}: {e.strerror or e} ({code}); put that right and run the same "
+            f"command again: {then}"
+        ) from e

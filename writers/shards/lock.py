@@ -1,0 +1,116 @@
+"""One job at a time in an output directory: a lock that dies with its owner.
+
+A POSIX record lock on a file: the kernel drops it with the process, however it ends, and children do not inherit it.
+The file's text is for people, and for file systems without locks, where the owner is looked up instead.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from ...ops.errors import JobError
+from . import files_io
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_held: set[str] = set()
+"""Record locks do not keep a process out from itself (and closing any descriptor drops them); this does."""
+
+
+class Lock:
+    """Held from construction to `release`. Raises JobError where a live job holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._name = os.path.realpath(path)
+        if self._name in _held:
+            raise JobError(f"{path.parent} is being written by another job of this process; wait for it to end")
+        self._fd = self._acquire()
+        _held.add(self._name)
+
+    def _acquire(self) -> int:
+        while True:
+            files_io.before("open", self.path)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                self._take(fd)
+                # Its last owner may have removed the file between open and lock.
+                if os.path.exists(self.path) and os.path.samestat(os.fstat(fd), os.stat(self.path)):
+                    files_io.before("write", self.path)
+                    text = json.dumps(identify()).encode()
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, text, 0)
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+
+    def _take(self, fd: int) -> None:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            owner = _read_owner(fd)
+            held = e.errno in (errno.EACCES, errno.EAGAIN) or (e.errno in _NO_LOCKS and may_live(owner))
+            if held:
+                who = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
+                raise JobError(
+                    f"{self.path.parent} is being written by {who}; wait for it to end, or choose another path"
+                    + (f" (if it is dead, remove {self.path})" if e.errno in _NO_LOCKS else "")
+                ) from None
+            if e.errno not in _NO_LOCKS:
+                e.filename = str(self.path)
+                raise
+
+    def release(self) -> None:
+        """Let the next job in; twice does no harm."""
+        if self._name not in _held or self._fd < 0:
+            return
+        _held.discard(self._name)
+        try:
+            files_io.remove(self.path)
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def identify() -> dict[str, Any]:
+    """Who this process is, beyond the reuse of process numbers: host, boot, pid and start time."""
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> int | None:
+    """Start of process ``pid`` in clock ticks after boot (proc(5), field 22 of stat), or None where there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _read_owner(fd: int) -> dict[str, Any]:
+    try:
+        owner = json.loads(os.pread(fd, 4096, 0))
+    except ValueError:
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def may_live(owner: dict[str, Any]) -> bool:
+    """Whether the owner could be running: on another host nobody can tell, so yes."""
+    if not owner:
+        return False
+    if owner.get("host") != socket.gethostname():
+        return True
+    return owner.get("boot") == _boot() and _started(int(owner.get("pid", -1))) == owner.get("started")

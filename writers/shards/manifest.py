@@ -1,0 +1,340 @@
+"""The manifest: what a finished output holds. A function of journal and reject log, so that it can be checked."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ...ops.batch import I64
+from ...ops.errors import JobError
+from . import files_io
+from .journal import Contents, differences, encode_json, read_journal
+from .mirror import Mirror
+
+VERSION = 1
+_PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is added to a finished output later: rejected samples once more, or inputs that came afterwards."""
+
+    number: int
+    """1 for the first of an output."""
+    kind: Literal["retry", "append"]
+    positions: Sequence[int]
+    """Of the samples, ascending; of an append all in a row, behind everything before."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.number:03d}"
+
+    def header(self) -> dict[str, Any]:
+        """For the stage's journal."""
+        told = self.positions
+        return {"stage": self.number, "positions": [told.start, told.stop] if isinstance(told, range) else list(told)}
+
+    @staticmethod
+    def of(contents: Contents) -> Stage:
+        """The stage that a journal belongs to."""
+        if "retry" in contents.header:
+            told = contents.header["retry"]
+            return Stage(told["stage"], "retry", tuple(told["positions"]))
+        told = contents.header["append"]
+        return Stage(told["stage"], "append", range(*told["positions"]))
+
+    def published(self, root: Path) -> bool:
+        """Whether the manifest tells of it."""
+        try:
+            return int(json.loads((root / "manifest.json").read_bytes()).get("stages", 0)) >= self.number
+        except (OSError, ValueError):
+            return False
+
+    def places(self, positions: I64) -> I64:
+        """Places of ``positions`` among the stage's, -1 for others."""
+        if isinstance(self.positions, range):
+            inside = (positions >= self.positions.start) & (positions < self.positions.stop)
+            return np.where(inside, positions - self.positions.start, -1)
+        chosen = np.array(self.positions, np.int64)
+        if not len(chosen):
+            return np.full(len(positions), -1)
+        places = np.searchsorted(chosen, positions)
+        return np.where(chosen[np.minimum(places, len(chosen) - 1)] == positions, places, -1)
+
+
+class Side:
+    """The files beside the shards. Parts of a job (part i of n) and stages have their own."""
+
+    def __init__(self, root: Path, part: tuple[int, int] | None = None, stage: Stage | None = None) -> None:
+        mark = "" if part is None else f"-{part[0]:05d}-of-{part[1]:05d}"
+        if stage is not None:
+            mark = f"-{stage.name}"
+        self.root = root
+        self.part = part
+        self.stage = stage
+        self.lock = root / (".dali-run.lock" if stage is not None else f".dali-run{mark}.lock")
+        self.journal = root / f"journal{mark}.jsonl"
+        self.rejects = root / f"rejects{mark}.jsonl"
+        self.report = root / f"report{mark}.json"
+        self.manifest = root / ("manifest.json" if stage is not None else f"manifest{mark}.json")
+        self.inputs = root / (f"inputs{mark}.gz" if stage is not None else "inputs.gz")
+        """What was read, piece by piece; the same for all parts."""
+        self.before = root / f"rejects-before{mark}.jsonl"
+        """Of a stage: the reject log as it found it."""
+        self.mirror: Mirror | None = None
+        """The store that holds the output, where ``root`` is only a copy of its state."""
+        self.tag = "" if part is None else f"{part[0]}-"
+        """In temporary names, so that a part removes only its own leftovers."""
+
+    def names(self) -> list[str]:
+        """What the output directory holds."""
+        if self.mirror is not None:
+            return sorted({name.split("/")[0] for name in self.mirror.sizes})
+        return sorted(os.listdir(self.root))
+
+    def size(self, name: str) -> int:
+        """Bytes of a file of the output, -1 where there is none."""
+        if self.mirror is not None:
+            return self.mirror.sizes.get(name, -1)
+        path = self.root / name
+        return path.stat().st_size if path.exists() else -1
+
+    def put(self, *paths: Path) -> None:
+        """Files of ``root`` are as they should be: copy them to where the output is, if that is elsewhere."""
+        for path in paths if self.mirror is not None else ():
+            assert self.mirror is not None
+            self.mirror.put(path.relative_to(self.root).as_posix())
+
+    def take_back(self, path: Path) -> None:
+        """Remove a file of the output."""
+        files_io.remove(path)
+        if self.mirror is not None:
+            self.mirror.remove(path.relative_to(self.root).as_posix())
+
+    @property
+    def removable(self) -> list[Path]:
+        """In the order in which a job is taken back: the journal, which knows of the rest, last."""
+        return [self.manifest, self.report, self.before, self.rejects, self.inputs, self.journal]
+
+
+def sides(root: Path) -> list[Side]:
+    """Of all parts in directory ``root``, in order; one where the job has no parts."""
+    if (root / "journal.jsonl").exists():
+        return [Side(root)]
+    parts = sorted(
+        (int(m[1]), int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _PART.fullmatch(p.name)) is not None
+    )
+    return [Side(root, p) for p in parts]
+
+
+def stages(root: Path) -> list[Side]:
+    """The stages of the output in ``root``, in order."""
+    found: list[Side] = []
+    for number in itertools.count(1):
+        for kind in ("retry", "append"):
+            contents = read_journal(Side(root, stage=Stage(number, kind, ())).journal)
+            if contents is not None:
+                found.append(Side(root, stage=Stage.of(contents)))
+                break
+        else:
+            return found
+    raise AssertionError("count() ends")
+
+
+def base_rejects(root: Path, base: Side | None = None) -> Path:
+    """The reject log of the first run (of one of its parts): set aside once a stage was published."""
+    if base is not None and base.part is not None:
+        return base.rejects
+    aside = [root / f"rejects-before-{kind}-001.jsonl" for kind in ("retry", "append")]
+    return next((p for p in aside if p.exists()), root / "rejects.jsonl")
+
+
+def rejects_with_stages(root: Path) -> bytes:
+    """The rejects that are left after all stages."""
+    log = base_rejects(root).read_bytes()
+    for side in stages(root):
+        contents = read_journal(side.journal)
+        if side.stage is not None and contents is not None and contents.done:
+            log = side.rejects.read_bytes() if side.stage.kind == "retry" else log + side.rejects.read_bytes()
+    return log
+
+
+def publish_stage(root: Path, side: Side) -> None:
+    """Put the stage of ``side``, whose journal is done, into manifest and reject log. Safe to repeat."""
+    rejects = root / "rejects.jsonl"
+    if not side.before.exists():
+        replace(side.before, rejects.read_bytes(), side)
+    replace(rejects, rejects_with_stages(root), side)
+    replace(root / "manifest.json", manifest_with_stages(root), side)
+
+
+def manifest_with_stages(root: Path) -> bytes:
+    """The manifest as it should be: all shards, and the rejects that are left. Raises JobError, OSError."""
+    found = sides(root)
+    if found and found[0].part is not None:
+        manifest = merged_manifest(_journals_of(found), base_rejects(root))
+    else:
+        base = read_journal(root / "journal.jsonl")
+        if base is None:
+            raise JobError(f"{root / 'journal.jsonl'} is missing")
+        manifest = json.loads(build_manifest(base, base_rejects(root)))
+    for side in stages(root):
+        contents = read_journal(side.journal)
+        if contents is None or not contents.done or side.stage is None:
+            continue
+        kind, totals = side.stage.kind, _totals(contents.entries)
+        first = side.stage.positions[0] if kind == "append" and len(side.stage.positions) else 0
+        manifest["stages"] = side.stage.number
+        manifest["samples"] += totals["samples"]
+        manifest["bytes"] += totals["bytes"]
+        manifest["rejects"] = totals["rejects"] + (manifest["rejects"] if kind == "append" else 0)
+        for entry in contents.entries:
+            shard = _shard(entry)
+            shard["positions"] = [first + p for p in shard["positions"]]
+            manifest["shards"].append({**shard, kind: side.stage.number})
+        manifest.setdefault("earlier_rejects", []).append({"name": side.before.name, **_file(side.before)})
+        if kind == "append":
+            manifest["positions"][1] = first + contents.stop
+            manifest.setdefault("appended", []).append(
+                {"stage": side.stage.number, "positions": [first, first + contents.stop],
+                 "inputs": contents.header["identity"].get("inputs")}
+            )  # fmt: skip
+    rejects = root / "rejects.jsonl"
+    manifest["rejects_file"] = {"name": rejects.name, **_file(rejects)}
+    return encode_json(manifest, indent=2)
+
+
+def build_manifest(contents: Contents, rejects: Path) -> bytes:
+    """The manifest's text. Raises OSError where the reject log cannot be read."""
+    return encode_json(
+        {
+            "format": "dali-run-manifest",
+            "version": VERSION,
+            **contents.header,
+            "positions": [contents.header["range"][0], contents.stop],
+            **_totals(contents.entries),
+            "rejects_file": {"name": rejects.name, **_file(rejects)},
+            "shards": [_shard(e) for e in contents.entries],
+        },
+        indent=2,
+    )
+
+
+def _totals(entries: Any) -> dict[str, int]:
+    return {
+        "samples": sum(e["samples"] for e in entries),
+        "rejects": sum(e["rejects"] for e in entries),
+        "bytes": sum(f["bytes"] for e in entries for f in e["files"]),
+    }
+
+
+def _shard(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in entry.items() if k not in ("rejects_size", "carry")}
+
+
+def _file(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def replace(path: Path, data: bytes, side: Side) -> None:
+    """Publish a small file atomically and durably, on behalf of the part that holds the lock of ``side``."""
+    temporary = temporary_of(path, side)
+    files_io.remove(temporary)
+    files_io.write_new(temporary, data)
+    files_io.rename(temporary, path)
+    files_io.sync_dir(path.parent)
+    side.put(path)
+
+
+def temporary_of(path: Path, side: Side) -> Path:
+    """Where `replace` writes before it renames."""
+    return path.with_name(f".{path.name}.tmp-{side.tag}")
+
+
+def merge_parts(root: Path, by: Side) -> bool:
+    """Publish the manifest and reject log of a whole job, once all of its parts are finished; False where some are not.
+
+    Any number of parts (``by``: which) may do so at once: all write the same bytes. Raises JobError where the parts do
+    not fit together.
+    """
+    if by.mirror is not None:
+        by.mirror.fetch()  # what other parts have done
+    found = sides(root)
+    if not found or found[0].part is None or stages(root):  # a stage begins when all parts are merged
+        return (root / "manifest.json").exists()
+    if len(found) != found[0].part[1] or not all(s.manifest.exists() for s in found):
+        return False
+    journals = [read_journal(side.journal) for side in found]
+    if not all(j is not None and j.done for j in journals):
+        return False
+    contents = _journals_of(found)
+    rejects = root / "rejects.jsonl"
+    _check_parts(found, contents)
+    replace(rejects, b"".join(s.rejects.read_bytes() for s in found), by)
+    replace(root / "manifest.json", encode_json(merged_manifest(contents, rejects), indent=2), by)
+    return True
+
+
+def _journals_of(found: Sequence[Side]) -> list[Contents]:
+    journals = []
+    for side in found:
+        contents = read_journal(side.journal)
+        if contents is None or not contents.done:
+            raise JobError(f"{side.journal.name} is not finished; run that part of the job first")
+        journals.append(contents)
+    return journals
+
+
+def _check_parts(found: Sequence[Side], journals: Sequence[Contents]) -> None:
+    """Raises JobError where the parts are not one job's, or do not follow on each other."""
+    first = journals[0].header
+    at = first["range"][0]
+    carry: tuple[str, Any] | None = None
+    for side, contents in zip(found, journals, strict=True):
+        header = contents.header
+        same = {k: header[k] for k in ("identity", "write", "whole")}
+        changed = differences({k: first[k] for k in same}, same)
+        if changed:
+            raise JobError(f"{side.journal.name} belongs to another job than {found[0].journal.name}:\n  " +
+                           "\n  ".join(changed))  # fmt: skip
+        if header["range"][0] != at:
+            raise JobError(f"{side.journal.name} begins at position {header['range'][0]}, expected {at}")
+        at = contents.stop
+        if header["write"]["writer"] == "numpy" and contents.entries and contents.entries[-1]["carry"]:
+            shapes = contents.entries[-1]["carry"]
+            carry = carry or (side.journal.name, shapes)
+            if carry[1] != shapes:
+                raise JobError(
+                    f"the arrays of {side.journal.name} have other shapes than those of {carry[0]}:\n  "
+                    + "\n  ".join(differences(carry[1], shapes))
+                    + "\nA .npy data set needs one shape: resize, crop or pad in the spec, and start anew with --fresh"
+                )
+    if first["whole"] is not None and at != first["whole"]:
+        raise JobError(f"the parts end at position {at} of {first['whole']}")
+
+
+def merged_manifest(journals: Sequence[Contents], rejects: Path) -> dict[str, Any]:
+    """The manifest of a whole job from its parts' journals."""
+    first = journals[0].header
+    entries = [e for j in journals for e in j.entries]
+    return {
+        "format": "dali-run-manifest",
+        "version": VERSION,
+        **{k: first[k] for k in ("identity", "write", "whole")},
+        "parts": len(journals),
+        "positions": [first["range"][0], journals[-1].stop],
+        **_totals(entries),
+        "rejects_file": {"name": rejects.name, **_file(rejects)},
+        "shards": [_shard(e) for e in entries],
+    }

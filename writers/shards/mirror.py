@@ -1,0 +1,167 @@
+"""An output behind a URL: shards are made in a local folder and put under their final names once complete.
+
+The store is the truth, the folder only scratch: a job begins by taking journals and logs from the store. Each shard is
+put before the journal that tells of it, the manifest comes last. So a kill at any moment can be resumed, anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...ops.errors import JobError
+from ...ops.storage.urls import Store, is_url
+from . import files_io
+from .lock import identify, may_live
+
+_STATE = re.compile(r"(journal|rejects|manifest|report|inputs)[^/]*\.(jsonl|json|gz)|[^/]+\.jsonl")
+"""What an output tells about itself; listings of the files writer among it."""
+_BEAT = 60.0
+_STALE = 15 * 60.0
+"""Seconds after which a lock that nobody renewed counts as a dead job's."""
+
+
+def staging_folder(url: str, part: tuple[int, int] | None) -> Path:
+    """Where the shards of an output behind ``url`` are made: below DALI_RUN_STAGING, or the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = os.environ.get("DALI_RUN_STAGING") or os.path.join(home, "dali-run", "staging")
+    mark = "" if part is None else f"-{part[0]}"
+    return Path(base, hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:24] + mark)
+
+
+@contextlib.contextmanager
+def state_of(place: str | Path) -> Iterator[Path]:
+    """A folder with the journals, logs and manifests of an output: the output's own, or copies from behind a URL.
+
+    JobErrors that are raised inside name the URL.
+    """
+    if not is_url(place):
+        yield Path(place)
+        return
+    with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
+        try:
+            Mirror(str(place), Path(folder)).fetch()
+            yield Path(folder)
+        except JobError as e:
+            raise JobError(str(e).replace(folder, str(place).rstrip("/"))) from e
+
+
+class Mirror:
+    """The store behind one output directory."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.store = Store(url)
+        self.folder = folder
+        self.sizes: dict[str, int] = {}
+        """Of what is in the store, by name."""
+        self._lock = ""
+        self._token = ""
+        self._beaten = 0.0
+
+    def fetch(self) -> None:
+        """Take everything from the store that tells of the output."""
+        found = self.store.files()
+        self.sizes = {name: int(info.get("size") or 0) for name, info in found.items()}
+        for name in self.sizes:
+            if _STATE.fullmatch(name):
+                self.get(name)
+
+    def get(self, name: str) -> None:
+        """Take one file. Raises JobError where it is gone."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.store.get(name, str(path))
+        except FileNotFoundError:
+            raise JobError(f"{self.store.url}/{name} is gone") from None
+
+    def put(self, name: str) -> None:
+        """Put one file of the folder under its final name."""
+        files_io.before("put", self.folder / name)
+        self.store.put(str(self.folder / name), name)
+        self.sizes[name] = (self.folder / name).stat().st_size
+
+    def remove(self, name: str) -> None:
+        """Remove one file from the store."""
+        files_io.before("remove", self.folder / name)
+        self.store.remove(name)
+        self.sizes.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        """Remove the local file: it is in the store."""
+        top = name.split("/")[0]
+        files_io.remove(self.folder / (top if top.endswith(".lmdb") else name))
+
+    # -- one job at a time ----------------------------------------------------------------------------------------
+
+    def begin(self, lock: str) -> None:
+        """Take the output over: an empty folder, the lock, the state. Raises JobError where another job has it."""
+        for path in self.folder.iterdir():
+            if path.name != lock:
+                files_io.remove(path)
+        owner = self._owner(lock)
+        if owner is not None and self._lives(lock, owner):
+            raise JobError(
+                f"{self.store.url} is being written by process {owner.get('pid')} on {owner.get('host')}; wait for it "
+                f"to end, or choose another path (if it is dead, remove {self.store.url}/{lock})"
+            )
+        self._lock, self._token = lock, uuid.uuid4().hex
+        self._write_lock()
+        self.check()
+        self.fetch()
+
+    def _owner(self, lock: str) -> dict[str, Any] | None:
+        try:
+            owner = json.loads(self.store.read(lock))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+        return owner if isinstance(owner, dict) else {}
+
+    def _lives(self, lock: str, owner: dict[str, Any]) -> bool:
+        if owner.get("host") == identify()["host"]:
+            return may_live(owner)
+        age = self.store.age(lock, time.time())
+        return age is None or age < _STALE
+
+    def _write_lock(self) -> None:
+        text = json.dumps({**identify(), "token": self._token}).encode()
+        with tempfile.NamedTemporaryFile(prefix="dali-run-") as file:
+            file.write(text)
+            file.flush()
+            self.store.put(file.name, self._lock)
+        self._beaten = time.monotonic()
+
+    def check(self) -> None:
+        """Raises JobError where another job has taken the output over."""
+        owner = self._owner(self._lock)
+        if owner is None or owner.get("token") != self._token:
+            who = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "somebody"
+            raise JobError(f"{self.store.url}: {who} has taken the output over; this job ends here")
+
+    def beat(self) -> None:
+        """Renew the lock, now and then."""
+        if time.monotonic() - self._beaten > _BEAT:
+            self.check()
+            self._write_lock()
+
+    def end(self) -> None:
+        """Let the next job in, and leave nothing here."""
+        if self._lock:
+            owner = self._owner(self._lock)
+            if owner is not None and owner.get("token") == self._token:
+                self.store.remove(self._lock)
+            self._lock = ""
+            for path in self.folder.iterdir():
+                if not path.name.endswith(".lock"):
+                    files_io.remove(path)

@@ -1,0 +1,354 @@
+"""The shard protocol: an Output takes batches in order and publishes shards that survive anything.
+
+A shard is written under a temporary name, fsynced, renamed; then one line goes to journal.jsonl, fsynced; manifest.json
+comes last. Whatever the journal does not list is done again, so a rerun after any interruption ends in the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ...ops.batch import Batch, Samples
+from ...ops.errors import JobError, SpecError
+from ..base import Frames, Records, Refused, Shard, ShardFiles, Writer
+from . import files_io
+from .borders import Cuts
+from .config import WriteConfig
+from .files_io import job_errors
+from .journal import Journal, encode_json
+from .lock import Lock
+from .manifest import Side, Stage, build_manifest, merge_parts, publish_stage, replace
+from .mirror import Mirror
+from .publisher import Publisher
+from .rejects import Budget, ErrorBudget, RejectRow
+from .resume import Listing, earlier_entries, let_go, open_journal, open_rejects, remove_unlisted
+
+
+class Output:
+    """The output directory of one job, from `open` to `finish` (or `abort`). One thread uses it.
+
+        with Output.open(config, identity, total=n) as out:
+            for batch in job(out.resume_from):
+                out.add(start, stop, samples, fields, rejects)
+            out.finish(report)
+
+    Raises JobError, with path and reason, whenever the job cannot go on; what is on disk can then be resumed.
+    """
+
+    def __init__(
+        self, config: WriteConfig, writer: Writer, side: Side, lock: Lock, journal: Journal, cuts: Cuts,
+        budget: ErrorBudget,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.budget = budget
+        self._writer = writer
+        self._side = side
+        self._lock = lock
+        self._journal = journal
+        self._cuts = cuts
+        self._publisher = Publisher(side, journal)
+        self._carry: dict[str, Any] = journal.carry
+        self._next = journal.stop
+        self._shard: _OpenShard | None = None
+        self._shards = journal.shards
+        self._totals = [journal.samples, journal.rejected]
+        """Shards, samples and rejects of the open shard's predecessors, published or not."""
+        self._closed = False
+        self._state: Any = None
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
+        whole: int | None = None, part: tuple[int, int] | None = None, budget: Budget | None = None,
+        fresh: bool = False, stage: Stage | None = None, inputs: Listing | None = None,
+    ) -> Output:  # fmt: skip
+        """Open the output of positions [start, start + total), or start and on where ``total`` is None.
+
+        ``identity`` (JSON-able) is everything else that decides the output: spec, seed, inputs, versions. A job that
+        was interrupted continues at `resume_from` if it is equal. ``fresh`` removes an earlier job's output first.
+        ``part`` (i, n) is one of n jobs that fill one directory together, ``whole`` the positions of all of them.
+        ``stage`` adds shards to a finished output (see `retries.next_retry`): `add` then counts places in its list
+        of positions, from 0 to ``total``. ``inputs`` is kept beside the journal, to tell one day what was added.
+        """
+        writer = config.check()
+        if part is not None and total is None:
+            raise SpecError("parts of a job need to know how many samples there are")
+        if config.url and part is not None and getattr(writer, "key", "") == "sample" and writer.name == "files":
+            raise SpecError("parts that write files behind a URL cannot see each other's names: give key: position")
+        side = Side(config.path, part, stage)
+        cuts = Cuts(config, side, start, total, whole)
+        with job_errors("nothing was written yet"):
+            files_io.make_dirs(config.path)
+        with job_errors():
+            lock = Lock(side.lock)
+            try:
+                if config.url:
+                    side.mirror = Mirror(config.url, config.path)
+                    side.mirror.begin(side.lock.name)
+                header = {
+                    "identity": dict(identity),
+                    "write": config.identity(),
+                    "range": [start, cuts.stop],
+                    "whole": whole,
+                    "part": None if part is None else list(part),
+                }
+                if stage is not None:
+                    header[stage.kind] = stage.header()
+                journal = open_journal(side, config, writer, header, fresh, inputs)
+                limits = ErrorBudget(budget or Budget(), total, config.where)
+                limits.resume(journal.stop - start, journal.rejected)
+                side.put(side.journal)
+                out = cls(config, writer, side, lock, journal, cuts, limits)
+            except BaseException:
+                let_go(side, lock)
+                raise
+            with out._guard():
+                if not out.finished:
+                    out._prepare(inputs)
+                elif part is not None:
+                    merge_parts(config.path, side)  # its last run may have been killed before
+            return out
+
+    def _prepare(self, inputs: Listing | None) -> None:
+        """Undo what an interrupted run did beyond its journal."""
+        # Only the shard after the journal's last can have been published without its line.
+        left = None if self._next == self._cuts.stop else self._cuts.stem(self._next, self._shards)
+        remove_unlisted(self._side, self.config.name, self._journal, left)
+        if inputs is not None and not self._side.inputs.exists():
+            replace(self._side.inputs, inputs().encode(), self._side)
+        self._publisher.rejects = open_rejects(self._side, self._journal)
+        earlier = earlier_entries(self._side)
+        if not self._journal.entries and earlier:
+            self._carry = copy.deepcopy(earlier[-1]["carry"])
+        self._state = self._writer.begin(self.config.path, [*earlier, *self._journal.entries])
+
+    # -- what there is to do --------------------------------------------------------------------------------------
+
+    @property
+    def resume_from(self) -> int:
+        """First position still to do."""
+        return self._next
+
+    @property
+    def finished(self) -> bool:
+        """Everything is published already."""
+        if self._side.stage is not None:
+            return self._journal.done and self._side.stage.published(self.config.path)
+        return self._journal.done and self._side.manifest.exists()
+
+    @property
+    def written(self) -> int:
+        """Samples so far, earlier runs included."""
+        return self._totals[0] + (self._shard.samples if self._shard else 0)
+
+    @property
+    def rejected(self) -> int:
+        """Rejects so far, earlier runs included."""
+        return self._totals[1] + (self._shard.rejects if self._shard else 0)
+
+    # -- taking batches -------------------------------------------------------------------------------------------
+
+    def add(
+        self, start: int, stop: int, samples: Samples, fields: Mapping[str, Batch], rejects: Sequence[RejectRow] = (),
+        intact: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Take positions [start, stop): ``samples`` with their ``fields`` survived, the rest are ``rejects``.
+
+        The fields' data may still be written after the return: it must not change. ``intact`` is called when it was
+        looked at and small values were copied, before anything of it is published; it may raise.
+        """
+        with self._guard():
+            self._publisher.check()
+            if self._closed or self.finished:
+                raise JobError("internal: samples were delivered to an output that is closed")
+            cuts = self._cuts
+            cuts.check(self._next, start, stop, samples, rejects)
+            records = Records(samples, {name: fields[name] for name in self.config.fields} if len(samples) else fields)
+            rows = sorted(rejects, key=lambda r: r.position)
+            at = start
+            while at < stop:
+                end = cuts.end(at, stop)
+                if end == stop and at == start:
+                    at = self._add_piece(at, end, records, rows, intact)
+                    continue
+                lo, hi = np.searchsorted(cuts.places(samples.position), (at, end))
+                inside = [r for r in rows if at <= cuts.place(r.position) < end]
+                at = self._add_piece(at, end, records.take(slice(int(lo), int(hi))), inside, intact)
+
+    def _add_piece(
+        self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow], intact: Callable[[], None]
+    ) -> int:
+        """Take as much of [start, stop) as belongs to one shard; returns the position after it."""
+        shard = self._shard or self._open_shard(start)
+        refused = self._writer.refuse(records, self._carry) if len(records) else ()
+        if refused:
+            rejects = sorted([*rejects, *(self._row(records, r) for r in refused)], key=lambda r: r.position)
+            kept = np.ones(len(records), bool)
+            kept[[r.at for r in refused]] = False
+            records = records.take(kept)
+        if len(records):
+            opened = self._opened(shard)
+            frames = opened.frame(records)
+            n, full = self._cuts.fitting(shard.bytes, frames.sizes)
+            if full:
+                stop = self._cuts.place(int(records.samples.position[n - 1])) + 1
+                rejects = [r for r in rejects if self._cuts.place(r.position) < stop]
+            opened.append(frames, n)
+            intact()
+            shard.add(records, frames, n)
+        if rejects:
+            self._publisher.log(rejects)
+            shard.rejects += len(rejects)
+            shard.replaced += sum(r.replaced for r in rejects)
+        self._next = shard.stop = stop
+        self.budget.add(stop - start, rejects)
+        if self._cuts.complete(start, stop, shard.bytes):
+            self._close_shard()
+        return stop
+
+    def _row(self, records: Records, refused: Refused) -> RejectRow:
+        origin = records.samples.origin(refused.at)
+        return RejectRow(
+            int(records.samples.position[refused.at]), origin.key, origin.source, origin.record, origin.offset,
+            f"write.{self._writer.name}", refused.code, refused.message,
+        )  # fmt: skip
+
+    # -- shards -------------------------------------------------------------------------------------------------
+
+    def _open_shard(self, start: int) -> _OpenShard:
+        files = ShardFiles(
+            self.config.path, self._cuts.stem(start, self._shards), f"{self._side.tag}{os.getpid()}",
+            self._cuts.expected(start), self._state, self._side.part is None, self._publisher.workers,
+        )  # fmt: skip
+        files.carry = self._carry
+        self._shard = _OpenShard(files, None, start, start)
+        return self._shard
+
+    def _opened(self, shard: _OpenShard) -> Shard:
+        """The format's side of the shard; its files are made when the first record comes."""
+        if shard.opened is None:
+            shard.opened = self._writer.open(shard.files, self.config.fields)
+        return shard.opened
+
+    def _close_shard(self) -> None:
+        """Hand the open shard over to be published."""
+        shard = self._shard
+        assert shard is not None
+        # Where names promise a count, or there is nothing else, a shard without samples is published too.
+        there = bool(shard.samples or self.config.bytes is None or not self._shards)
+        if there:
+            self._opened(shard).close()
+        self._shard = None
+        self._shards += 1
+        self._totals = [self._totals[0] + shard.samples, self._totals[1] + shard.rejects]
+        entry = shard.entry(self._publisher.logged, copy.deepcopy(self._carry))
+        self._publisher.take(shard.files, entry, there=there)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def finish(self, report: Mapping[str, Any] | None = None) -> None:
+        """Publish the last shard, the report and the manifest. An output that was finished before stays as it is."""
+        if self.finished:
+            self.abort()
+            return
+        with self._guard():
+            if not self._journal.done:
+                self._finish_shards()
+            if report is not None:
+                replace(self._side.report, encode_json(report, indent=2), self._side)
+            if self._side.stage is not None:
+                publish_stage(self.config.path, self._side)
+            else:
+                contents = self._journal.contents
+                replace(self._side.manifest, build_manifest(contents, self._side.rejects), self._side)
+            if self._side.part is not None:
+                merge_parts(self.config.path, self._side)
+        self.abort()
+
+    def _finish_shards(self) -> None:
+        if self._cuts.stop is not None and self._next != self._cuts.stop:
+            raise JobError(
+                f"the job ended at position {self._next} of {self._cuts.stop}; run the same command again: it continues"
+            )
+        self.budget.finish()
+        if self._shard is None and self._shards == 0 and self._side.part is None and not self._side.stage:
+            self._open_shard(self._cuts.start)  # an empty data set still has a readable output
+        if self._shard is not None:
+            self._close_shard()
+        self._publisher.finish(self._next)
+
+    def abort(self) -> None:
+        """Stop here: publish what is complete, remove the rest and let go of the lock. The job can be resumed."""
+        if self._closed:
+            return
+        unfinished, self._shard = self._shard, None
+        self._publisher.stop([] if unfinished is None else [unfinished.files])
+        self._closed = True
+        self._publisher.close()
+        let_go(self._side, self._lock)
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        """After any error the output is closed, so that nothing half-written can be added to."""
+        try:
+            with job_errors():
+                yield
+        except BaseException:
+            self.abort()
+            raise
+
+
+@dataclass(slots=True)
+class _OpenShard:
+    files: ShardFiles
+    opened: Shard | None
+    start: int
+    stop: int
+    samples: int = 0
+    rejects: int = 0
+    replaced: int = 0
+    """Rejects in whose place another sample was written."""
+    bytes: int = 0
+    first_key: str | None = None
+    last_key: str | None = None
+
+    def add(self, records: Records, frames: Frames, n: int) -> None:
+        """Count the first ``n`` of ``records``, which were written."""
+        self.samples += n
+        self.bytes += int(frames.sizes[:n].sum())
+        if self.first_key is None:
+            self.first_key = records.samples.origin(0).key
+        self.last_key = records.samples.origin(n - 1).key
+
+    def entry(self, rejects_size: int, carry: Mapping[str, Any]) -> dict[str, Any]:
+        """Its line of the journal; the files come when they are published."""
+        return {
+            "shard": self.files.stem,
+            "positions": [self.start, self.stop],
+            "samples": self.samples,
+            "rejects": self.rejects,
+            **({"replaced": self.replaced} if self.replaced else {}),
+            "first_key": self.first_key,
+            "last_key": self.last_key,
+            "files": [],
+            "rejects_size": rejects_size,
+            "carry": carry,
+        }

@@ -1,0 +1,100 @@
+"""Publishing: closed shards get their final names and the journal its lines, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...ops.errors import JobError
+from ..base import ShardFiles
+from .background import Workers
+from .files_io import File
+from .journal import Journal
+from .manifest import Side
+from .rejects import RejectRow
+
+
+class Publisher:
+    """Takes shards that are complete. Shard, reject log, journal: each is durable before the next one is touched."""
+
+    def __init__(self, side: Side, journal: Journal) -> None:
+        self.workers = Workers()
+        self.rejects: File | None = None
+        """The reject log, from `Output`'s preparations on."""
+        self._side = side
+        self._journal = journal
+        self._waiting: list[ShardFiles] = []
+        """Of closed shards, until the journal tells of them."""
+
+    def check(self) -> None:
+        """Raises what failed in the background; keeps the lock of an output in a store alive."""
+        self.workers.check()
+        if self._side.mirror is not None:
+            self._side.mirror.beat()
+
+    def log(self, rows: Sequence[RejectRow]) -> None:
+        """Add lines to the reject log."""
+        self._log.write("".join(r.line() for r in rows).encode())
+
+    @property
+    def logged(self) -> int:
+        """Bytes of the reject log."""
+        return self._log.size
+
+    @property
+    def _log(self) -> File:
+        assert self.rejects is not None
+        return self.rejects
+
+    def take(self, files: ShardFiles, entry: dict[str, Any], *, there: bool) -> None:
+        """Publish a shard, with its ``entry`` in the journal; by another thread, in order, where others write and hash
+        its files. Without ``there`` it has no files, and the journal alone tells of it."""
+        behind = files.seal()
+        self._waiting.append(files)
+        if behind or not self.workers.publishing.idle:
+            self.workers.publishing.put(lambda: self._publish(files, entry, there))
+        else:
+            self.workers.check()
+            self._publish(files, entry, there)
+
+    def _publish(self, files: ShardFiles, entry: dict[str, Any], there: bool) -> None:
+        if there:
+            entry["files"] = [dataclasses.asdict(i) for i in files.publish()]
+        self._put([self._side.root / info["name"] for info in entry["files"]])
+        self._log.sync()
+        self._journal.append(entry)
+        self._put([self._side.rejects, self._side.journal])
+        if self._side.mirror is not None:
+            for info in entry["files"]:
+                self._side.mirror.forget(info["name"])
+        self._waiting.remove(files)
+
+    def _put(self, paths: Sequence[Path]) -> None:
+        """Copy files to where the output is, if that is elsewhere and still this job's."""
+        if self._side.mirror is not None and paths:
+            self._side.mirror.check()
+            self._side.put(*paths)
+
+    def finish(self, stop: int) -> None:
+        """All positions up to ``stop`` are in shards: wait for the last, and say so in the journal."""
+        self.workers.publishing.wait()
+        self._journal.append({"done": True, "stop": stop})
+        self._put([self._side.rejects, self._side.journal])
+
+    def stop(self, unfinished: Iterable[ShardFiles] = ()) -> None:
+        """Publish what is complete, remove the rest and ``unfinished``, end the threads."""
+        self.workers.stop(JobError("internal: the output was closed"))
+        left, self._waiting = [*self._waiting, *unfinished], []
+        for files in left:
+            with contextlib.suppress(OSError):  # the next run removes what is left
+                files.discard()
+
+    def close(self) -> None:
+        """Let go of reject log and journal."""
+        for file in (self.rejects, self._journal):
+            with contextlib.suppress(OSError):
+                if file is not None:
+                    file.close()

@@ -1,0 +1,120 @@
+"""Rejected samples: the line each of them costs, and the budget that decides when they are too many."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from ...ops.errors import JobError
+
+
+@dataclass(frozen=True, slots=True)
+class RejectRow:
+    """One line of rejects.jsonl."""
+
+    position: int
+    """Place in the job's order."""
+    key: str
+    source: str
+    record: int
+    """Number of the record in ``source``, -1 for a file of its own."""
+    offset: int
+    """Byte offset in ``source``, -1 where there is none."""
+    operator: str
+    """Name of the node that refused the sample."""
+    code: str
+    message: str
+    replaced: bool = False
+    """Another sample was written in its place (on_error policy replace)."""
+
+    def line(self) -> str:
+        """JSON with the keys in this order; everything but printable ASCII is escaped, so that logs stay logs."""
+        row = asdict(self)
+        if not self.replaced:
+            del row["replaced"]
+        return json.dumps(row, ensure_ascii=True) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many rejects a job takes before it fails: a count, a share of its samples, or any number."""
+
+    count: int | None = None
+    share: float | None = None
+
+    @staticmethod
+    def parse(value: object) -> Budget:
+        """``None`` (no limit), ``20`` (a count), ``0.1%`` or ``0.001`` (a share). Raises ValueError."""
+        if value is None:
+            return Budget()
+        if isinstance(value, str):
+            text = value.strip()
+            try:
+                value = float(text[:-1]) / 100 if text.endswith("%") else int(text)
+            except ValueError:
+                raise ValueError(f"{text!r} is neither a count (20) nor a share (0.1%)") from None
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return Budget(count=value)
+        if isinstance(value, float) and 0 <= value <= 1:
+            return Budget(share=value)
+        raise ValueError(f"max_errors must be a count (20) or a share from 0% to 100% (0.1%), got {value!r}")
+
+    def __str__(self) -> str:
+        if self.count is not None:
+            return f"max_errors: {self.count}"
+        return f"max_errors: {self.share * 100:g}%" if self.share is not None else "no limit"
+
+
+class ErrorBudget:
+    """Counts rejects against a budget.
+
+    A count is exceeded by the first reject beyond it. A share is taken of all samples of the job where their number is
+    known, so that a bad stretch at the start does no harm; else of the samples so far, from the `GRACE`-th sample on
+    and at the end.
+    """
+
+    GRACE = 1000
+
+    def __init__(self, budget: Budget, total: int | None, where: str = ".") -> None:
+        """``total``: samples of the job, where that is known; ``where``: the output, for messages."""
+        self.budget = budget
+        self.where = where
+        self.total = total
+        self.seen = 0
+        self.rejected = 0
+        self._codes: Counter[str] = Counter()
+        self._example: RejectRow | None = None
+
+    def resume(self, seen: int, rejected: int) -> None:
+        """Start from what an interrupted run counted."""
+        self.seen, self.rejected = seen, rejected
+
+    def add(self, seen: int, rows: Sequence[RejectRow]) -> None:
+        """Count ``seen`` samples, ``rows`` of them rejected. Raises JobError when they are too many."""
+        self.seen += seen
+        self.rejected += len(rows)
+        self._codes.update(r.code for r in rows)
+        if self._example is None and rows:
+            self._example = rows[0]
+        if self.total is not None or self.seen >= self.GRACE:
+            self._check(self.total if self.total is not None else self.seen)
+
+    def finish(self) -> None:
+        """The last check. Raises JobError when the rejects are too many."""
+        self._check(self.total if self.total is not None else self.seen)
+
+    def _check(self, of: int) -> None:
+        limit = self.budget.count
+        if self.budget.share is not None:
+            limit = int(self.budget.share * of)
+        if limit is None or self.rejected <= limit:
+            return
+        common = ", ".join(f"{n} {code}" for code, n in self._codes.most_common(3))
+        example = f"; the first: {self._example.key!r}: {self._example.message}" if self._example else ""
+        raise JobError(
+            f"{self.rejected} of {self.seen} samples were rejected, more than on_error allows ({self.budget}"
+            f"{f', {limit} samples' if self.budget.share is not None else ''}): {common}{example}. They are listed in "
+            f"{self.where}/rejects.jsonl; repair them, or raise max_errors and run the same command again: it continues"
+        )

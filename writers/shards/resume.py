@@ -1,0 +1,165 @@
+"""Taking an output's folder over: what is there already, whose it is, and what an interrupted run left half-done."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...ops.errors import JobError
+from ...ops.storage.inventory import Inputs
+from ..base import Writer
+from . import files_io
+from .config import WriteConfig
+from .files_io import File
+from .journal import Contents, Journal, differences, read_journal
+from .lock import Lock
+from .manifest import Side, replace, sides, stages, temporary_of
+
+Listing = Callable[[], Inputs]
+"""What was read, made where it is to be kept."""
+
+
+def open_journal(
+    side: Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool, inputs: Listing | None
+) -> Journal:  # fmt: skip
+    """The journal of the job that `Output.open` was asked for: a new one, or that of its interrupted run. ``fresh``
+    removes an earlier job's output first. Raises JobError where the output is another job's, or nobody's we know."""
+    root = config.path
+    if side.stage is not None:
+        return _open_stage_journal(side, side.stage.kind, header, inputs)
+    for other in sides(root):
+        if (other.part or (0, 1))[1] != (side.part or (0, 1))[1]:
+            cut = "in one piece" if other.part is None else f"in {other.part[1]} parts"
+            raise JobError(
+                f"{config.where} holds a job that runs {cut} ({other.journal.name}); run it so, or choose another path"
+            )
+    known = read_journal(side.journal)
+    if fresh:
+        _remove_job(side, known.entries if known else [])
+        known = None
+    for path in (side.manifest, side.report, root / "manifest.json", root / "rejects.jsonl"):
+        files_io.remove(temporary_of(path, side))
+    if known is None:
+        if not fresh:
+            _refuse_foreign(side, config, writer)
+        return Journal.start(side.journal, header)
+    remedy = "Choose another path, or start anew with --fresh (removes the earlier output)"
+    return _reopened(side, known, header, f"{config.where} holds the output of another job", remedy)
+
+
+def _reopened(side: Side, known: Contents, header: Mapping[str, Any], whose: str, remedy: str) -> Journal:
+    """The journal, to go on with. Raises JobError where it is another's, or what it published is gone."""
+    changed = differences(known.header, dict(header))
+    if len(changed) == 1 and changed[0].startswith("range: "):
+        changed[0] += " (--limit is another)"
+    if changed:
+        raise JobError(f"{whose}; this one differs in\n  " + "\n  ".join(changed) + f"\n{remedy}")
+    _check_published(side, known)
+    return Journal.reopen(side.journal, known)
+
+
+def _check_published(side: Side, known: Contents) -> None:
+    for entry in known.entries:
+        for info in entry["files"]:
+            size = side.size(info["name"])
+            if size != info["bytes"]:
+                what = "is missing" if size < 0 else f"has {size} bytes instead of {info['bytes']}"
+                path = side.root / info["name"]
+                raise JobError(f"{path} was written before but {what}; restore it, or start anew with --fresh")
+
+
+def let_go(side: Side, lock: Lock) -> None:
+    """The next job may come."""
+    if side.mirror is not None:
+        with contextlib.suppress(OSError, JobError):
+            side.mirror.end()
+    with contextlib.suppress(OSError):
+        lock.release()
+
+
+def _open_stage_journal(side: Side, kind: str, header: Mapping[str, Any], inputs: Listing | None) -> Journal:
+    known = read_journal(side.journal)
+    if known is None:
+        if inputs is not None:  # first, so that a stage that was begun can always be told from what came later
+            replace(side.inputs, inputs().encode(), side)
+        return Journal.start(side.journal, header)
+    return _reopened(side, known, header, f"{side.journal} was begun by another {kind}", "Remove it to begin again")
+
+
+def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
+    root = side.journal.parent
+    later = stages(root)
+    for stage in later:
+        known = read_journal(stage.journal)
+        entries = [*entries, *(known.entries if known else [])]
+    side.take_back(root / "manifest.json")  # the whole job's, where this is one of its parts
+    side.take_back(side.manifest)
+    for entry in entries:
+        for info in entry["files"]:
+            path = root / info["name"]
+            if not path.resolve().is_relative_to(root.resolve()):
+                raise JobError(f"{side.journal} names a file outside of {root}: {info['name']!r}; remove it by hand")
+            side.take_back(path)
+            parent = path.parent
+            while parent != root and parent.is_dir() and not any(parent.iterdir()):
+                files_io.remove(parent)
+                parent = parent.parent
+    for path in [p for s in (*reversed(later), side) for p in s.removable]:
+        side.take_back(path)
+
+
+def _refuse_foreign(side: Side, config: WriteConfig, writer: Writer) -> None:
+    """A new job never touches what it did not write."""
+    ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
+    own_names = [p.name for p in side.removable if p != side.journal and (side.part is None or p != side.inputs)]
+    for entry in side.names():
+        if entry in own_names or (side.part is None and ours.fullmatch(entry)):
+            raise JobError(
+                f"{config.where} already holds {entry}, and no journal that knows of it; choose another path, or "
+                "remove it"
+            )
+    own = {p.name for p in (side.lock, side.journal)}
+    if side.part is None or len(sides(config.path)) <= side.journal.exists():  # the first of the parts looks
+        writer.check_root(config.path, [e for e in side.names() if e not in own])
+
+
+def remove_unlisted(side: Side, name: str, journal: Journal, stem: str | None) -> None:
+    """Remove what an interrupted run did beyond its journal: temporary files of the shards ``name``, and what it
+    published of the shard ``stem``, the next one; None where there is none."""
+    root = side.root
+    for entry in sorted(os.listdir(root)):
+        if entry.startswith(f".{name}-") and f".tmp-{side.tag}" in entry:
+            files_io.remove(root / entry)
+    if stem is None:
+        return
+    listed = {info["name"].split("/")[0] for entry in journal.entries for info in entry["files"]}
+    for entry in sorted(os.listdir(root)):
+        if entry.startswith(stem + ".") and entry not in listed:
+            files_io.remove(root / entry)
+
+
+def open_rejects(side: Side, journal: Journal) -> File:
+    """The reject log, cut to what the journal tells of."""
+    log, listed = File(side.rejects, append=True), journal.rejects_size
+    if log.size < listed:
+        raise JobError(
+            f"{side.rejects} is shorter than the journal says ({log.size} bytes, {listed} expected); restore it, or "
+            "start anew with --fresh"
+        )
+    if log.size > listed:
+        log.truncate(listed)
+    return log
+
+
+def earlier_entries(side: Side) -> list[Mapping[str, Any]]:
+    """Journal entries of what a stage adds to; nothing for a job's first run."""
+    if side.stage is None:
+        return []
+    earlier: list[Mapping[str, Any]] = []
+    for one in (*sides(side.root), *stages(side.root)[: side.stage.number - 1]):
+        known = read_journal(one.journal)
+        earlier += known.entries if known else []
+    return earlier

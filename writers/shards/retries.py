@@ -1,0 +1,58 @@
+"""Retries: which samples of a finished output were rejected, and are to be tried again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...ops.errors import JobError
+from .journal import differences, read_journal
+from .manifest import Stage, sides, stages
+from .rejects import RejectRow
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """The next retry of an output, or the one that was interrupted."""
+
+    retry: Stage
+    rows: tuple[RejectRow, ...]
+    """The rejects that are tried again, by position."""
+
+
+def next_retry(root: Path) -> Outstanding:
+    """What to try again in the finished output ``root``. Raises JobError where it is not finished."""
+    check_finished(root)
+    later = stages(root)
+    number = len(later) + 1
+    log = root / "rejects.jsonl"
+    if later and later[-1].stage is not None and not later[-1].stage.published(root):
+        if later[-1].stage.kind == "append":
+            raise JobError(f"{root}: inputs are being added; run that to its end first (dali-run run SPEC --append)")
+        number = len(later)
+        if later[-1].before.exists():
+            log = later[-1].before
+    try:
+        rows = tuple(RejectRow(**json.loads(line)) for line in log.read_bytes().splitlines())
+    except (OSError, ValueError, TypeError) as e:
+        raise JobError(f"{log} cannot be read: {e}") from None
+    rows = tuple(r for r in rows if not r.replaced)  # their places are taken
+    return Outstanding(Stage(number, "retry", tuple(r.position for r in rows)), rows)
+
+
+def check_finished(root: Path) -> None:
+    """Raises JobError where ``root`` is no output whose first run, with all of its parts, is finished."""
+    if not sides(root) or not (root / "manifest.json").exists():
+        raise JobError(f"{root} is no finished output; run the job (all of its parts) to its end first")
+
+
+def check_same_job(root: Path, identity: dict[str, object], write: dict[str, object]) -> None:
+    """Raises JobError where the job is not the one that wrote ``root``. The inputs' fingerprint may differ: repaired
+    files are what a retry is for, and added ones an append; the caller compares what they hold."""
+    contents = read_journal(sides(root)[0].journal)
+    assert contents is not None
+    old, new = ({**i, "inputs": None} for i in (contents.header["identity"], identity))
+    changed = differences({"identity": old, "write": contents.header["write"]}, {"identity": new, "write": write})
+    if changed:
+        raise JobError(f"{root} was written by another job; this one differs in\n  " + "\n  ".join(changed))
