@@ -12,6 +12,38 @@ _Tensor = DataNode | npt.ArrayLike | Sequence[DataNode]
 _Ints = int | Sequence[int] | npt.NDArray[Any]
 _Floats = float | Sequence[float] | npt.NDArray[Any]
 
+def brightness(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    brightness: DataNode | float = ...,
+    brightness_shift: DataNode | float = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Multiply by ``brightness`` and add ``brightness_shift``: out = shift * range + brightness * in."""
+    ...
+
+def brightness_contrast(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    brightness: DataNode | float = ...,
+    brightness_shift: DataNode | float = ...,
+    contrast: DataNode | float = ...,
+    contrast_center: DataNode | float | None = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center))."""
+    ...
+
 def caffe2_reader(
     *,
     path: str | Sequence[str],
@@ -192,6 +224,24 @@ def color_space_conversion(
     """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's."""
     ...
 
+def color_twist(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    hue: DataNode | float = ...,
+    saturation: DataNode | float = ...,
+    contrast: DataNode | float = ...,
+    brightness: DataNode | float = ...,
+    image_type: DALIImageType = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Hue, saturation, contrast and brightness of RGB images in one linear map; the center of contrast is 128, 0.5 for float images."""
+    ...
+
 def constant(
     *,
     idata: _Ints | None = ...,
@@ -205,6 +255,21 @@ def constant(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """The same tensor for every sample."""
+    ...
+
+def contrast(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    contrast: DataNode | float = ...,
+    contrast_center: DataNode | float | None = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Stretch values away from a center: out = center + contrast * (in - center)."""
     ...
 
 def copy(
@@ -452,6 +517,37 @@ def get_property(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Where a sample came from (``source_info``) or its ``layout``, as bytes."""
+    ...
+
+def hsv(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    hue: DataNode | float = ...,
+    saturation: DataNode | float = ...,
+    value: DataNode | float = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Turn the hue and multiply saturation and value of RGB images, by a linear map of RGB."""
+    ...
+
+def hue(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    hue: DataNode | float = ...,
+    image_type: DALIImageType = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Turn the hue of RGB images, by a linear map of RGB."""
     ...
 
 def image_decoder(
@@ -981,6 +1077,21 @@ def rotate(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Rotate images counter-clockwise around their centre, volumes around an axis; the canvas grows to hold them."""
+    ...
+
+def saturation(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    saturation: DataNode | float = ...,
+    image_type: DALIImageType = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Multiply the saturation of RGB images, by a linear map of RGB."""
     ...
 
 def shapes(

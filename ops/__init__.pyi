@@ -20,6 +20,42 @@ class Compose:
     def __init__(self, op_list: Iterable[Callable[..., Any]]) -> None: ...
     def __call__(self, *inputs: Any, **arguments: Any) -> Any: ...
 
+class Brightness:
+    """Multiply by ``brightness`` and add ``brightness_shift``: out = shift * range + brightness * in."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        brightness: DataNode | float = ...,
+        brightness_shift: DataNode | float = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class BrightnessContrast:
+    """Contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center))."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        brightness: DataNode | float = ...,
+        brightness_shift: DataNode | float = ...,
+        contrast: DataNode | float = ...,
+        contrast_center: DataNode | float | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class COCOReader:
     """Read images and annotations of the COCO format, in the order of image ids."""
 
@@ -219,6 +255,26 @@ class ColorSpaceConversion:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class ColorTwist:
+    """Hue, saturation, contrast and brightness of RGB images in one linear map; the center of contrast is 128, 0.5 for float images."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        hue: DataNode | float = ...,
+        saturation: DataNode | float = ...,
+        contrast: DataNode | float = ...,
+        brightness: DataNode | float = ...,
+        image_type: DALIImageType = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Constant:
     """The same tensor for every sample."""
 
@@ -230,6 +286,23 @@ class Constant:
         shape: _Ints | None = ...,
         dtype: DALIDataType | npt.DTypeLike | None = ...,
         layout: str = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Contrast:
+    """Stretch values away from a center: out = center + contrast * (in - center)."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        contrast: DataNode | float = ...,
+        contrast_center: DataNode | float | None = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -509,6 +582,41 @@ class GetProperty:
         self,
         *,
         key: str = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Hsv:
+    """Turn the hue and multiply saturation and value of RGB images, by a linear map of RGB."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        hue: DataNode | float = ...,
+        saturation: DataNode | float = ...,
+        value: DataNode | float = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Hue:
+    """Turn the hue of RGB images, by a linear map of RGB."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        hue: DataNode | float = ...,
+        image_type: DALIImageType = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -1090,6 +1198,23 @@ class Rotate:
         angle: DataNode | float = ...,
         keep_size: bool = ...,
         axis: DataNode | _Floats | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Saturation:
+    """Multiply the saturation of RGB images, by a linear map of RGB."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        saturation: DataNode | float = ...,
+        image_type: DALIImageType = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,7 +171,30 @@ def color(folder: Path) -> Iterator[Row]:
     yield row
 
 
-NUMERIC = {"strided": strided, "resize": resize, "color": color}
+def steps(name: str) -> Callable[[Path], Iterator[Row]]:
+    """The operators of ``<name>.npz``, as tests/golden/one_step.py writes it."""
+
+    def compare(folder: Path) -> Iterator[Row]:
+        from .kit.dali_cases import cases, ours
+
+        rows: dict[str, Row] = {}
+        for case, inputs, wanted in cases(name, folder):
+            levels = 1.0 if all(out["dtype"] not in ("float32", "float16") for out in case["outputs"]) else 1e-4
+            kind = case["op"] if levels == 1 else case["op"] + " (floats)"
+            row = rows.setdefault(kind, Row(kind, bound=STEPS.get(name, {}).get(kind, levels)))
+            got, rejects = ours(case, inputs)
+            if rejects:
+                row.problems.append(f"{case}: refused: {rejects[0].message}")
+            else:
+                row.compare(got, wanted, {k: case[k] for k in ("arguments", "inputs")})
+        yield from rows.values()
+
+    return compare
+
+
+STEPS: dict[str, dict[str, float]] = {"linear": {}}
+"""Results of `steps`, and the bounds that are not a level, or 1e-4 of floats."""
+NUMERIC = {"strided": strided, "resize": resize, "color": color} | {name: steps(name) for name in STEPS}
 
 
 def as_committed(name: str, folder: Path) -> Row:

@@ -1,0 +1,287 @@
+"""brightness, contrast, hsv, color_twist and their kin: every pixel times a matrix, plus an offset, for each sample.
+
+Brightness and contrast are a factor and an offset for all values; hue and saturation a 3x3 matrix for RGB pixels. All
+of them share two loops on the CPU and two kernels on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES
+from ..copies.windows import image_layout
+from ..errors import SpecError
+from ..images.crop import known_layout
+from ..images.frames import Pictures, pictures
+from ..kernels import Kernels
+from ..types import DALIDataType, DALIImageType, to_numpy
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+_kernels: Any = Kernels(".linear_cpu", __package__)
+
+_TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]])
+"""RGB to luma and two axes of chroma, with the three digits that DALI has."""
+_FROM_YIQ = np.linalg.inv(_TO_YIQ)
+_THREADS, _EACH = 256, 16
+"""Threads of a block, and values (a quarter as many pixels) that each makes."""
+
+
+class Linear(Operator, abstract=True):
+    """What the operators of this module share."""
+
+    layouts = ("FHWC", "DHWC", "HWC")
+    bound = "1 level; floats within 1e-5 of the largest value"
+
+    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+
+    def check(self) -> None:
+        kind = None if self.dtype is None else to_numpy(self.dtype).kind
+        if kind == "b":
+            raise SpecError("dtype must be a number's, got BOOL")
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        layout = image_layout(data.layout, data.ndim, self.layouts)
+        return Spec(data.shape, data.dtype if self.dtype is None else self.dtype, layout)
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        images = images.replace(layout=known_layout(images, self.layouts))
+        dtype = images.dtype if self.dtype is None else np.dtype(to_numpy(self.dtype))
+        return self.mapped(ctx, images, dtype)
+
+    gpu = cpu
+
+    def mapped(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> Batch:
+        """The output, of ``dtype``."""
+        raise NotImplementedError
+
+
+class Scaling(Linear, abstract=True):
+    """One factor and one offset for all values of a picture, of any number of channels."""
+
+    names = ("brightness", "brightness_shift", "contrast", "contrast_center")
+
+    def mapped(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> Batch:
+        parts = pictures(ctx, images, [n for n in self.names if hasattr(self, n)])
+        given = parts.arguments
+        brightness = given.get("brightness", np.float32(1)).astype(np.float64)
+        shift = given.get("brightness_shift", np.float32(0)).astype(np.float64)
+        contrast = given.get("contrast", np.float32(1)).astype(np.float64)
+        center: Any = half_range(images.dtype)
+        if "contrast_center" in given and self.given("contrast_center"):
+            center = given["contrast_center"].astype(np.float64)
+        factor = np.broadcast_to(brightness * contrast, len(parts))
+        offset = np.broadcast_to(shift * full_range(dtype) + brightness * (center - contrast * center), len(parts))
+        return scale(ctx, images, parts, factor.astype(np.float32), offset.astype(np.float32), dtype)
+
+
+class Brightness(Scaling, name="brightness"):
+    """Multiply by ``brightness`` and add ``brightness_shift``: out = shift * range + brightness * in.
+
+    The range is the largest value of the output's type, 1 for floats.
+    """
+
+    example = "{op: brightness, in: images, brightness: 1.2, out: images}"
+
+    brightness: Annotated[float, Arg("factor; 1 changes nothing", per_sample=True)] = 1.0
+    brightness_shift: Annotated[
+        float, Arg("what is added, as a part of the range of the output's type", per_sample=True)
+    ] = 0.0
+
+
+class Contrast(Scaling, name="contrast"):
+    """Stretch values away from a center: out = center + contrast * (in - center)."""
+
+    example = "{op: contrast, in: images, contrast: $contrast, out: images}"
+
+    contrast: Annotated[float, Arg("factor; 0 gives an even gray, 1 changes nothing", per_sample=True)] = 1.0
+    contrast_center: Annotated[
+        float | None,
+        Arg("the value that stays; by default the middle of the positive range of the input's type, 0.5 for floats",
+            per_sample=True),
+    ] = None  # fmt: skip
+
+
+class BrightnessContrast(Scaling, name="brightness_contrast"):
+    """Contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center)).
+
+    The range is the largest value of the output's type, 1 for floats.
+    """
+
+    example = "{op: brightness_contrast, in: images, brightness: 1.2, contrast: 0.8, out: images}"
+
+    brightness: Annotated[float, Arg("factor; 1 changes nothing", per_sample=True)] = 1.0
+    brightness_shift: Annotated[
+        float, Arg("what is added, as a part of the range of the output's type", per_sample=True)
+    ] = 0.0
+    contrast: Annotated[float, Arg("factor; 0 gives an even gray, 1 changes nothing", per_sample=True)] = 1.0
+    contrast_center: Annotated[
+        float | None,
+        Arg("the value that stays; by default the middle of the positive range of the input's type, 0.5 for floats",
+            per_sample=True),
+    ] = None  # fmt: skip
+
+
+class Twisting(Linear, abstract=True):
+    """A 3x3 matrix and an offset for the RGB pixels of a picture.
+
+    Hue turns the chroma plane of YIQ, saturation stretches it; this is DALI's approximation, not the HSV colour model:
+    a hue of 90 degrees makes (172, 82, 0) of (200, 100, 50), for example.
+    """
+
+    names = ("hue", "saturation", "value", "brightness", "contrast")
+
+    def check(self) -> None:
+        Linear.check(self)
+        if getattr(self, "image_type", DALIImageType.RGB) not in (DALIImageType.RGB, DALIImageType.BGR):
+            raise SpecError("image_type must be RGB or BGR: gray has neither hue nor saturation")
+
+    def infer(self, *specs: Spec) -> Spec:
+        known = Linear.infer(self, *specs)
+        if known.shape is not None and known.shape[-1] not in (None, 3):
+            raise SpecError(f"takes pixels of 3 channels, got {specs[0]}")
+        return known
+
+    def mapped(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> Batch:
+        wrong = images.shapes[:, -1] != 3
+        if wrong.any():
+            for i in np.flatnonzero(wrong).tolist():
+                ctx.reject(i, "bad_shape", f"has {images.shapes[i, -1]} channels, takes pixels of 3")
+            images = images.replace(shapes=np.where(wrong[:, None], 0, images.shapes).astype(np.int32))
+        parts = pictures(ctx, images, [n for n in self.names if hasattr(self, n)])
+        matrices, offsets = twist(len(parts), half=0.5 if images.dtype.kind == "f" else 128.0, **parts.arguments)
+        if getattr(self, "image_type", None) is DALIImageType.BGR:
+            matrices = np.ascontiguousarray(matrices[:, ::-1, ::-1])
+        return mix(ctx, images, parts, matrices, offsets, dtype)
+
+
+class Hsv(Twisting, name="hsv"):
+    """Turn the hue and multiply saturation and value of RGB images, by a linear map of RGB.
+
+    Unlike its siblings, the output is UINT8 unless ``dtype`` says otherwise, as in DALI.
+    """
+
+    example = "{op: hsv, in: images, hue: $degrees, saturation: 1.3, out: images}"
+
+    dtype: Annotated[DALIDataType | None, Arg("type of the output")] = DALIDataType.UINT8
+    hue: Annotated[float, Arg("degrees by which the hue turns", per_sample=True)] = 0.0
+    saturation: Annotated[float, Arg("factor; 0 gives gray", per_sample=True)] = 1.0
+    value: Annotated[float, Arg("factor of all channels", per_sample=True)] = 1.0
+
+
+class Hue(Twisting, name="hue"):
+    """Turn the hue of RGB images, by a linear map of RGB."""
+
+    example = "{op: hue, in: images, hue: 30.0, out: images}"
+
+    hue: Annotated[float, Arg("degrees by which the hue turns", per_sample=True)] = 0.0
+    image_type: Annotated[DALIImageType, Arg("order of the channels: RGB or BGR")] = DALIImageType.RGB
+
+
+class Saturation(Twisting, name="saturation"):
+    """Multiply the saturation of RGB images, by a linear map of RGB."""
+
+    example = "{op: saturation, in: images, saturation: 0.5, out: images}"
+
+    saturation: Annotated[float, Arg("factor; 0 gives gray, 1 changes nothing", per_sample=True)] = 1.0
+    image_type: Annotated[DALIImageType, Arg("order of the channels: RGB or BGR")] = DALIImageType.RGB
+
+
+class ColorTwist(Twisting, name="color_twist"):
+    """Hue, saturation, contrast and brightness of RGB images in one linear map; the center of contrast is 128, 0.5 for
+    float images."""
+
+    example = "{op: color_twist, in: images, hue: $hue, saturation: $saturation, contrast: 1.1, out: images}"
+
+    hue: Annotated[float, Arg("degrees by which the hue turns", per_sample=True)] = 0.0
+    saturation: Annotated[float, Arg("factor; 0 gives gray, 1 changes nothing", per_sample=True)] = 1.0
+    contrast: Annotated[float, Arg("factor; 0 gives an even gray, 1 changes nothing", per_sample=True)] = 1.0
+    brightness: Annotated[float, Arg("factor; 0 gives black, 1 changes nothing", per_sample=True)] = 1.0
+    image_type: Annotated[DALIImageType, Arg("order of the channels: RGB or BGR")] = DALIImageType.RGB
+
+
+def full_range(dtype: np.dtype[Any]) -> float:
+    """The largest value of a type; 1 for floats."""
+    return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
+
+
+def half_range(dtype: np.dtype[Any]) -> float:
+    """The middle of the positive range of a type; 0.5 for floats."""
+    if dtype.kind == "f":
+        return 0.5
+    return float(1 << (8 * dtype.itemsize - (2 if dtype.kind == "i" else 1)))
+
+
+def twist(
+    count: int, half: float, hue: Any = None, saturation: Any = None, value: Any = None, brightness: Any = None,
+    contrast: Any = None,
+) -> tuple[F32, F32]:  # fmt: skip
+    """[M, 3, 3] matrices and [M, 3] offsets: the pixel in YIQ, chroma turned and stretched, back, contrast about
+    ``half``, brightness. Each argument is [M], or None for none."""
+    ones = np.ones(count)
+    stretch = ones if saturation is None else saturation.astype(np.float64)
+    angle = 0 * ones if hue is None else np.deg2rad(hue.astype(np.float64))
+    gain = ones if value is None else value.astype(np.float64)
+    light = ones if brightness is None else brightness.astype(np.float64)
+    slope = ones if contrast is None else contrast.astype(np.float64)
+    chroma = np.zeros((count, 3, 3))
+    chroma[:, 0, 0] = 1
+    chroma[:, 1, 1] = chroma[:, 2, 2] = stretch * np.cos(angle)
+    chroma[:, 1, 2] = stretch * np.sin(angle)
+    chroma[:, 2, 1] = -chroma[:, 1, 2]
+    matrices = (gain * light * slope)[:, None, None] * (_FROM_YIQ @ chroma @ _TO_YIQ)
+    offsets = np.repeat(((half - half * slope) * light)[:, None], 3, axis=1)
+    return matrices.astype(np.float32), offsets.astype(np.float32)
+
+
+def scale(ctx: Context, images: Batch, parts: Pictures, factor: F32, offset: F32, dtype: np.dtype[Any]) -> Batch:
+    """``factor`` [M] times every value plus ``offset`` [M], as ``dtype``."""
+    return _run(ctx, images, parts, parts.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH)
+
+
+def mix(ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32, dtype: np.dtype[Any]) -> Batch:
+    """``matrices`` [M, 3, 3] times every pixel plus ``offsets`` [M, 3], as ``dtype``."""
+    return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4)
+
+
+def _run(
+    ctx: Context, images: Batch, parts: Pictures, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any],
+    kernel: str, tile: int,
+) -> Batch:  # fmt: skip
+    if ctx.stage == "cpu":
+        return _on_host(ctx, images, parts, counts, maps, dtype, getattr(_kernels, kernel))
+    out = Batch.allocate(ctx.empty, images.shapes, dtype, images.layout, images.samples)
+    most = int(counts.max(initial=0))
+    if most == 0:
+        return out
+    tiles = -(-most // tile)
+    base, sizes, a, b, to = ctx.device.upload(parts.offsets, counts, *maps, parts.places(out))
+    name = f"{kernel}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
+    ctx.device.launch(
+        "linear.cu", name, tiles * len(parts), _THREADS, images.data, base, sizes, np.int32(tiles), a, b, out.data, to
+    )
+    return out
+
+
+def _on_host(
+    ctx: Context, images: Batch, parts: Pictures, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any], kernel: Any
+) -> Batch:
+    source, base = images.data, parts.offsets
+    if source.dtype not in (np.uint8, np.float32):
+        ends = images.offsets + images.sizes
+        low, high = (int(images.offsets.min()), int(ends.max())) if len(images) else (0, 0)
+        source, base = saturate(source[low:high], np.float32), base - low
+    own = dtype if dtype in (np.uint8, np.float32) else np.dtype(np.float32)
+    empty = ctx.empty if own == dtype else np.empty
+    out = Batch.allocate(empty, images.shapes, own, images.layout, images.samples)
+    kernel(source, np.ascontiguousarray(base), counts, *maps, out.data, parts.places(out))
+    return out if own == dtype else out.replace(data=saturate(out.data, dtype))

@@ -1,0 +1,94 @@
+"""Results of DALI for single operators (tests/golden/one_step.py), and ours for the same cases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dali_run.ops.base import coerce, find, parameter
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def source(seed: int, low: float, high: float, dtype: str, shape: list[int]) -> np.ndarray:
+    """As one_step.py makes it."""
+    random = np.random.default_rng(seed)
+    if np.dtype(dtype).kind == "f":
+        return (random.integers(int(low * 256), int(high * 256), shape) / 256).astype(dtype)
+    return random.integers(low, high, shape).astype(dtype)
+
+
+def cases(file: str, folder: Path = GOLDEN) -> Iterator[tuple[dict[str, Any], list[np.ndarray], list[np.ndarray]]]:
+    """Each case of ``<file>.npz``, its inputs, and what DALI made of them."""
+    stored = np.load(folder / f"{file}.npz")
+    at = dict.fromkeys(stored.files, 0)
+    flat = {name: stored[name] for name in stored.files if name != "cases"}
+    for number, case in enumerate(json.loads(str(stored["cases"]))):
+        wanted = []
+        for out in case["outputs"]:
+            size = int(np.prod(out["shape"]))
+            begin = at[out["dtype"]]
+            wanted.append(flat[out["dtype"]][begin : begin + size].reshape(out["shape"]))
+            at[out["dtype"]] += size
+        inputs = [
+            source(10 * number + j, i["low"], i["high"], i["dtype"], i["shape"]) for j, i in enumerate(case["inputs"])
+        ]
+        yield case, inputs, wanted
+
+
+def operator(name: str, per_sample: Any = (), **arguments: Any) -> Any:
+    """An instance of the operator ``name``, checked."""
+    cls = find(name)
+    op = cls(**{k: coerce(parameter(cls, k), v) for k, v in arguments.items()}, per_sample=frozenset(per_sample))
+    op.check()
+    return op
+
+
+def batch_of(arrays: list[Any], layout: str = "", samples: Samples | None = None) -> Batch:
+    """A host batch of ``arrays``."""
+    return Batch.from_list(
+        [np.asarray(a) for a in arrays], layout, Samples.numbered(len(arrays)) if samples is None else samples
+    )
+
+
+def apply(op: Any, *inputs: Batch, args: dict[str, Batch] | None = None, lane: Any = None, **more: Any) -> Any:
+    """The output of ``op``, and the rejects: on the CPU, or on ``lane``."""
+    stage: Any = "cpu" if lane is None else "gpu"
+    ctx = Context(op, stage, inputs[0].samples, args or {}, device=lane, **more)
+    return op.kernel(stage)(ctx, *inputs), ctx.rejects
+
+
+def ours(case: dict[str, Any], inputs: list[np.ndarray], lane: Any = None) -> tuple[list[np.ndarray], list[Any]]:
+    """What we make of a case: its outputs in order, and the rejects."""
+    named = case.get("per_sample", {})
+    op = operator(case["op"], named, **case["arguments"])
+    count, outs, rejects = case.get("batch", 1), [], []
+    for iteration in range(case.get("iterations", 1)):
+        samples = Samples.numbered(count)
+        samples = Samples(samples.slot, samples.position + iteration * count, samples.epoch, samples.index)
+        given = [
+            batch_of([a] * count, i.get("layout") or "", samples) for a, i in zip(inputs, case["inputs"], strict=True)
+        ]
+        args = {
+            k: batch_of([np.array(v["values"], v["dtype"])] * count, v.get("layout") or "", samples)
+            for k, v in named.items()
+        }
+        seed = case["arguments"].get("seed", 1)
+        out, wrong = apply(op, *given, args=args, lane=lane, seed=seed, rng="dali")
+        outs += list(out)
+        rejects += wrong
+    return outs, rejects
+
+
+def largest_difference(got: np.ndarray, want: np.ndarray) -> float:
+    """Levels for integers, parts of the largest value (at least 1) for floats. Shapes and types must be equal."""
+    assert got.shape == want.shape
+    assert got.dtype == want.dtype
+    off = np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0)
+    return float(off / max(1.0, np.abs(want.astype(np.float64)).max(initial=0)) if want.dtype.kind == "f" else off)
