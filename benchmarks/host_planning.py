@@ -80,7 +80,7 @@ def build(job: str, source: str, root: str, gpus: tuple[int, ...] = (0,)) -> Any
     """The plan of a job over the data set at ``root``, for ``gpus``."""
     from dali_run.pipelines.compile.place import Target
     from dali_run.pipelines.compile.plan import compile_graph
-    from dali_run.pipelines.graph.nodes import GraphBuilder
+    from dali_run.pipelines.graph.builder import GraphBuilder
     from dali_run.pipelines.plugins import load_operators
 
     load_operators()

@@ -43,7 +43,7 @@ def measure_ours(
     from dali_run.pipelines.compile.plan import compile_graph
     from dali_run.pipelines.engine.engine import Engine, Options, Request
     from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
-    from dali_run.pipelines.graph.nodes import GraphBuilder
+    from dali_run.pipelines.graph.builder import GraphBuilder
     from dali_run.pipelines.job.report import build_report
     from dali_run.pipelines.plugins import load_operators
 

@@ -33,7 +33,7 @@ import numpy as np
 from dali_run.ops.batch import I64, Batch, Origin, Samples
 from dali_run.pipelines.bench.machine import facts
 from dali_run.writers.base import FieldConfig
-from dali_run.writers.shards import background
+from dali_run.writers.bytes import background
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from .base import Operator, Stage, parameter
 from .batch import Batch, Samples, host_empty
-from .codecs.isolation.processes import Isolation
 from .errors import Reject, RejectCode
+from .interfaces import Isolation, Lane, Lender
 from .streams import Streams
+
+NO_LANE = cast("Lane", None)
+"""The cpu stage has none, and its kernels ask for none."""
 
 
 class Helpers(Protocol):
@@ -45,15 +48,14 @@ class Context:
     """Of this operator: its own, or drawn from the pipeline's."""
     rng: str = "philox"
     """``philox`` keys streams by the sample; ``dali`` by DALI's running count, for parity."""
-    device: Any = None
-    """The `device.Device` of the mixed and gpu stages."""
+    device: Lane = NO_LANE
+    """The lane of the mixed and gpu stages."""
     source: Any = None
     """The open data set, for readers; else the operator's own state between iterations, for per_batch operators."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     """Where fetched bytes go: page-locked memory when they are bound for a GPU."""
-    lender: Any = None
-    """Lends views of mapped files that a device can fetch from by itself (`readers.lenders`); None: bytes are copied to
-    staging memory."""
+    lender: Lender | None = None
+    """Lends views of mapped files that a device fetches by itself; None: bytes are copied to staging memory."""
     pool: Helpers | None = None
     """Worker threads, for the few kernels that cut up their own work (readers); None where it is to be done alone."""
     isolation: Isolation | None = None

@@ -7,12 +7,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ops.errors import SpecError
-from .graph.nodes import Mark
 
 MOST_FOUND = 100
 """Where looking for more ends: the rest of such a file is no better."""
 MOST_SHOWN = 50
 MOST_CHARACTERS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where something stands in the user's text (1-based)."""
+
+    file: str
+    line: int
+    column: int
+    label: str = ""
+    """What stands there, for people: ``step 3 (resize)``."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
 
 
 @dataclass(frozen=True, slots=True)

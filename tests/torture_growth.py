@@ -40,7 +40,7 @@ def rows(work: Path, quick: bool) -> Iterator[Row]:
 
 def die_at(act: Callable[[], Any], at: int) -> bool:
     """``act`` in a child that ends before its ``at``-th file operation; False where it came to its end."""
-    from dali_run.writers.shards import files_io
+    from dali_run.writers.bytes import files_io
 
     left = [at]
 

@@ -30,10 +30,10 @@ import numpy.typing as npt
 from ..ops.base import Arg, Parameter, Spec, coerce, nearest, parameters, type_name
 from ..ops.batch import I64, Batch, Samples
 from ..ops.errors import JobError, RejectCode, SpecError
-from .shards import files_io
-from .shards.background import Workers
-from .shards.files_io import Bytes, File
-from .shards.gathered_bytes import Pieces
+from .bytes import files_io
+from .bytes.background import Workers
+from .bytes.files_io import Bytes, File
+from .bytes.gathered import Pieces
 
 Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp"]
 ENCODINGS: tuple[str, ...] = get_args(Encode)

@@ -11,9 +11,8 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import convert, pad, run, whole, window
-from ..copies.windows import OutOfBounds, border, bounded, image_layout, refused, round_half_away
+from ..copies.windows import OutOfBounds, border, bounded, fill_along, image_layout, refused, round_half_away
 from ..errors import SpecError
-from ..images.crop import fill_along
 from ..types import DALIDataType, DALIImageType, to_numpy
 
 F64 = npt.NDArray[np.float64]

@@ -100,7 +100,7 @@ class EncodeImage(Operator, name="encoders.image"):
         return Batch(data, np.cumsum(sizes) - sizes, sizes.astype(np.int32)[:, None], "", images.samples)
 
     def gpu(self, ctx: Context, images: Batch) -> Batch:
-        from .jpeg.cuda_encode import encode
+        from .encoders_gpu import encode
 
         return encode(self, ctx, images)
 

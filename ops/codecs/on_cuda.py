@@ -7,7 +7,7 @@ the CPU, which decides whether the file is damaged.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -96,7 +96,7 @@ def plan_pixels(
     """
     if not which.any():
         return which, _nothing
-    files, decoder = ctx.device.to_device(encoded), cuda_decoder(ctx.device)
+    files, decoder = ctx.device.to_device(encoded), cuda_decoder(cast("Lane", ctx.device))
     shown = stored = None
     if corners is not None:
         ends = corners + out.shapes[:, :2]

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +123,7 @@ def start(
 ) -> Callable[[], Batch]:
     """Start what `decode` does; what is returned does the rest, and may wait for engines and threads. What is launched
     in between runs on the device at the same time."""
-    lane: Lane = ctx.device
+    lane = cast("Lane", ctx.device)
     headers = read_headers(ctx, batch, rules)
     others = decode_others(ctx, batch, headers, rules, threads().map)
     anchors, heights, widths = None, headers.height, headers.width

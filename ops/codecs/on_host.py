@@ -14,11 +14,11 @@ from ..base import Stage
 from ..batch import I32, I64, Batch
 from ..context import Context
 from ..errors import SampleError
+from ..interfaces import Isolation
 from ..kernels import Kernels
 from ..types import DALIImageType
 from .deep_colour import available, is_deep
 from .formats import Header, check_pixels, probe, recognise
-from .isolation.processes import Isolation
 from .pixels import Pixels, channels_of, orient, recolour
 
 MAX_PIXELS = 178_956_970

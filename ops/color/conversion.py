@@ -12,9 +12,8 @@ from ..base import Arg, Operator, Spec, Stage
 from ..batch import Batch
 from ..context import Context
 from ..copies.strided import mirror, run, whole
-from ..copies.windows import image_layout
+from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
-from ..images.crop import known_layout
 from ..types import DALIDataType, DALIImageType, Library
 
 F32 = npt.NDArray[np.float32]

@@ -7,12 +7,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import I64
+from ..batch import I64, Batch
 from ..context import Context
+from ..errors import SpecError
 from ..kernels import Kernels
 from .strided import Border
 
-_plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
+_plans: Any = Kernels(".windows_cpu", __package__)
 
 OutOfBounds = Literal[
     "error", "pad", "constant", "edge", "clamp", "reflect", "reflect_1001", "reflect_101", "wrap", "trim_to_shape"
@@ -35,6 +36,15 @@ def border(policy: OutOfBounds) -> Border:
 def image_layout(layout: str, ndim: int | None, allowed: tuple[str, ...]) -> str:
     """``layout``, or DALI's guess where there is none: the first that is ``allowed`` of as many dimensions."""
     return layout or next((known for known in allowed if len(known) == ndim), "")
+
+
+def known_layout(batch: Batch, allowed: tuple[str, ...]) -> str:
+    """The layout of ``batch``, or DALI's guess. Raises SpecError for one that is not ``allowed``."""
+    layout = image_layout(batch.layout, batch.ndim, allowed)
+    if layout not in allowed:
+        what = f"the layout {layout}" if layout else f"{batch.ndim} dimensions without a layout"
+        raise SpecError(f"takes layouts {', '.join(allowed)}, got {what}; set it with reshape (layout: ...)")
+    return layout
 
 
 def round_half_away(values: npt.NDArray[Any]) -> I64:
@@ -80,3 +90,13 @@ def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: 
 def refused(array: I64, where: npt.NDArray[Any]) -> I64:
     """``array`` [N, D] with zeros for the samples ``where``: the empty window of a rejected sample."""
     return np.where(where[:, None], 0, array) if where.any() else array
+
+
+def fill_along(ctx: Context, values: tuple[float, ...], batch: Batch, channel: int) -> tuple[tuple[float, ...], int]:
+    """``values`` and the dimension they run along. Rejects samples with another number of channels."""
+    if len(values) <= 1:
+        return values or (0.0,), -1
+    for i in np.flatnonzero(batch.shapes[:, channel] != len(values)).tolist():
+        ctx.reject(i, "bad_argument", f"fill_values has {len(values)} values for {batch.shapes[i, channel]} channels; "
+                   "give one value, or one for each channel")  # fmt: skip
+    return values, channel

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batch import Batch
+from ..interfaces import Lane
 from .expression import SYMBOLS, Dtype, Typed
 
 Mode = Literal["full", "scalar", "strided"]
@@ -129,7 +130,7 @@ def _source(what: Typed, names: tuple[str, ...], dtypes: tuple[Dtype, ...], mode
 
 
 def launch(
-    lane: Any,
+    lane: Lane,
     what: Typed,
     names: Sequence[str],
     batches: Sequence[Batch],

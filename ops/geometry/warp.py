@@ -16,9 +16,8 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, affordable
-from ..copies.windows import image_layout, refused, round_half_away
+from ..copies.windows import image_layout, known_layout, refused, round_half_away
 from ..errors import SpecError
-from ..images.crop import known_layout
 from ..types import DALIDataType, DALIInterpType, to_numpy
 
 F64 = npt.NDArray[np.float64]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batch import I64, Batch
+from ..interfaces import Lane
 
 GATHERED = 16
 """Bytes; samples begin at multiples of it where they were gathered."""
@@ -74,7 +75,7 @@ class Lease(ABC):
         """Elements at which the samples of ``batch`` begin in what `bring` gives."""
         return self.plan(batch).places
 
-    def bring(self, lane: Any, batch: Batch) -> Any:
+    def bring(self, lane: Lane, batch: Batch) -> Any:
         """The samples of ``batch`` on the lane's device, at `places`: a flat array. Nothing is waited for that runs on
         the device."""
         plan = self.plan(batch)

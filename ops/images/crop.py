@@ -11,13 +11,13 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch, Samples
 from ..context import Context
 from ..copies.strided import convert, pad, run, whole, window
-from ..copies.windows import IMAGE_LAYOUTS, OutOfBounds, border, bounded, image_layout
+from ..copies.windows import IMAGE_LAYOUTS, OutOfBounds, border, bounded, fill_along, image_layout, known_layout
 from ..errors import SpecError
 from ..kernels import Kernels
 from ..streams import F32
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
 
-_plans: Any = Kernels(".resampling.plan_cpu", __package__)
+_plans: Any = Kernels("..copies.windows_cpu", __package__)
 
 _SIZES = {"D": "crop_d", "H": "crop_h", "W": "crop_w"}
 _POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
@@ -159,15 +159,6 @@ def _axis(layout: str, letter: str) -> int:
     return layout.find("F") if letter == "D" and at < 0 else at
 
 
-def known_layout(batch: Batch, allowed: tuple[str, ...]) -> str:
-    """The layout of ``batch``, or DALI's guess. Raises SpecError for one that is not ``allowed``."""
-    layout = image_layout(batch.layout, batch.ndim, allowed)
-    if layout not in allowed:
-        what = f"the layout {layout}" if layout else f"{batch.ndim} dimensions without a layout"
-        raise SpecError(f"takes layouts {', '.join(allowed)}, got {what}; set it with reshape (layout: ...)")
-    return layout
-
-
 class Crop(Cropping, name="crop"):
     """Cut a window out of images.
 
@@ -197,13 +188,3 @@ class Crop(Cropping, name="crop"):
         return run(ctx, plan if self.dtype is None else convert(plan, to_numpy(self.dtype)), images)
 
     gpu = cpu
-
-
-def fill_along(ctx: Context, values: tuple[float, ...], batch: Batch, channel: int) -> tuple[tuple[float, ...], int]:
-    """``values`` and the dimension they run along. Rejects samples with another number of channels."""
-    if len(values) <= 1:
-        return values or (0.0,), -1
-    for i in np.flatnonzero(batch.shapes[:, channel] != len(values)).tolist():
-        ctx.reject(i, "bad_argument", f"fill_values has {len(values)} values for {batch.shapes[i, channel]} channels; "
-                   "give one value, or one for each channel")  # fmt: skip
-    return values, channel

@@ -11,13 +11,13 @@ from ..base import Arg, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import F32, Affine, Border, convert, mirror, pad, permute, run, whole, window
-from ..copies.windows import refused
+from ..copies.windows import known_layout, refused
 from ..errors import SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
-from .crop import Cropping, known_layout
+from .crop import Cropping
 
-_plans: Any = Kernels(".resampling.plan_cpu", __package__)
+_plans: Any = Kernels("..copies.windows_cpu", __package__)
 
 
 class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):

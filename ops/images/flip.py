@@ -10,8 +10,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..copies.strided import mirror, run, whole
-from ..copies.windows import image_layout
-from .crop import known_layout
+from ..copies.windows import image_layout, known_layout
 
 
 class Flip(Operator, name="flip"):

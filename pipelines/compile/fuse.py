@@ -15,8 +15,8 @@ from ...ops.fused import resize_normalize as fused
 from ...ops.fused.decode_resize import DecodeResize, can_decode_into, decoder_arguments, shows_a_part
 from ...ops.fused.resize_normalize import ResizeCropMirrorNormalize, can_join, joined_arguments
 from ..graph.nodes import Edge, Graph, Node
+from ..graph.renumber import renumber
 from .place import Target
-from .prune import renumber
 
 Joined = tuple[Operator, dict[str, Edge]]
 """A joined operator and its argument inputs."""

@@ -17,9 +17,10 @@ from ...readers.fetch.gpu_reads import Upload
 from ..compile.plan import Plan
 from ..compile.schedule import Step
 from ..graph.nodes import Edge, Node
+from ..limits import Memory
 from ..wording import size
 from .in_flight import Feed, Iteration
-from .memory.budget import Ledger, Memory
+from .memory.budget import Ledger
 from .memory.estimate import Foresight, foresee, runs
 from .nodes import MORE_MEMORY, Dropped, Run, bytes_of, drop
 from .stats import Stats

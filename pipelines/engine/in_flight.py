@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...ops.batch import Batch, Origin, Samples
+from ...ops.interfaces import Copies
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .latch import Chunks
@@ -46,7 +47,7 @@ class Iteration:
     """What ends the run with this batch, once those before it are handed out."""
     ahead: Foresight | None = None
     """What the next step will hold, where that is known."""
-    lane: Any = None
+    lane: Copies | None = None
     launched: Chunks[Run] | None = None
     """The launch on a device that is under way."""
     cuts: list[tuple[int, int]] = field(default_factory=list)

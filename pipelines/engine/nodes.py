@@ -12,18 +12,19 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ...ops.base import Spec, Stage, outputs_of
 from ...ops.batch import Batch, Samples, concat
-from ...ops.codecs.isolation.processes import Isolation
 from ...ops.context import Context, Helpers
 from ...ops.errors import DaliRunError, RejectCode, SpecError
+from ...ops.interfaces import Copies, Isolation, Lane, Lender
 from ...ops.types import to_numpy
-from ..graph.nodes import Edge, Merge, Node, Split
+from ..graph.conditionals import Merge, Split
+from ..graph.nodes import Edge, Node
 from .memory.budget import Allowance, OverBudgetError
 
 Env = dict[Edge, Batch]
@@ -47,7 +48,7 @@ class Run:
     """All samples of this part of the iteration (for nodes without inputs)."""
     seeds: Mapping[int, int]
     rng: str = "philox"
-    device: Any = None
+    device: Copies | None = None
     """The lane of device nodes; None on the host."""
     emulate: bool = False
     """Run the CPU kernels of device nodes (the null device)."""
@@ -55,7 +56,7 @@ class Run:
     """Open data sets and other state of per_batch nodes, by id."""
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
-    lender: Any = None
+    lender: Lender | None = None
     """Lends views of containers to readers that feed a device."""
     pool: Helpers | None = None
     allowance: Allowance | None = None
@@ -139,7 +140,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
         args={k: env[e] for k, e in node.args.items()},
         seed=run.seeds.get(node.id, 0),
         rng=run.rng,
-        device=run.device,
+        device=cast("Lane", run.device),
         source=run.states.get(node.id),
         allocate_staging=run.allocate_staging,
         lender=run.lender,
@@ -178,7 +179,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
 def finish_late(run: Run, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()) -> None:
     """Put the late outputs of ``run`` in the place of their stand-ins in ``env``, less the samples that were dropped
     since. The device must be done with the run's kernels. ``tried`` calls what allocates."""
-    if not run.late:
+    if not run.late or run.device is None:
         return
     parts: dict[Edge, list[Batch]] = {}
     with run.device as lane:

@@ -13,6 +13,7 @@ from typing import Any
 from ...ops.batch import Batch
 from ...ops.context import stand_in
 from ...ops.errors import DeviceError
+from ...ops.interfaces import Copies
 from ..compile.place import is_late
 from ..graph.nodes import Edge, Node
 from .nodes import Env, ErrorHook, Run, guarded, merge, middle, pieces
@@ -40,8 +41,8 @@ class OnDevice:
     gives: Sequence[Edge]
     to_host: Collection[Edge]
     """Of ``gives``, those that are wanted on the host."""
-    lane: Any
-    lanes: Sequence[Any]
+    lane: Copies
+    lanes: Sequence[Copies]
     """All that use the device."""
     on_error: ErrorHook
     count: Callable[[str, int], None]

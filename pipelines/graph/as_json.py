@@ -14,8 +14,10 @@ from ...ops.errors import SpecError
 from ...ops.types import DALIDataType
 from ...readers.external_source import ExternalSource
 from ..plugins import load_operators
-from ..python.control_flow.conditionals import Condition
-from .nodes import Edge, Graph, GraphBuilder, Merge, Node, Split, check_arguments
+from .arguments import check_arguments
+from .builder import GraphBuilder
+from .conditionals import Condition, Merge, Split
+from .nodes import Edge, Graph, Node
 
 VERSION = 1
 _KIND = "dali-run pipeline"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .nodes import Edge, Graph, Merge, Scope, Split
+from .conditionals import Merge, Split
+from .nodes import Edge, Graph, Scope
 
 Rule = Callable[[Graph], Iterator[str]]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...ops.gpu.lane import Lane
 from ..engine.engine import Engine, launcher_count
-from ..graph.nodes import Merge, Split
+from ..graph.conditionals import Merge, Split
 
 SCHEMA_VERSION = 1
 _BUSY = 0.5

@@ -16,7 +16,8 @@ from ..compile.place import Target
 from ..compile.plan import Plan, compile_graph
 from ..engine.inputs import Sources
 from ..graph.as_dot import to_dot
-from ..graph.nodes import Edge, GraphBuilder, parity_defaults
+from ..graph.builder import GraphBuilder, parity_defaults
+from ..graph.nodes import Edge
 from .data_node import DataNode, as_node, pop_builder, push_builder
 from .settings import Settings, say_once
 from .sources.processes import ParallelSource, WorkerPool

@@ -13,7 +13,8 @@ import numpy as np
 from ...ops.base import Operator, find, parameters, plain_number
 from ...ops.errors import SpecError
 from ...ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
-from ..graph.nodes import DeviceRequest, Edge, GraphBuilder
+from ..graph.builder import GraphBuilder
+from ..graph.nodes import DeviceRequest, Edge
 from ..user_warnings import warn
 
 if TYPE_CHECKING:

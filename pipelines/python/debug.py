@@ -20,7 +20,8 @@ from ..compile.plan import Plan
 from ..engine.engine import Request
 from ..engine.inputs import numbered
 from ..engine.nodes import Env, Run, finish_late, run_nodes
-from ..graph.nodes import Edge, Merge, Node, Split
+from ..graph.conditionals import Merge, Split
+from ..graph.nodes import Edge, Node
 from .arrays import as_batch
 from .building import meta_of, reader_facts
 from .data_node import DataNode, EagerBuilder, as_result

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..compile.place import Target, resolve_target
 from ..cores import threads_of
-from ..graph.nodes import GraphBuilder
+from ..graph.builder import GraphBuilder
 from ..problems import Problems
 from ..spec.build import build
 from ..spec.model import Settings, parse_spec

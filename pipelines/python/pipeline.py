@@ -12,7 +12,7 @@ from ...ops.errors import SpecError
 from ..compile.plan import assign_seeds
 from ..compile.prune import prune
 from ..graph.as_json import dump_pipeline, parse_pipeline
-from ..graph.nodes import Split
+from ..graph.conditionals import Split
 from ..spec.model import Settings as SpecSettings
 from ..user_warnings import warn
 from .checkpoints import check_checkpoint, dump_checkpoint, parse_checkpoint
@@ -141,8 +141,8 @@ class Pipeline(Running):
 
         Raises SpecError for Python functions.
         """
+        from ..graph.conditionals import without_conditions
         from ..spec.to_yaml import to_yaml
-        from .control_flow.conditionals import without_conditions
 
         edges = self._named_outputs()
         keys = [n for n in edges if not n.startswith("sink")]

@@ -13,9 +13,9 @@ from ...ops.types import DALIDataType
 from ..engine.admission import lanes_for
 from ..engine.engine import Engine, Iteration, Options, Request
 from ..engine.inputs import EndlessFeed
-from ..engine.memory.budget import memory_of
 from ..engine.stats import Stats
 from ..graph.nodes import Edge
+from ..limits import memory_of
 from .building import Building
 from .data_node import DataNode
 from .sources.source import Input

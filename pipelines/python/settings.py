@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 from ...ops.codecs.isolation.processes import TIMEOUT, Mode
 from ...ops.types import DALIDataType, Library
 from ...readers.fetch.gpu_reads import Upload
-from ..engine.memory.budget import memory_of
+from ..limits import memory_of
 from ..user_warnings import warn
 
 _said: set[str] = set()

@@ -21,9 +21,11 @@ from ...writers.base import ENCODED, FieldConfig, Writer, find_writer, make_writ
 from ..compile.infer import infer, infer_node
 from ..compile.place import Target, place
 from ..compile.prune import prune
-from ..graph.nodes import Edge, Graph, GraphBuilder, Mark, Node, check_argument, no_argument, parity_defaults
+from ..graph.arguments import check_argument, no_argument
+from ..graph.builder import GraphBuilder, parity_defaults
+from ..graph.nodes import Edge, Graph, Node
 from ..plugins import load_installed_plugins, load_operators, load_plugin
-from ..problems import Problem, Problems, show
+from ..problems import Mark, Problem, Problems, show
 from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
 from .text import Value
 

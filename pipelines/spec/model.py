@@ -19,9 +19,9 @@ from ...ops.codecs.isolation.processes import TIMEOUT, Mode
 from ...ops.types import Library
 from ...readers.fetch.gpu_reads import Upload
 from ...writers.base import ENCODINGS, FieldConfig
-from ..engine.memory.budget import Limit, Memory, parse_limit
-from ..graph.nodes import DeviceRequest, Mark
-from ..problems import Problems, show
+from ..graph.nodes import DeviceRequest
+from ..limits import Limit, Memory, parse_limit
+from ..problems import Mark, Problems, show
 from .python_file import is_python, read_python
 from .text import Value, read
 from .variables import override, substitute

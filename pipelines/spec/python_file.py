@@ -13,8 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ...ops.errors import SpecError
-from ..graph.nodes import Mark
-from ..problems import Problems
+from ..problems import Mark, Problems
 from .text import Value, parse, resolve
 
 _PATH = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")

@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from ..graph.nodes import Mark
-from ..problems import Problems, show
+from ..problems import Mark, Problems, show
 
 MOST_BYTES = 1 << 20
 MOST_DEPTH = 100

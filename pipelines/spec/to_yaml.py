@@ -17,8 +17,9 @@ from ...ops.base import Parameter, parameters
 from ...ops.errors import SpecError
 from ...ops.formulas import expression
 from ...readers.base import Reader
-from ..graph.nodes import Edge, Graph, Mark, Merge, Node, Scope, Split
-from ..problems import Problems
+from ..graph.conditionals import Merge, Split
+from ..graph.nodes import Edge, Graph, Node, Scope
+from ..problems import Mark, Problems
 from .model import is_field_name
 from .text import UNPRINTABLE, both_float, resolve
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...ops.base import nearest
-from ..graph.nodes import Mark
-from ..problems import Problems, show
+from ..problems import Mark, Problems, show
 from .text import MOST_DEPTH, MOST_VALUES, Value, depth_of, from_python, parse, resolve
 
 MOST_CHARACTERS = 1 << 16

@@ -20,7 +20,8 @@ from ..compile.place import Target
 from ..compile.plan import compile_graph
 from ..engine.inputs import JobFeed, Sources
 from ..engine.nodes import Env, Run, run_nodes
-from ..graph.nodes import Edge, Merge, Split
+from ..graph.conditionals import Merge, Split
+from ..graph.nodes import Edge
 from ..spec.build import load_spec
 
 Entry = tuple[str, int, Batch]

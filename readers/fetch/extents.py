@@ -357,7 +357,7 @@ def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
     if ctx.allocate_staging is None:
         return Batch(data, offsets, shapes, "", ctx.samples)
     mapped = None if ctx.lender is None else mapped_of(data)
-    lent = None if mapped is None else ctx.lender.lend(mapped, offsets, sizes)
+    lent = None if ctx.lender is None or mapped is None else ctx.lender.lend(mapped, offsets, sizes)
     lease = lease_of(lent)
     if lease is not None:
         batch = Batch(lent, offsets, shapes, "", ctx.samples)

@@ -11,7 +11,7 @@ import pytest
 
 from dali_run.ops.base import find
 from dali_run.ops.context import Context
-from dali_run.pipelines.graph.nodes import check_arguments
+from dali_run.pipelines.graph.arguments import check_arguments
 from dali_run.pipelines.plugins import load_operators
 from dali_run.readers.base import Reader
 

@@ -16,7 +16,7 @@ from ...ops.batch import I32, I64, Batch, Samples
 from ...ops.errors import JobError, SpecError
 from ...ops.types import to_numpy
 from ..base import ENCODED, ENCODINGS, FieldConfig
-from ..shards.gathered_bytes import LOOSE, U8, Woven
+from ..bytes.gathered import LOOSE, U8, Woven
 
 Kind = Literal["bytes", "int", "float", "raw", "npy"]
 
@@ -118,7 +118,7 @@ def starts_of(sizes: npt.NDArray[Any]) -> I64:
 
 def as_varints(batch: Batch) -> Column:
     """Integers as packed varints (64-bit two's complement, as protobuf's int64)."""
-    from . import frames_cpu
+    from ..bytes import frames_cpu
 
     values, counts = elements(batch)
     values = np.ascontiguousarray(values, np.int64)
@@ -169,7 +169,7 @@ def as_decimal(values: npt.NDArray[Any], width: int = 0) -> Column:
 
 def pairs(first: I64, second: I64, separator: str) -> U8:
     """Lines of two numbers each (none below 0), as text."""
-    from . import frames_cpu
+    from ..bytes import frames_cpu
 
     out = np.empty(40 * len(first), np.uint8)
     return out[: frames_cpu.put_pairs(out, first, second, np.uint8(ord(separator)))]
@@ -217,7 +217,7 @@ def total_of(sizes: Sequence[I64]) -> I64:
 
 def copy(out: U8, to: I64, column: Column) -> None:
     """Value ``i`` into ``out[to[i]:]`` for all i."""
-    from . import frames_cpu
+    from ..bytes import frames_cpu
 
     frames_cpu.copy_ranges(out, np.ascontiguousarray(to), *address(column))
 
@@ -302,7 +302,7 @@ def features(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) ->
 
 def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[int, int] = (0, 0)) -> Woven:
     """``n`` serialised Examples. ``around`` bytes are left free before and after each, for frames."""
-    from . import frames_cpu
+    from ..bytes import frames_cpu
 
     total = np.zeros(n, np.int64)
     for name, _, column in parts:
@@ -324,7 +324,7 @@ def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[i
 
 def _with_head(sizes: I64) -> I64:
     """Size of a length-delimited field whose content has ``sizes``: tag, length, content."""
-    from . import frames_cpu
+    from ..bytes import frames_cpu
 
     out: I64 = 1 + frames_cpu.varint_sizes(sizes) + sizes
     return out

@@ -19,7 +19,7 @@ from ...ops.base import Arg, Spec
 from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Refused, Shard, ShardFiles, Writer
-from ..shards.gathered_bytes import U8, Woven
+from ..bytes.gathered import U8, Woven
 from .columns import (
     Column,
     as_bytes,
@@ -210,7 +210,7 @@ class LMDBShard(Shard):
 
     def _put_level(self, flags: int, heads: U8, keys: Column, values: Column) -> tuple[I64, I64]:
         """Write one level of the tree; returns the numbers of its pages and the first node of each."""
-        from . import frames_cpu
+        from ..bytes import frames_cpu
 
         room = PAGE - _HEAD
         nodes = _NODE + keys.sizes + values.sizes

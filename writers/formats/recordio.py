@@ -12,7 +12,7 @@ from ...ops.base import Spec
 from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFiles, Writer
-from ..shards.gathered_bytes import Woven
+from ..bytes.gathered import Woven
 from .columns import (
     Column,
     address,
@@ -82,7 +82,7 @@ class RecordIOShard(Shard):
         self._count = 0
 
     def frame(self, records: Records) -> RecordIOFrames:
-        from . import frames_cpu
+        from ..bytes import frames_cpu
 
         head, value = self._bodies(records)
         # A magic number inside a record would look like the next one: the record is cut there, and the number left out

@@ -10,7 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from .frames_cpu import put_decimal
+from ..bytes.frames_cpu import put_decimal
 
 _BLOCK = 512
 _NAME, _PREFIX = 100, 155

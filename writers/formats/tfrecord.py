@@ -9,7 +9,7 @@ from typing import Annotated
 from ...ops.base import Arg, Spec
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, Records, Shard, ShardFiles, Writer
-from ..shards.gathered_bytes import Woven
+from ..bytes.gathered import Woven
 from .columns import check_field, examples, features, keys_of, pairs, starts_of
 
 
@@ -50,7 +50,7 @@ class TFRecordShard(Shard):
         self._index = files.create(".idx") if writer.index else None
 
     def frame(self, records: Records) -> TFRecordFrames:
-        from . import frames_cpu
+        from ..bytes import frames_cpu
 
         parts = features(records.fields, self._fields)
         if self._key:

@@ -12,7 +12,7 @@ from ...ops.base import Arg, Spec
 from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
-from ..shards.gathered_bytes import U8, Woven
+from ..bytes.gathered import U8, Woven
 from .columns import Column, Loose, as_decimal, check_field, copy, from_values, keys_of, starts_of
 from .extensions import Extensions, file_columns
 from .names import Taken, webdataset_key

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ...ops.errors import JobError
-from . import files_io
-from .files_io import File
+from ..bytes import files_io
+from ..bytes.files_io import File
 
 VERSION = 1
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import JobError
-from . import files_io
+from ..bytes import files_io
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _held: set[str] = set()

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...ops.batch import I64
 from ...ops.errors import JobError
-from . import files_io
+from ..bytes import files_io
 from .journal import Contents, differences, encode_json, read_journal
 from .mirror import Mirror
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...ops.errors import JobError
 from ...ops.storage.urls import Store, is_url
-from . import files_io
+from ..bytes import files_io
 from .lock import identify, may_live
 
 _STATE = re.compile(r"(journal|rejects|manifest|report|inputs)[^/]*\.(jsonl|json|gz)|[^/]+\.jsonl")

@@ -19,10 +19,10 @@ import numpy as np
 from ...ops.batch import Batch, Samples
 from ...ops.errors import JobError, SpecError
 from ..base import Frames, Records, Refused, Shard, ShardFiles, Writer
-from . import files_io
+from ..bytes import files_io
+from ..bytes.files_io import job_errors
 from .borders import Cuts
 from .config import WriteConfig
-from .files_io import job_errors
 from .journal import Journal, encode_json
 from .lock import Lock
 from .manifest import Side, Stage, build_manifest, merge_parts, publish_stage, replace

@@ -10,8 +10,8 @@ from typing import Any
 
 from ...ops.errors import JobError
 from ..base import ShardFiles
-from .background import Workers
-from .files_io import File
+from ..bytes.background import Workers
+from ..bytes.files_io import File
 from .journal import Journal
 from .manifest import Side
 from .rejects import RejectRow

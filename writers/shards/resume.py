@@ -11,9 +11,9 @@ from typing import Any
 from ...ops.errors import JobError
 from ...ops.storage.inventory import Inputs
 from ..base import Writer
-from . import files_io
+from ..bytes import files_io
+from ..bytes.files_io import File
 from .config import WriteConfig
-from .files_io import File
 from .journal import Contents, Journal, differences, read_journal
 from .lock import Lock
 from .manifest import Side, replace, sides, stages, temporary_of

@@ -12,6 +12,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from ...copies.windows_cpu import place_along
+
 MODES = ("stretch", "default", "not_larger", "not_smaller")
 """What becomes of extents that are not given; `fit` takes the number."""
 _, DEFAULT, _, NOT_SMALLER = range(4)
@@ -169,49 +171,6 @@ def filters(
         across[i] = _columns_first(lo, hi, size, support, i)
 
 
-_FAR = 2.0**40
-ROUNDINGS = ("truncate", "round", "even")
-"""Of the start of a window: cut off, halves away from zero, halves to even (as in Python)."""
-_, ROUND, EVEN = range(3)
-
-
-@numba.njit(error_model="numpy", forceinline=True)
-def _integer(value: Any) -> Any:
-    """``value`` cut off to an integer; NaN and what lies beyond 2^40 become -2^40 or 2^40, outside of any input."""
-    return np.int64(min(max(value, -_FAR), _FAR)) if value == value else np.int64(-_FAR)
-
-
-@numba.njit(error_model="numpy", forceinline=True)
-def _place(extent: Any, size: Any, position: Any, rounding: Any) -> Any:
-    """Start and length of a window along an axis, see `place`."""
-    wanted = _integer(np.float64(size))
-    length = wanted if wanted > 0 else extent
-    start = np.float64(position) * np.float64(extent - length)
-    if rounding == EVEN:
-        start = np.rint(start)
-    elif rounding == ROUND:
-        whole = np.trunc(start)
-        start = whole + np.copysign(1.0 if abs(start - whole) >= 0.5 else 0.0, start)
-    return _integer(start), length
-
-
-@numba.njit(
-    "void(int64[:, ::1], int64, float32[:], float32[:], int64, int64[:, ::1], int64[:, ::1])",
-    nogil=True, cache=True, error_model="numpy",
-)  # fmt: skip
-def place(extent: Any, axis: Any, size: Any, position: Any, rounding: Any, anchor: Any, shape: Any) -> None:
-    """Where windows lie along ``axis`` of samples of ``extent``: that column of ``anchor`` and ``shape``, all [N, D].
-
-    ``size`` [N or 1] is cut off, and the whole extent where it is not above 0. ``position`` [N or 1], 0 to 1, of the
-    room that is left is where a window starts, after ``rounding``. The product is taken in float64, as DALI's crop
-    does: 0.7 of 5 is 3.4999999 and starts at 3.
-    """
-    for i in range(len(extent)):
-        anchor[i, axis], shape[i, axis] = _place(
-            extent[i, axis], size[i if len(size) > 1 else 0], position[i if len(position) > 1 else 0], rounding
-        )
-
-
 @numba.njit(forceinline=True)
 def _between(across: Any, rows: Any, columns: Any, height: Any, width: Any) -> Any:
     """Values between the passes of an image, a channel."""
@@ -266,8 +225,8 @@ def cut_out(
     c, y, x = (0, 1, 2) if planar else (2, 0, 1)
     for i in range(len(extents)):
         k = i if len(window) > 1 else 0
-        at_y, height = _place(made[i, 0], window[k, 0], window[k, 2], rounding)
-        at_x, columns = _place(made[i, 1], window[k, 1], window[k, 3], rounding)
+        at_y, height = place_along(made[i, 0], window[k, 0], window[k, 2], rounding)
+        at_x, columns = place_along(made[i, 1], window[k, 1], window[k, 3], rounding)
         depth = channels[i if len(channels) > 1 else 0]
         pixels = max(
             np.float64(height) * np.float64(columns),
@@ -287,19 +246,6 @@ def cut_out(
         offsets[i] = total
         total += height * columns * depth
     return found, total
-
-
-@numba.njit("int64(int64[:, ::1], int64[:, ::1], int64[:, ::1], boolean[::1])", nogil=True, cache=True)
-def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
-    """Which windows reach outside of samples of ``extent``, all [N, D]; returns how many."""
-    found = 0
-    for i in range(len(extent)):
-        out[i] = False
-        for d in range(extent.shape[1]):
-            if anchor[i, d] < 0 or anchor[i, d] + shape[i, d] > extent[i, d]:
-                out[i] = True
-        found += out[i]
-    return found
 
 
 @numba.njit(
@@ -355,12 +301,3 @@ def source_windows(
             high = max(np.ceil(max(first, last) + margin), margin)
             windows[i, a] = np.int64(min(max(low, 0.0), extent))
             windows[i, 2 + a] = np.int64(min(max(high, 0.0), extent))
-
-
-@numba.njit("int64(int64[:, :], int64, int64)", nogil=True, cache=True)
-def of_other_width(shape: Any, channel: Any, width: Any) -> Any:
-    """How many samples of ``shape`` [N, D] have other than ``width`` channels, those without any left out."""
-    found = 0
-    for i in range(len(shape)):
-        found += shape[i, channel] != width and shape[i, channel] > 0
-    return found

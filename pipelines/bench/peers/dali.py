@@ -14,7 +14,8 @@ from ....readers.records.example import FixedLenFeature, declared
 from ....readers.tfrecord import TFRecord
 from ...compile.place import Target, is_late
 from ...compile.plan import parity_of
-from ...graph.nodes import Edge, Graph, Merge, Node, Split
+from ...graph.conditionals import Merge, Split
+from ...graph.nodes import Edge, Graph, Node
 from ...spec.model import Settings
 
 _OURS_ALONE = ("encoders.", "python_function", "expr.")

@@ -11,7 +11,8 @@ import numpy as np
 from ....ops.base import Spec
 from ....ops.batch import I64, Batch, Samples
 from ....ops.types import to_numpy
-from ...graph.nodes import Edge, Merge, Node, Split
+from ...graph.conditionals import Merge, Split
+from ...graph.nodes import Edge, Node
 
 
 @dataclass(frozen=True, slots=True)

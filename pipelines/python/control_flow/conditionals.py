@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-from ....ops.base import Arg, Operator, Spec
-from ....ops.batch import Batch
-from ....ops.context import Context
 from ....ops.errors import SpecError
-from ....ops.types import DALIDataType
-from ...compile.prune import renumber
-from ...graph.nodes import Edge, Graph
+from ...graph.conditionals import Condition
+from ...graph.nodes import Edge
 from ..data_node import (
     DataNode,
     EagerBuilder,
@@ -31,59 +26,11 @@ from ..data_node import (
 )
 from .statements import RESULT
 
-# -- the operator behind conditions -----------------------------------------------------------------------------------
-
-
-class Condition(Operator, name="_conditional.condition"):
-    """The condition of a conditional as truth values."""
-
-    what: Annotated[str, Arg("where it stands")] = "if"
-
-    def infer(self, *specs: Spec) -> Spec:
-        data = specs[0]
-        if data.shape is not None and len(data.shape) > 0:
-            raise SpecError(f"the condition of `{self.what}` must be a scalar (0 dimensions), got {data}; index it "
-                            "first: x[0]")  # fmt: skip
-        if self.what in ("and", "or") and data.dtype not in (None, DALIDataType.BOOL):
-            raise SpecError(f"`{self.what}` takes bool, got {data}; compare it first, or cast it to BOOL")
-        return Spec((), DALIDataType.BOOL)
-
-    def cpu(self, ctx: Context, data: Batch) -> Batch:
-        if data.ndim:
-            raise SpecError(f"the condition of `{self.what}` must be a scalar (0 dimensions), got samples of "
-                            f"{data.ndim} dimensions; index it first: x[0]")  # fmt: skip
-        if self.what in ("and", "or") and data.dtype.kind != "b":
-            raise SpecError(f"`{self.what}` takes bool, got {data.dtype}; compare it first, or cast it to BOOL")
-        return Batch.from_dense(data.data[data.offsets] != 0, "", data.samples)
-
 
 def _condition(node: DataNode, what: str) -> DataNode:
     if node.device == "gpu":
         raise SpecError(f"the condition of `{what}` must be on the CPU, got {node}")
     return one(apply(Condition, [node], {"what": what}))
-
-
-def without_conditions(graph: Graph) -> Graph:
-    """The graph with what goes into conditions in their place, as YAML has it: there any number is a condition."""
-    through = {n.id: n.inputs[0] for n in graph.nodes if isinstance(n.op, Condition)}
-
-    def past(edge: Edge) -> Edge:
-        while edge.node in through:
-            edge = through[edge.node]
-        return edge
-
-    kept = [
-        replace(
-            n,
-            inputs=tuple(map(past, n.inputs)),
-            args={k: past(e) for k, e in n.args.items()},
-            scope=tuple((past(e), branch) for e, branch in n.scope),
-            samples_of=None if n.samples_of is None else past(n.samples_of),
-        )
-        for n in graph.nodes
-        if n.id not in through
-    ]
-    return renumber(kept, {k: past(e) for k, e in graph.outputs.items()})
 
 
 # -- at run time of the definition ------------------------------------------------------------------------------------

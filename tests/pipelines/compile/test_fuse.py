@@ -15,7 +15,8 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.graph.nodes import Graph, GraphBuilder
+from dali_run.pipelines.graph.builder import GraphBuilder
+from dali_run.pipelines.graph.nodes import Graph
 from dali_run.pipelines.plugins import load_operators
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]

@@ -15,7 +15,9 @@ from dali_run.pipelines.compile.place import Target, place
 from dali_run.pipelines.compile.plan import assign_seeds, compile_graph
 from dali_run.pipelines.compile.prune import prune
 from dali_run.pipelines.compile.schedule import schedule
-from dali_run.pipelines.graph.nodes import Edge, Graph, GraphBuilder, Merge, Split
+from dali_run.pipelines.graph.builder import GraphBuilder
+from dali_run.pipelines.graph.conditionals import Merge, Split
+from dali_run.pipelines.graph.nodes import Edge, Graph
 from dali_run.pipelines.graph.rules import verify
 
 

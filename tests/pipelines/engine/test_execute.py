@@ -19,7 +19,8 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine import gil as switch_interval
 from dali_run.pipelines.engine.engine import Engine, NullLane, Options, Request
-from dali_run.pipelines.graph.nodes import Edge, GraphBuilder
+from dali_run.pipelines.graph.builder import GraphBuilder
+from dali_run.pipelines.graph.nodes import Edge
 
 
 class Numbers(Operator, name="testing.numbers"):

@@ -20,7 +20,7 @@ from dali_run.pipelines.engine import engine as execute
 from dali_run.pipelines.engine.engine import Engine, Options, Request, segments
 from dali_run.pipelines.engine.inputs import numbered
 from dali_run.pipelines.engine.latch import Chunks
-from dali_run.pipelines.graph.nodes import GraphBuilder
+from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.plugins import load_operators
 
 

@@ -23,18 +23,12 @@ from dali_run.pipelines.engine import out_of_memory as on_device
 from dali_run.pipelines.engine.channel import Closed
 from dali_run.pipelines.engine.engine import FEWER, IN_PARTS, Engine, NullLane, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.memory.budget import (
-    Allowance,
-    Ledger,
-    Memory,
-    OverBudgetError,
-    host_memory,
-    memory_of,
-    parse_limit,
-)
+from dali_run.pipelines.engine.memory.budget import Allowance, Ledger, OverBudgetError
 from dali_run.pipelines.engine.memory.estimate import runs
-from dali_run.pipelines.graph.nodes import Edge, GraphBuilder
+from dali_run.pipelines.graph.builder import GraphBuilder
+from dali_run.pipelines.graph.nodes import Edge
 from dali_run.pipelines.job.run import CLEAN, FAILED, REJECTS, JobResult, run_job
+from dali_run.pipelines.limits import Memory, host_memory, memory_of, parse_limit
 from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.python.pipeline import Pipeline
 from dali_run.pipelines.show.terminal import plan_view, report_view
@@ -122,7 +116,7 @@ def test_the_control_groups_limit_counts(tmp_path: Path, monkeypatch: pytest.Mon
     listed = tmp_path / "proc"
     real = Path
     places = {"/proc/self/cgroup": listed, "/sys/fs/cgroup": root}
-    monkeypatch.setattr("dali_run.pipelines.engine.memory.budget.Path", lambda p: places.get(p, real(p)))
+    monkeypatch.setattr("dali_run.pipelines.limits.Path", lambda p: places.get(p, real(p)))
     listed.write_text("0::/a/b\n")
     assert host_memory() == 5_000_000
     listed.write_text("4:cpu,cpuacct:/x\n3:memory:/c\n")

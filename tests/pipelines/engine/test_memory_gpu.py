@@ -17,7 +17,7 @@ from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine import out_of_memory as on_device
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.memory.budget import Memory
+from dali_run.pipelines.limits import Memory
 from tests.kit.fake_cupy import faked
 
 from ..compile.test_fuse import graph

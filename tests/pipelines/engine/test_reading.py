@@ -21,8 +21,8 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.memory.budget import Memory
-from dali_run.pipelines.graph.nodes import GraphBuilder
+from dali_run.pipelines.graph.builder import GraphBuilder
+from dali_run.pipelines.limits import Memory
 from dali_run.pipelines.plugins import load_operators
 from dali_run.readers.base import Reader
 from tests.kit.fake_cupy import faked

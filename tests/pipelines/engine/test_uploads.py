@@ -21,9 +21,9 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.memory.budget import Memory
-from dali_run.pipelines.graph.nodes import GraphBuilder
+from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.job.run import run_job
+from dali_run.pipelines.limits import Memory
 from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.python.pipeline import Pipeline
 from dali_run.pipelines.show.terminal import plan_view

@@ -22,7 +22,8 @@ from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.device import launcher_count
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.graph.nodes import Graph, GraphBuilder
+from dali_run.pipelines.graph.builder import GraphBuilder
+from dali_run.pipelines.graph.nodes import Graph
 from dali_run.pipelines.job.report import build_report
 from dali_run.pipelines.plugins import load_operators
 from tests.kit.fake_cupy import Fake, faked

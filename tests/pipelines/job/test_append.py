@@ -19,7 +19,7 @@ from dali_run.pipelines.job.convert import Wanted, convert
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import JobResult, run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
-from dali_run.writers.shards import files_io
+from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.verify import verify
 from tests.kit.writers import PARQUET
 

@@ -25,7 +25,7 @@ from dali_run.pipelines.job.run import JobResult, run_job
 from dali_run.pipelines.tools.datasets import inspect_data
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from dali_run.readers.fetch import remote
-from dali_run.writers.shards import files_io
+from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.mirror import Mirror, staging_folder
 from dali_run.writers.shards.verify import verify
 from tests.kit.writers import PARQUET

@@ -12,7 +12,8 @@ import pytest
 
 from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
-from dali_run.pipelines.graph.nodes import Edge, Graph, Merge, Node, Split
+from dali_run.pipelines.graph.conditionals import Merge, Split
+from dali_run.pipelines.graph.nodes import Edge, Graph, Node
 from dali_run.pipelines.graph.rules import verify
 from dali_run.pipelines.spec.build import load_spec
 

@@ -11,7 +11,9 @@ import pytest
 
 from dali_run.ops.base import Arg, Operator
 from dali_run.ops.errors import SpecError
-from dali_run.pipelines.graph.nodes import Graph, GraphBuilder, Merge
+from dali_run.pipelines.graph.builder import GraphBuilder
+from dali_run.pipelines.graph.conditionals import Merge
+from dali_run.pipelines.graph.nodes import Graph
 from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.spec.to_yaml import to_yaml
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from dali_run.pipelines.graph.nodes import Mark
-from dali_run.pipelines.problems import Problems, SpecErrors
+from dali_run.pipelines.problems import Mark, Problems, SpecErrors
 from dali_run.pipelines.spec.text import MOST_BYTES, Value, parse, read
 
 

@@ -16,7 +16,7 @@ import pytest
 from dali_run.ops.batch import Batch
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.writers.base import FieldConfig, make_writer
-from dali_run.writers.shards import files_io
+from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.verify import _parquet, _Shard, verify

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from dali_run.writers import base
+from dali_run.writers.bytes import files_io
 from dali_run.writers.formats import columns
-from dali_run.writers.shards import files_io
 from tests.kit.writers import JOBS, Job, digest
 
 os.fsync = lambda fd: None  # a killed process loses nothing that was written; lost power is played by `Count`

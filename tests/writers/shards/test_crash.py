@@ -37,7 +37,7 @@ def test_killed_jobs_resume_to_the_same_bytes(tmp_path: Path, name: str, behind:
 SLOW = """
 import sys, time
 from pathlib import Path
-from dali_run.writers import files_io
+from dali_run.writers.bytes import files_io
 from tests.kit.writers import JOBS
 files_io.set_hook(lambda operation, path: time.sleep(0.002))
 print("ready", flush=True)

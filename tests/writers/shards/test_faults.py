@@ -11,8 +11,8 @@ import pytest
 
 from dali_run.ops.errors import JobError
 from dali_run.writers import base
+from dali_run.writers.bytes import files_io
 from dali_run.writers.formats import columns
-from dali_run.writers.shards import files_io
 from tests.kit.writers import JOBS, PARQUET, Job, digest
 from tests.writers.shards.crash import check_final
 

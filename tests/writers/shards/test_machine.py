@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dali_run.ops.errors import JobError
-from dali_run.writers.shards import files_io
+from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.rejects import Budget
 from tests.kit.writers import JOBS, Job, digest

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError
-from dali_run.writers.shards import files_io
+from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.rejects import RejectRow
 from dali_run.writers.shards.retries import check_same_job, next_retry

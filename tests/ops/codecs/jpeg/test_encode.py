@@ -14,14 +14,14 @@ from PIL import Image
 
 from dali_run.ops.base import Operator, Spec
 from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs import encoders_gpu as jpeg_encode_gpu
 from dali_run.ops.codecs.encoders import EncodeImage
-from dali_run.ops.codecs.jpeg import cuda_encode as jpeg_encode_gpu
 from dali_run.ops.context import Context
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options, Request
-from dali_run.pipelines.graph.nodes import GraphBuilder
+from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.plugins import load_operators
 from tests.kit.emulated_lane import EmulatedLane
 

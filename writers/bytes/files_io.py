@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ...ops.batch import I64
 from ...ops.errors import DaliRunError, JobError
-from .gathered_bytes import Pieces
+from .gathered import Pieces
 
 Bytes = bytes | npt.NDArray[np.uint8] | Pieces
 Hook = Callable[[str, str], int | None]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...batch import I32, I64, Batch
-from ...context import Context
-from . import tables as jpeg_standard
+from ..batch import I32, I64, Batch
+from ..context import Context
+from .jpeg import tables as jpeg_standard
 
 if TYPE_CHECKING:
-    from ..encoders import EncodeImage
+    from .encoders import EncodeImage
 
 SOURCE = "jpeg_encode.cu"
 SAMPLING = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}
@@ -221,7 +221,7 @@ def _collect(
 
 def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, left: I64) -> Batch:
     """``files`` with those of the pictures ``left`` encoded on the CPU."""
-    from ..encoders_cpu import ENCODERS
+    from .encoders_cpu import ENCODERS
 
     pictures = lane.to_host(images.take(left))
     lane.synchronize()

@@ -16,12 +16,12 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.errors import JobError
 from dali_run.writers import base
 from dali_run.writers.base import FieldConfig
+from dali_run.writers.bytes import files_io
+from dali_run.writers.bytes import gathered as pieces
+from dali_run.writers.bytes.files_io import File
+from dali_run.writers.bytes.gathered import LOOSE, Pieces, Woven
 from dali_run.writers.formats.columns import Column, Loose, as_they_are, pack, starts_of
-from dali_run.writers.shards import files_io
-from dali_run.writers.shards import gathered_bytes as pieces
 from dali_run.writers.shards.config import WriteConfig
-from dali_run.writers.shards.files_io import File
-from dali_run.writers.shards.gathered_bytes import LOOSE, Pieces, Woven
 from dali_run.writers.shards.output import Output
 
 

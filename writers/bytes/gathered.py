@@ -48,7 +48,7 @@ class Pieces:
 
     def packed(self) -> U8:
         """A copy of all bytes."""
-        from ..formats import frames_cpu
+        from . import frames_cpu
 
         out = np.empty(len(self), np.uint8)
         sizes = np.ascontiguousarray(self.table[:, 1])
@@ -89,7 +89,7 @@ class Woven:
 
     def pieces(self, n: int) -> Pieces:
         """The first ``n`` records, one after the other."""
-        from ..formats import frames_cpu
+        from . import frames_cpu
 
         table = np.empty(((2 * len(self.cuts) + 1) * n + 1, 2), np.int64)
         arrays = (self.starts, self.ends, self.cuts, self.addresses, self.sizes)

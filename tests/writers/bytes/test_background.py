@@ -10,8 +10,8 @@ import pytest
 
 from dali_run.ops.errors import JobError
 from dali_run.writers import base
-from dali_run.writers.shards import files_io
-from dali_run.writers.shards.background import Line
+from dali_run.writers.bytes import files_io
+from dali_run.writers.bytes.background import Line
 from tests.kit.writers import JOBS, digest
 
 PATIENCE = 60

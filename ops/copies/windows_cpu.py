@@ -1,0 +1,72 @@
+"""Where windows lie in samples, for a whole batch in loops without the GIL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+_FAR = 2.0**40
+ROUNDINGS = ("truncate", "round", "even")
+"""Of the start of a window: cut off, halves away from zero, halves to even (as in Python)."""
+_, ROUND, EVEN = range(3)
+
+
+@numba.njit(error_model="numpy", forceinline=True)
+def _integer(value: Any) -> Any:
+    """``value`` cut off to an integer; NaN and what lies beyond 2^40 become -2^40 or 2^40, outside of any input."""
+    return np.int64(min(max(value, -_FAR), _FAR)) if value == value else np.int64(-_FAR)
+
+
+@numba.njit(error_model="numpy", forceinline=True)
+def place_along(extent: Any, size: Any, position: Any, rounding: Any) -> Any:
+    """Start and length of a window along an axis, see `place`."""
+    wanted = _integer(np.float64(size))
+    length = wanted if wanted > 0 else extent
+    start = np.float64(position) * np.float64(extent - length)
+    if rounding == EVEN:
+        start = np.rint(start)
+    elif rounding == ROUND:
+        whole = np.trunc(start)
+        start = whole + np.copysign(1.0 if abs(start - whole) >= 0.5 else 0.0, start)
+    return _integer(start), length
+
+
+@numba.njit(
+    "void(int64[:, ::1], int64, float32[:], float32[:], int64, int64[:, ::1], int64[:, ::1])",
+    nogil=True, cache=True, error_model="numpy",
+)  # fmt: skip
+def place(extent: Any, axis: Any, size: Any, position: Any, rounding: Any, anchor: Any, shape: Any) -> None:
+    """Where windows lie along ``axis`` of samples of ``extent``: that column of ``anchor`` and ``shape``, all [N, D].
+
+    ``size`` [N or 1] is cut off, and the whole extent where it is not above 0. ``position`` [N or 1], 0 to 1, of the
+    room that is left is where a window starts, after ``rounding``. The product is taken in float64, as DALI's crop
+    does: 0.7 of 5 is 3.4999999 and starts at 3.
+    """
+    for i in range(len(extent)):
+        anchor[i, axis], shape[i, axis] = place_along(
+            extent[i, axis], size[i if len(size) > 1 else 0], position[i if len(position) > 1 else 0], rounding
+        )
+
+
+@numba.njit("int64(int64[:, ::1], int64[:, ::1], int64[:, ::1], boolean[::1])", nogil=True, cache=True)
+def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
+    """Which windows reach outside of samples of ``extent``, all [N, D]; returns how many."""
+    found = 0
+    for i in range(len(extent)):
+        out[i] = False
+        for d in range(extent.shape[1]):
+            if anchor[i, d] < 0 or anchor[i, d] + shape[i, d] > extent[i, d]:
+                out[i] = True
+        found += out[i]
+    return found
+
+
+@numba.njit("int64(int64[:, :], int64, int64)", nogil=True, cache=True)
+def of_other_width(shape: Any, channel: Any, width: Any) -> Any:
+    """How many samples of ``shape`` [N, D] have other than ``width`` channels, those without any left out."""
+    found = 0
+    for i in range(len(shape)):
+        found += shape[i, channel] != width and shape[i, channel] > 0
+    return found

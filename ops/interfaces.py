@@ -1,0 +1,131 @@
+"""Interfaces between kernels and what serves them: the lane of a device, lenders of mapped files, decoder processes.
+
+Kernels and the engine are written against these. `gpu.lane.Lane` drives a GPU; the engine's null device and the tests'
+emulated lanes have the same methods over host memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from .batch import Batch
+
+
+class DeviceArray(Protocol):
+    """A flat array in a device's memory: CuPy's on a GPU, NumPy's where a device is emulated."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def view(self, dtype: Any) -> Any: ...
+    def __getitem__(self, key: Any) -> Any: ...
+
+
+class Copies(Protocol):
+    """The part of a device that the engine needs: batches go there and come back."""
+
+    index: int
+    """Number of the device."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *exc: object) -> None: ...
+    def empty(self, n: int, dtype: Any) -> Any:
+        """An uninitialised array of ``n`` elements, a `DeviceArray`."""
+        ...
+
+    def to_device(self, batch: Batch) -> Batch:
+        """The batch with its data on the device; itself where it is there."""
+        ...
+
+    def to_host(self, batch: Batch) -> Batch:
+        """The batch with its data on the host, valid after `wait`."""
+        ...
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether the batch's data is on this device."""
+        ...
+
+    def wait(self) -> None:
+        """Return when the device has done all that it was given."""
+        ...
+
+    def synchronize(self) -> None:
+        """As `wait`, and release what was kept for it."""
+        ...
+
+    def give_back(self, *, mine: bool) -> None:
+        """Give back memory that lies idle; ``mine``: also what this lane keeps."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Closing twice is allowed."""
+        ...
+
+
+class Lane(Copies, Protocol):
+    """A stream of a GPU with its memory: the part that kernels need besides `Copies`."""
+
+    cache: dict[str, Any]
+    """Whatever operators keep between batches, by a name of their own."""
+
+    def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
+        """Copies of host arrays on the device, in one transfer."""
+        ...
+
+    def download(self, array: Any) -> npt.NDArray[Any]:
+        """The array on the host, valid after `wait`."""
+        ...
+
+    def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        """Run ``kernel`` of the file ``source`` in ops/cuda."""
+        ...
+
+    def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        """Run ``kernel`` of the CUDA source ``text``."""
+        ...
+
+    def keep(self, *things: Any) -> None:
+        """Hold references until the device is done with what it was given so far."""
+        ...
+
+
+class Lender(Protocol):
+    """Lends views of mapped files that a device fetches by itself."""
+
+    def holds(self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bool:
+        """Whether these extents of ``mapped`` are registered already."""
+        ...
+
+    def lend(
+        self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint8] | None:
+        """A view of the file over these extents, or None where they must be copied."""
+        ...
+
+
+class Isolation(Protocol):
+    """Decoders in processes of their own; see `codecs.isolation`."""
+
+    jpeg: bool
+    """JPEGs are decoded there, too."""
+
+    def decode(self, *args: Any, **kwargs: Any) -> Any:
+        """As `codecs.pillow.decode`."""
+        ...
+
+    def decode_into(self, *args: Any, **kwargs: Any) -> None:
+        """As `codecs.jpeg.turbo.decode_into`."""
+        ...
+
+    def close(self) -> None:
+        """End all processes at once."""
+        ...

@@ -1,0 +1,186 @@
+"""GraphBuilder: adds operators one after the other. YAML and Python share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...ops.base import Operator, find, parameters
+from ...ops.errors import SpecError
+from ...ops.types import Library
+from ...readers.base import Reader
+from ..problems import Mark
+from .arguments import check_arguments
+from .conditionals import Merge, Split
+from .nodes import DeviceRequest, Edge, Graph, Node, Scope
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """Adds operators one after the other. Raises SpecError (without a place; the caller knows it) for wrong ones."""
+
+    nodes: list[Node] = field(default_factory=list)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Constants for arguments that are not given, of operators that have them: a pipeline's ``parity``."""
+    sinks: list[Edge] = field(default_factory=list)
+    """Edges that are kept although no output depends on them."""
+    loose: bool = False
+    """Names need not be unique: for operators that belong to no graph yet."""
+    _scope: Scope = ()
+    _scope_edges: list[Edge] = field(default_factory=list)
+    _splits: dict[tuple[Edge, Edge], int] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)
+    """Names that were asked for."""
+    _adopted: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def add(
+        self,
+        op: str | type[Operator],
+        inputs: Sequence[Edge] = (),
+        args: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        device: DeviceRequest = "auto",
+        seed: int | None = None,
+        mark: Mark | None = None,
+    ) -> tuple[Edge, ...]:
+        """Add an operator; values of ``args`` are constants, or Edges for argument inputs. Returns its outputs.
+
+        A reader always reads for the whole batch: in a branch of a conditional its outputs are split.
+        """
+        cls = find(op) if isinstance(op, str) else op
+        fallback = {k: v for k, v in self.defaults.items() if k in parameters(cls)}
+        constants, edges, problems = check_arguments(cls, {**fallback, **(args or {})})
+        low, high = cls.inputs
+        if not low <= len(inputs) <= high:
+            wanted = str(low) if low == high else f"{low} to {high}"
+            problems.append(f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}")
+        if device != "auto" and device not in cls.stages:
+            problems.append(f"cannot run on {device}; it has kernels for {', '.join(cls.stages)}")
+        if name in self._asked and not self.loose:
+            problems.append(f"the name {name!r} is taken by another operator of this graph")
+        if problems:
+            raise SpecError("; ".join(problems))
+        if name is not None:
+            self._asked.add(name)
+        instance = cls(per_sample=frozenset(edges), **constants)
+        instance.check()
+        return self._append(instance, inputs, edges, name=name, device=device, seed=seed, mark=mark)
+
+    def _append(
+        self, op: Operator, inputs: Sequence[Edge], args: Mapping[str, Edge], *, name: str | None = None, **rest: Any
+    ) -> tuple[Edge, ...]:
+        everywhere = isinstance(op, Reader)
+        node = Node(
+            id=len(self.nodes),
+            op=op,
+            inputs=tuple(self._reach(e) for e in inputs),
+            args={k: self._reach(e) for k, e in args.items()},
+            name=self._unique(name or op.name),
+            scope=() if everywhere else self._scope,
+            samples_of=self._scope_edges[-1] if self._scope_edges and not everywhere else None,
+            **rest,
+        )
+        node = replace(node, id=len(self.nodes))  # _reach may have added splits before it
+        self.nodes.append(node)
+        return tuple(Edge(node.id, k) for k in range(op.num_outputs))
+
+    def _unique(self, name: str) -> str:
+        unique, n = name, 1
+        while unique in self._names and not self.loose:
+            n += 1
+            unique = f"{name}_{n}"
+        self._names.add(unique)
+        return unique
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> GraphBuilder:
+        """A builder that goes on from ``nodes``."""
+        return cls(nodes=list(nodes), _names={n.name for n in nodes})
+
+    # -- conditionals -------------------------------------------------------------------------------------------
+
+    def enter(self, predicate: Edge, branch: bool) -> None:
+        """Start a branch: what is added until `leave` runs for samples whose ``predicate`` equals ``branch``."""
+        predicate = self._reach(predicate)
+        edge = self._split(predicate, predicate, branch)
+        self._scope = (*self._scope, (predicate, branch))
+        self._scope_edges.append(edge)
+
+    def leave(self) -> None:
+        """End the innermost branch."""
+        self._scope = self._scope[:-1]
+        self._scope_edges.pop()
+
+    def merge(self, predicate: Edge, then: Edge, otherwise: Edge) -> Edge:
+        """One edge from the results of both branches of ``predicate``; call it after `leave`, in the outer scope.
+
+        A branch that did not touch a variable passes the outer edge, which is split here.
+        """
+        predicate = self._reach(predicate)
+        ends = []
+        for edge, branch in ((then, True), (otherwise, False)):
+            if len(self.scope_of(edge)) <= len(self._scope):
+                edge = self._split(self._reach(edge), predicate, branch)
+            if self.scope_of(edge) != (*self._scope, (predicate, branch)):
+                raise SpecError("a value made inside one branch of a conditional is used outside of it")
+            ends.append(edge)
+        node = Node(len(self.nodes), Merge(), tuple(ends), {}, self._unique("merge"), scope=self._scope,
+                    samples_of=self._scope_edges[-1] if self._scope_edges else None)  # fmt: skip
+        self.nodes.append(node)
+        return Edge(node.id)
+
+    def _split(self, edge: Edge, predicate: Edge, branch: bool) -> Edge:
+        key = (edge, predicate)
+        if key not in self._splits:
+            node = Node(len(self.nodes), Split(per_sample=frozenset({"predicate"})), (edge,), {"predicate": predicate},
+                        self._unique("split"), scope=self.scope_of(edge))  # fmt: skip
+            self.nodes.append(node)
+            self._splits[key] = node.id
+        return Edge(self._splits[key], 0 if branch else 1)
+
+    def scope_of(self, edge: Edge) -> Scope:
+        """The branches that ``edge`` belongs to (a split's outputs stand one deeper than the split)."""
+        node = self.nodes[edge.node]
+        if isinstance(node.op, Split):
+            return (*node.scope, (node.args["predicate"], edge.output == 0))
+        return node.scope
+
+    def _reach(self, edge: Edge) -> Edge:
+        """``edge`` as the current branch sees it: split once for every branch between."""
+        scope = self.scope_of(edge)
+        if self._scope[: len(scope)] != scope:
+            raise SpecError("a value made inside one branch of a conditional is used outside of it")
+        for predicate, branch in self._scope[len(scope) :]:
+            edge = self._split(edge, predicate, branch)
+        return edge
+
+    # -- whole graphs -------------------------------------------------------------------------------------------
+
+    def adopt(self, other: GraphBuilder, edge: Edge) -> Edge:
+        """Copy ``edge`` of another builder, with all that it depends on, into this one; what was copied before is
+        used again."""
+        key = (id(other), edge.node)
+        if key not in self._adopted:
+            node = other.nodes[edge.node]
+            if node.scope or isinstance(node.op, (Split, Merge)):
+                raise SpecError("a conditional belongs to the pipeline in which it was written")
+            inputs = tuple(self.adopt(other, e) for e in node.inputs)
+            args = {k: self.adopt(other, e) for k, e in node.args.items()}
+            self.nodes.append(replace(node, id=len(self.nodes), inputs=inputs, args=args, name=self._unique(node.name)))
+            self._adopted[key] = self.nodes[-1].id
+        return Edge(self._adopted[key], edge.output)
+
+    def build(self, outputs: Mapping[str, Edge]) -> Graph:
+        """The finished graph."""
+        for name, edge in outputs.items():
+            if self.scope_of(edge):
+                raise SpecError(f"output {name!r} is made inside a branch of a conditional")
+        return Graph(tuple(self.nodes), dict(outputs))
+
+
+def parity_defaults(parity: Library) -> dict[str, Any]:
+    """`GraphBuilder.defaults` of a pipeline whose operators follow the library ``parity``."""
+    return {} if parity == "dali" else {"parity": parity}
