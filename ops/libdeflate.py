@@ -1,0 +1,47 @@
+"""libdeflate, the fastest well-kept inflate, as the package `deflate` brings it: functions for compiled loops.
+
+The package's own calls make a Python object of every stream; a loop that decodes a batch wants to call C from compiled
+code. Its extension module exports libdeflate's functions, and so do the shared libraries of distributions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from functools import cache
+from importlib import import_module
+
+import numpy as np
+
+from .batch import I64
+
+_NAMES = (
+    "libdeflate_alloc_decompressor",
+    "libdeflate_zlib_decompress_ex",
+    "libdeflate_free_decompressor",
+    "libdeflate_crc32",
+)
+
+
+@cache
+def functions() -> I64 | None:
+    """The addresses of alloc_decompressor, zlib_decompress_ex, free_decompressor and crc32; None where there is no
+    libdeflate."""
+    for path in _places():
+        try:
+            library = ctypes.CDLL(path)
+            found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _NAMES]
+        except (OSError, AttributeError):  # it cannot be loaded, or does not export them
+            continue
+        return np.array(found, np.int64)
+    return None
+
+
+def _places() -> list[str]:
+    places = []
+    try:
+        places.append(import_module("deflate._deflate").__file__)
+    except ImportError:
+        pass
+    places.append(ctypes.util.find_library("deflate"))
+    return [p for p in places if p]

@@ -1,0 +1,355 @@
+"""PNG on the CPU, a whole batch without the GIL: chunks by ourselves, inflate by libdeflate, filters and pixels by
+ourselves.
+
+The decoder takes files that are in order from the first byte to IEND; whatever looks unusual gets the status `OTHER`,
+and Pillow then has the last word. So this decoder may only be stricter, never more lenient: what Pillow checks is
+checked here (the CRCs of all chunks but IDAT, Adler-32, the sizes of chunks, compressed texts), and pixels are the same.
+
+Facts: PNG (W3C, 3rd ed.): clauses 5 (chunks), 7 (scanlines), 8 (interlace), 9 (filters), 11 (chunks in detail).
+
+Memory is read and written by address. What keeps it in bounds: chunks lie inside the file; what is inflated has
+exactly the size that IHDR says; rows have `PAD` bytes on both sides; pixels are written inside the window only. Numba
+frees an array after its last use by name: arrays that are used by address are named again after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .jpeg_simd_cpu import put_i16, put_u8, put_u64, u8_at, u16_at, u64_at
+from .png_simd_cpu import PAD, ROWS, call_1, call_3, call_7, unfilter_4, unfilter_8
+
+DONE, OTHER = 0, 1
+"""Status of an image: its pixels are there; it is one for Pillow."""
+
+_TEXTS = 1 << 20
+"""Bytes of all texts and profiles of a file, inflated; Pillow refuses single ones from here on."""
+
+_IHDR, _PLTE, _IDAT, _IEND = 0x49484452, 0x504C5445, 0x49444154, 0x49454E44
+_TRNS, _GAMA, _CHRM, _SRGB, _PHYS = 0x74524E53, 0x67414D41, 0x6348524D, 0x73524742, 0x70485973
+_ICCP, _TEXT, _ZTXT, _ITXT = 0x69434350, 0x74455874, 0x7A545874, 0x69545874
+_ACTL, _FCTL, _FDAT = 0x6163544C, 0x6663544C, 0x66644154
+
+_ADAM7 = np.array([[0, 0, 8, 8], [0, 4, 8, 8], [4, 0, 8, 4], [0, 2, 4, 4], [2, 0, 4, 2], [0, 1, 2, 2], [1, 0, 2, 1]])
+"""Passes: first row, first column, steps down, steps to the right (clause 8.2)."""
+
+
+@njit(nogil=True, cache=True)
+def _big_32(address: Any) -> Any:
+    a = np.uint64(address)
+    return np.int64(
+        u8_at(a) << np.uint64(24) | u8_at(a + np.uint64(1)) << np.uint64(16)
+        | u8_at(a + np.uint64(2)) << np.uint64(8) | u8_at(a + np.uint64(3))
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def _find_zero(address: Any, end: Any) -> Any:
+    """The first byte that is 0 from ``address`` on; ``end`` where there is none."""
+    while address < end and u8_at(np.uint64(address)):
+        address += 1
+    return address
+
+
+@njit(nogil=True, cache=True)
+def _inflate(functions: Any, machine: Any, source: Any, size: Any, target: Any, most: Any, counts: Any) -> Any:
+    """The bytes of a zlib stream that is in order and has no more than ``most``; -1 for any other."""
+    status = call_7(
+        functions[1], (machine, source, size, target, most, counts.ctypes.data, counts.ctypes.data + 8)
+    )  # fmt: skip
+    if status & 0xFFFFFFFF or counts[0] != size:
+        return -1
+    return counts[1]
+
+
+@njit(nogil=True, cache=True)
+def _text(functions: Any, machine: Any, tag: Any, at: Any, length: Any, scratch: Any, counts: Any) -> Any:
+    """Bytes of a text or a profile, inflated; -1 where it is not in order."""
+    end = at + length
+    if tag == _TEXT:
+        return length
+    word = _find_zero(at, end)
+    if word == at or end - word < 3:
+        return -1
+    packed = word + 2
+    if tag == _ITXT:
+        flag, method = u8_at(np.uint64(word + 1)), u8_at(np.uint64(word + 2))
+        if flag == 0:
+            return length
+        if flag != 1 or method:
+            return -1
+        packed = _find_zero(_find_zero(word + 3, end) + 1, end) + 1
+        if packed >= end:
+            return -1
+    elif u8_at(np.uint64(word + 1)):
+        return -1
+    return _inflate(functions, machine, packed, end - packed, scratch.ctypes.data, len(scratch), counts)
+
+
+# What of the file the pixels are made of: fields of `parts`.
+_WIDTH, _HEIGHT, _BITS, _KIND, _INTERLACED, _COLOURS, _PALETTE, _DATA, _PACKED, _N_PARTS = range(10)
+
+
+@njit(nogil=True, cache=True)
+def _walk(
+    functions: Any, machine: Any, start: Any, size: Any, parts: Any, packed: Any, scratch: Any, counts: Any
+) -> Any:
+    """Check all chunks of the file at ``start``; its IDATs become one stream. Returns whether it is in order."""
+    end = start + size
+    if size < 57 or _big_32(start) != 0x89504E47 or _big_32(start + 4) != 0x0D0A1A0A:
+        return False
+    at, data, n_packed, texts, colours, transparent = start + 8, 0, 0, 0, 0, False
+    while True:
+        if end - at < 12:
+            return False
+        length, tag = _big_32(at), _big_32(at + 4)
+        body = at + 8
+        if length > end - at - 12:
+            return False
+        following = body + length + 4
+        if tag == _IDAT:
+            if at == start + 8 or (data and data != at):  # between IDATs: nothing
+                return False
+            if n_packed == 0 and _big_32(following + 4 if end - following >= 8 else at + 4) != _IDAT:
+                parts[_DATA], n_packed = body, length  # the only one: no copy
+            else:
+                target = packed.ctypes.data + n_packed
+                for k in range(0, length - 7, 8):
+                    put_u64(np.uint64(target + k), u64_at(np.uint64(body + k)))
+                for k in range(length & ~7, length):
+                    packed[n_packed + k] = u8_at(np.uint64(body + k))
+                parts[_DATA], n_packed = packed.ctypes.data, n_packed + length
+            data = at = following
+            continue
+        if (call_3(functions[3], (0, at + 4, length + 4)) & 0xFFFFFFFF) != _big_32(body + length):
+            return False
+        if at == start + 8:
+            parts[_WIDTH], parts[_HEIGHT] = _big_32(body), _big_32(body + 4)
+            parts[_BITS], parts[_KIND] = u8_at(np.uint64(body + 8)), u8_at(np.uint64(body + 9))
+            parts[_INTERLACED] = u8_at(np.uint64(body + 12))
+            ways = u8_at(np.uint64(body + 10)) | u8_at(np.uint64(body + 11))
+            if tag != _IHDR or length != 13 or ways or parts[_INTERLACED] > 1:
+                return False
+        elif tag == _IEND:
+            parts[_COLOURS], parts[_PACKED] = colours, n_packed
+            return data and length == 0 and n_packed and (parts[_KIND] != 3 or colours)
+        elif tag == _PLTE:
+            if data or colours or length % 3 or not 0 < length <= 768:
+                return False
+            parts[_PALETTE], colours = body, length // 3
+        elif tag == _TRNS:
+            if data or length < (6 if parts[_KIND] == 2 else 2 if parts[_KIND] == 0 else 0):
+                return False
+        elif tag == _TEXT or tag == _ZTXT or tag == _ITXT or tag == _ICCP:
+            found = _text(functions, machine, tag, body, length, scratch, counts)
+            if found < 0:
+                return False
+            texts += found
+            if texts >= _TEXTS:
+                return False
+        elif tag == _GAMA or tag == _CHRM or tag == _SRGB or tag == _PHYS:
+            if length < (4 if tag == _GAMA else 32 if tag == _CHRM else 1 if tag == _SRGB else 9):
+                return False
+        elif tag == _ACTL or tag == _FCTL or tag == _FDAT or not tag & 0x20000000:
+            return False  # an animation, or a critical chunk of another kind
+        else:
+            for k in range(4):
+                letter = tag >> 8 * k & 0xDF
+                if not 0x41 <= letter <= 0x5A:
+                    return False
+        at = following
+
+
+@njit(nogil=True, cache=True)
+def _channels(kind: Any) -> Any:
+    return 1 if kind == 0 or kind == 3 else 3 if kind == 2 else 2 if kind == 4 else 4
+
+
+@njit(nogil=True, cache=True)
+def _is_pair(bits: Any, kind: Any) -> Any:
+    """The colour type exists, with so many bits (clause 11.2.1)."""
+    if kind == 0:
+        return bits == 1 or bits == 2 or bits == 4 or bits == 8 or bits == 16
+    if kind == 3:
+        return bits == 1 or bits == 2 or bits == 4 or bits == 8
+    return (kind == 2 or kind == 4 or kind == 6) and (bits == 8 or bits == 16)
+
+
+@njit(nogil=True, cache=True)
+def _emit(
+    row: Any, first: Any, last: Any, bits: Any, kind: Any, palette: Any, colours: Any, channels: Any, bgr: Any,
+    target: Any, step: Any,
+) -> Any:  # fmt: skip
+    """Pixels ``first`` ... ``last`` - 1 of an unfiltered row to ``target``, ``step`` bytes apart. Returns false where a
+    colour is none of the palette."""
+    if bits == 16:
+        size = 2 * _channels(kind)
+        for x in range(first, last):
+            for k in range(0, size, 2):
+                value = u16_at(np.uint64(row + x * size + k))
+                put_i16(np.uint64(target + k), value >> np.uint64(8) | value << np.uint64(8))
+            target += step
+        return True
+    if bits == 8 and kind != 3:
+        size = _channels(kind)
+        if size == channels and not bgr and step == size:
+            source, n = row + first * size, (last - first) * size
+            for k in range(0, n - 7, 8):
+                put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
+            for k in range(n & ~7, n):
+                put_u8(np.uint64(target + k), u8_at(np.uint64(source + k)))
+            return True
+        a, b, c, d = 0, 1, 2, 3  # where the channels come from
+        if size < 3 and channels == 3:
+            b, c = 0, 0
+        elif bgr and size >= 3:
+            a, c = 2, 0
+        for x in range(first, last):
+            source = row + x * size
+            put_u8(np.uint64(target), u8_at(np.uint64(source + a)))
+            if channels > 1:
+                put_u8(np.uint64(target + 1), u8_at(np.uint64(source + b)))
+            if channels > 2:
+                put_u8(np.uint64(target + 2), u8_at(np.uint64(source + c)))
+            if channels > 3:
+                put_u8(np.uint64(target + 3), u8_at(np.uint64(source + d)))
+            target += step
+        return True
+    mask, scale = (1 << bits) - 1, 255 // ((1 << bits) - 1)
+    for x in range(first, last):
+        place = x * bits
+        value = np.int64(u8_at(np.uint64(row + (place >> 3)))) >> (8 - bits - (place & 7)) & mask
+        if kind == 3:
+            if value >= colours:
+                return False
+            for k in range(channels):
+                put_u8(np.uint64(target + (2 - k if bgr else k)), u8_at(np.uint64(palette + 3 * value + k)))
+        else:
+            for k in range(channels):
+                put_u8(np.uint64(target + k), np.uint64(value * scale))
+        target += step
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _scanlines(
+    at: Any, width: Any, height: Any, bits: Any, kind: Any, palette: Any, colours: Any, lines: Any, window: Any,
+    down: Any, across: Any, y0: Any, x0: Any, channels: Any, bgr: Any, target: Any, pitch: Any, size: Any,
+) -> Any:  # fmt: skip
+    """One picture, or one pass of an interlaced one: ``height`` filtered scanlines from ``at`` on. Its pixel (y, x) is
+    pixel (y0 + y * down, x0 + x * across) of the picture; those in ``window`` go to ``target + row * pitch + column *
+    size`` of the whole picture. Returns false where a filter or a colour does not exist."""
+    pixel = bits * _channels(kind)
+    n, step = (width * pixel + 7) >> 3, max(1, pixel >> 3)
+    steps, wide = (n + step - 1) // step, n + 2 * PAD
+    base = lines.ctypes.data + PAD
+    for k in range(wide + PAD):
+        lines[k] = 0
+    first = min(max((window[1] - x0 + across - 1) // across, 0), width)
+    last = min(max((window[3] - x0 + across - 1) // across, first), width)
+    for y in range(0, height, ROWS):
+        rows = min(ROWS, height - y)
+        a = np.int64(u8_at(np.uint64(at)))
+        b = np.int64(u8_at(np.uint64(at + n + 1))) if rows > 1 else 0
+        c = np.int64(u8_at(np.uint64(at + 2 * (n + 1)))) if rows > 2 else 0
+        d = np.int64(u8_at(np.uint64(at + 3 * (n + 1)))) if rows > 3 else 0
+        if a > 4 or b > 4 or c > 4 or d > 4:
+            return False
+        for k in range(PAD):  # left of the picture, all is 0
+            lines[k] = 0
+        if step <= 4:
+            unfilter_4(at + 1, n + 1, base + wide, wide, steps + ROWS - 1, step, (a, b, c, d))
+        else:
+            unfilter_8(at + 1, n + 1, base + wide, wide, steps + ROWS - 1, step, (a, b, c, d))
+        at += rows * (n + 1)
+        for k in range(rows):
+            row = y0 + (y + k) * down
+            if window[0] <= row < window[2] and first < last:
+                place = target + row * pitch + (x0 + first * across) * size
+                if not _emit(base + (k + 1) * wide, first, last, bits, kind, palette, colours, channels, bgr, place,
+                             across * size):  # fmt: skip
+                    return False
+        for k in range(wide):  # the last row is the one above the next
+            lines[k] = lines[ROWS * wide + k]
+    return True
+
+
+@njit(nogil=True, cache=True)
+def decode_images(
+    functions: Any, raw: Any, offsets: Any, sizes: Any, which: Any, windows: Any, channels: Any, bgr: Any, dst: Any,
+    origins: Any, pitches: Any, status: Any,
+) -> None:  # fmt: skip
+    """Decode the images ``which`` of N, the bytes raw[offset : offset + size]. ``functions`` are the addresses of
+    libdeflate's alloc_decompressor, zlib_decompress_ex, free_decompressor and crc32.
+
+    ``windows`` [N, 4] (y0, x0, y1, x1, inside the picture) are the pixels wanted; those of image i are written as uint8
+    with ``channels[i]`` to dst[origins[i] + y * pitches[i] + x * channels[i]:]: as many as it has (alpha and the
+    palette's colours count), or 3 (RGB, or BGR), or 1 where it is gray. Images of 16 bits are written as they are, in
+    twice as many bytes, low ones first. ``status[i]`` becomes DONE or OTHER; with OTHER some pixels of the window may
+    have been written.
+    """
+    most: Any = np.int64(0)
+    for j in range(len(which)):
+        most = max(most, sizes[which[j]])
+    machine = call_1(functions[0], (0,))
+    packed, scratch = np.empty(most + 16, np.uint8), np.empty(_TEXTS, np.uint8)
+    filtered, lines = np.empty(0, np.uint8), np.empty(0, np.uint8)
+    counts, parts, window = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64), np.zeros(4, np.int64)
+    for j in range(len(which)):
+        i = which[j]
+        status[i] = OTHER
+        if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
+                                     scratch, counts):  # fmt: skip
+            continue
+        width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
+        if width <= 0 or height <= 0 or not _is_pair(bits, kind):
+            continue
+        pixel, whole = bits * _channels(kind), np.int64(0)
+        for p in range(7):
+            if parts[_INTERLACED]:
+                w = (width - _ADAM7[p, 1] + _ADAM7[p, 3] - 1) // _ADAM7[p, 3]
+                h = (height - _ADAM7[p, 0] + _ADAM7[p, 2] - 1) // _ADAM7[p, 2]
+                if w > 0 and h > 0:
+                    whole += h * (1 + ((w * pixel + 7) >> 3))
+            elif p == 0:
+                whole = height * (1 + ((width * pixel + 7) >> 3))
+        if whole > 1032 * parts[_PACKED]:  # more than deflate can hold: it ends early
+            continue
+        row = (width * pixel + 7) >> 3
+        if len(filtered) < whole + 2 * PAD + ROWS * row:
+            filtered = np.empty(whole + 2 * PAD + ROWS * (row + PAD), np.uint8)
+        if len(lines) < (ROWS + 1) * (row + 2 * PAD) + PAD:
+            lines = np.empty((ROWS + 1) * (row + 2 * PAD) + PAD, np.uint8)
+        at = filtered.ctypes.data + PAD
+        if _inflate(functions, machine, parts[_DATA], parts[_PACKED], at, whole, counts) != whole:
+            continue
+        for k in range(4):
+            window[k] = windows[i, k]
+        size = channels[i] if bits <= 8 else 2 * _channels(kind)
+        target, sound = dst.ctypes.data + origins[i], True
+        for p in range(7 if parts[_INTERLACED] else 1):
+            w, h, y0, x0, down, across = width, height, 0, 0, 1, 1
+            if parts[_INTERLACED]:
+                y0, x0, down, across = _ADAM7[p, 0], _ADAM7[p, 1], _ADAM7[p, 2], _ADAM7[p, 3]
+                w, h = (width - x0 + across - 1) // across, (height - y0 + down - 1) // down
+            if w <= 0 or h <= 0:
+                continue
+            sound = sound and _scanlines(
+                at, w, h, bits, kind, parts[_PALETTE], parts[_COLOURS], lines, window, down, across, y0, x0,
+                channels[i], bgr, target, pitches[i], size,
+            )  # fmt: skip
+            at += h * (1 + ((w * pixel + 7) >> 3))
+        if sound:
+            status[i] = DONE
+    if machine:
+        call_1(functions[2], (machine,))
+    _keep(packed, scratch, filtered, lines, raw, dst, counts)
+
+
+@njit(nogil=True, cache=True)
+def _keep(packed: Any, scratch: Any, filtered: Any, lines: Any, raw: Any, dst: Any, counts: Any) -> Any:
+    """Name arrays that were used by address, so that they live until here."""
+    return len(packed) + len(scratch) + len(filtered) + len(lines) + len(raw) + len(dst) + len(counts)

@@ -1,0 +1,157 @@
+"""What the PNG decoder does to many bytes at once: undoing the filters of several rows in one pass, and C functions
+called by their address.
+"""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: ARG001
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
+
+ROWS = 4
+"""Rows that are unfiltered together."""
+PAD = 64
+"""Bytes before and behind a row that may be read and written: 8 for each of `ROWS`, and a vector."""
+
+
+def _c_call(n: int) -> Any:
+    def call(_typing, address, arguments):
+        def generate(_context, builder, _signature, args):
+            function = builder.inttoptr(args[0], ir.FunctionType(_I64, [_I64] * n).as_pointer())
+            return builder.call(function, [builder.extract_value(args[1], k) for k in range(n)])
+
+        tuples: Any = types.UniTuple
+        return types.int64(types.int64, tuples(types.int64, n)), generate
+
+    return intrinsic(call)
+
+
+call_1: Any = _c_call(1)
+"""The C function at an address, called with a tuple of integers or pointers."""
+call_3: Any = _c_call(3)
+call_7: Any = _c_call(7)
+
+
+def _splat(vector, value):
+    return ir.Constant(vector, [value] * vector.count)
+
+
+def _shuffle(builder, a, b, places):
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(places)), list(places)))
+
+
+def _unfilterer(lanes: int) -> Any:
+    """Rows of pixels of at most ``lanes`` bytes, 4 or 8.
+
+    Row k is one pixel behind row k - 1: what is above it, and above to the left, are then what row k - 1 has just
+    found. So one vector holds a pixel of each row, and what makes a row slow, that each pixel needs the one before,
+    costs the same for all rows together.
+    """
+    pixel, bytes_, words = ir.IntType(8 * lanes), ir.VectorType(_I8, lanes), ir.VectorType(_I16, lanes * ROWS)
+    truth = ir.VectorType(ir.IntType(1), lanes * ROWS)
+
+    def unfilter(_typing, source, pitch, target, target_pitch, steps, step, filters):
+        def generate(_context, builder, signature, args):
+            source, pitch, target, target_pitch, steps, step, filters = args
+            kinds = [builder.extract_value(filters, k) for k in range(ROWS)]
+
+            def rows_of(kind):
+                """Truth for the lanes of rows that are filtered by ``kind``."""
+                mask = ir.Constant(truth, None)
+                for k in range(ROWS):
+                    found = builder.icmp_signed("==", kinds[k], ir.Constant(_I64, kind))
+                    for lane in range(lanes * k, lanes * (k + 1)):
+                        mask = builder.insert_element(mask, found, ir.Constant(_I32, lane))
+                return mask
+
+            by_left, by_up, by_mean, by_paeth = (rows_of(kind) for kind in (1, 2, 3, 4))
+            zero, byte = _splat(words, 0), _splat(words, 255)
+            before = cgutils.alloca_once_value(builder, zero)  # of each row, the pixel to the left
+            corner = cgutils.alloca_once_value(builder, zero)  # and the one above that
+            above = builder.sub(target, target_pitch)
+
+            def load(address):
+                value = builder.load(builder.inttoptr(address, pixel.as_pointer()), align=1)
+                return builder.zext(builder.bitcast(value, bytes_), ir.VectorType(_I16, lanes))
+
+            def joined(parts):
+                while len(parts) > 1:
+                    n = 2 * parts[0].type.count
+                    parts = [_shuffle(builder, a, b, range(n)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+                return parts[0]
+
+            def larger(a, b):
+                return builder.select(builder.icmp_signed(">", a, b), a, b)
+
+            def distance(a):
+                return larger(a, builder.sub(zero, a))
+
+            def at(t, first):
+                """All rows, row k at pixel ``t - k``; with ``first``, rows that have not begun stay 0."""
+                place = builder.mul(t, step)
+                places = [builder.sub(place, builder.mul(step, ir.Constant(_I64, k))) for k in range(ROWS)]
+                stored = joined([
+                    load(builder.add(builder.add(source, builder.mul(pitch, ir.Constant(_I64, k))), places[k]))
+                    for k in range(ROWS)
+                ])  # fmt: skip
+                a, c = builder.load(before), builder.load(corner)
+                top = load(builder.add(above, place))
+                wide = _shuffle(builder, top, top, [*range(lanes)] + [0] * (lanes * (ROWS - 1)))
+                n = lanes * ROWS
+                b = _shuffle(builder, wide, a, [*range(lanes), *range(n, 2 * n - lanes)])
+                by_a, by_b = builder.sub(b, c), builder.sub(a, c)
+                far_a, far_b, far_c = distance(by_a), distance(by_b), distance(builder.add(by_a, by_b))
+                nearer = builder.select(builder.icmp_signed("<=", far_b, far_c), b, c)
+                is_a = builder.and_(
+                    builder.icmp_signed("<=", far_a, far_b), builder.icmp_signed("<=", far_a, far_c)
+                )
+                paeth = builder.select(is_a, a, nearer)
+                mean = builder.lshr(builder.add(a, b), _splat(words, 1))
+                guess = builder.select(by_up, b, zero)
+                guess = builder.select(by_left, a, guess)
+                guess = builder.select(by_mean, mean, guess)
+                guess = builder.select(by_paeth, paeth, guess)
+                found = builder.and_(builder.add(stored, guess), byte)
+                if first is not None:
+                    found = _shuffle(builder, found, zero, [
+                        lane if lane // lanes <= first else n + lane for lane in range(n)
+                    ])  # fmt: skip
+                builder.store(found, before)
+                builder.store(b, corner)
+                for k in range(ROWS):
+                    part = _shuffle(builder, found, found, range(lanes * k, lanes * (k + 1)))
+                    value = builder.bitcast(builder.trunc(part, bytes_), pixel)
+                    row = builder.add(target, builder.mul(target_pitch, ir.Constant(_I64, k)))
+                    address = builder.add(row, places[k])
+                    builder.store(value, builder.inttoptr(address, pixel.as_pointer()), align=1)
+
+            for t in range(ROWS - 1):
+                at(ir.Constant(_I64, t), t)
+            with cgutils.for_range_slice(
+                builder, ir.Constant(_I64, ROWS - 1), steps, ir.Constant(_I64, 1), intp=_I64
+            ) as (t, _):
+                at(t, None)
+            return _context.get_dummy_value()
+
+        tuples: Any = types.UniTuple
+        long = types.int64
+        return types.void(long, long, long, long, long, long, tuples(long, ROWS)), generate
+
+    return intrinsic(unfilter)
+
+
+unfilter_4: Any = _unfilterer(4)
+"""Undo the filters of `ROWS` rows: ``source``, ``pitch``: the first byte of the first row's pixels and the way to the
+next row; ``target``, ``target_pitch``: where they go, behind the row above them; ``steps``: pixels of a row and
+``ROWS - 1``; ``step``: bytes of a pixel, at most 4; ``filters``: 0 ... 4 for each row (PNG, clause 9.2)."""
+unfilter_8: Any = _unfilterer(8)
+"""The same, for pixels of 5 ... 8 bytes."""
