@@ -1,4 +1,4 @@
-"""Colour images of 16 bits a channel, which Pillow gives in 8: PNM by ourselves, the rest through imagecodecs."""
+"""Colour images of 16 bits a channel, which Pillow gives in 8: PNM and PNG by ourselves, the rest through imagecodecs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from .formats import Header
 from .pixels import Pixels
+from .png import decoder as png
 
 _MODES = ("LA", "RGB", "RGBA")
 """Pillow's names of what is taken here; CMYK and others are converted by Pillow, in 8 bits."""
@@ -35,7 +36,7 @@ def decode(data: memoryview, header: Header, mode: str) -> Pixels | None:
     if header.format == "pnm":
         return _ppm(data)
     if not available():
-        return None
+        return png.stored(data, header) if header.format == "png" else None
     import imagecodecs
 
     codecs = {"png": imagecodecs.png_decode, "tiff": imagecodecs.tiff_decode, "jpeg2000": imagecodecs.jpeg2k_decode}

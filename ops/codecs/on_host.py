@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from ..types import DALIImageType
 from .deep_colour import available, is_deep
 from .formats import Header, check_pixels, probe, recognise
 from .pixels import Pixels, channels_of, orient, recolour
+from .png import decoder as png
 
 MAX_PIXELS = 178_956_970
 """The default limit on an image (2^29 bytes of RGB), by which Pillow refuses decompression bombs too."""
 
 
-OURS, TURBO, OTHERS = "cpu", "libjpeg-turbo", "other formats"
+OURS, TURBO, PNG, OTHERS = "cpu", "libjpeg-turbo", "png", "other formats"
 """What the decoders of the host are called in reports."""
 
 
@@ -146,7 +148,8 @@ def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
         check_header(headers.jpeg[i])
     else:
         header = probe(data)
-        if is_deep(header) and rules.dtype != np.uint8 and header.format != "pnm" and not available():
+        ours = header.format == "pnm" or (header.format == "png" and png.available())
+        if is_deep(header) and rules.dtype != np.uint8 and not ours and not available():
             remedy = "pip install 'dali-run[formats]', or take dtype UINT8"
             raise SampleError("unsupported", f"a {header.format} of 16 bits a channel needs imagecodecs: {remedy}")
         headers.others[i] = header
@@ -158,28 +161,29 @@ def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
     check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels)
 
 
+def straight(headers: Headers, rules: Rules, isolation: Isolation | None) -> list[int]:
+    """Images that are no JPEGs and that a decoder of ours can write into an output as it is wanted."""
+    plain = rules.dtype == np.uint8 and (isolation is None or not isolation.jpeg)
+    if not plain or not headers.others or not png.available():
+        return []
+    return [
+        i for i, header in headers.others.items()
+        if header.format == "png" and headers.good[i] and headers.orientation[i] == 1
+        and png.is_straight(header, rules.output_type)
+    ]  # fmt: skip
+
+
 def decode_others(
-    ctx: Context, batch: Batch, headers: Headers, rules: Rules, run: Callable[..., Iterable[Any]] = map
-) -> dict[int, Pixels]:
-    """The images that are no JPEGs, decoded, oriented and recoloured; ``headers`` learn their true shapes.
+    ctx: Context, batch: Batch, headers: Headers, rules: Rules, which: Collection[int],
+    run: Callable[..., Iterable[Any]] = map,
+) -> dict[int, Pixels]:  # fmt: skip
+    """The images ``which``, no JPEGs, decoded, oriented and recoloured; ``headers`` learn their true shapes.
 
     ``run`` maps over the images: `map`, or that of a pool of threads.
     """
-    if not headers.others:
-        return {}
-    from . import pillow as pillow_decode
-
-    decode = pillow_decode.decode if ctx.isolation is None else ctx.isolation.decode
-
-    def one(i: int) -> tuple[int, Pixels] | SampleError:
-        try:
-            pixels = decode(encoded_bytes(batch, i), headers.others[i], rules.adjust_orientation, rules.max_pixels)
-        except SampleError as e:
-            return e
-        return pixels.shape[2], recolour(pixels, rules.output_type, rules.dtype)
-
+    one = partial(decode_other, batch, headers, rules, ctx.isolation)
     images: dict[int, Pixels] = {}
-    good = [i for i in headers.others if headers.good[i]]
+    good = [i for i in which if headers.good[i]]
     for i, result in zip(good, run(one, good), strict=True):
         if isinstance(result, SampleError):
             headers.drop(i)
@@ -188,6 +192,44 @@ def decode_others(
         headers.channels[i], images[i] = result
         headers.height[i], headers.width[i] = images[i].shape[:2]
     return images
+
+
+def decode_other(
+    batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None, i: int
+) -> tuple[int, Pixels] | SampleError:
+    """Image ``i``, no JPEG: the channels that it has, and its pixels, oriented and recoloured; or what is wrong."""
+    from . import pillow
+
+    data, header = encoded_bytes(batch, i), headers.others[i]
+    pixels = None
+    if header.format == "png" and (isolation is None or not isolation.jpeg):
+        pixels = png.stored(data, header)
+        if pixels is not None and rules.adjust_orientation:
+            pixels = orient(pixels, header.orientation)
+    if pixels is None:
+        decode = pillow.decode if isolation is None else isolation.decode
+        try:
+            pixels = decode(data, header, rules.adjust_orientation, rules.max_pixels)
+        except SampleError as e:
+            return e
+    return pixels.shape[2], recolour(pixels, rules.output_type, rules.dtype)
+
+
+def decode_straight(
+    batch: Batch, which: I64, rules: Rules, anchors: I64 | None, out: Batch, places: I64
+) -> npt.NDArray[np.bool_]:
+    """Decode the images ``which`` (see `straight`) of ``batch`` into ``out``, whose samples ``places`` they are. Which of
+    them the decoder did not take, bool[len(which)]."""
+    corners = np.zeros((len(which), 2), np.int64) if anchors is None else anchors[which]
+    shapes = out.shapes[places].astype(np.int64)
+    windows = np.concatenate([corners, corners + shapes[:, :2]], axis=1)
+    channels, pitches = np.ascontiguousarray(shapes[:, 2]), shapes[:, 1] * shapes[:, 2]
+    origins = out.offsets[places] - corners[:, 0] * pitches - corners[:, 1] * channels
+    status = png.decode_into(
+        batch, which, windows, channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches
+    )
+    left: npt.NDArray[np.bool_] = status != 0
+    return left
 
 
 def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> I32:
@@ -204,7 +246,8 @@ def decode(
     """The images of ``batch`` (1-D uint8) as HWC, or what ``windows`` cut out of them. Only the pixels that are
     ``needed`` are sure to be decoded; damage is found wherever it is."""
     headers = read_headers(ctx, batch, rules)
-    others = decode_others(ctx, batch, headers, rules)
+    ours = straight(headers, rules, ctx.isolation)
+    others = decode_others(ctx, batch, headers, rules, headers.others.keys() - ours) if headers.others else {}
     anchors = None
     heights, widths = headers.height, headers.width
     if windows is not None:
@@ -212,8 +255,15 @@ def decode(
         heights, widths = sizes[:, 0], sizes[:, 1]
     out = Batch.allocate(ctx.empty, output_shapes(headers, rules, heights, widths), rules.dtype, "HWC", batch.samples)
     left = _baseline(batch, headers, rules, anchors, out, needed)
+    ctx.decoded_by(OURS, len(batch) - headers.bad - int(np.count_nonzero(left)))
+    if ours:
+        which = np.array([i for i in ours if left[i]], np.int64)
+        refused = which[decode_straight(batch, which, rules, anchors, out, which)]
+        left[which] = False
+        ctx.decoded_by(PNG, len(which) - len(refused))
+        others |= _refused(ctx, batch, headers, rules, refused)
+        left[refused] = headers.good[refused]
     rest, foreign = int(np.count_nonzero(left)), sum(bool(left[i]) for i in others)
-    ctx.decoded_by(OURS, len(batch) - headers.bad - rest)
     ctx.decoded_by(TURBO, rest - foreign)
     ctx.decoded_by(OTHERS, foreign)
     for i in np.flatnonzero(left).tolist() if rest else ():
@@ -228,6 +278,17 @@ def decode(
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
     return out
+
+
+def _refused(ctx: Context, batch: Batch, headers: Headers, rules: Rules, which: I64) -> dict[int, Pixels]:
+    """The images ``which``, for which there is a place already, by the decoder of all formats."""
+    shapes = {i: (headers.height[i], headers.width[i], headers.channels[i]) for i in which.tolist()}
+    images = decode_others(ctx, batch, headers, rules, which.tolist())
+    for i in [i for i, image in images.items() if (*image.shape[:2], headers.channels[i]) != shapes[i]]:
+        ctx.reject(i, "corrupt_data", "the header is damaged: two decoders read different sizes from it")
+        headers.drop(i)
+        del images[i]
+    return images
 
 
 _NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)

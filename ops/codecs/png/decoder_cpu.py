@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .jpeg_simd_cpu import put_i16, put_u8, put_u64, u8_at, u16_at, u64_at
-from .png_simd_cpu import PAD, ROWS, call_1, call_3, call_7, unfilter_4, unfilter_8
+from ..jpeg.simd_cpu import put_i16, put_u8, put_u64, u8_at, u16_at, u64_at
+from .simd_cpu import PAD, ROWS, call_1, call_3, call_7, unfilter_4, unfilter_8
 
 DONE, OTHER = 0, 1
 """Status of an image: its pixels are there; it is one for Pillow."""
@@ -135,7 +135,7 @@ def _walk(
                 return False
         elif tag == _IEND:
             parts[_COLOURS], parts[_PACKED] = colours, n_packed
-            return data and length == 0 and n_packed and (parts[_KIND] != 3 or colours)
+            return data and length == 0 and n_packed and following == end and (parts[_KIND] != 3 or colours)
         elif tag == _PLTE:
             if data or colours or length % 3 or not 0 < length <= 768:
                 return False

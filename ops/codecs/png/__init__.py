@@ -1,0 +1,1 @@
+"""PNG: our decoder, around libdeflate."""
