@@ -146,8 +146,8 @@ def check_encoded(spec: Spec) -> None:
 class Image(ImageDecoder, name="decoders.image"):
     """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC.
 
-    Colour of 16 bits a channel keeps them with ``pip install 'dali-run[formats]'``, PNM without; else such a file is
-    refused where ``dtype`` is not UINT8.
+    Colour of 16 bits a channel keeps them with ``pip install 'dali-run[formats]'``, PNG and PNM without; else such a
+    file is refused where ``dtype`` is not UINT8.
     """
 
     aliases = ("image_decoder", "experimental.decoders.image")

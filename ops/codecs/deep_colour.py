@@ -1,4 +1,4 @@
-"""Colour images of 16 bits a channel, which Pillow gives in 8: PNM and PNG by ourselves, the rest through imagecodecs."""
+"""Colour images of 16 bits a channel, which Pillow gives in 8: PNM and PNG by ourselves, others by imagecodecs."""
 
 from __future__ import annotations
 

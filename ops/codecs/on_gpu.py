@@ -34,16 +34,20 @@ from .jpeg.nvjpeg import Backend, Output
 from .on_cuda import plan_pixels, takes
 from .on_host import (
     OTHERS,
+    PNG,
     TURBO,
     Headers,
     Rules,
     Windows,
     cut,
     decode_jpeg,
+    decode_other,
     decode_others,
+    decode_straight,
     encoded_bytes,
     output_shapes,
     read_headers,
+    straight,
 )
 from .pixels import channels_of
 
@@ -125,7 +129,8 @@ def start(
     in between runs on the device at the same time."""
     lane = cast("Lane", ctx.device)
     headers = read_headers(ctx, batch, rules)
-    others = decode_others(ctx, batch, headers, rules, threads().map)
+    # What headers say of other formats is believed once: where it turns out wrong, the image is tried again alone.
+    others = decode_others(ctx, batch, headers, rules, headers.others, threads().map) if ctx.attempt else {}
     anchors, heights, widths = None, headers.height, headers.width
     if windows is not None:
         anchors, sizes = cut(ctx, headers, windows)
@@ -148,6 +153,8 @@ def start(
     if (by_engine | by_hybrid).any():
         _targets(job, by_engine | by_hybrid)
     host = HostPart(job, others)
+    if headers.others and not ctx.attempt:
+        host.start_others(straight(batch, headers, rules, ctx.isolation))
     host.start(np.flatnonzero(left & ~by_engine & ~by_hybrid))
     hybrids = hybrid.start(job, np.flatnonzero(by_hybrid)) if hybrid else []
     if launch is not None:
@@ -366,31 +373,43 @@ class HybridDecoder:
 # -- the CPU ----------------------------------------------------------------------------------------------------------
 
 
+Odd = tuple[int, SampleError | str]
+"""An image that its task did not decode: the place in the batch, and what is wrong or who decodes it."""
+_AGAIN = "again"
+
+
 class HostPart:
     """The images that the CPU decodes: on threads into page-locked memory, then by one copy to the device."""
 
     def __init__(self, job: Job, others: dict[int, Any]) -> None:
         self._job = job
-        self._parts: list[tuple[I64, Batch, list[Future[list[tuple[int, SampleError]]]]]] = []
+        self._parts: list[tuple[str, I64, Batch, list[Future[list[Odd]]]]] = []
         if others:
             which = np.array(sorted(others), np.int64)
             part = self._stage(which)
             for k, i in enumerate(which.tolist()):
-                y, x = (0, 0) if job.anchors is None else job.anchors[i].tolist()
-                rows, columns = part.shapes[k, 0], part.shapes[k, 1]
-                part.sample(k)[...] = others[i][y : y + rows, x : x + columns]
-            self._parts.append((which, part, []))
-            job.ctx.decoded_by(OTHERS, len(which))
+                self._place(part, k, i, others[i])
+            self._parts.append((OTHERS, which, part, []))
 
     def start(self, which: I64) -> None:
         """Decode the JPEGs ``which`` on the threads."""
+        self._start(TURBO, which, self._jpegs)
+
+    def start_others(self, straight: Sequence[int]) -> None:
+        """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes."""
+        headers = self._job.headers
+        ours = np.array(straight, np.int64)
+        rest = [i for i in headers.others if headers.good[i]]
+        self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), ours), self._others)
+        self._start(PNG, ours, self._straight)
+
+    def _start(self, name: str, which: I64, decode: Callable[[I64, Batch, range], list[Odd]]) -> None:
         if len(which) == 0:
             return
-        self._job.ctx.decoded_by(TURBO, len(which))
         part = self._stage(which)
         tasks = [range(k, min(k + _TASK, len(which))) for k in range(0, len(which), _TASK)]
-        futures = [threads().submit(self._decode, which, part, task) for task in tasks]
-        self._parts.append((which, part, futures))
+        futures = [threads().submit(decode, which, part, task) for task in tasks]
+        self._parts.append((name, which, part, futures))
 
     def _stage(self, which: I64) -> Batch:
         job = self._job
@@ -401,9 +420,14 @@ class HostPart:
         shapes: I32 = job.out.shapes[which]
         return Batch.allocate(page_locked, shapes, job.rules.dtype, "HWC", job.batch.samples.take(which))
 
-    def _decode(self, which: I64, part: Batch, task: Sequence[int]) -> list[tuple[int, SampleError]]:
+    def _place(self, part: Batch, k: int, i: int, image: Any) -> None:
+        y, x = (0, 0) if self._job.anchors is None else self._job.anchors[i].tolist()
+        rows, columns = part.shapes[k, 0], part.shapes[k, 1]
+        part.sample(k)[...] = image[y : y + rows, x : x + columns]
+
+    def _jpegs(self, which: I64, part: Batch, task: range) -> list[Odd]:
         job = self._job
-        bad = []
+        bad: list[Odd] = []
         for k in task:
             i = int(which[k])
             anchor = None if job.anchors is None else (int(job.anchors[i, 0]), int(job.anchors[i, 1]))
@@ -415,17 +439,52 @@ class HostPart:
                 bad.append((i, e))
         return bad
 
+    def _straight(self, which: I64, part: Batch, task: range) -> list[Odd]:
+        job, places = self._job, np.arange(task.start, task.stop)
+        left = decode_straight(job.batch, which[places], job.rules, job.anchors, part, places)
+        odd: list[Odd] = []
+        for k in places[left].tolist():
+            odd += self._others(which, part, range(k, k + 1)) or [(int(which[k]), OTHERS)]
+        return odd
+
+    def _others(self, which: I64, part: Batch, task: range) -> list[Odd]:
+        job, headers = self._job, self._job.headers
+        odd: list[Odd] = []
+        for k in task:
+            i = int(which[k])
+            found = decode_other(job.batch, headers, job.rules, job.ctx.isolation, i)
+            if isinstance(found, SampleError):
+                odd.append((i, found))
+                continue
+            channels, image = found
+            if (*image.shape[:2], channels) != (headers.height[i], headers.width[i], headers.channels[i]):
+                odd.append((i, _AGAIN))
+                continue
+            self._place(part, k, i, image)
+        return odd
+
     def finish(self) -> None:
         """Wait for the threads, report what they refused, and enqueue the copies."""
         job = self._job
-        for which, part, futures in self._parts:
-            for i, problem in (pair for future in futures for pair in future.result()):
-                job.headers.drop(i)
-                job.ctx.reject(i, problem.code, str(problem))
-            good = np.flatnonzero(job.headers.good[which])
+        again: list[int] = []
+        for name, which, part, futures in self._parts:
+            odd = [pair for future in futures for pair in future.result()]
+            for i, problem in odd:
+                if isinstance(problem, SampleError):
+                    job.headers.drop(i)
+                    job.ctx.reject(i, problem.code, str(problem))
+                elif problem == _AGAIN:
+                    again.append(i)
+                else:
+                    job.ctx.decoded_by(problem, 1)
+            aside = len(odd) if name != TURBO else 0  # a JPEG counts where it was judged, good or bad
+            job.ctx.decoded_by(name, len(which) - aside)
+            good = np.flatnonzero(job.headers.good[which] & ~np.isin(which, again))
             if len(good) == 0:
                 continue
             scatter(job.lane, job.lane.to_device(part.take(good)), job.out, which[good])
+        if again:
+            job.ctx.check_later(lambda: np.array(again, np.int64))
 
 
 def scatter(lane: Lane, part: Batch, out: Batch, where: I64) -> None:

@@ -161,7 +161,7 @@ def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
     check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels)
 
 
-def straight(headers: Headers, rules: Rules, isolation: Isolation | None) -> list[int]:
+def straight(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None) -> list[int]:
     """Images that are no JPEGs and that a decoder of ours can write into an output as it is wanted."""
     plain = rules.dtype == np.uint8 and (isolation is None or not isolation.jpeg)
     if not plain or not headers.others or not png.available():
@@ -169,7 +169,7 @@ def straight(headers: Headers, rules: Rules, isolation: Isolation | None) -> lis
     return [
         i for i, header in headers.others.items()
         if header.format == "png" and headers.good[i] and headers.orientation[i] == 1
-        and png.is_straight(header, rules.output_type)
+        and png.is_straight(header, int(batch.shapes[i, 0]), rules.output_type)
     ]  # fmt: skip
 
 
@@ -218,8 +218,8 @@ def decode_other(
 def decode_straight(
     batch: Batch, which: I64, rules: Rules, anchors: I64 | None, out: Batch, places: I64
 ) -> npt.NDArray[np.bool_]:
-    """Decode the images ``which`` (see `straight`) of ``batch`` into ``out``, whose samples ``places`` they are. Which of
-    them the decoder did not take, bool[len(which)]."""
+    """Decode the images ``which`` (see `straight`) of ``batch`` to the ``places`` of ``out``. Which of them the decoder
+    did not take, bool[len(which)]."""
     corners = np.zeros((len(which), 2), np.int64) if anchors is None else anchors[which]
     shapes = out.shapes[places].astype(np.int64)
     windows = np.concatenate([corners, corners + shapes[:, :2]], axis=1)
@@ -246,7 +246,7 @@ def decode(
     """The images of ``batch`` (1-D uint8) as HWC, or what ``windows`` cut out of them. Only the pixels that are
     ``needed`` are sure to be decoded; damage is found wherever it is."""
     headers = read_headers(ctx, batch, rules)
-    ours = straight(headers, rules, ctx.isolation)
+    ours = straight(batch, headers, rules, ctx.isolation)
     others = decode_others(ctx, batch, headers, rules, headers.others.keys() - ours) if headers.others else {}
     anchors = None
     heights, widths = headers.height, headers.width

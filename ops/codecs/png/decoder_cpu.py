@@ -3,7 +3,7 @@ ourselves.
 
 The decoder takes files that are in order from the first byte to IEND; whatever looks unusual gets the status `OTHER`,
 and Pillow then has the last word. So this decoder may only be stricter, never more lenient: what Pillow checks is
-checked here (the CRCs of all chunks but IDAT, Adler-32, the sizes of chunks, compressed texts), and pixels are the same.
+checked here (the CRCs of all chunks but IDAT, Adler-32, the sizes of chunks, compressed texts), and pixels are equal.
 
 Facts: PNG (W3C, 3rd ed.): clauses 5 (chunks), 7 (scanlines), 8 (interlace), 9 (filters), 11 (chunks in detail).
 
@@ -101,7 +101,7 @@ def _walk(
     end = start + size
     if size < 57 or _big_32(start) != 0x89504E47 or _big_32(start + 4) != 0x0D0A1A0A:
         return False
-    at, data, n_packed, texts, colours, transparent = start + 8, 0, 0, 0, 0, False
+    at, data, n_packed, texts, colours = start + 8, 0, 0, 0, 0
     while True:
         if end - at < 12:
             return False
@@ -143,17 +143,17 @@ def _walk(
         elif tag == _TRNS:
             if data or length < (6 if parts[_KIND] == 2 else 2 if parts[_KIND] == 0 else 0):
                 return False
-        elif tag == _TEXT or tag == _ZTXT or tag == _ITXT or tag == _ICCP:
+        elif tag in (_TEXT, _ZTXT, _ITXT, _ICCP):
             found = _text(functions, machine, tag, body, length, scratch, counts)
             if found < 0:
                 return False
             texts += found
             if texts >= _TEXTS:
                 return False
-        elif tag == _GAMA or tag == _CHRM or tag == _SRGB or tag == _PHYS:
+        elif tag in (_GAMA, _CHRM, _SRGB, _PHYS):
             if length < (4 if tag == _GAMA else 32 if tag == _CHRM else 1 if tag == _SRGB else 9):
                 return False
-        elif tag == _ACTL or tag == _FCTL or tag == _FDAT or not tag & 0x20000000:
+        elif tag in (_ACTL, _FCTL, _FDAT) or not tag & 0x20000000:
             return False  # an animation, or a critical chunk of another kind
         else:
             for k in range(4):

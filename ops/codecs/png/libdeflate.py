@@ -6,6 +6,7 @@ code. Its extension module exports libdeflate's functions, and so do the shared 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 from functools import cache
@@ -39,9 +40,7 @@ def functions() -> I64 | None:
 
 def _places() -> list[str]:
     places = []
-    try:
+    with contextlib.suppress(ImportError):
         places.append(import_module("deflate._deflate").__file__)
-    except ImportError:
-        pass
     places.append(ctypes.util.find_library("deflate"))
     return [p for p in places if p]

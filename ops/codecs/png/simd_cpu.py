@@ -111,9 +111,7 @@ def _unfilterer(lanes: int) -> Any:
                 by_a, by_b = builder.sub(b, c), builder.sub(a, c)
                 far_a, far_b, far_c = distance(by_a), distance(by_b), distance(builder.add(by_a, by_b))
                 nearer = builder.select(builder.icmp_signed("<=", far_b, far_c), b, c)
-                is_a = builder.and_(
-                    builder.icmp_signed("<=", far_a, far_b), builder.icmp_signed("<=", far_a, far_c)
-                )
+                is_a = builder.and_(builder.icmp_signed("<=", far_a, far_b), builder.icmp_signed("<=", far_a, far_c))
                 paeth = builder.select(is_a, a, nearer)
                 mean = builder.lshr(builder.add(a, b), _splat(words, 1))
                 guess = builder.select(by_up, b, zero)

@@ -13,6 +13,7 @@ import pytest
 from dali_run.ops.codecs import deep_colour as deep_decode
 from dali_run.ops.codecs import on_host as host_decode
 from dali_run.ops.codecs.decoders import Image
+from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.errors import Reject
 from dali_run.ops.types import DALIDataType, DALIImageType
 
@@ -78,6 +79,10 @@ def test_without_imagecodecs_depth_is_refused_and_eight_bits_are_not(monkeypatch
     for module in (deep_decode, host_decode):
         monkeypatch.setattr(module, "available", lambda: False)
     pixels = values(3)
+    if png.available():
+        image, _ = decoded(encode("png", pixels), dtype=DALIDataType.UINT16)
+        assert np.array_equal(image, pixels)
+    monkeypatch.setattr(png, "available", lambda: False)
     _, rejects = decoded(encode("png", pixels), dtype=DALIDataType.UINT16)
     assert [r.code for r in rejects] == ["unsupported"]
     assert "dali-run[formats]" in rejects[0].message

@@ -154,7 +154,7 @@ def test_our_decoder_takes_all_plain_jpegs(folder: Path, engines: type[FakeNvJpe
     assert bool(plan.fused) == fused
     # the one that is cut short fails in our decoder, then in libjpeg-turbo
     colour, gray = kinds(folder)
-    found = same_in_all_batches(plan, {"cuda": len(colour + gray), "libjpeg-turbo": 2, "other formats": 1})
+    found = same_in_all_batches(plan, {"cuda": len(colour + gray), "libjpeg-turbo": 2, "png": 1})
     assert not engines.batches
     assert found.keys() == expected.keys()
     for key, value in found.items():
@@ -175,7 +175,7 @@ def test_engines_take_their_part(folder: Path, engines: type[FakeNvJpeg], decode
     who = {"jpeg_decoder": "nvjpeg", "hw_decoder_load": 0.35}
     plan = compile_graph(graph(folder, decoder=decoder, output_type="BGR", **who), Target("gpu"), 7)
     rest = len(colour) - len(by_engine) + len(gray) + 2
-    taken = {"engines": len(by_engine), "libjpeg-turbo": rest, "other formats": 1}
+    taken = {"engines": len(by_engine), "libjpeg-turbo": rest, "png": 1}
     found = same_in_all_batches(plan, taken)
     assert found.keys() == expected.keys()
     for key, value in found.items():
@@ -187,9 +187,7 @@ def test_without_engines_nvjpeg_uses_the_gpus_cores(folder: Path, engines: type[
     colour, gray = kinds(folder)
     plan = compile_graph(graph(folder, jpeg_decoder="nvjpeg"), Target("gpu"), 7)
     refused = len(REFUSALS)
-    same_in_all_batches(
-        plan, {"nvjpeg": len(colour) - refused, "libjpeg-turbo": len(gray) + refused + 2, "other formats": 1}
-    )
+    same_in_all_batches(plan, {"nvjpeg": len(colour) - refused, "libjpeg-turbo": len(gray) + refused + 2, "png": 1})
 
 
 class AtOnce:
@@ -241,7 +239,7 @@ def test_on_the_cpu_reports_name_decoders_too(folder: Path) -> None:
     turned = sum(int(k) % 9 == 4 for k in colour + gray)  # which our loops leave to libjpeg-turbo
     assert turned == 4
     assert report["decoders"] == {
-        "cpu": len(colour + gray) - turned, "libjpeg-turbo": 2 + turned, "other formats": 1,
+        "cpu": len(colour + gray) - turned, "libjpeg-turbo": 2 + turned, "png": 1,
     }  # fmt: skip
 
 
