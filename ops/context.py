@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Operator, Stage, parameter
-from .batch import Batch, Samples, host_empty
+from .batch import I64, Batch, Samples, host_empty
 from .errors import Reject, RejectCode
 from .interfaces import Isolation, Lane, Lender
 from .streams import Streams
@@ -143,6 +143,21 @@ class Context:
                 out[i] = given.sample(i).reshape(-1)
             return out
         return np.asarray(given.dense()).reshape(n, -1).astype(dtype)
+
+    def lists(self, name: str, dtype: Any = np.float32) -> tuple[npt.NDArray[Any], I64]:
+        """Argument ``name`` for every sample, where their lengths may differ: [N, longest], zeros at the ends of the
+        shorter ones, and int64[N] how many numbers each has."""
+        given = self.args.get(name)
+        if given is None:
+            values = np.asarray(getattr(self.op, name), dtype).reshape(1, -1)
+            n = len(self.samples)
+            return np.repeat(values, n, axis=0), np.full(n, values.shape[1], np.int64)
+        counts = given.sizes
+        row = np.repeat(np.arange(len(given)), counts)
+        column = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
+        out = np.zeros((len(given), int(counts.max(initial=0))), dtype)
+        out[row, column] = given.data[given.offsets[row] + column]
+        return out, counts
 
     def rows(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
         """`arg` with one row that stands for all samples, [1] or [1, k], where the argument is a constant. Not to be

@@ -1,0 +1,144 @@
+"""erase: boxes of images, sequences or other tensors filled with a value."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..errors import SpecError
+from ..arrays.slice import resolve_axes
+from ..copies.strided import Plan, Target, row_major, run, run_into, whole
+from ..copies.windows import integers
+
+F32 = npt.NDArray[np.float32]
+
+
+class Erase(Operator, name="erase"):
+    """Fill one or more boxes of each sample with a value.
+
+    ``anchor`` and ``shape`` hold a number for each of the axes, box after box: (y0, x0, y1, x1, ...). Without
+    ``axis_names`` and ``axes`` they speak of all axes but the channels. A box starts at anchor and ends at anchor +
+    shape, computed in float32 and cut off to whole elements separately, and may reach outside. The fill value is
+    rounded and saturates (DALI cuts it off, and what is too large wraps around).
+    """
+
+    example = "{op: erase, in: images, anchor: [0.2, 0.3], shape: [0.1, 0.2], normalized: true, fill_value: 128, out: images}"
+
+    anchor: Annotated[tuple[float, ...], Arg("where the boxes start; 0 by default", per_sample=True)] = ()
+    shape: Annotated[tuple[float, ...], Arg("their extents", per_sample=True)] = ()
+    fill_value: Annotated[tuple[float, ...], Arg("one value, or one for each channel", per_sample=True)] = (0.0,)
+    axes: Annotated[tuple[int, ...] | None, Arg("axes that anchor and shape speak of, in their order")] = None
+    axis_names: Annotated[str | None, Arg("the same by layout")] = None
+    normalized: Annotated[bool, Arg("anchor and shape are parts of the extents")] = False
+    normalized_anchor: Annotated[bool, Arg("anchor is")] = False
+    normalized_shape: Annotated[bool, Arg("shape is")] = False
+    centered_anchor: Annotated[bool, Arg("anchor is the middle of the box, not its start")] = False
+
+    def check(self) -> None:
+        if self.axes and self.axis_names:
+            raise SpecError("axes and axis_names exclude each other")
+        if self.normalized and (self.normalized_anchor or self.normalized_shape):
+            raise SpecError("normalized stands for normalized_anchor and normalized_shape; give it alone")
+        if self.given("anchor") and not self.given("shape"):
+            raise SpecError("anchor goes with shape: give the extents of the boxes")
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.shape is not None:
+            count = len(self._axes(data.layout, len(data.shape)))
+            for name in ("anchor", "shape"):
+                if len(getattr(self, name)) % count:
+                    raise SpecError(f"{name} needs {count} numbers for each box, got {len(getattr(self, name))}")
+            channels = None if "C" not in data.layout else data.shape[data.layout.index("C")]
+            if len(self.fill_value) > 1 and "C" not in data.layout:
+                raise SpecError(f"fill_value has {len(self.fill_value)} values, but {data} has no channels (C)")
+            if len(self.fill_value) > 1 and channels not in (None, len(self.fill_value)):
+                raise SpecError(f"fill_value needs 1 or {channels} values, got {len(self.fill_value)}")
+        return data
+
+    def _axes(self, layout: str, ndim: int) -> list[int]:
+        if self.axis_names:
+            missing = [a for a in self.axis_names if a not in layout]
+            if missing:
+                raise SpecError(f"axis {missing[0]!r} of axis_names is not in the layout {layout or '(none)'!r}")
+            return [layout.index(a) for a in self.axis_names]
+        if self.axes:
+            return resolve_axes(self.axes, ndim)
+        if not layout:
+            raise SpecError("a tensor without a layout needs axes: those that anchor and shape speak of")
+        return [d for d in range(ndim) if layout[d] != "C"]
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        axes = self._axes(data.layout, data.ndim)
+        shape, count = ctx.lists("shape", np.float32)
+        if shape.shape[1] == 0 or len(data) == 0:
+            return data
+        anchor = np.zeros_like(shape)
+        if self.given("anchor"):
+            anchor, anchors = ctx.lists("anchor", np.float32)
+            self._refuse_odd(ctx, anchors, count)
+            anchor, shape = _of_one_width(anchor, shape)
+        for i in np.flatnonzero(count % len(axes)).tolist():
+            ctx.reject(i, "bad_argument", f"shape has {count[i]} numbers, which is not {len(axes)} for each box")
+        boxes = shape.shape[1] // len(axes)
+        start, stop = self._boxes(data, axes, *(v[:, : boxes * len(axes)] for v in (anchor, shape)))
+        fill, channel = self._fill(ctx, data)
+        out = run(ctx, whole(data), data)
+        steps = row_major(data.shapes.astype(np.int64))
+        at = (out.offsets[:, None] + (start * steps[:, None]).sum(axis=2)).reshape(-1)
+        extent = np.maximum(stop - start, 0).reshape(-1, data.ndim)
+        # Nothing of these plans lies inside a source, so that all of it is filled.
+        nothing = np.zeros_like(extent)
+        plan = Plan(extent, nothing[:, 0], nothing, nothing, nothing, data.layout, data.dtype)
+        plan.fill, plan.channel = np.repeat(fill, boxes, axis=0) if len(fill) > 1 else fill, channel
+        run_into(ctx, plan, data, Target(out, at, np.repeat(steps, boxes, axis=0)))
+        return out
+
+    gpu = cpu
+
+    def _refuse_odd(self, ctx: Context, anchors: I64, shapes: I64) -> None:
+        for i in np.flatnonzero(anchors != shapes).tolist():
+            ctx.reject(i, "bad_argument", f"anchor has {anchors[i]} numbers, shape {shapes[i]}; boxes need both")
+
+    def _boxes(self, data: Batch, axes: list[int], anchor: F32, shape: F32) -> tuple[I64, I64]:
+        """Start and stop [N, boxes, D] of the boxes inside the samples."""
+        n, ndim = data.shapes.shape
+        whole_extent = data.shapes.astype(np.int64)[:, None]
+        along = whole_extent[:, :, axes].astype(np.float32)
+        at, size = anchor.reshape(n, -1, len(axes)), shape.reshape(n, -1, len(axes))
+        if self.normalized or self.normalized_anchor:
+            at = at * along
+        if self.normalized or self.normalized_shape:
+            size = size * along
+        if self.centered_anchor:
+            at = at - size / 2
+        start = np.zeros((n, at.shape[1], ndim), np.int64)
+        stop = np.broadcast_to(whole_extent, start.shape).copy()
+        start[:, :, axes], stop[:, :, axes] = integers(at), integers(at + size)
+        return np.clip(start, 0, whole_extent), np.clip(stop, 0, whole_extent)
+
+    def _fill(self, ctx: Context, data: Batch) -> tuple[npt.NDArray[np.float64], int]:
+        """Values [N or 1, K or 1], and the dimension that they run along."""
+        values: npt.NDArray[Any] = (
+            ctx.arg("fill_value", np.float64) if "fill_value" in ctx.args else ctx.rows("fill_value", np.float64)
+        )
+        if values.shape[1] <= 1:
+            return values if values.shape[1] else np.zeros((1, 1)), -1
+        if "C" not in data.layout:
+            raise SpecError(f"fill_value has {values.shape[1]} values, but the layout {data.layout!r} has no channels")
+        channel = data.layout.index("C")
+        for i in np.flatnonzero(data.shapes[:, channel] != values.shape[1]).tolist():
+            ctx.reject(i, "bad_argument", f"fill_value has {values.shape[1]} values for {data.shapes[i, channel]} "
+                       "channels; give one value, or one for each channel")  # fmt: skip
+        return values, channel
+
+
+def _of_one_width(a: F32, b: F32) -> tuple[F32, F32]:
+    """Both with as many columns as the narrower has; samples where they differ are rejected already."""
+    width = min(a.shape[1], b.shape[1])
+    return a[:, :width], b[:, :width]
