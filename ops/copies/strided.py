@@ -136,6 +136,13 @@ def convert(plan: Plan, dtype: Any, affine: Affine | None = None, channel: int =
     return replace(plan, dtype=np.dtype(dtype), affine=affine, channel=channel)
 
 
+def filled(shape: I64, dtype: Any, layout: str, fill: npt.ArrayLike = 0.0, channel: int = -1) -> Plan:
+    """Samples of ``shape`` [N, D] that lie outside any source: all of them is ``fill``, see `pad`."""
+    nothing = np.zeros_like(shape)
+    base = np.zeros(len(shape), np.int64)
+    return pad(Plan(shape, base, nothing, nothing, nothing, layout, np.dtype(dtype)), Border.FILL, fill, channel)
+
+
 def pad(plan: Plan, border: Border, fill: npt.ArrayLike = 0.0, channel: int = -1) -> Plan:
     """What stands outside: ``fill`` is one value, K values along ``channel``, or [N, K or 1] of them."""
     values = np.asarray(fill, np.float64)

@@ -88,19 +88,41 @@ def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
               col[STRIDE], row[OUT_STRIDE], col[OUT_STRIDE], c0, factor)  # fmt: skip
     if x1 - x0 == w and c1 - c0 == k:
         return
+    if border == 0:
+        _filled(dst, to, 0, x0, 0, k, row, col, fill)
+        _filled(dst, to, x1, w, 0, k, row, col, fill)
+        _filled(dst, to, x0, x1, 0, c0, row, col, fill)
+        _filled(dst, to, x0, x1, c1, k, row, col, fill)
+        return
     for x in range(w):
         known = x0 <= x < x1
         for c in range(k):
             if known and c0 <= c < c1:
                 continue
-            o = to + x * row[OUT_STRIDE] + c * col[OUT_STRIDE]
-            if border == 0:
-                dst[o] = fill[c if fill.shape[0] > 1 else 0]
-            else:
-                xs = _reflect(x + row[ANCHOR], row[EXTENT], border)
-                cs = _reflect(c + col[ANCHOR], col[EXTENT], border)
-                s = at + xs * row[STRIDE] + cs * col[STRIDE]
-                dst[o] = _convert(src[s], dst, _entry(factor, c))
+            xs = _reflect(x + row[ANCHOR], row[EXTENT], border)
+            cs = _reflect(c + col[ANCHOR], col[EXTENT], border)
+            s = at + xs * row[STRIDE] + cs * col[STRIDE]
+            dst[to + x * row[OUT_STRIDE] + c * col[OUT_STRIDE]] = _convert(src[s], dst, _entry(factor, c))
+
+
+@jit
+def _filled(dst, to, x0, x1, c0, c1, row, col, fill):
+    """Rows [x0, x1) and columns [c0, c1) of a plane, which lie outside the source."""
+    w, k = x1 - x0, c1 - c0
+    if w <= 0 or k <= 0:
+        return
+    o = to + x0 * row[OUT_STRIDE] + c0 * col[OUT_STRIDE]
+    if fill.shape[0] == 1 and col[OUT_STRIDE] == 1 and row[OUT_STRIDE] == k:
+        dst[o : o + w * k] = fill[0]
+    elif fill.shape[0] == 3 and k == 3 and col[OUT_STRIDE] == 1 and row[OUT_STRIDE] == 3:
+        b, first, second, third = dst[o : o + 3 * w], fill[0], fill[1], fill[2]
+        for x in range(w):
+            b[3 * x], b[3 * x + 1], b[3 * x + 2] = first, second, third
+    else:
+        for c in range(k):
+            value = fill[c0 + c if fill.shape[0] > 1 else 0]
+            for x in range(w):
+                dst[o + x * row[OUT_STRIDE] + c * col[OUT_STRIDE]] = value
 
 
 @jit

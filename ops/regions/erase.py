@@ -12,7 +12,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..errors import SpecError
 from ..arrays.slice import resolve_axes
-from ..copies.strided import Plan, Target, row_major, run, run_into, whole
+from ..copies.strided import Target, filled, row_major, run, run_into, whole
 from ..copies.windows import integers
 
 F32 = npt.NDArray[np.float32]
@@ -92,10 +92,8 @@ class Erase(Operator, name="erase"):
         steps = row_major(data.shapes.astype(np.int64))
         at = (out.offsets[:, None] + (start * steps[:, None]).sum(axis=2)).reshape(-1)
         extent = np.maximum(stop - start, 0).reshape(-1, data.ndim)
-        # Nothing of these plans lies inside a source, so that all of it is filled.
-        nothing = np.zeros_like(extent)
-        plan = Plan(extent, nothing[:, 0], nothing, nothing, nothing, data.layout, data.dtype)
-        plan.fill, plan.channel = np.repeat(fill, boxes, axis=0) if len(fill) > 1 else fill, channel
+        fills = np.repeat(fill, boxes, axis=0) if len(fill) > 1 else fill
+        plan = filled(extent, data.dtype, data.layout, fills, channel)
         run_into(ctx, plan, data, Target(out, at, np.repeat(steps, boxes, axis=0)))
         return out
 

@@ -1,0 +1,202 @@
+"""multi_paste: parts of several images on one canvas."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..copies.strided import Target, convert, filled, row_major, run, run_into, whole, window
+from ..copies.windows import integers
+from ..errors import SpecError
+from ..images.crop import known_layout
+from ..types import DALIDataType, to_numpy
+
+F32 = npt.NDArray[np.float32]
+
+
+class MultiPaste(Operator, name="multi_paste"):
+    """Paste parts of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste.
+
+    With ``in_ids`` there is one input, and each sample says which samples of the iteration it takes parts of; without,
+    sample i takes one part of sample i of each input. Regions are rows of (height, width) tensors, one row a part: by
+    default all of the image, at the top left. Without ``output_size`` the canvas has the size of the images, which must
+    all have the same. Sequences are pasted frame by frame (DALI's CPU operator refuses them). Any type is taken.
+    """
+
+    layouts = ("HWC", "FHWC")
+    inputs = (1, 64)
+    example = "{op: multi_paste, in: [a, b], out_anchors: $places, output_size: [512, 512], out: images}"
+
+    in_ids: Annotated[tuple[int, ...], Arg("samples of the batch that parts are taken of", per_sample=True)] = ()
+    in_anchors: Annotated[tuple[int, ...], Arg("where parts start in their images", per_sample=True, rows=True)] = ()
+    in_anchors_rel: Annotated[
+        tuple[float, ...], Arg("the same in parts of the image's size", per_sample=True, rows=True)
+    ] = ()
+    shapes: Annotated[
+        tuple[int, ...], Arg("their sizes; by default all that follows", per_sample=True, rows=True)
+    ] = ()
+    shapes_rel: Annotated[
+        tuple[float, ...], Arg("the same in parts of the image's size", per_sample=True, rows=True)
+    ] = ()
+    out_anchors: Annotated[tuple[int, ...], Arg("where they go on the canvas", per_sample=True, rows=True)] = ()
+    out_anchors_rel: Annotated[
+        tuple[float, ...], Arg("the same in parts of the canvas's size", per_sample=True, rows=True)
+    ] = ()
+    output_size: Annotated[tuple[int, ...], Arg("(height, width) of the canvas", ge=1, per_sample=True)] = ()
+    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+
+    @property
+    def per_batch(self) -> bool:  # type: ignore[override]
+        """Parts come from other samples."""
+        return self.given("in_ids")
+
+    def check(self) -> None:
+        for name in ("in_anchors", "shapes", "out_anchors"):
+            if self.given(name) and self.given(f"{name}_rel"):
+                raise SpecError(f"{name} and {name}_rel exclude each other")
+        if self.output_size and len(self.output_size) != 2:
+            raise SpecError(f"output_size takes (height, width), got {len(self.output_size)} values")
+
+    def infer(self, *specs: Spec) -> Spec:
+        if self.given("in_ids") and len(specs) > 1:
+            raise SpecError(f"in_ids go with one input, got {len(specs)}")
+        data = specs[0]
+        dtype = data.dtype if self.dtype is None else self.dtype
+        if data.shape is None:
+            return Spec(None, dtype, data.layout)
+        layout = data.layout or {3: "HWC", 4: "FHWC"}.get(len(data.shape), "")
+        if layout not in self.layouts:
+            raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {data}")
+        if any(s.dtype is not None and s.dtype != data.dtype for s in specs[1:]):
+            raise SpecError(f"the inputs have different types: {', '.join(map(str, specs))}; cast them to one")
+        size: tuple[int | None, ...] = data.shape[-3:-1]
+        if "output_size" in self.per_sample:
+            size = (None, None)
+        elif self.output_size:
+            size = self.output_size
+        return Spec((*data.shape[:-3], *size, data.shape[-1]), dtype, layout)
+
+    def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
+        images = [b.replace(layout=known_layout(b, self.layouts)) for b in inputs]
+        first = images[0]
+        if any(b.dtype != first.dtype or b.ndim != first.ndim for b in images):
+            raise SpecError("the inputs have different types or dimensions; cast or reshape them to one")
+        owner, source, which = self._parts(ctx, images)
+        extent = np.stack([b.shapes.astype(np.int64) for b in images])[which, source]
+        canvas = self._canvas(ctx, images, owner, extent)
+        start, size, to = self._regions(ctx, owner, extent, canvas)
+        dtype = np.dtype(first.dtype if self.dtype is None else to_numpy(self.dtype))
+        out = run(ctx, filled(canvas, dtype, first.layout), first)
+        steps = row_major(canvas)
+        # In the order of parts, as later ones cover earlier ones: a launch for the first of every sample, and so on.
+        rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
+        for k in range(int(rank.max(initial=-1)) + 1):
+            for j, batch in enumerate(images):
+                rows = np.flatnonzero((rank == k) & (which == j))
+                if len(rows) == 0:
+                    continue
+                plan = convert(window(whole(batch.take(source[rows])), start[rows], size[rows]), dtype)
+                at = out.offsets[owner[rows]] + (to[rows] * steps[owner[rows]]).sum(axis=1)
+                run_into(ctx, plan, batch, Target(out, at, steps[owner[rows]]))
+        return out
+
+    gpu = cpu
+
+    def _parts(self, ctx: Context, images: list[Batch]) -> tuple[I64, I64, I64]:
+        """Of every part the sample it is pasted to, in order, and the sample and the input it is taken from."""
+        n = len(images[0])
+        if not self.given("in_ids"):
+            owner = np.repeat(np.arange(n), len(images))
+            return owner, owner, np.tile(np.arange(len(images)), n)
+        ids, counts = ctx.lists("in_ids", np.int64)
+        slots = images[0].samples.slot
+        place = np.full(max(int(slots.max(initial=-1)), int(ids.max(initial=-1))) + 2, -1, np.int64)
+        place[slots] = np.arange(n)
+        owner = np.repeat(np.arange(n), counts)
+        wanted = ids[np.arange(ids.shape[1]) < counts[:, None]]
+        source = np.where(wanted >= 0, place[np.maximum(wanted, 0)], -1)
+        for k in np.flatnonzero(source < 0).tolist():
+            ctx.reject(int(owner[k]), "bad_argument", f"in_ids: sample {wanted[k]} of the batch is not there")
+        return owner, np.maximum(source, 0), np.zeros(len(owner), np.int64)
+
+    def _canvas(self, ctx: Context, images: list[Batch], owner: I64, extent: I64) -> I64:
+        """Shapes of the outputs, [N, D]."""
+        first = images[0]
+        shape = first.shapes.astype(np.int64)
+        if self.given("output_size"):
+            size = ctx.arg("output_size", np.int64)
+            if size.shape[1] != 2:
+                raise SpecError(f"output_size takes (height, width), got {size.shape[1]} values")
+            for i in np.flatnonzero((size <= 0).any(axis=1)).tolist():
+                ctx.reject(i, "bad_argument", f"output_size must be positive, got {size[i].tolist()}")
+            shape[:, -3:-1] = np.maximum(size, 0)
+        else:
+            every = np.concatenate([b.shapes[:, -3:-1] for b in images])
+            if len(every) and (every != every[0]).any():
+                raise SpecError("images of different sizes need output_size: the size of the canvas")
+        # Channels, and frames of sequences, are those of the first part.
+        leading = np.full(len(first), -1)
+        leading[owner[::-1]] = np.arange(len(owner))[::-1]
+        has = leading >= 0
+        for d in (*range(first.ndim - 3), first.ndim - 1):
+            shape[has, d] = extent[leading[has], d]
+            for k in np.flatnonzero(extent[:, d] != shape[owner, d]).tolist():
+                what = "channels" if d == first.ndim - 1 else "frames"
+                ctx.reject(int(owner[k]), "bad_shape", f"its parts have {shape[owner[k], d]} and {extent[k, d]} {what}")
+        return shape
+
+    def _regions(self, ctx: Context, owner: I64, extent: I64, canvas: I64) -> tuple[I64, I64, I64]:
+        """Start and shape of the parts in their images, and their start on the canvas, [parts, D]; those that cannot
+        be are empty."""
+        ndim = extent.shape[1]
+        space = slice(ndim - 3, ndim - 1)
+        room = canvas[owner]
+        own, full = extent[:, space].astype(np.float32), extent[:, space]
+        start = self._rows(ctx, "in_anchors", owner)
+        rel = self._rows(ctx, "in_anchors_rel", owner)
+        from_ = integers(rel * own) if rel is not None else np.zeros_like(full) if start is None else integers(start)
+        size, part = self._rows(ctx, "shapes", owner), self._rows(ctx, "shapes_rel", owner)
+        if part is not None:
+            end = integers((part if rel is None else rel + part) * own)
+            size_ = end - from_ if rel is not None else end
+        else:
+            size_ = full - from_ if size is None else integers(size)
+        to = self._rows(ctx, "out_anchors", owner)
+        share = self._rows(ctx, "out_anchors_rel", owner)
+        at = np.zeros_like(full) if to is None else integers(to)
+        at = integers(share * room[:, space].astype(np.float32)) if share is not None else at
+        inside = np.all((from_ >= 0) & (size_ >= 0) & (from_ + size_ <= full), axis=1)
+        fits = np.all((at >= 0) & (at + size_ <= room[:, space]), axis=1)
+        for good, text, where, border in ((inside, "of the image", from_, full), (fits, "of the canvas", at, room[:, space])):
+            for k in np.flatnonzero(~good).tolist():
+                end_ = (where[k] + size_[k]).tolist()
+                ctx.reject(int(owner[k]), "out_of_bounds",
+                           f"the part {where[k].tolist()} to {end_} reaches outside {text} {border[k].tolist()}")  # fmt: skip
+        good = inside & fits
+        if ctx.rejects:
+            good &= ~np.isin(ctx.samples.slot, [r.slot for r in ctx.rejects])[owner]
+        first, shape, target = (np.zeros_like(extent) for _ in range(3))
+        first[:, space], target[:, space] = np.where(good[:, None], from_, 0), np.where(good[:, None], at, 0)
+        shape[good] = extent[good]
+        shape[good, space] = size_[good]
+        return first, shape, target
+
+    def _rows(self, ctx: Context, name: str, owner: I64) -> npt.NDArray[Any] | None:
+        """Argument ``name`` as a row for each part, [parts, 2], or None where it is not given."""
+        if not self.given(name):
+            return None
+        values, counts = ctx.lists(name, np.float32 if name.endswith("_rel") else np.int64)
+        parts = np.bincount(owner, minlength=len(counts))
+        for i in np.flatnonzero(counts != 2 * parts).tolist():
+            ctx.reject(i, "bad_argument", f"{name} has {counts[i]} numbers for {parts[i]} parts; each needs two")
+        rows = np.zeros((len(owner), 2), values.dtype)
+        rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
+        have = 2 * rank + 1 < values.shape[1]
+        for d in range(2):
+            rows[have, d] = values[owner[have], 2 * rank[have] + d]
+        return rows
