@@ -12,6 +12,22 @@ _Tensor = DataNode | npt.ArrayLike | Sequence[DataNode]
 _Ints = int | Sequence[int] | npt.NDArray[Any]
 _Floats = float | Sequence[float] | npt.NDArray[Any]
 
+def bbox_paste(
+    input: _Tensor,
+    /,
+    *,
+    ratio: DataNode | float,
+    paste_x: DataNode | float = ...,
+    paste_y: DataNode | float = ...,
+    ltrb: bool = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Move boxes with the images that `paste` puts on a larger canvas: in parts of the canvas, they frame the same."""
+    ...
+
 def brightness(
     input: _Tensor,
     /,
@@ -357,6 +373,27 @@ def encoded_as(
     """Whether an encoded image has a format and a size already, by its header alone."""
     ...
 
+def erase(
+    input: _Tensor,
+    /,
+    *,
+    anchor: DataNode | _Floats = ...,
+    shape: DataNode | _Floats = ...,
+    fill_value: DataNode | _Floats = ...,
+    axes: _Ints | None = ...,
+    axis_names: str | None = ...,
+    normalized: bool = ...,
+    normalized_anchor: bool = ...,
+    normalized_shape: bool = ...,
+    centered_anchor: bool = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Fill one or more boxes of each sample with a value."""
+    ...
+
 def expand_dims(
     input: _Tensor,
     /,
@@ -517,6 +554,23 @@ def get_property(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Where a sample came from (``source_info``) or its ``layout``, as bytes."""
+    ...
+
+def grid_mask(
+    input: _Tensor,
+    /,
+    *,
+    tile: DataNode | int = ...,
+    ratio: DataNode | float = ...,
+    angle: DataNode | float = ...,
+    shift_x: DataNode | float = ...,
+    shift_y: DataNode | float = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Make pixels zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020)."""
     ...
 
 def hsv(
@@ -705,6 +759,27 @@ def image_decoder_slice(
     """Decode a part of each image, the one that slice would cut out."""
     ...
 
+def multi_paste(
+    input: _Tensor,
+    /,
+    *inputs: _Tensor,
+    in_ids: DataNode | _Ints = ...,
+    in_anchors: DataNode | _Ints = ...,
+    in_anchors_rel: DataNode | _Floats = ...,
+    shapes: DataNode | _Ints = ...,
+    shapes_rel: DataNode | _Floats = ...,
+    out_anchors: DataNode | _Ints = ...,
+    out_anchors_rel: DataNode | _Floats = ...,
+    output_size: DataNode | _Ints = ...,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Paste parts of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste."""
+    ...
+
 def mxnet_reader(
     *,
     path: str | Sequence[str],
@@ -875,6 +950,24 @@ def pad(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Fill samples up at their ends, to ``shape`` and then to a multiple of ``align``; never cut them."""
+    ...
+
+def paste(
+    input: _Tensor,
+    /,
+    *,
+    ratio: DataNode | float,
+    fill_value: _Floats,
+    n_channels: int = ...,
+    paste_x: DataNode | float = ...,
+    paste_y: DataNode | float = ...,
+    min_canvas_size: DataNode | float = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Put images on a larger canvas, of their size times ``ratio`` (fractions are cut off)."""
     ...
 
 def peek_image_shape(

@@ -20,6 +20,24 @@ class Compose:
     def __init__(self, op_list: Iterable[Callable[..., Any]]) -> None: ...
     def __call__(self, *inputs: Any, **arguments: Any) -> Any: ...
 
+class BBoxPaste:
+    """Move boxes with the images that `paste` puts on a larger canvas: in parts of the canvas, they frame the same."""
+
+    def __init__(
+        self,
+        *,
+        ratio: DataNode | float = ...,
+        paste_x: DataNode | float = ...,
+        paste_y: DataNode | float = ...,
+        ltrb: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Brightness:
     """Multiply by ``brightness`` and add ``brightness_shift``: out = shift * range + brightness * in."""
 
@@ -404,6 +422,29 @@ class EncodedAs:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class Erase:
+    """Fill one or more boxes of each sample with a value."""
+
+    def __init__(
+        self,
+        *,
+        anchor: DataNode | _Floats = ...,
+        shape: DataNode | _Floats = ...,
+        fill_value: DataNode | _Floats = ...,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        normalized: bool = ...,
+        normalized_anchor: bool = ...,
+        normalized_shape: bool = ...,
+        centered_anchor: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class ExpandDims:
     """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
 
@@ -582,6 +623,25 @@ class GetProperty:
         self,
         *,
         key: str = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class GridMask:
+    """Make pixels zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020)."""
+
+    def __init__(
+        self,
+        *,
+        tile: DataNode | int = ...,
+        ratio: DataNode | float = ...,
+        angle: DataNode | float = ...,
+        shift_x: DataNode | float = ...,
+        shift_y: DataNode | float = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -820,6 +880,29 @@ class MXNetReader:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
+class MultiPaste:
+    """Paste parts of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste."""
+
+    def __init__(
+        self,
+        *,
+        in_ids: DataNode | _Ints = ...,
+        in_anchors: DataNode | _Ints = ...,
+        in_anchors_rel: DataNode | _Floats = ...,
+        shapes: DataNode | _Ints = ...,
+        shapes_rel: DataNode | _Floats = ...,
+        out_anchors: DataNode | _Ints = ...,
+        out_anchors_rel: DataNode | _Floats = ...,
+        output_size: DataNode | _Ints = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class NormalDistribution:
     """Normally distributed, by Box and Muller's transform of two uniform numbers."""
 
@@ -972,6 +1055,26 @@ class Pad:
         fill_value: DataNode | float = ...,
         align: DataNode | _Ints | None = ...,
         shape: DataNode | _Ints | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Paste:
+    """Put images on a larger canvas, of their size times ``ratio`` (fractions are cut off)."""
+
+    def __init__(
+        self,
+        *,
+        ratio: DataNode | float = ...,
+        fill_value: _Floats = ...,
+        n_channels: int = ...,
+        paste_x: DataNode | float = ...,
+        paste_y: DataNode | float = ...,
+        min_canvas_size: DataNode | float = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays.slice import resolve_axes
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
-from ..errors import SpecError
-from ..arrays.slice import resolve_axes
 from ..copies.strided import Target, filled, row_major, run, run_into, whole
 from ..copies.windows import integers
+from ..errors import SpecError
 
 F32 = npt.NDArray[np.float32]
 
@@ -27,7 +27,9 @@ class Erase(Operator, name="erase"):
     rounded and saturates (DALI cuts it off, and what is too large wraps around).
     """
 
-    example = "{op: erase, in: images, anchor: [0.2, 0.3], shape: [0.1, 0.2], normalized: true, fill_value: 128, out: images}"
+    example = (
+        "{op: erase, in: images, anchor: [0.2, 0.3], shape: [0.1, 0.2], normalized: true, fill_value: 128, out: images}"
+    )
 
     anchor: Annotated[tuple[float, ...], Arg("where the boxes start; 0 by default", per_sample=True)] = ()
     shape: Annotated[tuple[float, ...], Arg("their extents", per_sample=True)] = ()
@@ -114,7 +116,7 @@ class Erase(Operator, name="erase"):
         if self.normalized or self.normalized_shape:
             size = size * along
         if self.centered_anchor:
-            at = at - size / 2
+            at = at - size * np.float32(0.5)
         start = np.zeros((n, at.shape[1], ndim), np.int64)
         stop = np.broadcast_to(whole_extent, start.shape).copy()
         start[:, :, axes], stop[:, :, axes] = integers(at), integers(at + size)
@@ -131,8 +133,12 @@ class Erase(Operator, name="erase"):
             raise SpecError(f"fill_value has {values.shape[1]} values, but the layout {data.layout!r} has no channels")
         channel = data.layout.index("C")
         for i in np.flatnonzero(data.shapes[:, channel] != values.shape[1]).tolist():
-            ctx.reject(i, "bad_argument", f"fill_value has {values.shape[1]} values for {data.shapes[i, channel]} "
-                       "channels; give one value, or one for each channel")  # fmt: skip
+            ctx.reject(
+                i,
+                "bad_argument",
+                f"fill_value has {values.shape[1]} values for {data.shapes[i, channel]} "
+                "channels; give one value, or one for each channel",
+            )
         return values, channel
 
 

@@ -21,7 +21,7 @@ class GridMask(Operator, name="grid_mask"):
 
     A pixel (x, y) is kept where the fraction of (x cos - y sin - shift_x) / tile, or that of (x sin + y cos - shift_y)
     / tile, is at least ``ratio``; in float32. Height and width are found by the layout; a tensor without one begins
-    with them (DALI always takes the first two dimensions, so that its CHW images and sequences are masked along others).
+    with them (DALI always takes the first two dimensions).
     """
 
     bound = "pixels at the border of a square, where cos and sin differ in the last bit"
@@ -63,9 +63,7 @@ class GridMask(Operator, name="grid_mask"):
         per_thread = 16 // element
         name = f"grid_mask<{_TYPES[element]}>"
         blocks = -(-largest // (256 * per_thread))
-        ctx.device.launch(
-            "grid_mask.cu", name, (blocks, len(base)), 256, source, starts, sizes, grids, target, targets
-        )
+        ctx.device.launch("grid_mask.cu", name, (blocks, len(base)), 256, source, starts, sizes, grids, target, targets)
 
     def _grid(self, ctx: Context) -> npt.NDArray[np.float32]:
         """[N, 5]: cos / tile, sin / tile, shift_x / tile, shift_y / tile, ratio."""

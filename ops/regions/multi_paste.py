@@ -11,9 +11,8 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import Target, convert, filled, row_major, run, run_into, whole, window
-from ..copies.windows import integers
+from ..copies.windows import integers, known_layout
 from ..errors import SpecError
-from ..images.crop import known_layout
 from ..types import DALIDataType, to_numpy
 
 F32 = npt.NDArray[np.float32]
@@ -37,9 +36,7 @@ class MultiPaste(Operator, name="multi_paste"):
     in_anchors_rel: Annotated[
         tuple[float, ...], Arg("the same in parts of the image's size", per_sample=True, rows=True)
     ] = ()
-    shapes: Annotated[
-        tuple[int, ...], Arg("their sizes; by default all that follows", per_sample=True, rows=True)
-    ] = ()
+    shapes: Annotated[tuple[int, ...], Arg("their sizes; by default all that follows", per_sample=True, rows=True)] = ()
     shapes_rel: Annotated[
         tuple[float, ...], Arg("the same in parts of the image's size", per_sample=True, rows=True)
     ] = ()
@@ -172,11 +169,17 @@ class MultiPaste(Operator, name="multi_paste"):
         at = integers(share * room[:, space].astype(np.float32)) if share is not None else at
         inside = np.all((from_ >= 0) & (size_ >= 0) & (from_ + size_ <= full), axis=1)
         fits = np.all((at >= 0) & (at + size_ <= room[:, space]), axis=1)
-        for good, text, where, border in ((inside, "of the image", from_, full), (fits, "of the canvas", at, room[:, space])):
+        for good, text, where, border in (
+            (inside, "of the image", from_, full),
+            (fits, "of the canvas", at, room[:, space]),
+        ):
             for k in np.flatnonzero(~good).tolist():
                 end_ = (where[k] + size_[k]).tolist()
-                ctx.reject(int(owner[k]), "out_of_bounds",
-                           f"the part {where[k].tolist()} to {end_} reaches outside {text} {border[k].tolist()}")  # fmt: skip
+                ctx.reject(
+                    int(owner[k]),
+                    "out_of_bounds",
+                    f"the part {where[k].tolist()} to {end_} reaches outside {text} {border[k].tolist()}",
+                )
         good = inside & fits
         if ctx.rejects:
             good &= ~np.isin(ctx.samples.slot, [r.slot for r in ctx.rejects])[owner]

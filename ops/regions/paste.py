@@ -11,9 +11,8 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import Affine, Border, convert, pad, run, whole, window
-from ..copies.windows import integers, refused
+from ..copies.windows import fill_along, integers, known_layout, refused
 from ..errors import SpecError
-from ..images.crop import fill_along, known_layout
 
 F32 = npt.NDArray[np.float32]
 
@@ -41,9 +40,13 @@ class Paste(Operator, name="paste"):
     """
 
     layouts = ("HWC", "FHWC")
-    example = "{op: paste, in: images, ratio: $ratio, paste_x: 0.5, paste_y: 0.5, fill_value: [123, 117, 104], out: images}"
+    example = (
+        "{op: paste, in: images, ratio: $ratio, paste_x: 0.5, paste_y: 0.5, fill_value: [123, 117, 104], out: images}"
+    )
 
-    ratio: Annotated[float, Arg("size of the canvas, in sizes of the image", ge=1, per_sample=True, required=True)] = 1.0
+    ratio: Annotated[float, Arg("size of the canvas, in sizes of the image", ge=1, per_sample=True, required=True)] = (
+        1.0
+    )
     fill_value: Annotated[tuple[float, ...], Arg("colour of the canvas: one value, or one for each channel")]
     n_channels: Annotated[int, Arg("channels of the images where fill_value has several", ge=1)] = 3
     paste_x: Annotated[float, Arg("0..1: the image at the left ... right", ge=0, le=1, per_sample=True)] = 0.5
@@ -66,8 +69,12 @@ class Paste(Operator, name="paste"):
             raise SpecError(f"fill_value needs 1 or {channels} values, got {len(self.fill_value)}")
         size: list[int | None] = [None, None]
         if self.per_sample.isdisjoint(("ratio", "min_canvas_size")):
-            size = [None if d is None else int(self._canvas(np.float32(self.ratio), np.float32(self.min_canvas_size),
-                                                            np.array(d))) for d in data.shape[-3:-1]]  # fmt: skip
+            size = [
+                None
+                if d is None
+                else int(self._canvas(np.float32(self.ratio), np.float32(self.min_canvas_size), np.array(d)))
+                for d in data.shape[-3:-1]
+            ]
         return Spec((*data.shape[:-3], *size, channels), data.dtype, layout)
 
     @staticmethod
@@ -83,7 +90,9 @@ class Paste(Operator, name="paste"):
             ctx.reject(i, "bad_argument", f"min_canvas_size must be a number, got {least[i]:g}")
         anchor, shape = np.zeros(images.shapes.shape, np.int64), images.shapes.astype(np.int64)
         for axis, position in zip((-2, -3), place, strict=True):
-            canvas = np.maximum(self._canvas(ratio, np.where(np.isfinite(least), least, 0), shape[:, axis]), shape[:, axis])
+            canvas = np.maximum(
+                self._canvas(ratio, np.where(np.isfinite(least), least, 0), shape[:, axis]), shape[:, axis]
+            )
             anchor[:, axis] = -integers(position * (canvas - shape[:, axis]).astype(np.float32))
             shape[:, axis] = canvas
         empty = images.sizes == 0
@@ -118,9 +127,9 @@ class BBoxPaste(Operator, name="bbox_paste"):
         for i in np.flatnonzero((boxes.shapes[:, -1] != 4) & (boxes.sizes > 0)).tolist():
             ctx.reject(i, "bad_shape", f"boxes have 4 numbers, got a tensor of {boxes.shapes[i].tolist()}")
         ratio, x, y = placed(ctx)
-        factor = 1 / ratio
+        factor = np.float32(1) / ratio
         shift = np.stack([x * (ratio - 1) * factor, y * (ratio - 1) * factor], axis=1)
-        add = np.concatenate([shift, shift if self.ltrb else np.zeros_like(shift)], axis=1)
+        add = np.concatenate([shift, shift if self.ltrb else np.zeros_like(shift)], axis=1, dtype=np.float32)
         plan = whole(boxes)
         mul = np.repeat(factor[:, None], 4, axis=1)
         return run(ctx, convert(plan, np.float32, Affine.of(np.zeros_like(mul), mul, add), boxes.ndim - 1), boxes)

@@ -19,12 +19,22 @@ def cases():
                 yield {"op": op, "inputs": [["HWC", "uint8", (4, 5, 3)]], "arguments": {**axes, "keep_dims": keep}}
         yield {"op": op, "inputs": [["FHWC", "float32", (2, 4, 5, 3)]], "arguments": {"axes": [0, 2]}}
         yield {"op": op, "inputs": [["", "int16", (7,)]], "arguments": {"axes": [0], "keep_dims": True}}
-    for name, dtype in (("sum", "UINT64"), ("sum", "FLOAT"), ("mean", "FLOAT"), ("mean_square", "UINT64"), ("rms", "FLOAT")):
+    for name, dtype in (
+        ("sum", "UINT64"),
+        ("sum", "FLOAT"),
+        ("mean", "FLOAT"),
+        ("mean_square", "UINT64"),
+        ("rms", "FLOAT"),
+    ):
         yield {"op": f"reductions.{name}", "inputs": [["", "uint8", (4, 5)]], "arguments": {"dtype": dtype}}
     for name in ("std_dev", "variance"):
         op = f"reductions.{name}"
         for dtype in TYPES:
-            yield {"op": op, "inputs": [["", dtype, (4, 5, 6)], ["", "float32", (1, 5, 1)]], "arguments": {"axes": [0, 2]}}
+            yield {
+                "op": op,
+                "inputs": [["", dtype, (4, 5, 6)], ["", "float32", (1, 5, 1)]],
+                "arguments": {"axes": [0, 2]},
+            }
         for ddof in (0, 1, 3):
             for keep in (False, True):
                 arguments = {"axes": [1], "ddof": ddof, "keep_dims": keep}
@@ -32,7 +42,11 @@ def cases():
         yield {"op": op, "inputs": [["HW", "float32", (4, 5)], ["", "float32", (4,)]], "arguments": {"axes": [1]}}
         yield {"op": op, "inputs": [["HW", "float32", (4, 5)], ["", "float32", (1,)]], "arguments": {}}
         yield {"op": op, "inputs": [["HW", "float32", (4, 5)], ["", "float32", ()]], "arguments": {}}
-        yield {"op": op, "inputs": [["HWC", "uint8", (4, 5, 3)], ["", "float32", (3,)]], "arguments": {"axis_names": "HW"}}
+        yield {
+            "op": op,
+            "inputs": [["HWC", "uint8", (4, 5, 3)], ["", "float32", (3,)]],
+            "arguments": {"axis_names": "HW"},
+        }
 
 
 if __name__ == "__main__":

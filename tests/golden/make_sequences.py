@@ -11,7 +11,11 @@ def cases():
     for order in ([0, 3, 3], [5, 4, 3, 2, 1, 0], 2):
         yield {"op": "sequence_rearrange", "inputs": [SEQUENCE], "arguments": {"new_order": order}}
     yield {"op": "sequence_rearrange", "inputs": [["", "float32", (4, 3)]], "arguments": {"new_order": [1, 1]}}
-    yield {"op": "sequence_rearrange", "inputs": [SEQUENCE], "tensors": {"new_order": {"dtype": "int32", "values": [5, 1]}}}
+    yield {
+        "op": "sequence_rearrange",
+        "inputs": [SEQUENCE],
+        "tensors": {"new_order": {"dtype": "int32", "values": [5, 1]}},
+    }
     for chosen in ([1, 4], [3], 2, [5, 5, 0]):
         yield {"op": "element_extract", "inputs": [SEQUENCE], "arguments": {"element_map": chosen}}
     yield {"op": "element_extract", "inputs": [["", "int16", (4, 3)]], "arguments": {"element_map": [1, 2]}}

@@ -28,8 +28,10 @@ def fed(array, layout):
 
 def run(case, inputs):
     """What the operator makes of ``inputs``, a list of arrays; enumerators are given by their names."""
-    constants = {k: getattr(types, v) if isinstance(v, str) and v.isupper() and hasattr(types, v) else v
-                 for k, v in case["arguments"].items()}  # fmt: skip
+    constants = {
+        k: getattr(types, v) if isinstance(v, str) and v.isupper() and hasattr(types, v) else v
+        for k, v in case["arguments"].items()
+    }
     call = fn
     for part in case["op"].split("."):
         call = getattr(call, part)
@@ -47,8 +49,8 @@ def run(case, inputs):
 
 
 def make(path: Path, cases: Iterable[dict]) -> None:
-    """Write ``path``: the ``cases`` (op, inputs as (layout, type, shape), arguments, tensors as {name: {dtype, values}})
-    as JSON, and what came out of them: an array for every type, with its results in order."""
+    """Write ``path``: the ``cases`` (op, inputs as [layout, type, shape], arguments, tensors as {name:
+    {dtype, values}}) as JSON, and what came out of them: an array for every type, with its results in order."""
     found, described = {}, []
     for number, given in enumerate(cases):
         case = {"arguments": {}, "inputs": [], "tensors": {}} | given

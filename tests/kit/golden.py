@@ -67,10 +67,13 @@ def cases(name: str) -> Iterator[Case]:
             size = int(np.prod(shape))
             wanted.append((layout, file[dtype][at[dtype] : at[dtype] + size].reshape(shape)))
             at[dtype] += size
-        inputs = [batch_of([source(number, k, dtype, shape)], layout)
-                  for k, (layout, dtype, shape) in enumerate(case["inputs"])]  # fmt: skip
-        tensors = {k: batch_of([np.array(v["values"], v["dtype"])], v.get("layout", ""))
-                   for k, v in case["tensors"].items()}  # fmt: skip
+        inputs = [
+            batch_of([source(number, k, dtype, shape)], layout)
+            for k, (layout, dtype, shape) in enumerate(case["inputs"])
+        ]
+        tensors = {
+            k: batch_of([np.array(v["values"], v["dtype"])], v.get("layout", "")) for k, v in case["tensors"].items()
+        }
         yield Case(number, case["op"], case["arguments"], inputs, tensors, wanted)
 
 

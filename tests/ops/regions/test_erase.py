@@ -7,7 +7,6 @@ import pytest
 
 from dali_run.ops.base import Spec
 from dali_run.ops.errors import SpecError
-
 from dali_run.ops.types import from_numpy
 
 from ...kit.emulated_lane import EmulatedLane
@@ -33,11 +32,16 @@ def test_equal_to_dali(lane: EmulatedLane | None) -> None:
 def test_samples_have_their_boxes_and_their_number_of_them() -> None:
     images = [np.full((6, 7, 3), 9, np.uint8), np.full((5, 8, 3), 9, np.uint8), np.full((4, 4, 3), 9, np.uint8)]
     anchors = batch_of([np.array(a, np.float32) for a in ([1, 2], [0, 0], [3, 3])])
-    anchors = batch_of([np.array([1, 2, 4, 5], np.float32), np.array([0, 0, 2, 1], np.float32), np.zeros(4, np.float32)])
+    anchors = batch_of(
+        [np.array([1, 2, 4, 5], np.float32), np.array([0, 0, 2, 1], np.float32), np.zeros(4, np.float32)]
+    )
     ragged = anchors.replace(shapes=np.array([[2], [4], [0]], np.int32))
     extents = ragged.replace(data=np.full_like(ragged.data, 2))
-    out, rejects = apply(operator("erase", ("anchor", "shape"), axis_names="HW"), batch_of(images, "HWC"),
-                         args={"anchor": ragged, "shape": extents})  # fmt: skip
+    out, rejects = apply(
+        operator("erase", ("anchor", "shape"), axis_names="HW"),
+        batch_of(images, "HWC"),
+        args={"anchor": ragged, "shape": extents},
+    )
     assert not rejects
     wanted = [image.copy() for image in images]
     wanted[0][1:3, 2:4] = 0
@@ -82,8 +86,11 @@ def test_refused_before_anything_runs() -> None:
     with pytest.raises(SpecError, match="goes with shape"):
         operator("erase", anchor=[1, 2])
     image = Spec((4, 4, 3), None, "HWC")
-    for match, arguments in (("needs 2 numbers", {"shape": [1, 2, 3]}), ("not in the layout", {"shape": [1], "axis_names": "D"}),
-                             ("needs 1 or 3", {"shape": [1, 2], "fill_value": [1, 2]})):  # fmt: skip
+    for match, arguments in (
+        ("needs 2 numbers", {"shape": [1, 2, 3]}),
+        ("not in the layout", {"shape": [1], "axis_names": "D"}),
+        ("needs 1 or 3", {"shape": [1, 2], "fill_value": [1, 2]}),
+    ):
         with pytest.raises(SpecError, match=match):
             operator("erase", **arguments).infer(image)
     with pytest.raises(SpecError, match="needs axes"):

@@ -50,8 +50,10 @@ def test_paste_puts_each_frame_at_the_same_place(lane: EmulatedLane | None) -> N
 
 def test_paste_refuses_what_dali_refuses() -> None:
     batch = batch_of(images((4, 4, 3), (4, 4, 3), (4, 4, 3), (0, 4, 3)), "HWC")
-    args = {"ratio": batch_of([np.float32(v) for v in (0.5, 1.5, np.nan, 2)]),
-            "paste_x": batch_of([np.float32(v) for v in (0.5, 1.5, 0.5, 0.5)])}  # fmt: skip
+    args = {
+        "ratio": batch_of([np.float32(v) for v in (0.5, 1.5, np.nan, 2)]),
+        "paste_x": batch_of([np.float32(v) for v in (0.5, 1.5, 0.5, 0.5)]),
+    }
     out, rejects = apply(operator("paste", ("ratio", "paste_x"), fill_value=[1, 2, 3]), batch, args=args)
     assert sorted({r.slot for r in rejects}) == [0, 1, 2]
     assert out[0].shapes[3].tolist() == [0, 0, 0]
@@ -93,11 +95,19 @@ def test_multi_paste_of_sequences(lane: EmulatedLane | None) -> None:
 
 def test_multi_paste_loses_only_the_sample_whose_parts_do_not_fit() -> None:
     batch = batch_of(images((4, 4, 3), (4, 4, 3), (4, 4, 3), (4, 4, 3), (4, 4, 1)), "HWC")
-    args = {"in_ids": batch_of([np.array(v, np.int32) for v in ([0], [9], [2], [3], [0, 4])]),
-            "out_anchors": batch_of([np.array(v, np.int32) for v in ([[0, 0]], [[0, 0]], [[-1, 0]], [[3, 3]], [[0, 0]] * 2)])}  # fmt: skip
+    args = {
+        "in_ids": batch_of([np.array(v, np.int32) for v in ([0], [9], [2], [3], [0, 4])]),
+        "out_anchors": batch_of(
+            [np.array(v, np.int32) for v in ([[0, 0]], [[0, 0]], [[-1, 0]], [[3, 3]], [[0, 0]] * 2)]
+        ),
+    }
     out, rejects = apply(operator("multi_paste", ("in_ids", "out_anchors"), output_size=[5, 5]), batch, args=args)
-    assert sorted({(r.slot, r.code) for r in rejects}) == [(1, "bad_argument"), (2, "out_of_bounds"), (3, "out_of_bounds"),
-                                                          (4, "bad_shape")]  # fmt: skip
+    assert sorted({(r.slot, r.code) for r in rejects}) == [
+        (1, "bad_argument"),
+        (2, "out_of_bounds"),
+        (3, "out_of_bounds"),
+        (4, "bad_shape"),
+    ]
     np.testing.assert_array_equal(out[0].sample(0)[:4, :4], batch.sample(0))
 
 
