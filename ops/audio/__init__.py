@@ -1,0 +1,1 @@
+"""Audio: decoding, resampling, and features from spectra."""

@@ -1,0 +1,53 @@
+"""How a Fourier transform of a size is taken apart, for the CPU and for the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_ROW = 16  # floats of a row, `lanes_cpu.ROW`
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Decimation in frequency: a pass for each radix, in place; the results stay where the last pass leaves them."""
+
+    radices: npt.NDArray[np.int64]
+    twiddles: npt.NDArray[np.float32]
+    """Real and imaginary parts: radix - 1 numbers for each butterfly of a block, pass after pass."""
+    place: npt.NDArray[np.int64]
+    """[size] row of each frequency."""
+
+    @property
+    def place_of_rows(self) -> npt.NDArray[np.int64]:
+        """`place`, counted in floats of the CPU's rows."""
+        return self.place * _ROW
+
+
+@lru_cache(64)
+def plan(size: int, largest: int = 5) -> Plan | None:
+    """The plan of a transform of ``size``; None where that has a prime factor above ``largest``."""
+    radices: list[int] = []
+    left = size
+    for radix in (4, 2, 3, 5, *range(7, largest + 1, 2)):
+        while left % radix == 0:
+            radices.append(radix)
+            left //= radix
+    if left != 1:
+        return None
+    twiddles: list[npt.NDArray[Any]] = []
+    length, frequency = size, np.zeros(1, np.int64)
+    for radix in radices:
+        part = length // radix
+        turns = np.exp(-2j * np.pi * np.outer(np.arange(part), np.arange(1, radix)) / length)
+        twiddles.append(np.stack([turns.real, turns.imag], -1).reshape(-1))
+        length = part
+    for radix in reversed(radices):
+        frequency = np.concatenate([frequency * radix + k for k in range(radix)])
+    place = np.empty(size, np.int64)
+    place[frequency] = np.arange(size)
+    return Plan(np.array(radices, np.int64), np.concatenate([np.empty(0), *twiddles]).astype(np.float32), place)

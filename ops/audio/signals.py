@@ -1,0 +1,34 @@
+"""What operators on signals share: which inputs they take."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base import Spec
+from ..batch import Batch
+from ..context import Context
+from ..errors import SpecError
+from ..types import DALIDataType
+
+KINDS = {np.dtype(np.float32): "float", np.dtype(np.int16): "short"}
+"""Types of signals, as the CUDA sources name them."""
+
+
+def check_signal(spec: Spec) -> None:
+    """Raises SpecError for what is no signal of one channel, (n,) or (n, 1), FLOAT or INT16."""
+    if spec.dtype not in (None, DALIDataType.FLOAT, DALIDataType.INT16):
+        raise SpecError(f"takes signals of FLOAT or INT16, got {spec}; cast it first")
+    if spec.shape is not None and not (len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[1] in (1, None))):
+        raise SpecError(f"takes signals of one channel, (n,) or (n, 1), got {spec}; decode with downmix: true")
+
+
+def one_channel(ctx: Context, audio: Batch) -> Batch:
+    """``audio`` as signals (n,); those of several channels are rejected and become empty."""
+    if audio.ndim == 1:
+        return audio
+    lengths = audio.shapes[:, 0] if audio.ndim == 2 else np.zeros(len(audio), np.int32)
+    wrong = audio.shapes[:, 1] != 1 if audio.ndim == 2 else np.ones(len(audio), np.bool_)
+    for i in np.flatnonzero(wrong).tolist():
+        ctx.reject(i, "bad_shape", f"needs a signal of one channel, got the shape {audio.shapes[i].tolist()}; decode with "
+                   "downmix: true")  # fmt: skip
+    return audio.replace(shapes=np.where(wrong, 0, lengths).astype(np.int32)[:, None])
