@@ -20,7 +20,7 @@ from .signals import KINDS, check_signal, one_channel
 F32 = npt.NDArray[np.float32]
 Convention = Literal["dali", "librosa", "torchaudio", "kaldi"]
 
-_cpu: Any = Kernels("spectrum_cpu", __package__)
+_cpu: Any = Kernels(".spectrum_cpu", __package__)
 
 _KALDI_EMPHASIS = np.float32(0.97)
 _SHARED = 2048  # complex numbers in a block's shared memory (spectrogram.cu)

@@ -1,0 +1,276 @@
+"""decoders.audio: audio files to signals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec, Stage
+from ..batch import I64, Batch
+from ..codecs.decoders import check_encoded
+from ..context import Context
+from ..errors import SampleError, SpecError
+from ..kernels import Kernels
+from ..types import DALIDataType, to_numpy
+from .resample import RESAMPLER, Rates, Resampler, check_resampler, needs_soxr, output_lengths, resample_into
+
+_wav: Any = Kernels(".wav_cpu", __package__)
+_files: Any = Kernels(".libsndfile", __package__)
+
+MAX_SAMPLES = (1 << 29) - 1
+"""The default limit on a clip: three hours of stereo at 24 kHz; 2 GiB as float32."""
+TYPES = (DALIDataType.FLOAT, DALIDataType.INT16, DALIDataType.INT32)
+_COMPRESSED = 24  # samples that a byte of a lossy or lossless file is guessed to hold, for memory
+
+
+@dataclass(slots=True)
+class Clips:
+    """N encoded files, as their headers say; bad ones are rejected already and have no frames."""
+
+    found: I64
+    """[N, FIELDS] of `wav_cpu.walk`; KIND is OTHER for those that libsndfile opened."""
+    sounds: dict[int, Any]
+    """The open ones of libsndfile, by place."""
+
+    @property
+    def frames(self) -> I64:
+        """[N]"""
+        return self.found[:, _wav.FRAMES]
+
+    @property
+    def channels(self) -> I64:
+        """[N]"""
+        return self.found[:, _wav.CHANNELS]
+
+    @property
+    def rates(self) -> npt.NDArray[np.float64]:
+        """[N], 0 for bad ones."""
+        return self.found[:, _wav.RATE].astype(np.float64)
+
+    def drop(self, i: int) -> None:
+        """Clip ``i`` turned out to be bad."""
+        self.found[i] = 0
+        sound = self.sounds.pop(i, None)
+        if sound is not None:
+            sound.close()
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        for i in list(self.sounds):
+            self.sounds.pop(i).close()
+
+
+def open_clips(ctx: Context, encoded: Batch, max_samples: int) -> Clips:
+    """Read the headers of all files. What is no audio, or too long, is rejected."""
+    encoded_base = np.ascontiguousarray(encoded.offsets)
+    clips = Clips(np.empty((len(encoded), _wav.FIELDS), np.int64), {})
+    _wav.walk(encoded.data, encoded_base, encoded.sizes, clips.found)
+    for i in np.flatnonzero(clips.found[:, _wav.KIND] == _wav.OTHER).tolist():
+        start, size = int(encoded.offsets[i]), int(encoded.shapes[i, 0])
+        try:
+            sound = _files.open_memory(encoded.data[start : start + size])
+        except SampleError as e:
+            ctx.reject(i, e.code, str(e))
+            continue
+        clips.sounds[i] = sound
+        clips.found[i, _wav.FRAMES], clips.found[i, _wav.CHANNELS] = sound.frames, sound.channels
+        clips.found[i, _wav.RATE] = sound.rate
+    for i in np.flatnonzero(clips.frames.astype(np.float64) * clips.channels > max_samples).tolist():
+        ctx.reject(i, "too_large", f"the clip has {int(clips.frames[i])} frames of {int(clips.channels[i])} channels, more "
+                   f"than max_samples ({max_samples}) allows")  # fmt: skip
+        clips.drop(i)
+    return clips
+
+
+class Audio(Operator, name="decoders.audio"):
+    """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads.
+
+    Outputs: the signal, (n, channels), or (n,) with ``downmix``, and its sampling rate (FLOAT, a scalar). FLOAT signals
+    lie in [-1, 1]: integers are divided by 2 to the power of their bits less one. INT16 and INT32 hold the high bits of
+    integers unchanged; what was resampled or mixed down is scaled by 32767 (2147483647) and rounded.
+
+    A file that ends early is rejected where its format says how long it should be (a WAV file is as long as what is
+    there, as in DALI). On a GPU, WAV files of plain numbers travel as they are; threads of the CPU decode the others.
+    """
+
+    aliases = ("audio_decoder",)
+    bound = "exact; resampled: 1e-5 of the largest sample"
+    example = "{op: decoders.audio, in: files, downmix: true, out: [audio, rates]}"
+
+    downmix: Annotated[bool, Arg("the mean over channels, as a signal (n,)")] = False
+    dtype: Annotated[DALIDataType, Arg("FLOAT, INT16 or INT32")] = DALIDataType.FLOAT
+    quality: Annotated[float, Arg("of resampling, 0 to 100", ge=0, le=100)] = 50.0
+    sample_rate: Annotated[float, Arg("resample to this rate; 0 keeps each clip's own", ge=0, per_sample=True)] = 0.0
+    parity: Annotated[Resampler, Arg(f"of resampling: {RESAMPLER}")] = "dali-run"
+    max_samples: Annotated[int, Arg("refuse clips of more samples, counted over all channels", ge=1)] = MAX_SAMPLES
+
+    @property
+    def num_outputs(self) -> int:
+        return 2
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def check(self) -> None:
+        if self.dtype not in TYPES:
+            raise SpecError(f"dtype {self.dtype.name} is not one of {', '.join(t.name for t in TYPES)}")
+        if self.given("sample_rate"):
+            check_resampler(self.parity)
+        _files.require()
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return ("cpu",) if self.given("sample_rate") and needs_soxr(self.parity) else self.stages
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        check_encoded(specs[0])
+        return Spec((None,) if self.downmix else (None, None), self.dtype, ""), Spec((), DALIDataType.FLOAT, "")
+
+    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+        found = np.empty((len(inputs[0]), _wav.FIELDS), np.int64)
+        _wav.walk(inputs[0].data, np.ascontiguousarray(inputs[0].offsets), inputs[0].sizes, found)
+        samples = found[:, _wav.FRAMES] * (1 if self.downmix else found[:, _wav.CHANNELS])
+        other = found[:, _wav.KIND] == _wav.OTHER
+        elements = np.where(other, np.minimum(inputs[0].sizes * _COMPRESSED, self.max_samples), samples)
+        rate = self.sample_rate if "sample_rate" not in self.per_sample else 48000.0
+        if self.given("sample_rate"):
+            own = np.where(found[:, _wav.RATE] > 0, found[:, _wav.RATE], 16000)
+            elements = (elements * np.maximum(rate / own, 0)).astype(np.int64) + 1 if rate else elements
+        besides = np.where(other | self.given("sample_rate"), 4 * elements, 0)
+        return elements, besides
+
+    def cpu(self, ctx: Context, encoded: Batch) -> tuple[Batch, Batch]:
+        return self.decoded(ctx, encoded, self._rates(ctx), map)
+
+    def mixed(self, ctx: Context, encoded: Batch) -> tuple[Batch, Batch]:
+        from ..codecs.on_gpu import threads
+
+        signals, rates = self.decoded(ctx, encoded, self._rates(ctx), threads().map)
+        return signals, ctx.device.to_device(rates)
+
+    def _rates(self, ctx: Context) -> npt.NDArray[np.float64]:
+        """The rate that each clip is to have; 0 for its own."""
+        wanted = ctx.arg("sample_rate").astype(np.float64)
+        for i in np.flatnonzero(~(np.isfinite(wanted) & (wanted >= 0))).tolist():
+            ctx.reject(i, "bad_argument", f"sample_rate must be a positive number, or 0, got {wanted[i]}")
+            wanted[i] = 0
+        return wanted
+
+    def decoded(
+        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]]
+    ) -> tuple[Batch, Batch]:
+        """Signals and rates; ``run`` maps over the files of libsndfile."""
+        clips = open_clips(ctx, encoded, self.max_samples)
+        try:
+            return self._decoded(ctx, encoded, clips, wanted, run)
+        finally:
+            clips.close()
+
+    def _decoded(
+        self, ctx: Context, encoded: Batch, clips: Clips, wanted: npt.NDArray[np.float64],
+        run: Callable[..., Iterable[Any]],
+    ) -> tuple[Batch, Batch]:  # fmt: skip
+        dtype, on_cpu = to_numpy(self.dtype), ctx.stage == "cpu"
+        other = self._read(ctx, clips, (wanted > 0) & (wanted != clips.rates), run)
+        resamples = (wanted > 0) & (wanted != clips.rates) & (clips.frames > 0)
+        after = np.where(resamples, wanted, clips.rates)
+        lengths = np.where(resamples, output_lengths(clips.frames, clips.rates, after), clips.frames)
+        channels = np.ones_like(lengths) if self.downmix else clips.channels
+        for i in np.flatnonzero(lengths.astype(np.float64) * channels > self.max_samples).tolist():
+            ctx.reject(i, "too_large", f"{int(lengths[i])} samples would come out at {after[i]:g} Hz, more than "
+                       f"max_samples ({self.max_samples}) allows")  # fmt: skip
+            lengths[i] = 0
+            clips.drop(i)
+        out = self._allocated(ctx, ctx.empty, lengths, channels, dtype, encoded)
+        source = encoded if on_cpu else ctx.device.to_device(encoded)
+        parts = [(source, _only(clips.found, clips.found[:, _wav.KIND] != _wav.OTHER))]
+        if other is not None:
+            parts.append(other if on_cpu else (ctx.device.to_device(other[0]), other[1]))
+        floats = out
+        if resamples.any():
+            frames = np.where(resamples, clips.frames, 0)
+            floats = self._allocated(ctx, ctx.empty, frames, channels, np.dtype(np.float32), encoded)
+        for data, found in parts:
+            self._convert(ctx, data, _only(found, ~resamples), out)
+            if resamples.any():
+                self._convert(ctx, data, _only(found, resamples), floats)
+        if resamples.any():
+            where = np.flatnonzero(resamples)
+            rates = Rates(clips.rates[where], after[where])
+            resample_into(ctx, floats.take(where), rates, self.quality, self.parity, out.take(where))
+        return out, Batch.from_dense(after.astype(np.float32), "", encoded.samples)
+
+    def _allocated(self, ctx: Context, empty: Any, frames: I64, channels: I64, dtype: Any, encoded: Batch) -> Batch:
+        shapes = (frames[:, None] if self.downmix else np.stack([frames, channels], axis=1)).astype(np.int32)
+        return Batch.allocate(empty, shapes, dtype, "", encoded.samples)
+
+    def _read(
+        self, ctx: Context, clips: Clips, resamples: npt.NDArray[np.bool_], run: Callable[..., Iterable[Any]]
+    ) -> tuple[Batch, I64] | None:
+        """What libsndfile makes of its files, as bytes, and what they are, as `wav_cpu.walk` says it."""
+        if not clips.sounds:
+            return None
+        places = list(clips.sounds)
+        kinds = {np.dtype(np.float32): _wav.F32, np.dtype(np.int16): _wav.S16, np.dtype(np.int32): _wav.S32}
+        found, dtypes = np.zeros_like(clips.found), []
+        for i in places:
+            sound = clips.sounds[i]
+            mixes = (self.downmix and sound.channels > 1) or resamples[i]
+            dtypes.append(np.dtype(np.float32) if mixes or not sound.integers else np.dtype(to_numpy(self.dtype)))
+            found[i, _wav.FRAMES : _wav.KIND] = clips.found[i, _wav.FRAMES : _wav.KIND]
+            found[i, _wav.KIND] = kinds[dtypes[-1]]
+        sizes = np.zeros(len(clips.found), np.int64)
+        sizes[places] = [clips.sounds[i].frames * clips.sounds[i].channels * d.itemsize
+                         for i, d in zip(places, dtypes, strict=True)]  # fmt: skip
+        room = (sizes + 15) // 16 * 16
+        starts = np.cumsum(room) - room
+        data = (np.empty if ctx.stage == "cpu" else _page_locked)(int(room.sum()), np.uint8)
+
+        def read(k: int) -> SampleError | None:
+            i = places[k]
+            try:
+                clips.sounds[i].read_into(data[starts[i] : starts[i] + sizes[i]].view(dtypes[k]))
+            except SampleError as e:
+                return e
+            return None
+
+        for i, problem in zip(places, list(run(read, range(len(places)))), strict=True):
+            if problem is not None:
+                ctx.reject(i, problem.code, str(problem))
+                clips.drop(i)
+                found[i] = 0
+        return Batch(data, starts, sizes.astype(np.int32)[:, None], "", ctx.samples), found
+
+    def _convert(self, ctx: Context, source: Batch, found: I64, out: Batch) -> None:
+        """The numbers of ``source`` into their places of ``out``."""
+        most = int((found[:, _wav.FRAMES] * (found[:, _wav.KIND] != _wav.OTHER)).max(initial=0))
+        if not most:
+            return
+        full = 0 if out.dtype.kind == "f" else int(np.iinfo(out.dtype).max)
+        if ctx.stage == "cpu":
+            base, to = np.ascontiguousarray(source.offsets), np.ascontiguousarray(out.offsets)
+            if full:
+                _wav.to_integers(source.data, base, found, self.downmix, full, out.data, to)
+            else:
+                _wav.to_floats(source.data, base, found, self.downmix, out.data, to)
+            return
+        lane = ctx.device
+        base, rows, to = lane.upload(source.offsets, found, out.offsets)
+        kind = {"float32": "float", "int16": "short", "int32": "int"}[out.dtype.name]
+        lane.launch("audio/wav.cu", f"convert<{kind}>", (-(-most // 256), len(source)), 256, source.data, base, rows,
+                    np.int32(self.downmix), np.float64(full), out.data, to)  # fmt: skip
+
+
+def _only(found: I64, which: npt.NDArray[np.bool_]) -> I64:
+    """``found`` without the others."""
+    return np.where(which[:, None], found, 0)
+
+
+def _page_locked(nbytes: int, dtype: Any) -> npt.NDArray[np.uint8]:
+    from ..gpu.lane import pinned_empty
+
+    return pinned_empty(nbytes)

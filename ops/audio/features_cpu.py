@@ -1,0 +1,163 @@
+"""The CPU kernels of features: filter banks, decibels, preemphasis, silence. Whole batches in one call, without the GIL."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+OUTER, EXTENT, INNER = range(3)
+"""Columns of ``rows``: elements before the axis in question, along it, and after it."""
+_TILE = 256
+
+jit = numba.njit(nogil=True, cache=True)
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def filter_bank(data, base, rows, filters, weights, out, out_base):
+    """Weighted sums of runs along the axis; ``filters`` [M, 3]: first element, how many, and where their weights begin."""
+    sums = np.empty(_TILE, np.float32)
+    many = len(filters)
+    for i in range(len(base)):
+        extent, inner = rows[i, EXTENT], rows[i, INNER]
+        for outer in range(rows[i, OUTER]):
+            source, target = base[i] + outer * extent * inner, out_base[i] + outer * many * inner
+            if inner == 1:
+                for m in range(many):
+                    total, first = np.float32(0), source + filters[m, 0]
+                    for k in range(filters[m, 1]):
+                        total += weights[filters[m, 2] + k] * data[first + k]
+                    out[target + m] = total
+                continue
+            for low in range(0, inner, _TILE):
+                width = min(_TILE, inner - low)
+                for m in range(many):
+                    tile = sums[:width]
+                    tile[:] = 0
+                    for k in range(filters[m, 1]):
+                        start = source + (filters[m, 0] + k) * inner + low
+                        line, weight = data[start : start + width], weights[filters[m, 2] + k]
+                        for x in range(width):
+                            tile[x] += weight * line[x]
+                    start = target + m * inner + low
+                    out[start : start + width] = tile
+
+
+@jit
+def largest(data, base, sizes, out):
+    """The largest value of each sample, NaN left out; 0 of an empty one."""
+    for i in range(len(base)):
+        values = data[base[i] : base[i] + sizes[i]]
+        best = np.float32(-np.inf)
+        for k in range(len(values)):
+            best = max(best, values[k])
+        out[i] = best if len(values) else np.float32(0)
+
+
+@jit
+def decibels(data, base, sizes, references, multiplier, least, out, out_base):
+    """multiplier log10(max(least, x / reference)), ``multiplier`` counted in binary logarithms.
+
+    The logarithm is that of Cephes' logf: the exponent, and a polynomial of the rest in [sqrt(1/2), sqrt(2)).
+    """
+    for i in range(len(base)):
+        source, target = data[base[i] : base[i] + sizes[i]], out[out_base[i] : out_base[i] + sizes[i]]
+        factor = np.float32(1) / references[i]
+        for k in range(len(source)):
+            target[k] = max(least, source[k] * factor)
+        bits = target.view(np.int32)
+        for k in range(len(target)):
+            value = bits[k]
+            exponent = (value >> 23) - 126
+            # the rest of a number with its exponent taken away, in [1/2, 1)
+            bits[k] = (value & 0x007FFFFF) | 0x3F000000
+            m = target[k]
+            small = m < np.float32(0.70710678)
+            m = m + m - np.float32(1) if small else m - np.float32(1)
+            e = np.float32(exponent - 1 if small else exponent)
+            z = m * m
+            y = np.float32(7.0376836292e-2)
+            y = y * m - np.float32(1.1514610310e-1)
+            y = y * m + np.float32(1.1676998740e-1)
+            y = y * m - np.float32(1.2420140846e-1)
+            y = y * m + np.float32(1.4249322787e-1)
+            y = y * m - np.float32(1.6668057665e-1)
+            y = y * m + np.float32(2.0000714765e-1)
+            y = y * m - np.float32(2.4999993993e-1)
+            y = y * m + np.float32(3.3333331174e-1)
+            y = y * m * z - np.float32(0.5) * z + m
+            target[k] = (e + y * np.float32(1.4426950408889634)) * multiplier
+
+
+@jit
+def floored(out, base, sizes, below):
+    """What is more than ``below`` under the largest value of its sample becomes that."""
+    for i in range(len(base)):
+        values = out[base[i] : base[i] + sizes[i]]
+        best = np.float32(-np.inf)
+        for k in range(len(values)):
+            best = max(best, values[k])
+        least = np.float32(best - below)
+        for k in range(len(values)):
+            values[k] = max(values[k], least)
+
+
+@jit
+def preemphasis(data, base, sizes, coefficients, border, out, out_base):
+    """x[k] - c x[k - 1]; before the first: 0 the first itself, 1 zero, 2 the second."""
+    for i in range(len(base)):
+        n, c = sizes[i], coefficients[i]
+        if n == 0:
+            continue
+        first = np.float32(data[base[i]])
+        before = first
+        if border == 1:
+            before = np.float32(0)
+        elif border == 2:
+            before = np.float32(data[base[i] + min(1, n - 1)])
+        out[out_base[i]] = first - c * before
+        source, target = data[base[i] : base[i] + n], out[out_base[i] : out_base[i] + n]
+        for k in range(1, n):
+            target[k] = np.float32(source[k]) - c * np.float32(source[k - 1])
+
+
+@jit
+def nonsilent(data, base, sizes, length, cutoff, reference, begin, count):
+    """Where each signal is louder than ``cutoff`` times the reference power, the loudest of itself where that is 0.
+
+    Its power at k is the mean square of the ``length`` samples up to k (those before the first are 0).
+    """
+    for i in range(len(base)):
+        n = sizes[i]
+        begin[i], count[i] = 0, 0
+        if n == 0:
+            continue
+        window = min(length, n)
+        powers = np.empty(n, np.float64)
+        total, best = 0.0, 0.0
+        values = data[base[i] : base[i] + n]
+        for k in range(n):
+            if k % 8192 == 0:  # what rounding left is forgotten from time to time
+                total = 0.0
+                for j in range(max(0, k - window), k):
+                    total += np.float64(values[j]) * np.float64(values[j])
+            x = np.float64(values[k])
+            total += x * x
+            if k >= window:
+                old = np.float64(values[k - window])
+                total -= old * old
+            powers[k] = max(total, 0.0) / window
+            best = max(best, powers[k])
+        threshold = (best if reference == 0 else reference) * cutoff
+        first, last = -1, -1
+        for k in range(n):
+            if powers[k] >= threshold:
+                if first < 0:
+                    first = k
+                last = k
+        if first < 0:
+            continue
+        begin[i] = max(first - (window - 1), 0) if first else 0
+        count[i] = last + 1 - begin[i]

@@ -1,0 +1,111 @@
+"""Low-pass filters for resampling: the kernels of this package, of DALI and of torchaudio."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+
+BETA = 8.555504641634386
+"""Of the Kaiser window. With sixteen lobes, it and the roll-off are those of resampy's kaiser_fast."""
+STEPS = 512
+"""Entries of a table for each lobe; lines between them are 5e-6 from the curve."""
+_DALI_STEPS = 64
+_MOST = 1 << 21  # numbers in a table for every phase
+_TORCHAUDIO_LOBES, _TORCHAUDIO_ROLLOFF = 6, 0.99
+
+
+def lobes_of(quality: float) -> int:
+    """Zero crossings on each side of the kernel, as DALI counts them: 3, 16 and 64 for quality 0, 50 and 100."""
+    return math.floor(0.007 * quality * quality - 0.09 * quality + 3 + 0.5)
+
+
+def rolloff_of(lobes: int) -> float:
+    """Where the kernel cuts off, in parts of the lower Nyquist frequency: its transition band ends about there."""
+    return max(0.75, 1 - 2.4 / lobes)
+
+
+def _kernel(lobes: int, u: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The kernel at ``u``, in samples of the lower rate; 0 from ``lobes`` on."""
+    rolloff = rolloff_of(lobes)
+    inside = np.maximum(0.0, 1 - (u / lobes) ** 2)
+    values: npt.NDArray[np.float64] = rolloff * np.sinc(rolloff * u) * np.i0(BETA * np.sqrt(inside)) / np.i0(BETA)
+    return np.where(np.abs(u) < lobes, values, 0.0)
+
+
+@lru_cache(16)
+def table(lobes: int) -> F32:
+    """The kernel from 0 to ``lobes``, STEPS numbers a lobe, and zeros behind it."""
+    u = np.arange(lobes * STEPS + 2) / STEPS
+    return _kernel(lobes, u).astype(np.float32)
+
+
+@lru_cache(16)
+def dali_table(lobes: int) -> F32:
+    """DALI's: a sinc with a Hann window, in float32, from -lobes to lobes; a zero before it and four after."""
+    coefficients = _DALI_STEPS * lobes + 1
+    scale = np.float32(2.0 * lobes) / np.float32(coefficients - 1)
+    envelope = np.float32(2.0) / np.float32(coefficients)
+    i = np.arange(coefficients, dtype=np.float32) - np.float32((coefficients - 1) // 2)
+    x = (i * scale * np.float32(np.pi)).astype(np.float32)
+    safe = np.where(np.abs(x) < 1e-5, np.float32(1), x)
+    sinc = np.where(np.abs(x) < 1e-5, np.float32(1), np.sin(safe) / safe)
+    window = 0.5 * (1 + np.cos((i * envelope).astype(np.float64) * np.pi))
+    return np.concatenate([[0], sinc * window, np.zeros(4)]).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Resampling by ``up / down``: output k is the sum of ``taps[k % up]`` times inputs from
+    k // up * down + ``first[k % up]``."""
+
+    up: int
+    down: int
+    taps: F32
+    """[up, taps]"""
+    first: npt.NDArray[np.int64]
+    """[up]"""
+
+
+@lru_cache(64)
+def phases(ratio: Fraction, lobes: int) -> Phases | None:
+    """The kernel of this package at every phase, of sum 1 each; None where there are too many."""
+    up, down = ratio.numerator, ratio.denominator
+    shrink = min(1.0, up / down)
+    half = math.ceil(lobes / shrink)
+    if up * (2 * half + 1) > _MOST:
+        return None
+    at = np.arange(up) * down / up
+    first = np.floor(at).astype(np.int64) - half
+    places = first[:, None] + np.arange(2 * half + 1) - at[:, None]
+    taps = _kernel(lobes, places * shrink)
+    return Phases(up, down, (taps / taps.sum(axis=1, keepdims=True)).astype(np.float32), first)
+
+
+@lru_cache(64)
+def torchaudio_phases(ratio: Fraction) -> Phases | None:
+    """What torchaudio.functional.resample does by default: a sinc of six lobes with a squared cosine as its window,
+    cut off at 0.99 of the lower Nyquist frequency."""
+    up, down = ratio.numerator, ratio.denominator
+    cutoff = min(up, down) * _TORCHAUDIO_ROLLOFF
+    width = math.ceil(_TORCHAUDIO_LOBES * down / cutoff)
+    if up * (2 * width + down) > 8 * _MOST:
+        return None
+    t = np.arange(0, -up, -1)[:, None] / up + np.arange(-width, width + down)[None] / down
+    t = np.clip(t * cutoff, -_TORCHAUDIO_LOBES, _TORCHAUDIO_LOBES)
+    taps = np.sinc(t) * np.cos(t * math.pi / _TORCHAUDIO_LOBES / 2) ** 2 * cutoff / down
+    return Phases(up, down, taps.astype(np.float32), np.full(up, -width, np.int64))
+
+
+def trimmed(found: Phases) -> Phases:
+    """The same without taps of 0 at the ends of all phases."""
+    used: Any = np.flatnonzero(np.any(found.taps != 0, axis=0))
+    lo, hi = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+    return Phases(found.up, found.down, np.ascontiguousarray(found.taps[:, lo:hi]), found.first + lo)

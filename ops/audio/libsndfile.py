@@ -1,0 +1,169 @@
+"""Audio files in memory through libsndfile, which the package soundfile carries: FLAC, Ogg Vorbis and Opus, MP3, AIFF,
+the rarer kinds of WAV, and what else it knows.
+
+soundfile itself reads memory through functions in Python, and each piece of a file would wait for the GIL. The functions
+that libsndfile calls here are compiled, so that a decode is one call without the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ..errors import SampleError, SpecError
+
+_SEEK_SET, _SEEK_CUR = 0, 1
+_READ = 0x10  # SFM_READ
+INTEGERS = frozenset(("PCM_S8", "PCM_16", "PCM_24", "PCM_32", "PCM_U8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM", "GSM610",
+                      "G721_32", "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32"))  # fmt: skip
+"""Encodings whose numbers are integers; the others are read as floats."""
+
+
+def require() -> Any:
+    """The package soundfile. Raises SpecError where it is not installed."""
+    try:
+        import soundfile
+    except (ImportError, OSError) as e:  # OSError: without the library itself
+        raise SpecError(f"audio needs the package soundfile: pip install 'dali-run[media]' ({e})") from None
+    return soundfile
+
+
+@intrinsic
+def _copy_bytes(_typing: Any, target: Any, source: Any, count: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        kind = cgutils.voidptr_t
+        cgutils.raw_memcpy(builder, builder.inttoptr(args[0], kind), builder.inttoptr(args[1], kind), args[2], 1)
+        return args[2]
+
+    return types.int64(types.int64, types.int64, types.int64), generate
+
+
+_State = types.CPointer(types.int64)  # address, bytes, place
+
+
+@numba.cfunc(types.int64(_State), cache=True)
+def _length(state):  # type: ignore[no-untyped-def]
+    return state[1]
+
+
+@numba.cfunc(types.int64(types.int64, types.int32, _State), cache=True)
+def _seek(offset, whence, state):  # type: ignore[no-untyped-def]
+    at = offset if whence == _SEEK_SET else offset + (state[2] if whence == _SEEK_CUR else state[1])
+    state[2] = min(max(at, 0), state[1])
+    return state[2]
+
+
+@numba.cfunc(types.int64(types.int64, types.int64, _State), cache=True)
+def _read(target, count, state):  # type: ignore[no-untyped-def]
+    count = max(0, min(count, state[1] - state[2]))
+    _copy_bytes(target, state[0] + state[2], count)
+    state[2] += count
+    return count
+
+
+@numba.cfunc(types.int64(_State), cache=True)
+def _tell(state):  # type: ignore[no-untyped-def]
+    return state[2]
+
+
+@cache
+def _library() -> tuple[Any, Any, Any, Any]:
+    """cffi's functions, libsndfile's, the callbacks, and soundfile itself."""
+    soundfile = require()
+    ffi, library = soundfile._ffi, soundfile._snd
+    calls = ffi.new("SF_VIRTUAL_IO*")
+    for name, function, kind in (
+        ("get_filelen", _length, "sf_vio_get_filelen"),
+        ("seek", _seek, "sf_vio_seek"),
+        ("read", _read, "sf_vio_read"),
+        ("tell", _tell, "sf_vio_tell"),
+    ):
+        setattr(calls, name, ffi.cast(kind, function.address))
+    return ffi, library, calls, soundfile
+
+
+@dataclass(slots=True)
+class Sound:
+    """An open file in memory. Close it."""
+
+    frames: int
+    channels: int
+    rate: int
+    integers: bool
+    """Its numbers are integers."""
+    format: str
+    """As libsndfile calls it: FLAC, OGG, MP3, ..."""
+    _handle: Any
+    _held: Any
+    """What libsndfile points to."""
+
+    def read_into(self, out: npt.NDArray[Any]) -> None:
+        """All frames into ``out``, flat, float32, int16 or int32. Raises SampleError where the file does not give them
+        all."""
+        ffi, library, _, soundfile = _library()
+        name = {"float32": "float", "int16": "short", "int32": "int"}[out.dtype.name]
+        read = getattr(library, f"sf_readf_{name}")
+        target = ffi.cast(f"{name}*", out.ctypes.data)
+        got = read(self._handle, target, self.frames)
+        if got != self.frames:
+            number = library.sf_error(self._handle)
+            reason = soundfile.LibsndfileError(number).error_string if number else "its data ends early"
+            code = "corrupt_data" if number else "truncated"
+            raise SampleError(code, f"{self.format}: {max(got, 0)} of {self.frames} frames could be decoded: {reason}")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._handle is not None:
+            _library()[1].sf_close(self._handle)
+            self._handle = None
+
+
+def open_memory(data: npt.NDArray[np.uint8]) -> Sound:
+    """The file whose bytes are ``data``, which must hold until it is closed. Raises SampleError."""
+    ffi, library, calls, soundfile = _library()
+    if not len(data):
+        raise SampleError("truncated", "the file is empty")
+    state = np.array([data.ctypes.data, len(data), 0], np.int64)
+    info = ffi.new("SF_INFO*")
+    handle = library.sf_open_virtual(calls, _READ, info, ffi.cast("void*", state.ctypes.data))
+    if handle == ffi.NULL:
+        number = library.sf_error(ffi.NULL)
+        reason = soundfile.LibsndfileError(number).error_string.rstrip(".")
+        known = any(bytes(data[a : a + len(m)]) == m for a, m in _MARKS)
+        raise SampleError("corrupt_data" if known else "not_audio", f"no decoder takes it: {reason}")
+    major = _names(soundfile._formats).get(info.format & 0x0FFF0000, "?")
+    minor = _names(soundfile._subtypes).get(info.format & 0xFFFF, "?")
+    return Sound(int(info.frames), int(info.channels), int(info.samplerate), minor in INTEGERS, major, handle,
+                 (data, state, info))  # fmt: skip
+
+
+_MARKS = ((0, b"RIFF"), (0, b"fLaC"), (0, b"OggS"), (0, b"FORM"), (0, b"RF64"), (0, b"ID3"), (0, b"caff"))
+
+
+def _names(table: dict[str, int]) -> dict[int, str]:
+    return {number: name for name, number in table.items()}
+
+
+def encode(signal: npt.NDArray[Any], rate: int, kind: str, encoding: str) -> bytes:
+    """A file of format ``kind`` (FLAC, WAV) that holds ``signal`` [n] or [n, channels]. Raises SampleError."""
+    import io
+
+    soundfile = require()
+    out = io.BytesIO()
+    try:
+        soundfile.write(out, signal, rate, format=kind, subtype=encoding)
+    except (soundfile.LibsndfileError, ValueError, TypeError) as e:
+        raise SampleError("encode_failed", f"{kind}: {e}") from None
+    return out.getvalue()
+
+
+assert ctypes.sizeof(ctypes.c_void_p) == 8, "addresses are taken as 64 bits"

@@ -1,0 +1,285 @@
+"""audio_resample: signals at another sampling rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec, Stage
+from ..batch import I64, Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..types import DALIDataType, to_numpy
+from . import filters
+
+F64 = npt.NDArray[np.float64]
+Resampler = Literal["dali-run", "dali", "torchaudio", "soxr", "librosa"]
+RESAMPLER = (
+    "whose filter: dali-run's low-pass (stopband from the lower Nyquist frequency on), DALI's kernel, which lets through "
+    "what a lower rate cannot hold (aliases), torchaudio's default, or, on the CPU, soxr's and librosa's (soxr_hq)"
+)
+
+_cpu: Any = Kernels(".resample_cpu", __package__)
+_ALLOWED = (DALIDataType.FLOAT, DALIDataType.INT8, DALIDataType.UINT8, DALIDataType.INT16, DALIDataType.UINT16,
+            DALIDataType.INT32, DALIDataType.UINT32)  # fmt: skip
+_MOST = 2**31 - 1  # elements of a sample
+
+
+def needs_soxr(parity: Resampler) -> bool:
+    """The filter is that of the package soxr, on the CPU."""
+    return parity in ("soxr", "librosa")
+
+
+def check_resampler(parity: Resampler) -> None:
+    """Raises SpecError where the package behind ``parity`` is not installed."""
+    if needs_soxr(parity):
+        try:
+            import soxr  # noqa: F401
+        except ImportError as e:
+            raise SpecError(f"parity: {parity} needs the package soxr: pip install 'dali-run[media]' ({e})") from None
+
+
+def output_lengths(lengths: I64, in_rate: F64, out_rate: F64) -> I64:
+    """Frames after resampling: those before times out_rate / in_rate, rounded up."""
+    exact = lengths * out_rate / np.where(in_rate > 0, in_rate, 1)
+    # a product that is whole but for the rounding of doubles stays as it is
+    near = np.round(exact)
+    return np.where(np.abs(exact - near) < 1e-6, near, np.ceil(exact)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Sampling rates of N signals; only their ratios count."""
+
+    before: F64
+    after: F64
+
+
+def resample_into(ctx: Context, signals: Batch, rates: Rates, quality: float, parity: Resampler, out: Batch) -> None:
+    """``signals`` (n,) or (n, channels) at other rates go into ``out``, whose shapes say how long they become; where
+    ``ctx`` runs. Where the type changes, integers count in parts of their largest value."""
+    n = len(signals)
+    size_in, size_out = (1.0, 1.0) if out.dtype == signals.dtype else (_full(signals.dtype), _full(out.dtype))
+    rows = np.zeros((n, _cpu.FIELDS), np.int64)
+    rows[:, _cpu.INPUTS], rows[:, _cpu.OUTPUTS] = signals.shapes[:, 0], out.shapes[:, 0]
+    rows[:, _cpu.CHANNELS] = signals.shapes[:, 1] if signals.ndim == 2 else 1
+    if not rows[:, _cpu.OUTPUTS].any():
+        return
+    factors = np.float32(1 / size_in), np.float32(size_out)
+    if ctx.stage != "cpu":
+        _resample(ctx, signals, rates, quality, parity, rows, factors, out)
+        return
+    signals = signals.replace(data=_scaled(signals.data, np.dtype(np.float32), 1 / size_in))
+    floats = out
+    if out.dtype != np.float32:
+        floats = Batch.allocate(np.empty, out.shapes, np.float32, out.layout, out.samples)
+    _resample(ctx, signals, rates, quality, parity, rows, factors, floats)
+    if floats is not out:
+        for i in range(n):
+            out.sample(i)[...] = _scaled(floats.sample(i), out.dtype, size_out)
+
+
+def _resample(
+    ctx: Context, signals: Batch, rates: Rates, quality: float, parity: Resampler, rows: I64,
+    factors: tuple[Any, Any], out: Batch,
+) -> None:  # fmt: skip
+    in_rate, out_rate, lengths = rates.before, rates.after, rows[:, _cpu.OUTPUTS]
+    if needs_soxr(parity):
+        _by_soxr(signals, rates, out)
+        return
+    ratios = np.where(out_rate > 0, in_rate / np.where(out_rate > 0, out_rate, 1), 1.0)
+    lobes = filters.lobes_of(quality)
+    if parity == "dali":
+        table = filters.dali_table(lobes)
+        _launch(ctx, "as_dali", signals, rows, (ratios, table), out, factors,
+                (np.int64(lobes), np.float32(32 * lobes + 1), np.float32(32)))  # fmt: skip
+        return
+    found = [_phases(a, b, lobes, parity) for a, b in zip(in_rate.tolist(), out_rate.tolist(), strict=True)]
+    which = np.array([p is not None for p in found], np.bool_)
+    if which.any():
+        some = _only(rows, which)
+        taps, first = _filled(some, found)
+        _launch(ctx, "by_phases", signals, some, (taps, first), out, factors, ())
+    if not which.all():
+        if parity == "torchaudio":
+            for i in np.flatnonzero(~which & (lengths > 0)).tolist():
+                ctx.reject(i, "bad_argument", f"torchaudio resamples by whole rates; {in_rate[i]:g} to {out_rate[i]:g} Hz "
+                           "has too many phases")  # fmt: skip
+        else:
+            _launch(ctx, "by_table", signals, _only(rows, ~which), (ratios, filters.table(lobes)), out, factors,
+                    (np.int64(lobes), np.int64(filters.STEPS)))  # fmt: skip
+
+
+def _phases(in_rate: float, out_rate: float, lobes: int, parity: Resampler) -> filters.Phases | None:
+    if not in_rate > 0 or not out_rate > 0:
+        return None
+    ratio = Fraction(out_rate) / Fraction(in_rate)
+    if ratio.numerator > 1 << 16 or ratio.denominator > 1 << 16:
+        return None
+    if ratio == 1:
+        return filters.Phases(1, 1, np.ones((1, 1), np.float32), np.zeros(1, np.int64))
+    return filters.phases(ratio, lobes) if parity == "dali-run" else filters.torchaudio_phases(ratio)
+
+
+def _only(rows: I64, which: npt.NDArray[np.bool_]) -> I64:
+    """``rows`` in which the others have no outputs."""
+    some = rows.copy()
+    some[~which, _cpu.OUTPUTS] = 0
+    return some
+
+
+def _filled(rows: I64, found: list[filters.Phases | None]) -> tuple[Any, Any]:
+    """The taps and first places of all phases in use; ``rows`` say where those of a sample are."""
+    places: dict[int, tuple[int, int]] = {}
+    taps, first = [np.empty(0, np.float32)], [np.empty(0, np.int64)]
+    table = start = 0
+    for i, p in enumerate(found):
+        if p is None:
+            continue
+        if id(p) not in places:
+            places[id(p)] = table, start
+            taps.append(p.taps.reshape(-1))
+            first.append(p.first)
+            table, start = table + p.taps.size, start + p.up
+        rows[i, _cpu.UP], rows[i, _cpu.DOWN], rows[i, _cpu.TAPS] = p.up, p.down, p.taps.shape[1]
+        rows[i, _cpu.TABLE], rows[i, _cpu.FIRST] = places[id(p)]
+    return np.concatenate(taps), np.concatenate(first)
+
+
+def _launch(
+    ctx: Context, kernel: str, signals: Batch, rows: I64, tables: tuple[Any, ...], out: Batch, factors: tuple[Any, Any],
+    numbers: tuple[Any, ...],
+) -> None:  # fmt: skip
+    if ctx.stage == "cpu":
+        base = np.ascontiguousarray(signals.offsets)
+        getattr(_cpu, kernel)(signals.data, base, rows, *tables, *numbers, out.data, out.offsets)
+        return
+    lane = ctx.device
+    base, there, *arrays, to = lane.upload(signals.offsets, rows, *tables, out.offsets)
+    most = int(rows[:, _cpu.OUTPUTS].max())
+    lane.launch(
+        "audio/resample.cu", f"{kernel}<{CUDA_TYPES[signals.dtype]}, {CUDA_TYPES[out.dtype]}>",
+        (-(-most // 256), len(signals)), 256,
+        signals.data, base, there, *arrays, *numbers, *factors, out.data, to,
+    )  # fmt: skip
+
+
+def _by_soxr(signals: Batch, rates: Rates, out: Batch) -> None:
+    import soxr
+
+    for i in np.flatnonzero(out.sizes).tolist():
+        got = soxr.resample(signals.sample(i), rates.before[i], rates.after[i], quality="HQ")
+        target = out.sample(i)
+        length = min(len(got), len(target))
+        target[:length] = got[:length]
+        target[length:] = 0
+
+
+class AudioResample(Operator, name="audio_resample"):
+    """Resample audio: signals (n,), or (n, channels), each channel by itself.
+
+    The rate changes by ``scale``, from ``in_rate`` to ``out_rate`` (n out_rate / in_rate samples come out, rounded up), or
+    so that ``out_length`` samples come out. Integers count in parts of their largest value where the type changes.
+
+    By default a low-pass filter keeps what the lower rate cannot hold from folding back into the signal: a sinc under a
+    Kaiser window of as many lobes as DALI's for this ``quality``, as wide as the lower rate asks. With ``parity: dali``
+    the numbers are DALI's: its kernel is never widened, so that a tone of 10 kHz survives as another tone when 44.1 kHz
+    become 8.
+    """
+
+    aliases = ("experimental.audio_resample",)
+    bound = "1e-5 of the largest sample"
+    example = "{op: audio_resample, in: audio, in_rate: 44100, out_rate: 16000, out: audio}"
+
+    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+    in_rate: Annotated[float | None, Arg("rate of the input", per_sample=True)] = None
+    out_rate: Annotated[float | None, Arg("rate of the output", per_sample=True)] = None
+    out_length: Annotated[int | None, Arg("samples of the output", ge=0, per_sample=True)] = None
+    scale: Annotated[float | None, Arg("out_rate / in_rate", per_sample=True)] = None
+    quality: Annotated[float, Arg("0 to 100: 3, 16 (at 50) and 64 lobes", ge=0, le=100)] = 50.0
+    parity: Annotated[Resampler, Arg(RESAMPLER)] = "dali-run"
+
+    def check(self) -> None:
+        rates = [name for name in ("in_rate", "out_rate") if self.given(name)]
+        ways = [name for name in ("scale", "out_length") if self.given(name)]
+        if len(rates) == 1:
+            raise SpecError("in_rate and out_rate belong together: give both")
+        if bool(rates) + len(ways) != 1:
+            raise SpecError("give one of: in_rate and out_rate, scale, out_length")
+        if self.dtype is not None and self.dtype not in _ALLOWED:
+            raise SpecError(f"dtype {self.dtype.name} is not one of {', '.join(t.name for t in _ALLOWED)}")
+        if needs_soxr(self.parity) and self.given("quality"):
+            raise SpecError(f"parity: {self.parity} has one quality (HQ); remove quality")
+        check_resampler(self.parity)
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return ("cpu",) if needs_soxr(self.parity) else self.stages
+
+    def infer(self, *specs: Spec) -> Spec:
+        audio = specs[0]
+        if audio.dtype is not None and audio.dtype not in _ALLOWED:
+            raise SpecError(f"takes {', '.join(t.name for t in _ALLOWED)}, got {audio}; cast it first")
+        if audio.shape is not None and len(audio.shape) not in (1, 2):
+            raise SpecError(f"takes signals (n,) or (n, channels), got {audio}")
+        dtype = self.dtype if self.dtype is not None else audio.dtype
+        shape = None if audio.shape is None else (None, *audio.shape[1:])
+        return Spec(shape, dtype, audio.layout)
+
+    def cpu(self, ctx: Context, audio: Batch) -> Batch:
+        if audio.ndim not in (1, 2):
+            raise SpecError(f"takes signals (n,) or (n, channels), got {audio.ndim} dimensions")
+        frames = audio.shapes[:, 0].astype(np.int64)
+        in_rate, out_rate, lengths = self._rates(ctx, frames)
+        dtype = audio.dtype if self.dtype is None else to_numpy(self.dtype)
+        channels = audio.shapes[:, 1].astype(np.int64) if audio.ndim == 2 else 1
+        for i in np.flatnonzero(lengths * channels > _MOST).tolist():
+            ctx.reject(i, "too_large", f"{int(lengths[i])} samples would come out; at most {_MOST} can be one sample")
+            lengths[i] = 0
+        lengths[frames == 0] = 0
+        shapes = audio.shapes.copy()
+        shapes[:, 0] = lengths
+        out = Batch.allocate(ctx.empty, shapes, dtype, audio.layout, audio.samples)
+        resample_into(ctx, audio, Rates(in_rate, out_rate), self.quality, self.parity, out)
+        return out
+
+    gpu = cpu
+
+    def _rates(self, ctx: Context, frames: I64) -> tuple[F64, F64, I64]:
+        """Rates before and after, float64[N], and the lengths of the outputs."""
+        if self.given("out_length"):
+            lengths = ctx.arg("out_length", np.int64).copy()
+            in_rate, out_rate = np.maximum(frames, 1).astype(np.float64), lengths.astype(np.float64)
+            bad = lengths < 0
+        else:
+            if self.given("scale"):
+                out_rate = ctx.arg("scale").astype(np.float64)
+                in_rate = np.ones_like(out_rate)
+            else:
+                in_rate, out_rate = (ctx.arg(n).astype(np.float64) for n in ("in_rate", "out_rate"))
+            bad = ~(np.isfinite(in_rate) & np.isfinite(out_rate) & (in_rate > 0) & (out_rate > 0))
+            in_rate, out_rate = np.where(bad, 1.0, in_rate), np.where(bad, 1.0, out_rate)
+            lengths = output_lengths(frames, in_rate, out_rate)
+        for i in np.flatnonzero(bad).tolist():
+            ctx.reject(i, "bad_argument", "rates, scale and out_length must be positive numbers")
+            lengths[i] = 0
+        return in_rate, out_rate, lengths
+
+
+def _full(dtype: np.dtype[Any]) -> float:
+    """What counts as 1."""
+    return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
+
+
+def _scaled(values: npt.NDArray[Any], dtype: np.dtype[Any], factor: float) -> npt.NDArray[Any]:
+    """``values`` times ``factor`` as ``dtype``, integers rounded and held to their range."""
+    if dtype.kind == "f":
+        floats = values.astype(np.float32, copy=False)
+        return floats if factor == 1 else floats * np.float32(factor)
+    return saturate(values if factor == 1 else values * np.float32(factor), dtype)

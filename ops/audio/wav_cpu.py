@@ -1,0 +1,166 @@
+"""WAV files of plain numbers: where they are, and how they become signals. Whole batches in one call, without the GIL.
+
+Microsoft, "Multiple Channel Audio Data and WAVE Files" (RIFF chunks; format tags 1, 3 and 0xFFFE).
+"""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+OTHER, U8, S16, S24, S32, F32, F64 = range(7)
+"""Kinds of numbers; OTHER is what libsndfile is to look at."""
+WIDTHS = (0, 1, 2, 3, 4, 4, 8)
+START, FRAMES, CHANNELS, RATE, KIND, FIELDS = range(6)
+"""Columns of what `walk` finds: the first byte of the numbers within the file, and how many there are."""
+
+jit = numba.njit(nogil=True, cache=True)
+
+
+@jit
+def _u16(data, at):
+    return np.int64(data[at]) | np.int64(data[at + 1]) << 8
+
+
+@jit
+def _u32(data, at):
+    return _u16(data, at) | _u16(data, at + 2) << 16
+
+
+@jit
+def _tag(data, at, a, b, c, d):
+    return data[at] == a and data[at + 1] == b and data[at + 2] == c and data[at + 3] == d
+
+
+@jit
+def walk(data, base, sizes, found):
+    """Fill ``found`` [N, FIELDS]. A file that ends early has the numbers that are left, as other decoders see it."""
+    for i in range(len(base)):
+        found[i] = 0
+        start, end = base[i], base[i] + sizes[i]
+        # "RIFF" size "WAVE"
+        if sizes[i] < 44 or not (_tag(data, start, 82, 73, 70, 70) and _tag(data, start + 8, 87, 65, 86, 69)):
+            continue
+        at, kind, channels, rate, width = start + 12, 0, 0, 0, 0
+        while at + 8 <= end:
+            size = _u32(data, at + 4)
+            if _tag(data, at, 102, 109, 116, 32) and size >= 16 and at + 8 + size <= end:  # "fmt "
+                tag, channels, rate = _u16(data, at + 8), _u16(data, at + 10), _u32(data, at + 12)
+                block, bits = _u16(data, at + 20), _u16(data, at + 22)
+                if tag == 0xFFFE and size >= 40:
+                    tag = _u16(data, at + 32)
+                width = block // max(channels, 1)
+                kind = 0
+                if tag == 1 and bits == 8 * width and 1 <= width <= 4:
+                    kind = width
+                elif tag == 3 and bits == 8 * width and (width == 4 or width == 8):
+                    kind = 5 if width == 4 else 6
+                if channels == 0 or rate == 0 or block != width * channels:
+                    kind = 0
+            elif _tag(data, at, 100, 97, 116, 97):  # "data"
+                if kind == 0 or size == 0 or size >= 0x7FFFFFFF - 44:  # what is not known yet: written to a pipe
+                    break
+                found[i, START] = at + 8 - start
+                found[i, FRAMES] = min(size, end - at - 8) // (width * channels)
+                found[i, CHANNELS], found[i, RATE], found[i, KIND] = channels, rate, kind
+                break
+            at += 8 + size + (size & 1)
+
+
+@jit
+def _bits(data, at, kind):
+    """An integer, as the high bits of 32."""
+    if kind == 1:
+        return (np.int64(data[at]) - 128) << 24
+    if kind == 2:
+        value = _u16(data, at)
+        return (value - ((value & 0x8000) << 1)) << 16
+    if kind == 3:
+        value = _u16(data, at) | np.int64(data[at + 2]) << 16
+        return (value - ((value & 0x800000) << 1)) << 8
+    value = _u32(data, at)
+    return value - ((value & 0x80000000) << 1)
+
+
+@jit
+def _number(data, at, kind, one, two):
+    """A number in [-1, 1]; ``one`` and ``two`` are room for the bytes of floats."""
+    if kind <= 4:
+        return np.float32(_bits(data, at, kind) * (1.0 / 2147483648.0))
+    if kind == 5:
+        one.view(np.uint8)[:] = data[at : at + 4]
+        return one[0]
+    two.view(np.uint8)[:] = data[at : at + 8]
+    return np.float32(two[0])
+
+
+@jit
+def _rounded(x, full):
+    """``x`` times the largest value, half away from zero, held to the range."""
+    x = np.float64(np.float32(x * np.float32(full)))
+    x = np.floor(x + 0.5) if x >= 0 else np.ceil(x - 0.5)
+    if not x >= -full - 1:  # not a number, too
+        return np.int64(-full - 1) if x < 0 else np.int64(0)
+    return np.int64(min(x, full))
+
+
+@jit
+def to_floats(data, base, found, downmix, out, out_base):
+    """Signals as float32 in [-1, 1], integers divided by 2 to the power of their bits less one; with ``downmix``, the
+    mean over channels, as the sum of their values times 1 / channels."""
+    one, two = np.empty(1, np.float32), np.empty(1, np.float64)
+    for i in range(len(base)):
+        at, n, channels, kind = base[i] + found[i, START], found[i, FRAMES], found[i, CHANNELS], found[i, KIND]
+        to = out_base[i]
+        if kind == 0 or n == 0:
+            continue
+        if kind == 2 and (channels == 1 or not downmix) and at % 2 == 0:
+            count = n * channels
+            source = data[at : at + 2 * count].view(np.int16)
+            for k in range(count):
+                out[to + k] = source[k] * np.float32(1 / 32768)
+            continue
+        width = 8 if kind == 6 else (4 if kind >= 4 else kind)
+        if not downmix:
+            for k in range(n * channels):
+                out[to + k] = _number(data, at + k * width, kind, one, two)
+            continue
+        part = np.float32(1) / np.float32(channels)
+        for k in range(n):
+            total = np.float32(0)
+            for c in range(channels):
+                total += _number(data, at + (k * channels + c) * width, kind, one, two) * part
+            out[to + k] = total
+
+
+@jit
+def to_integers(data, base, found, downmix, full, out, out_base):
+    """Signals as integers of largest value ``full``: the high bits of integers, and floats (what channels are mixed to
+    is one) times ``full``, rounded half away from zero."""
+    one, two = np.empty(1, np.float32), np.empty(1, np.float64)
+    shift = 16 if full == 32767 else 0
+    for i in range(len(base)):
+        at, n, channels, kind = base[i] + found[i, START], found[i, FRAMES], found[i, CHANNELS], found[i, KIND]
+        to = out_base[i]
+        if kind == 0 or n == 0:
+            continue
+        width = 8 if kind == 6 else (4 if kind >= 4 else kind)
+        if kind <= 4 and (channels == 1 or not downmix):
+            if kind == 2 and shift == 16 and at % 2 == 0:
+                source = data[at : at + 2 * n * channels].view(np.int16)
+                for k in range(n * channels):
+                    out[to + k] = source[k]
+                continue
+            for k in range(n * channels):
+                out[to + k] = _bits(data, at + k * width, kind) >> shift
+            continue
+        mixed = channels if downmix else 1
+        part = np.float32(1) / np.float32(mixed)
+        for k in range(n * channels // mixed):
+            total = np.float32(0)
+            for c in range(mixed):
+                total += _number(data, at + (k * mixed + c) * width, kind, one, two) * part
+            out[to + k] = _rounded(total, full)
