@@ -17,6 +17,7 @@ RejectCode = Literal[
     "corrupt_record",  # the container's framing or checksum is wrong
     "missing_feature",  # a record lacks a feature that the spec asks for
     "not_an_image",  # no known signature
+    "not_audio",  # nothing that libsndfile knows
     "unsupported",  # a valid file of a kind that no decoder here takes
     "truncated",  # the file ends before its data does
     "corrupt_data",  # the decoder found the data damaged

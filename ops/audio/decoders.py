@@ -80,8 +80,8 @@ def open_clips(ctx: Context, encoded: Batch, max_samples: int) -> Clips:
         clips.found[i, _wav.FRAMES], clips.found[i, _wav.CHANNELS] = sound.frames, sound.channels
         clips.found[i, _wav.RATE] = sound.rate
     for i in np.flatnonzero(clips.frames.astype(np.float64) * clips.channels > max_samples).tolist():
-        ctx.reject(i, "too_large", f"the clip has {int(clips.frames[i])} frames of {int(clips.channels[i])} channels, more "
-                   f"than max_samples ({max_samples}) allows")  # fmt: skip
+        ctx.reject(i, "too_large", f"the clip has {int(clips.frames[i])} frames of {int(clips.channels[i])} channels, "
+                   f"more than max_samples ({max_samples}) allows")  # fmt: skip
         clips.drop(i)
     return clips
 
@@ -228,7 +228,10 @@ class Audio(Operator, name="decoders.audio"):
                          for i, d in zip(places, dtypes, strict=True)]  # fmt: skip
         room = (sizes + 15) // 16 * 16
         starts = np.cumsum(room) - room
-        data = (np.empty if ctx.stage == "cpu" else _page_locked)(int(room.sum()), np.uint8)
+        total = int(room.sum())
+        from ..gpu.lane import pinned_empty
+
+        data = np.empty(total, np.uint8) if ctx.stage == "cpu" else pinned_empty(total)
 
         def read(k: int) -> SampleError | None:
             i = places[k]
@@ -268,9 +271,3 @@ class Audio(Operator, name="decoders.audio"):
 def _only(found: I64, which: npt.NDArray[np.bool_]) -> I64:
     """``found`` without the others."""
     return np.where(which[:, None], found, 0)
-
-
-def _page_locked(nbytes: int, dtype: Any) -> npt.NDArray[np.uint8]:
-    from ..gpu.lane import pinned_empty
-
-    return pinned_empty(nbytes)

@@ -1,4 +1,4 @@
-"""The CPU kernels of features: filter banks, decibels, preemphasis, silence. Whole batches in one call, without the GIL."""
+"""The CPU kernels of features: filter banks, decibels, preemphasis, silence. Whole batches in one call, no GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -17,7 +17,7 @@ jit = numba.njit(nogil=True, cache=True)
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def filter_bank(data, base, rows, filters, weights, out, out_base):
-    """Weighted sums of runs along the axis; ``filters`` [M, 3]: first element, how many, and where their weights begin."""
+    """Weighted sums of runs along the axis; ``filters`` [M, 3]: first element, how many, where their weights begin."""
     sums = np.empty(_TILE, np.float32)
     many = len(filters)
     for i in range(len(base)):

@@ -126,7 +126,7 @@ def _butterfly(radix: int) -> Any:
             for k, (re, im) in enumerate(_transform_few(v, values)):
                 if k:
                     a, b = (v.number(turns, v.plus(args[4], 2 * k - 2 + part)) for part in (0, 1))
-                    re, im = v.sub(v.mul(re, a), v.mul(im, b)), v.add(v.mul(re, b), v.mul(im, a))  # noqa: PLW2901
+                    re, im = v.sub(v.mul(re, a), v.mul(im, b)), v.add(v.mul(re, b), v.mul(im, a))
                 v.store(re, rows, places[k])
                 v.store(im, rows, v.plus(places[k], LANES))
             return context.get_dummy_value()

@@ -15,6 +15,7 @@ from ..errors import SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 from .mel import check_floats
+from .signals import check_channel, one_channel
 
 _cpu: Any = Kernels(".features_cpu", __package__)
 
@@ -76,8 +77,8 @@ class ToDecibels(Operator, name="to_decibels"):
             references = found if self.reference is None else references
         largest = found if self.top_db is not None else references
         below = np.float32(-1 if self.top_db is None else self.top_db)
-        lane.launch("audio/features.cu", "decibels", (-(-int(sizes.max()) // 256), n), 256, magnitudes.data, base, counts,
-                    references, largest, factor, least, below, out.data, to)  # fmt: skip
+        lane.launch("audio/features.cu", "decibels", (-(-int(sizes.max()) // 256), n), 256, magnitudes.data, base,
+                    counts, references, largest, factor, least, below, out.data, to)  # fmt: skip
 
 
 class PreemphasisFilter(Operator, name="preemphasis_filter"):
@@ -124,8 +125,9 @@ class NonsilentRegion(Operator, name="nonsilent_region"):
     """Where a signal is not silent: its first sample, and how many there are to the last (INT32 scalars).
 
     Silence is a power below 10^(cutoff_db / 10) of the reference. The power at a place is the mean square of the
-    ``window_length`` samples up to it; the region begins with the window of the first loud place. A signal that is nowhere
-    loud enough, or empty, gives (0, 0); one of zeros is loud everywhere, as in DALI, unless reference_power is given.
+    ``window_length`` samples up to it; the region begins with the window of the first loud place. A signal that is
+    nowhere loud enough, or empty, gives (0, 0); one of zeros is loud everywhere, as in DALI, unless reference_power is
+    given.
     """
 
     bound = "exact but where a power comes to within 1e-10 of the threshold"
@@ -144,13 +146,10 @@ class NonsilentRegion(Operator, name="nonsilent_region"):
         audio = specs[0]
         if audio.dtype in (DALIDataType.BOOL, DALIDataType.FLOAT16):
             raise SpecError(f"takes numbers, got {audio}; cast it first")
-        if audio.shape is not None and not (len(audio.shape) == 1 or (len(audio.shape) == 2 and audio.shape[1] in (1, None))):
-            raise SpecError(f"takes signals of one channel, (n,) or (n, 1), got {audio}; decode with downmix: true")
+        check_channel(audio)
         return Spec((), DALIDataType.INT32), Spec((), DALIDataType.INT32)
 
     def cpu(self, ctx: Context, audio: Batch) -> tuple[Batch, Batch]:
-        from .signals import one_channel
-
         audio = one_channel(ctx, audio)
         n, sizes = len(audio), audio.sizes
         cutoff, reference = 10.0 ** (self.cutoff_db / 10), float(self.reference_power or 0)
@@ -170,6 +169,7 @@ class NonsilentRegion(Operator, name="nonsilent_region"):
         starts = np.cumsum(sizes + 1) - (sizes + 1)
         base, counts, sums = lane.upload(audio.offsets, sizes, starts)
         scratch = lane.empty(int((sizes + 1).sum()), np.float64)
-        lane.launch("audio/features.cu", f"nonsilent<{CUDA_TYPES[audio.dtype]}>", n, 256, audio.data, base, counts, sums,
-                    scratch, np.int32(self.window_length), np.float64(cutoff), np.float64(reference), begin, count)  # fmt: skip
+        kernel = f"nonsilent<{CUDA_TYPES[audio.dtype]}>"
+        lane.launch("audio/features.cu", kernel, n, 256, audio.data, base, counts, sums, scratch,
+                    np.int32(self.window_length), np.float64(cutoff), np.float64(reference), begin, count)  # fmt: skip
         return begin, count

@@ -1,30 +1,29 @@
 """Audio files in memory through libsndfile, which the package soundfile carries: FLAC, Ogg Vorbis and Opus, MP3, AIFF,
 the rarer kinds of WAV, and what else it knows.
 
-soundfile itself reads memory through functions in Python, and each piece of a file would wait for the GIL. The functions
-that libsndfile calls here are compiled, so that a decode is one call without the GIL.
+soundfile itself reads memory through functions in Python, and each piece of a file would wait for the GIL. The
+functions that libsndfile calls here are compiled, so that a decode is one call without the GIL.
 """
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from ..errors import SampleError, SpecError
+from ..errors import RejectCode, SampleError, SpecError
+from ..kernels import Kernels
 
-_SEEK_SET, _SEEK_CUR = 0, 1
+_calls: Any = Kernels(".libsndfile_cpu", __package__)
+
 _READ = 0x10  # SFM_READ
-INTEGERS = frozenset(("PCM_S8", "PCM_16", "PCM_24", "PCM_32", "PCM_U8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM", "GSM610",
-                      "G721_32", "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32"))  # fmt: skip
+INTEGERS = frozenset((
+    "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "PCM_U8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM", "GSM610", "G721_32",
+    "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32",
+))  # fmt: skip
 """Encodings whose numbers are integers; the others are read as floats."""
 
 
@@ -37,44 +36,6 @@ def require() -> Any:
     return soundfile
 
 
-@intrinsic
-def _copy_bytes(_typing: Any, target: Any, source: Any, count: Any) -> Any:
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        kind = cgutils.voidptr_t
-        cgutils.raw_memcpy(builder, builder.inttoptr(args[0], kind), builder.inttoptr(args[1], kind), args[2], 1)
-        return args[2]
-
-    return types.int64(types.int64, types.int64, types.int64), generate
-
-
-_State = types.CPointer(types.int64)  # address, bytes, place
-
-
-@numba.cfunc(types.int64(_State), cache=True)
-def _length(state):  # type: ignore[no-untyped-def]
-    return state[1]
-
-
-@numba.cfunc(types.int64(types.int64, types.int32, _State), cache=True)
-def _seek(offset, whence, state):  # type: ignore[no-untyped-def]
-    at = offset if whence == _SEEK_SET else offset + (state[2] if whence == _SEEK_CUR else state[1])
-    state[2] = min(max(at, 0), state[1])
-    return state[2]
-
-
-@numba.cfunc(types.int64(types.int64, types.int64, _State), cache=True)
-def _read(target, count, state):  # type: ignore[no-untyped-def]
-    count = max(0, min(count, state[1] - state[2]))
-    _copy_bytes(target, state[0] + state[2], count)
-    state[2] += count
-    return count
-
-
-@numba.cfunc(types.int64(_State), cache=True)
-def _tell(state):  # type: ignore[no-untyped-def]
-    return state[2]
-
-
 @cache
 def _library() -> tuple[Any, Any, Any, Any]:
     """cffi's functions, libsndfile's, the callbacks, and soundfile itself."""
@@ -82,10 +43,10 @@ def _library() -> tuple[Any, Any, Any, Any]:
     ffi, library = soundfile._ffi, soundfile._snd
     calls = ffi.new("SF_VIRTUAL_IO*")
     for name, function, kind in (
-        ("get_filelen", _length, "sf_vio_get_filelen"),
-        ("seek", _seek, "sf_vio_seek"),
-        ("read", _read, "sf_vio_read"),
-        ("tell", _tell, "sf_vio_tell"),
+        ("get_filelen", _calls.length, "sf_vio_get_filelen"),
+        ("seek", _calls.seek, "sf_vio_seek"),
+        ("read", _calls.read, "sf_vio_read"),
+        ("tell", _calls.tell, "sf_vio_tell"),
     ):
         setattr(calls, name, ffi.cast(kind, function.address))
     return ffi, library, calls, soundfile
@@ -117,7 +78,7 @@ class Sound:
         if got != self.frames:
             number = library.sf_error(self._handle)
             reason = soundfile.LibsndfileError(number).error_string if number else "its data ends early"
-            code = "corrupt_data" if number else "truncated"
+            code: RejectCode = "corrupt_data" if number else "truncated"
             raise SampleError(code, f"{self.format}: {max(got, 0)} of {self.frames} frames could be decoded: {reason}")
 
     def close(self) -> None:
@@ -164,6 +125,3 @@ def encode(signal: npt.NDArray[Any], rate: int, kind: str, encoding: str) -> byt
     except (soundfile.LibsndfileError, ValueError, TypeError) as e:
         raise SampleError("encode_failed", f"{kind}: {e}") from None
     return out.getvalue()
-
-
-assert ctypes.sizeof(ctypes.c_void_p) == 8, "addresses are taken as 64 bits"

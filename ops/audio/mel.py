@@ -54,8 +54,8 @@ def bank(
     """
     corners = np.linspace(to_mel(low, formula), to_mel(high, formula), bands + 2)
     hertz = np.arange(bins) * (rate / (2 * (bins - 1) if bins > 1 else 1))
-    x: F64 = to_mel(hertz, formula) if kaldi else hertz
-    edges: F64 = corners if kaldi else to_hertz(corners, formula)
+    x = np.asarray(to_mel(hertz, formula) if kaldi else hertz, np.float64)
+    edges = np.asarray(corners if kaldi else to_hertz(corners, formula), np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         up = (x - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
         down = (edges[2:, None] - x) / (edges[2:] - edges[1:-1])[:, None]
@@ -92,7 +92,9 @@ def check_floats(spec: Spec) -> None:
         raise SpecError(f"takes FLOAT, got {spec}; cast it first")
 
 
-def weigh(ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, odd: npt.NDArray[np.bool_]) -> Batch:
+def weigh(
+    ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, odd: npt.NDArray[np.bool_]
+) -> Batch:
     """Sums of runs along ``axis`` by ``filters`` and ``weights``, for those that are not ``odd``. ``key`` tells tables
     apart that a lane keeps."""
     shapes = data.shapes.copy()
@@ -120,8 +122,8 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
 
     The input, FLOAT, has nfft / 2 + 1 frequencies along the axis that its layout calls ``f``, else along the last but
     one. With ``normalize`` each triangle has an area of 1 Hz. The defaults are those of librosa.filters.mel;
-    ``mel_formula: htk, normalize: false`` is torchaudio's. With ``parity: kaldi`` the sides of triangles are straight on
-    the mel scale (Kaldi's, and torchaudio.compliance's, filter banks are ``mel_formula: htk, normalize: false`` too).
+    ``mel_formula: htk, normalize: false`` is torchaudio's. With ``parity: kaldi`` the sides of triangles are straight
+    on the mel scale (Kaldi's, and torchaudio.compliance's, banks are ``mel_formula: htk, normalize: false`` too).
     """
 
     bound = "1e-5 of the largest value"
@@ -257,7 +259,9 @@ class Mfcc(Operator, name="mfcc"):
         if len(np.unique(extents[full])) <= 1:
             return self._of_one_size(ctx, spectra, int(extents[full][0]) if full.any() else 1)
         parts = [spectra.take(slice(i, i + 1)) for i in range(len(spectra))]
-        return concat([self._of_one_size(ctx, p, int(p.shapes[0, self.axis])) for p in parts], spectra.samples, ctx.empty)
+        return concat(
+            [self._of_one_size(ctx, p, int(p.shapes[0, self.axis])) for p in parts], spectra.samples, ctx.empty
+        )
 
     gpu = cpu
 

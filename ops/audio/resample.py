@@ -22,7 +22,7 @@ from . import filters
 F64 = npt.NDArray[np.float64]
 Resampler = Literal["dali-run", "dali", "torchaudio", "soxr", "librosa"]
 RESAMPLER = (
-    "whose filter: dali-run's low-pass (stopband from the lower Nyquist frequency on), DALI's kernel, which lets through "
+    "whose filter: dali-run's low-pass (it stops at the lower Nyquist frequency), DALI's kernel, which lets through "
     "what a lower rate cannot hold (aliases), torchaudio's default, or, on the CPU, soxr's and librosa's (soxr_hq)"
 )
 
@@ -110,8 +110,8 @@ def _resample(
     if not which.all():
         if parity == "torchaudio":
             for i in np.flatnonzero(~which & (lengths > 0)).tolist():
-                ctx.reject(i, "bad_argument", f"torchaudio resamples by whole rates; {in_rate[i]:g} to {out_rate[i]:g} Hz "
-                           "has too many phases")  # fmt: skip
+                ctx.reject(i, "bad_argument", f"torchaudio resamples by whole rates; {in_rate[i]:g} to {out_rate[i]:g} "
+                           "Hz has too many phases")  # fmt: skip
         else:
             _launch(ctx, "by_table", signals, _only(rows, ~which), (ratios, filters.table(lobes)), out, factors,
                     (np.int64(lobes), np.int64(filters.STEPS)))  # fmt: skip
@@ -185,8 +185,8 @@ def _by_soxr(signals: Batch, rates: Rates, out: Batch) -> None:
 class AudioResample(Operator, name="audio_resample"):
     """Resample audio: signals (n,), or (n, channels), each channel by itself.
 
-    The rate changes by ``scale``, from ``in_rate`` to ``out_rate`` (n out_rate / in_rate samples come out, rounded up), or
-    so that ``out_length`` samples come out. Integers count in parts of their largest value where the type changes.
+    The rate changes by ``scale``, from ``in_rate`` to ``out_rate`` (n out_rate / in_rate samples come out, rounded up),
+    or so that ``out_length`` samples come out. Integers count in parts of their largest value where the type changes.
 
     By default a low-pass filter keeps what the lower rate cannot hold from folding back into the signal: a sinc under a
     Kaiser window of as many lobes as DALI's for this ``quality``, as wide as the lower rate asks. With ``parity: dali``

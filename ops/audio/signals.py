@@ -18,6 +18,11 @@ def check_signal(spec: Spec) -> None:
     """Raises SpecError for what is no signal of one channel, (n,) or (n, 1), FLOAT or INT16."""
     if spec.dtype not in (None, DALIDataType.FLOAT, DALIDataType.INT16):
         raise SpecError(f"takes signals of FLOAT or INT16, got {spec}; cast it first")
+    check_channel(spec)
+
+
+def check_channel(spec: Spec) -> None:
+    """Raises SpecError for shapes that are no signal of one channel."""
     if spec.shape is not None and not (len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[1] in (1, None))):
         raise SpecError(f"takes signals of one channel, (n,) or (n, 1), got {spec}; decode with downmix: true")
 
@@ -29,6 +34,6 @@ def one_channel(ctx: Context, audio: Batch) -> Batch:
     lengths = audio.shapes[:, 0] if audio.ndim == 2 else np.zeros(len(audio), np.int32)
     wrong = audio.shapes[:, 1] != 1 if audio.ndim == 2 else np.ones(len(audio), np.bool_)
     for i in np.flatnonzero(wrong).tolist():
-        ctx.reject(i, "bad_shape", f"needs a signal of one channel, got the shape {audio.shapes[i].tolist()}; decode with "
-                   "downmix: true")  # fmt: skip
+        ctx.reject(i, "bad_shape", f"needs a signal of one channel, got the shape {audio.shapes[i].tolist()}; decode "
+                   "with downmix: true")  # fmt: skip
     return audio.replace(shapes=np.where(wrong, 0, lengths).astype(np.int32)[:, None])

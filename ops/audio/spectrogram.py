@@ -47,9 +47,9 @@ class Spectrogram(Operator, name="spectrogram"):
     """The power (or magnitude) of every frequency in windows of a signal.
 
     The input is a signal (n,) or (n, 1), FLOAT, or INT16, which counts as x / 32768. The output is FLOAT, of
-    nfft / 2 + 1 frequencies by windows (layout ``ft``), or the other way round (``tf``). With ``center_windows``, window t
-    is around sample t window_step, and there are n / window_step + 1 of them (rounded down); else it begins there, and
-    only whole windows count.
+    nfft / 2 + 1 frequencies by windows (layout ``ft``), or the other way round (``tf``). With ``center_windows``,
+    window t is around sample t window_step, and there are n / window_step + 1 of them (rounded down); else it begins
+    there, and only whole windows count.
 
     ``parity`` says whose window it is where ``window_fn`` is not given: DALI's Hann window, librosa's and torchaudio's
     periodic one, or Kaldi's. ``kaldi`` also takes the mean from each window, filters it (preemphasis 0.97) and takes
@@ -143,8 +143,8 @@ class Spectrogram(Operator, name="spectrogram"):
             self._by_numpy(audio, lengths, frames, scale, out)
             return
         _cpu.spectrograms(
-            audio.data, np.ascontiguousarray(audio.offsets), lengths, frames, self.before, self.window_step, self.window,
-            self.reflect_padding, scale, kaldi, _KALDI_EMPHASIS, self.size, found.radices, found.twiddles,
+            audio.data, np.ascontiguousarray(audio.offsets), lengths, frames, self.before, self.window_step,
+            self.window, self.reflect_padding, scale, kaldi, _KALDI_EMPHASIS, self.size, found.radices, found.twiddles,
             found.place_of_rows, self.power == 1, self.layout == "ft", out.data, out.offsets,
         )  # fmt: skip
 

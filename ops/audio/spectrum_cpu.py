@@ -71,8 +71,8 @@ def level_frame(signal, at, width, emphasis, out, to):
 
 @jit
 def spectrograms(
-    data, base, lengths, frames, before, step, window, reflect, scale, leveled, emphasis, size, radices, twiddles, place,
-    magnitudes, frequency_first, out, out_base,
+    data, base, lengths, frames, before, step, window, reflect, scale, leveled, emphasis, size, radices, twiddles,
+    place, magnitudes, frequency_first, out, out_base,
 ):  # fmt: skip
     """Powers (or magnitudes) of ``frames`` windows of each signal, by frequency and time or by time and frequency."""
     bins, width = size // 2 + 1, len(window)

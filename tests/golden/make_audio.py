@@ -21,11 +21,14 @@ def cases():
     """Operator, arguments, layout, and kind and shape of the input."""
     signal = ("float32", (1600,))
     for more in (
-        {}, {"nfft": 512, "window_length": 400, "window_step": 160}, {"window_length": 256, "window_step": 100, "power": 1},
-        {"nfft": 1023, "window_length": 401, "window_step": 160}, {"nfft": 400, "window_length": 400, "window_step": 160},
+        {}, {"nfft": 512, "window_length": 400, "window_step": 160},
+        {"window_length": 256, "window_step": 100, "power": 1},
+        {"nfft": 1023, "window_length": 401, "window_step": 160},
+        {"nfft": 400, "window_length": 400, "window_step": 160},
         {"nfft": 512, "window_length": 320, "window_step": 160, "center_windows": False},
         {"nfft": 512, "window_length": 400, "window_step": 160, "reflect_padding": False},
-        {"window_length": 64, "window_step": 37, "layout": "tf"}, {"window_length": 16, "window_fn": [0.5] * 15 + [1.5]},
+        {"window_length": 64, "window_step": 37, "layout": "tf"},
+        {"window_length": 16, "window_fn": [0.5] * 15 + [1.5]},
     ):  # fmt: skip
         yield "spectrogram", more, "", *signal
     for n in (1, 2, 5, 255, 256, 257):
@@ -76,9 +79,9 @@ def cases():
 
 def files():
     """Name, bytes and arguments."""
-    for format_, encoding in (("WAV", "PCM_U8"), ("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "PCM_32"), ("WAV", "FLOAT"),
-                              ("WAV", "DOUBLE"), ("WAV", "ULAW"), ("FLAC", "PCM_16"), ("FLAC", "PCM_24"),
-                              ("OGG", "VORBIS"), ("AIFF", "PCM_16")):  # fmt: skip
+    encodings = [("WAV", e) for e in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW")]
+    encodings += [("FLAC", "PCM_16"), ("FLAC", "PCM_24"), ("OGG", "VORBIS"), ("AIFF", "PCM_16")]
+    for format_, encoding in encodings:
         for channels in (1, 2, 3):
             signal = source(channels, "quiet", (400, channels))
             out = io.BytesIO()
@@ -87,8 +90,8 @@ def files():
             if encoding not in ("FLOAT", "DOUBLE"):  # DALI does not scale those to integers
                 settings += [{"dtype": "INT16"}, {"dtype": "INT16", "downmix": True}]
             if encoding == "PCM_16":
-                settings += [{"dtype": "INT32"}, {"sample_rate": 8000.0, "downmix": True}, {"sample_rate": 11025.0},
-                             {"sample_rate": 8000.0, "dtype": "INT16"}, {"sample_rate": 16000.0, "dtype": "INT16"}]  # fmt: skip
+                settings += [{"dtype": "INT32"}, {"sample_rate": 8000.0, "downmix": True}, {"sample_rate": 11025.0}]
+                settings += [{"sample_rate": rate, "dtype": "INT16"} for rate in (8000.0, 16000.0)]
             for more in settings:
                 yield f"{format_} {encoding} {channels}", np.frombuffer(out.getvalue(), np.uint8), more
 

@@ -13,7 +13,6 @@ from dali_run.ops.base import Spec, coerce, find, outputs_of, parameter
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.types import from_numpy
-
 from dali_run.pipelines.plugins import load_operators
 
 from ...golden.audio_inputs import source
