@@ -12,6 +12,43 @@ _Tensor = DataNode | npt.ArrayLike | Sequence[DataNode]
 _Ints = int | Sequence[int] | npt.NDArray[Any]
 _Floats = float | Sequence[float] | npt.NDArray[Any]
 
+def audio_decoder(
+    input: _Tensor,
+    /,
+    *,
+    downmix: bool = ...,
+    dtype: DALIDataType | npt.DTypeLike = ...,
+    quality: float = ...,
+    sample_rate: DataNode | float = ...,
+    parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+    max_samples: int = ...,
+    device: Literal['cpu', 'mixed'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> list[DataNode]:
+    """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+    ...
+
+def audio_resample(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    in_rate: DataNode | float | None = ...,
+    out_rate: DataNode | float | None = ...,
+    out_length: DataNode | int | None = ...,
+    scale: DataNode | float | None = ...,
+    quality: float = ...,
+    parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+    ...
+
 def bbox_paste(
     input: _Tensor,
     /,
@@ -759,6 +796,42 @@ def image_decoder_slice(
     """Decode a part of each image, the one that slice would cut out."""
     ...
 
+def mel_filter_bank(
+    input: _Tensor,
+    /,
+    *,
+    nfilter: int = ...,
+    sample_rate: float = ...,
+    freq_low: float = ...,
+    freq_high: float = ...,
+    normalize: bool = ...,
+    mel_formula: Literal['slaney', 'htk'] = ...,
+    parity: Literal['dali', 'kaldi'] = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Sum up spectra in bands of the mel scale, by triangles that overlap by half."""
+    ...
+
+def mfcc(
+    input: _Tensor,
+    /,
+    *,
+    n_mfcc: int = ...,
+    dct_type: int = ...,
+    normalize: bool = ...,
+    axis: int = ...,
+    lifter: float = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT, mostly of decibels)."""
+    ...
+
 def multi_paste(
     input: _Tensor,
     /,
@@ -808,6 +881,22 @@ def mxnet_reader(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> list[DataNode]:
     """Read images and labels of MXNet's RecordIO files, with or without their index."""
+    ...
+
+def nonsilent_region(
+    input: _Tensor,
+    /,
+    *,
+    cutoff_db: float = ...,
+    window_length: int = ...,
+    reference_power: float | None = ...,
+    reset_interval: int = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> list[DataNode]:
+    """Where a signal is not silent: its first sample, and how many there are to the last (INT32 scalars)."""
     ...
 
 def normal_distribution(
@@ -996,6 +1085,36 @@ def permute_batch(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Sample i of the output has the data of sample indices[i] of the iteration. Nothing is copied."""
+    ...
+
+def power_spectrum(
+    input: _Tensor,
+    /,
+    *,
+    axis: int = ...,
+    nfft: int | None = ...,
+    power: int = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """The power (or magnitude) of every frequency of arrays of numbers along one axis: nfft / 2 + 1 of them."""
+    ...
+
+def preemphasis_filter(
+    input: _Tensor,
+    /,
+    *,
+    preemph_coeff: DataNode | float = ...,
+    border: Literal['clamp', 'zero', 'reflect'] = ...,
+    dtype: DALIDataType | npt.DTypeLike = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """y[k] = x[k] - preemph_coeff x[k - 1]."""
     ...
 
 def python_function(*inputs: Any, function: Callable[..., Any] | None = ..., num_outputs: int = ..., batch_processing: bool = ..., output_layouts: str | Sequence[str] | None = ..., device: str | None = ..., name: str | None = ..., preserve: bool = ..., bytes_per_sample_hint: int | None = ...) -> Any: ...
@@ -1228,6 +1347,27 @@ def slice(
     """Cut out a part of each sample."""
     ...
 
+def spectrogram(
+    input: _Tensor,
+    /,
+    *,
+    nfft: int | None = ...,
+    window_length: int = ...,
+    window_step: int = ...,
+    window_fn: _Floats | None = ...,
+    power: int = ...,
+    center_windows: bool = ...,
+    reflect_padding: bool = ...,
+    layout: Literal['ft', 'tf'] = ...,
+    parity: Literal['dali', 'librosa', 'torchaudio', 'kaldi'] = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """The power (or magnitude) of every frequency in windows of a signal."""
+    ...
+
 def squeeze(
     input: _Tensor,
     /,
@@ -1303,6 +1443,22 @@ def tfrecord_reader(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
+    ...
+
+def to_decibels(
+    input: _Tensor,
+    /,
+    *,
+    multiplier: float = ...,
+    reference: float | None = ...,
+    cutoff_db: float = ...,
+    top_db: float | None = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """multiplier log10(max(10^(cutoff_db / multiplier), x / reference)), of FLOAT magnitudes or powers."""
     ...
 
 def transpose(
@@ -1381,6 +1537,25 @@ def zeros_like(
     ...
 
 class decoders:
+
+    @staticmethod
+    def audio(
+        input: _Tensor,
+        /,
+        *,
+        downmix: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        quality: float = ...,
+        sample_rate: DataNode | float = ...,
+        parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+        max_samples: int = ...,
+        device: Literal['cpu', 'mixed'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+        ...
 
     @staticmethod
     def image(
@@ -1577,6 +1752,26 @@ class encoders:
         ...
 
 class experimental:
+
+    @staticmethod
+    def audio_resample(
+        input: _Tensor,
+        /,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        in_rate: DataNode | float | None = ...,
+        out_rate: DataNode | float | None = ...,
+        out_length: DataNode | int | None = ...,
+        scale: DataNode | float | None = ...,
+        quality: float = ...,
+        parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+        ...
 
     @staticmethod
     def peek_image_shape(

@@ -20,6 +20,47 @@ class Compose:
     def __init__(self, op_list: Iterable[Callable[..., Any]]) -> None: ...
     def __call__(self, *inputs: Any, **arguments: Any) -> Any: ...
 
+class AudioDecoder:
+    """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+
+    def __init__(
+        self,
+        *,
+        downmix: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        quality: float = ...,
+        sample_rate: DataNode | float = ...,
+        parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+        max_samples: int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+class AudioResample:
+    """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        in_rate: DataNode | float | None = ...,
+        out_rate: DataNode | float | None = ...,
+        out_length: DataNode | int | None = ...,
+        scale: DataNode | float | None = ...,
+        quality: float = ...,
+        parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class BBoxPaste:
     """Move boxes with the images that `paste` puts on a larger canvas: in parts of the canvas, they frame the same."""
 
@@ -847,6 +888,25 @@ class ImageDecoderSlice:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class MFCC:
+    """Mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT, mostly of decibels)."""
+
+    def __init__(
+        self,
+        *,
+        n_mfcc: int = ...,
+        dct_type: int = ...,
+        normalize: bool = ...,
+        axis: int = ...,
+        lifter: float = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class MXNetReader:
     """Read images and labels of MXNet's RecordIO files, with or without their index."""
 
@@ -880,6 +940,27 @@ class MXNetReader:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
+class MelFilterBank:
+    """Sum up spectra in bands of the mel scale, by triangles that overlap by half."""
+
+    def __init__(
+        self,
+        *,
+        nfilter: int = ...,
+        sample_rate: float = ...,
+        freq_low: float = ...,
+        freq_high: float = ...,
+        normalize: bool = ...,
+        mel_formula: Literal['slaney', 'htk'] = ...,
+        parity: Literal['dali', 'kaldi'] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class MultiPaste:
     """Paste parts of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste."""
 
@@ -902,6 +983,24 @@ class MultiPaste:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class NonsilentRegion:
+    """Where a signal is not silent: its first sample, and how many there are to the last (INT32 scalars)."""
+
+    def __init__(
+        self,
+        *,
+        cutoff_db: float = ...,
+        window_length: int = ...,
+        reference_power: float | None = ...,
+        reset_interval: int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
 class NormalDistribution:
     """Normally distributed, by Box and Muller's transform of two uniform numbers."""
@@ -1107,6 +1206,40 @@ class PermuteBatch:
         self,
         *,
         indices: DataNode | _Ints = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class PowerSpectrum:
+    """The power (or magnitude) of every frequency of arrays of numbers along one axis: nfft / 2 + 1 of them."""
+
+    def __init__(
+        self,
+        *,
+        axis: int = ...,
+        nfft: int | None = ...,
+        power: int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class PreemphasisFilter:
+    """y[k] = x[k] - preemph_coeff x[k - 1]."""
+
+    def __init__(
+        self,
+        *,
+        preemph_coeff: DataNode | float = ...,
+        border: Literal['clamp', 'zero', 'reflect'] = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -1371,6 +1504,29 @@ class Slice:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class Spectrogram:
+    """The power (or magnitude) of every frequency in windows of a signal."""
+
+    def __init__(
+        self,
+        *,
+        nfft: int | None = ...,
+        window_length: int = ...,
+        window_step: int = ...,
+        window_fn: _Floats | None = ...,
+        power: int = ...,
+        center_windows: bool = ...,
+        reflect_padding: bool = ...,
+        layout: Literal['ft', 'tf'] = ...,
+        parity: Literal['dali', 'librosa', 'torchaudio', 'kaldi'] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Squeeze:
     """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
 
@@ -1449,6 +1605,24 @@ class TensorSubscript:
         start: DataNode | _Ints = ...,
         stop: DataNode | _Ints = ...,
         step: DataNode | _Ints | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class ToDecibels:
+    """multiplier log10(max(10^(cutoff_db / multiplier), x / reference)), of FLOAT magnitudes or powers."""
+
+    def __init__(
+        self,
+        *,
+        multiplier: float = ...,
+        reference: float | None = ...,
+        cutoff_db: float = ...,
+        top_db: float | None = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -1546,6 +1720,26 @@ class ZerosLike:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class _decoders:
+
+    class Audio:
+        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+
+        def __init__(
+            self,
+            *,
+            downmix: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike = ...,
+            quality: float = ...,
+            sample_rate: DataNode | float = ...,
+            parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+            max_samples: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
     class Image:
         """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC."""
@@ -1751,6 +1945,27 @@ class _encoders:
 encoders = _encoders
 
 class _experimental:
+
+    class AudioResample:
+        """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+
+        def __init__(
+            self,
+            *,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            in_rate: DataNode | float | None = ...,
+            out_rate: DataNode | float | None = ...,
+            out_length: DataNode | int | None = ...,
+            scale: DataNode | float | None = ...,
+            quality: float = ...,
+            parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class PeekImageShape:
         """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
