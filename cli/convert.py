@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .interrupts import heeded
-from .output import INTERRUPTED, JOB_FAILED, Json, done, errors_as_json, print_json, say
+from .output import INTERRUPTED, JOB_FAILED, Json, done, errors_as_json, print_json, say, tell
 
 NAME = "convert"
 
@@ -81,4 +81,4 @@ def command(
                 from .output import console
 
                 console().print(report_view(result.report))
-            typer.echo(result.message)
+            tell(result.message)

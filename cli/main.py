@@ -29,7 +29,7 @@ from . import (
     verify,
 )
 from .interrupts import interruptible
-from .output import INTERRUPTED, JOB_FAILED, USAGE, say
+from .output import INTERRUPTED, JOB_FAILED, USAGE, open_missing_streams, remark, say, tell, to_nowhere
 
 app = typer.Typer(
     name="dali-run",
@@ -44,7 +44,7 @@ def _show_version(wanted: bool) -> None:
     if wanted:
         from ..version import __version__
 
-        typer.echo(f"dali-run {__version__}")
+        tell(f"dali-run {__version__}")
         raise typer.Exit
 
 
@@ -58,7 +58,7 @@ def options(
     """Batch preprocessing from a YAML spec, on CPU and GPU: read, transform, write shards, report."""
     del version  # its callback has done all
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), err=True)
+        remark(ctx.get_help())
         raise typer.Exit(USAGE)
 
 
@@ -73,6 +73,7 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException; 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; its exit code. Errors end as lines on stderr, never as a traceback."""
+    open_missing_streams()
     with interruptible(process=arguments is None):
         return _run(arguments)
 
@@ -85,7 +86,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:  # outside of typer's own care
         return INTERRUPTED
     except BrokenPipeError:  # `dali-run ops | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        to_nowhere(1)
         return 0
     except Exception as e:
         if os.environ.get("DALI_RUN_DEBUG") == "1":
@@ -97,7 +98,7 @@ def _report_usage(error: Exception) -> int:
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "dali-run"
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-    typer.echo(f"{path}: {message}; see {path} --help", err=True)
+    remark(f"{path}: {message}; see {path} --help")
     return USAGE
 
 

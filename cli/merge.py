@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .output import Json, print_json
+from .output import Json, print_json, tell
 
 NAME = "merge"
 
@@ -30,4 +30,4 @@ def command(
     if json:
         print_json({"path": output, "parts": parts})
     else:
-        typer.echo(f"{output}: {parts} parts are one output")
+        tell(f"{output}: {parts} parts are one output")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -30,6 +31,7 @@ Set = Annotated[
         help="Override a variable (data=...) or a value (pipeline.seed=7, graph.resize.size=64).",
     ),
 ]
+Plugins = Annotated[bool, typer.Option("--plugins", help="Run the Python files that the spec names.")]
 Settings = Annotated[
     Path | None, typer.Option("--settings", metavar="FILE", help="Overrides in a YAML file, as dali-run tune writes.")
 ]
@@ -75,10 +77,66 @@ def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[s
     return result
 
 
+def printable(text: str) -> str:
+    """``text`` with everything escaped that a file name could do to a terminal. Whatever is printed goes through it."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def tell(text: str) -> None:
+    """A line of the command's result, on stdout."""
+    typer.echo(printable(text))
+
+
+def remark(text: str) -> None:
+    """A line on stderr as it is. Nobody may be there to read it: that is no reason to end a job."""
+    with contextlib.suppress(OSError, ValueError):
+        typer.echo(printable(text), err=True)
+        return
+    to_nowhere(2)
+
+
 def say(line: str) -> None:
-    """A line for the user that is not the command's result. What a file name could do to a terminal is escaped."""
-    line = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), line)
-    typer.echo(line if _has_place(line) else f"dali-run: {line}", err=True)
+    """A line for the user that is not the command's result, on stderr."""
+    remark(line if _has_place(line) else f"dali-run: {line}")
+
+
+def to_nowhere(fd: int) -> None:
+    """What is printed to ``fd`` from here on goes nowhere; Python's own flush at its end, too."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    if null != fd:
+        os.dup2(null, fd)
+        os.close(null)
+
+
+class Unfailing:
+    """A stream that forgets what nobody takes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def open_missing_streams() -> None:
+    """A process that was started without stdin, stdout or stderr (``>&-``) gets empty ones: else the next file that it
+    opens, a shard, say, would be what libraries print into."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            to_nowhere(fd)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False, errors="replace"))  # noqa: SIM115
 
 
 def _has_place(line: str) -> bool:
@@ -89,14 +147,25 @@ def _has_place(line: str) -> bool:
 
 def print_json(data: Any) -> None:
     """The command's result for machines."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
+    typer.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))  # as `printable`, in JSON's way
 
 
 def console() -> Console:
     """Where tables go: stdout, as wide as the terminal, 110 columns without one."""
     from rich.console import Console
+    from rich.segment import Segment
 
-    return Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
+    class Safe(Console):
+        """Escapes what is printed where it becomes text and colours of ours are still apart from it."""
+
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control is None and _CONTROL.search(segment.text):
+                    segment = Segment(printable(segment.text), segment.style)
+                yield segment
+
+    return Safe(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
 
 
 @contextmanager
@@ -116,10 +185,13 @@ def errors_as_json(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def done(exit_code: int) -> Iterator[None]:
-    """For printing a result, then ending with ``exit_code``. A reader that has gone (``| head -1``) changes nothing."""
+    """For printing a result, then ending with ``exit_code``. A reader that has gone (``| head -1``), or a disk without
+    room for the words, changes nothing: the job is what counts."""
     try:
         yield
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # rich ends the process where it cannot print
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, SystemExit) as e:  # rich ends the process where it cannot print
+        to_nowhere(1)
+        if not isinstance(e, (BrokenPipeError, SystemExit)):
+            say(f"the result could not be printed: {getattr(e, 'strerror', None) or e}")
     raise typer.Exit(exit_code)

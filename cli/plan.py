@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from .output import Device, Json, Set, Spec, console, overrides, print_json
+from .output import Device, Json, Plugins, Set, Spec, console, overrides, print_json
 
 NAME = "plan"
 
 
-def command(spec: Spec, changes: Set = None, device: Device = None, json: Json = False) -> None:
-    """Show what a spec compiles to; no data is touched.
+def command(
+    spec: Spec, changes: Set = None, device: Device = None, plugins: Plugins = False, json: Json = False
+) -> None:
+    """Show what a spec compiles to; no data is touched, and no code of the spec's is run without --plugins.
 
     Stages, where each operator runs, what is fused, shapes and types, what will be written.
 
@@ -20,7 +22,7 @@ def command(spec: Spec, changes: Set = None, device: Device = None, json: Json =
     """
     from ..pipelines.tools.preview import describe_job
 
-    plan = describe_job(spec, overrides(changes), device)
+    plan = describe_job(spec, overrides(changes), device, plugins)
     if json:
         print_json(plan)
         return

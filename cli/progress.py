@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-import typer
-
 if TYPE_CHECKING:
     from rich.progress import Progress, Task
     from rich.text import Text
+
+from .output import Unfailing, remark
 
 SECONDS_BETWEEN_LINES = 5.0
 _REFRESHES_PER_SECOND = 8
@@ -66,7 +66,7 @@ class Lines:
         now = self._clock()
         if now - self._last >= SECONDS_BETWEEN_LINES:
             self._last = now
-            typer.echo(line(state, now), err=True)
+            remark(line(state, now))
 
 
 def line(state: State, now: float) -> str:
@@ -111,7 +111,7 @@ def _bar() -> Progress:
         TextColumn("eta"),
         TimeRemainingColumn(),
         TextColumn("[yellow]{task.fields[rejected]} rejected"),
-        console=Console(stderr=True),
+        console=Console(file=Unfailing(sys.stderr)),  # type: ignore[arg-type]
         refresh_per_second=_REFRESHES_PER_SECOND,
         transient=True,
     )

@@ -8,14 +8,17 @@ from typing import Annotated
 import typer
 
 from .interrupts import heeded
-from .output import INTERRUPTED, JOB_FAILED, Json, done, errors_as_json, print_json, say
+from .output import INTERRUPTED, JOB_FAILED, Json, Set, done, errors_as_json, overrides, print_json, say, tell
 
 NAME = "retry-failed"
 
 
 def command(
     output: Annotated[str, typer.Argument(metavar="OUT", help="The folder (or URL) that a finished job wrote.")],
-    spec: Annotated[Path | None, typer.Option(metavar="SPEC", help="The job's spec, if it was moved.")] = None,
+    spec: Annotated[
+        Path | None, typer.Option(metavar="SPEC", help="The job's spec, if it was moved, or run elsewhere.")
+    ] = None,
+    changes: Set = None,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -24,19 +27,23 @@ def command(
     Repair the files first, where they are. What succeeds goes into shards of its own (NAME-retry-001-...); what fails
     again stays in rejects.jsonl. Nothing that was written before is touched.
 
+    The spec is the one that you ran to make OUT. What OUT says about it is not trusted: name the spec of an output that
+    was made elsewhere.
+
     \b
     Examples:
       dali-run retry-failed out/imagenet
+      dali-run retry-failed /mnt/theirs/imagenet --spec imagenet.yaml --set data=/mnt/train
     """
     from ..pipelines.job.retry import retry_failed
     from .progress import shown
 
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
-        result = retry_failed(output, spec, progress=heeded(progress))
+        result = retry_failed(output, spec, overrides(changes), progress=heeded(progress))
     with done(result.exit_code):
         if json:
             print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path)})
         elif result.exit_code in (JOB_FAILED, INTERRUPTED):
             say(result.message)
         elif not quiet:
-            typer.echo(result.message)
+            tell(result.message)

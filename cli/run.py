@@ -24,6 +24,7 @@ from .output import (
     overrides,
     print_json,
     say,
+    tell,
     written_to,
 )
 
@@ -97,7 +98,7 @@ def command(
                 from ..pipelines.show.terminal import report_view
 
                 console().print(report_view(result.report))
-            typer.echo(result.message)
+            tell(result.message)
 
 
 def _part(num_shards: str, shard_id: int | None, quiet: bool) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .output import Json, print_json
+from .output import Json, print_json, tell
 
 NAME = "sample-data"
 
@@ -40,5 +40,5 @@ def command(
     from ..pipelines.wording import count as number
 
     there = "is there already" if made.get("already_there") else "made"
-    typer.echo(f"{folder} {there}: {number(made['train'], 'picture')} to train on (also as lmdb and tfrecord), "
+    tell(f"{folder} {there}: {number(made['train'], 'picture')} to train on (also as lmdb and tfrecord), "
                f"{made['val']} to validate with, {len(made['classes'])} classes")  # fmt: skip

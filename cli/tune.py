@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .output import Device, Json, Set, Spec, overrides, print_json, say, writable
+from .output import Device, Json, Set, Spec, overrides, print_json, say, tell, writable
 
 NAME = "tune"
 
@@ -46,5 +46,5 @@ def command(
         return
     before = found["before"]
     gain = found["samples_per_second"] / before["samples_per_second"]
-    typer.echo(f"{shown(found['settings'])}: {found['samples_per_second']:,.0f}/s, {gain:.2f}x of what the spec says")
-    typer.echo(f"written to {out}; use it: dali-run run {spec} --settings {out}")
+    tell(f"{shown(found['settings'])}: {found['samples_per_second']:,.0f}/s, {gain:.2f}x of what the spec says")
+    tell(f"written to {out}; use it: dali-run run {spec} --settings {out}")

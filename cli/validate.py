@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .output import USAGE, Json, Set, overrides, print_json, say
+from .output import USAGE, Json, Plugins, Set, overrides, print_json, say, tell
 
 NAME = "validate"
 
@@ -15,9 +15,10 @@ NAME = "validate"
 def command(
     specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="YAML specs.")],
     changes: Set = None,
+    plugins: Plugins = False,
     json: Json = False,
 ) -> None:
-    """Check specs for CPU and GPU; no data is touched.
+    """Check specs for CPU and GPU; no data is touched, and no code of theirs is run without --plugins.
 
     Every problem is a line on stderr: file:line:column: what is wrong, what is allowed. Ends with 2 if there is one.
 
@@ -29,7 +30,7 @@ def command(
     """
     from ..pipelines.tools.preview import check_spec, problem_line
 
-    results = [check_spec(spec, overrides(changes)) for spec in specs]
+    results = [check_spec(spec, overrides(changes), plugins) for spec in specs]
     if json:
         print_json(results)
     else:
@@ -39,5 +40,5 @@ def command(
             for note in result["notes"]:
                 say(problem_line({**note, "text": f"note: {note['text']}"}))
             if not result["problems"]:
-                typer.echo(f"{result['file']}: {result['summary']}")
+                tell(f"{result['file']}: {result['summary']}")
     raise typer.Exit(USAGE if any(r["problems"] for r in results) else 0)

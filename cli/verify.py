@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .output import JOB_FAILED, Json, print_json, say
+from .output import JOB_FAILED, Json, print_json, say, tell
 
 NAME = "verify"
 
@@ -41,6 +41,6 @@ def command(
         if verdict.sound:
             from ..pipelines.wording import count, size
 
-            typer.echo(f"{output}: sound: {count(verdict.samples, 'sample')} in {count(verdict.shards, 'shard')}, "
+            tell(f"{output}: sound: {count(verdict.samples, 'sample')} in {count(verdict.shards, 'shard')}, "
                        f"{size(verdict.bytes)}, {count(verdict.rejects, 'reject')}")  # fmt: skip
     raise typer.Exit(0 if verdict.sound else JOB_FAILED)

@@ -4,11 +4,15 @@ of the group ``dali_run.plugins``, and the Python files that a spec names.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import os
 import pkgutil
 import re
 import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -54,16 +58,40 @@ def load_installed_plugins() -> tuple[str, ...]:
     return tuple(problems)
 
 
+class NotRunError(SpecError):
+    """Code that a spec brings along was not run, because nobody asked for it."""
+
+
+_allowed: ContextVar[bool] = ContextVar("allowed", default=True)
+
+
+@contextlib.contextmanager
+def running_code(allowed: bool) -> Iterator[None]:
+    """Whether Python files that specs name may be run inside: only looking at a spec must not execute it."""
+    token = _allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def check_allowed(path: str | os.PathLike[str]) -> None:
+    """To be called before a file that a spec names is run. Raises NotRunError inside of ``running_code(False)``."""
+    if not _allowed.get():
+        raise NotRunError(f"{os.fspath(path)} is code, and was not run; read it, then give --plugins to run it")
+
+
 def load_plugin(path: str) -> None:
     """Run the Python file ``path``, once a process, so that the operators in it are declared.
 
-    Raises SpecError where there is no such file, or with what it raised.
+    Raises SpecError where there is no such file, or with what it raised; NotRunError.
     """
     file = Path(path).resolve()
     if file in _plugins:
         return
     if not file.is_file():
         raise SpecError(f"there is no plugin {path}; plugins are found relative to the spec")
+    check_allowed(path)
     name = "dali_run_plugin_" + re.sub(r"\W", "_", str(file))
     found = importlib.util.spec_from_file_location(name, file)
     assert found is not None

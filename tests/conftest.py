@@ -17,6 +17,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 DEMAND_GPU = os.environ.get("DALI_RUN_DEMAND_GPU") == "1"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Jobs that tests run are not remembered among the user's own."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real inputs; the test is skipped where it is absent."""

@@ -17,6 +17,10 @@ from ..errors import JobError
 I64 = npt.NDArray[np.int64]
 
 _SHOWN = 3
+_HEAD = 1 << 20
+"""Bytes of the first line: a few hundred for each reader."""
+LARGEST = 4 << 30
+"""Bytes that a list of inputs may unpack to; 20 million files make some 3 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +148,18 @@ class Inputs:
     def decode(data: bytes) -> Inputs:
         """What `encode` wrote. Raises ValueError for anything else."""
         try:
-            text = gzip.decompress(data)
-            line, _, rest = text.partition(b"\n")
-            head = json.loads(line)
+            file = gzip.GzipFile(fileobj=io.BytesIO(data))
+            head = json.loads(file.readline(_HEAD))
             if head["format"] != "dali-run-inputs" or head["version"] != 1:
                 raise ValueError("unknown format")
+            sizes = [t["names"] + 8 * t["pieces"] * (len(t["state"]) + 1) for t in head["readers"]]
+            if any(t["names"] < 0 or t["pieces"] < 0 for t in head["readers"]):
+                raise ValueError("a count is negative")
+            if sum(sizes) > LARGEST:
+                raise ValueError(f"it promises {sum(sizes):,} bytes; at most {LARGEST:,} are read")
+            rest = file.read(sum(sizes))  # so much and no more: few bytes unpack to any number
+            if file.read(1):
+                raise ValueError("it holds more than it promises")
             readers = {}
             at = 0
             for told in head["readers"]:
@@ -164,5 +175,5 @@ class Inputs:
                 state = dict(zip(told["state"], columns, strict=False))
                 readers[told["reader"]] = Pieces(blob, state, columns[-1], told["keys"])
             return Inputs(readers, head["identity"])
-        except (OSError, EOFError, zlib.error, KeyError, TypeError, ValueError, RecursionError) as e:
+        except (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError, RecursionError) as e:
             raise ValueError(f"is no list of inputs: {e}") from None

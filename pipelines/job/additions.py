@@ -13,6 +13,7 @@ import numpy as np
 
 from ...ops.errors import JobError
 from ...ops.storage.inventory import Changes, Inputs, Pieces, compare
+from ...writers.bytes import sidecar
 from ...writers.shards.journal import differences, read_journal
 from ...writers.shards.manifest import Side, Stage, sides, stages
 from ...writers.shards.retries import check_finished
@@ -54,7 +55,7 @@ def known_inputs(root: Path) -> list[tuple[Side, Inputs]]:
     told = []
     for side in [found[0], *(s for s in stages(root) if s.stage is not None and s.stage.kind == "append")]:
         try:
-            told.append((side, Inputs.decode(side.inputs.read_bytes())))
+            told.append((side, Inputs.decode(sidecar.read(side.inputs))))
         except (OSError, ValueError) as e:
             raise JobError(f"{side.inputs}: {e}; restore it, or start anew with --fresh") from None
     return told

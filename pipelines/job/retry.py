@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...ops.errors import JobError
+from ...writers.bytes import sidecar
 from ...writers.shards.config import WriteConfig
 from ...writers.shards.manifest import sides
 from ...writers.shards.mirror import state_of
@@ -18,6 +21,7 @@ from ...writers.shards.retries import Outstanding, check_same_job, next_retry
 from ..engine.inputs import Sources
 from .additions import lineup_of
 from .convert import is_conversion
+from .known_jobs import recall
 from .ordered_inputs import LineupFeed
 from .run import CLEAN, JobResult, JobRun, Progress, identity, prepare, write_config
 
@@ -37,22 +41,33 @@ def retry_feed(out: Path, sources: Sources, outstanding: Outstanding) -> LineupF
 
 
 def retry_failed(
-    out: Path | str, spec: Path | None = None, *, progress: Callable[[Progress], None] = lambda _: None
+    out: Path | str,
+    spec: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    progress: Callable[[Progress], None] = lambda _: None,
 ) -> JobResult:
-    """Try the rejects of the finished output ``out`` again, with the spec that its report names (or ``spec``).
+    """Try the rejects of the finished output ``out`` again, with the spec that this user ran to make it, or ``spec``.
 
-    Raises SpecError, DeviceError and JobError for what stops it before it begins.
+    The output itself is not asked: a spec is code to be trusted, and whoever made the output may have written anything
+    into it. Raises SpecError, DeviceError and JobError for what stops it before it begins.
     """
     with state_of(out) as root, tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         outstanding = next_retry(root)
         if not outstanding.rows:
             return JobResult(CLEAN, f"{out} has no rejects; nothing to do", {}, out)
-        command = _command(root)
+        command, told = recall(out), _told(root)
+        if isinstance(told.get("spec"), dict) and not is_conversion(told["spec"]):
+            raise JobError(f"{out}: somebody has changed its report, which holds a spec that is no conversion")
+        if command is None:
+            if spec is None:
+                raise JobError(_which_spec(out, told))
+            command = {"spec": str(spec.absolute()), "overrides": {}, "device": None}
         path = spec or _spec_of(command, Path(folder))
         if not path.exists():
             raise JobError(f"the spec of {out} is not at {path} any more; name it with --spec")
-        overrides = command["overrides"] if isinstance(command["spec"], str) else {}
-        prepared = prepare(path, overrides, device=command["device"])
+        known = command["overrides"] if isinstance(command["spec"], str) else {}
+        prepared = prepare(path, {**known, **(overrides or {})}, device=command["device"])
         config = write_config(prepared)
         if not _same_place(config, out):
             raise JobError(f"{path} writes to {config.where}, not to {out}; name the spec of this output with --spec")
@@ -66,13 +81,11 @@ def retry_failed(
 
 
 def _spec_of(command: Mapping[str, Any], folder: Path) -> Path:
-    """The spec's file; the report of a conversion holds the spec itself, which becomes a file in ``folder``."""
+    """The spec's file; of a conversion the spec itself is known, which becomes a file in ``folder``."""
     if isinstance(command["spec"], str):
         return Path(command["spec"])
-    if not is_conversion(command["spec"]):  # whoever wrote that report: nothing that it says is to be executed
-        raise JobError(
-            "the output's report holds a spec that is no conversion; name the spec of this output with --spec"
-        )
+    if not is_conversion(command["spec"]):
+        raise JobError("what is known of this job is no conversion; name the spec of this output with --spec")
     path = folder / "convert.json"
     path.write_text(json.dumps(command["spec"]))
     return path
@@ -82,12 +95,24 @@ def _same_place(config: WriteConfig, out: Path | str) -> bool:
     return config.url == str(out).rstrip("/") if config.url else config.path.resolve() == Path(out).resolve()
 
 
-def _command(out: Path) -> dict[str, Any]:
-    """How the job was started, by its report."""
-    nothing: dict[str, Any] = {"spec": "", "overrides": {}, "device": None}
+def _told(out: Path) -> Mapping[str, Any]:
+    """How the job was started, by what its report claims."""
     for side in sides(out)[:1]:
-        try:
-            return {**nothing, **json.loads(side.report.read_bytes()).get("command", {})}
-        except (OSError, ValueError):
-            continue
-    return nothing
+        with contextlib.suppress(OSError, ValueError, JobError):
+            told = sidecar.read_json(side.report, sidecar.REPORT).get("command")
+            return told if isinstance(told, dict) else {}
+    return {}
+
+
+def _which_spec(out: Path | str, told: Mapping[str, Any]) -> str:
+    """What to do where this user has not run the job here."""
+    begin = f"{out}: you have not run this job on this machine, and what its report says is not trusted; "
+    spec, overrides = told.get("spec"), told.get("overrides")
+    if isinstance(spec, dict):
+        return begin + "it is a conversion: save what `dali-run convert ... --show` prints, and name it with --spec"
+    if not isinstance(spec, str):
+        return begin + "name its spec with --spec"
+    command = ["dali-run", "retry-failed", str(out), "--spec", spec]
+    for key, value in overrides.items() if isinstance(overrides, dict) else ():
+        command += ["--set", f"{key}={value}"]
+    return begin + f"if it is your own, or you have read it: {shlex.join(command)}"

@@ -18,6 +18,7 @@ from ...ops.errors import DeviceError, JobError, SpecError
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
+from ...writers.bytes import sidecar
 from ...writers.shards.config import WriteConfig
 from ...writers.shards.lock import Lock
 from ...writers.shards.manifest import Side
@@ -39,6 +40,7 @@ from ..spec.build import BuiltSpec, load_spec
 from ..spec.model import Spec
 from ..wording import count
 from .additions import Growth, find_growth
+from .known_jobs import remember
 from .ordered_inputs import LineupFeed
 from .report import build_report
 
@@ -155,7 +157,7 @@ def run_job(
                 grown = find_growth(root, sources, who, config.identity(), append=append, part=part)
                 if grown is not None and not grown.todo:
                     Lock(Side(root).lock).release()  # what a run left that was killed when all was done
-                    manifest = json.loads((root / "manifest.json").read_bytes())
+                    manifest = sidecar.read_json(root / "manifest.json")
                     return _already_done(manifest["samples"], manifest["rejects"], root, config)
             if grown is not None:
                 return _run_grown(prepared, grown, config, who, budget, trace, progress, command, amend)
@@ -177,6 +179,7 @@ def run_job(
         with output:
             if output.finished:
                 return _already_done(output.written, output.rejected, config.path, config)
+            remember(config.url or config.path, command)
             return JobRun(prepared, feed, output, config, trace, progress, command, amend).run()
 
 
@@ -268,7 +271,7 @@ def _version(package: str) -> str:
 def _already_done(written: int, rejected: int, root: Path, config: WriteConfig) -> JobResult:
     report: dict[str, Any] = {}
     if (root / "report.json").exists():
-        report = json.loads((root / "report.json").read_text())
+        report = sidecar.read_json(root / "report.json", sidecar.REPORT)
     code = REJECTS if rejected else CLEAN
     return JobResult(code, f"{config.where} is complete already ({count(written, 'sample')}); nothing to do. "
                      "--fresh starts anew", report, config.url or config.path, ran=False)  # fmt: skip

@@ -24,7 +24,7 @@ from ..compile.prune import prune
 from ..graph.arguments import check_argument, no_argument
 from ..graph.builder import GraphBuilder, parity_defaults
 from ..graph.nodes import Edge, Graph, Node
-from ..plugins import load_installed_plugins, load_operators, load_plugin
+from ..plugins import NotRunError, load_installed_plugins, load_operators, load_plugin
 from ..problems import Mark, Problem, Problems, show
 from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
 from .text import Value
@@ -65,25 +65,31 @@ def build(spec: Spec, problems: Problems | None = None) -> BuiltSpec:
     """The graph of ``spec``. Raises SpecErrors; ``problems`` are those known already."""
     problems = Problems() if problems is None else problems
     load_operators()
-    plugins_ran = _load_plugins(spec, problems)
+    not_run: list[NotRunError] = []
+    plugins_ran = _load_plugins(spec, problems, not_run)
     builder = _Build(spec, problems, all_known=plugins_ran)
     built = builder.run()
     problems.raise_any()
+    if builder.unknown and not_run:
+        raise not_run[0]
     _check_stages(spec, built.graph, problems)
     problems.raise_any()
     return built
 
 
-def _load_plugins(spec: Spec, problems: Problems) -> bool:
-    """Run the plugins, unless the spec is wrong anyway. False if operators may be missing for that reason."""
+def _load_plugins(spec: Spec, problems: Problems, not_run: list[NotRunError]) -> bool:
+    """Run the plugins, unless the spec is wrong anyway. False if operators may be missing for that reason, or because
+    nobody asked to run them (``not_run``)."""
     if spec.plugins and problems:
         return False
     for plugin in spec.plugins:
         try:
             load_plugin(plugin.name)
+        except NotRunError as e:
+            not_run.append(e)
         except SpecError as e:
             problems.add(plugin.mark, e)
-    return not problems or not spec.plugins
+    return not (problems or not_run) or not spec.plugins
 
 
 def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
@@ -133,6 +139,8 @@ class _Build:
         self.notes = Problems()
         self.missing: set[str] = set()
         """Names that were used, but that nothing makes; reported already."""
+        self.unknown: list[str] = []
+        """Operators that may be those of plugins that did not run."""
 
     def run(self) -> BuiltSpec:
         self.steps(self.spec.graph)
@@ -149,7 +157,8 @@ class _Build:
         try:
             graph = self.graph.build(known)
         except SpecError as e:
-            self.problems.add(None, e)
+            if not self.unknown:
+                self.problems.add(None, e)
             graph = Graph((), {})
         return BuiltSpec(self.spec, graph, writer, configs, tuple(self.notes))
 
@@ -243,7 +252,9 @@ class _Build:
         if found is None:
             broken = load_installed_plugins()  # entry points cost time, and are asked only for names not known here
             found, problem = _find(step.op)
-            if found is None and self.all_known:
+            if found is None and not self.all_known:
+                self.unknown.append(step.op)
+            elif found is None:
                 self.problems.add(step.op_mark, f"{step.label}: {'; '.join([problem, *broken])}")
         return found
 

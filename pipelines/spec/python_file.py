@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ...ops.errors import SpecError
+from ..plugins import check_allowed
 from ..problems import Mark, Problems
 from .text import Value, parse, resolve
 
@@ -74,6 +75,7 @@ def _module(file: Path) -> ModuleType:
     found = importlib.util.spec_from_file_location(name, file)
     if not file.is_file() or found is None or found.loader is None:
         raise SpecError(f"there is no file {file}")
+    check_allowed(file)
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
     sys.path.insert(0, str(file.resolve().parent))  # its own imports, as when it is run

@@ -11,6 +11,7 @@ from ...readers.fetch.gpu_reads import describe
 from ..compile.place import Target, resolve_target
 from ..compile.plan import compile_graph
 from ..cores import threads_of
+from ..plugins import NotRunError, running_code
 from ..problems import Problem, SpecErrors
 from ..spec.build import BuiltSpec, load_spec
 from ..wording import count
@@ -18,21 +19,26 @@ from ..wording import count
 Overrides = Mapping[str, Any]
 
 
-def check_spec(path: Path, overrides: Overrides | None = None) -> dict[str, Any]:
+def check_spec(path: Path, overrides: Overrides | None = None, plugins: bool = False) -> dict[str, Any]:
     """Everything that is wrong with a spec: ``{"file", "problems": [{"file", "line", "column", "text"}],
     "notes": [...], "summary"}``; notes are problems that change nothing.
 
-    It is compiled for the CPU and for a GPU (which need not be there), unless it insists on one of them.
+    It is compiled for the CPU and for a GPU (which need not be there), unless it insists on one of them. Python files
+    that it names are run only with ``plugins``; without them what needs them is left unchecked, and a note says so.
     """
     problems: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     summary = ""
     try:
-        built = load_spec(path, overrides)
+        with running_code(plugins):
+            built = load_spec(path, overrides)
         for target in _targets(built.spec.pipeline.device):
             compile_graph(built.graph, target, built.spec.pipeline.seed)
         summary = _summary(built)
         notes = [_as_data(n) for n in built.notes]
+    except NotRunError as e:
+        summary = "right as far as it goes without its plugins"
+        notes = [{"text": f"{path}: {e}"}]
     except SpecErrors as e:
         problems = [_as_data(p) for p in e.problems]
     except SpecError as e:
@@ -66,9 +72,13 @@ def _summary(built: BuiltSpec) -> str:
     return f"right: {count(len(built.graph.nodes), 'operator')}, {what}"
 
 
-def describe_job(path: Path, overrides: Overrides | None = None, device: str | None = None) -> dict[str, Any]:
-    """The plan of a spec as plain data. Raises SpecError, DeviceError."""
-    built = load_spec(path, overrides)
+def describe_job(
+    path: Path, overrides: Overrides | None = None, device: str | None = None, plugins: bool = False
+) -> dict[str, Any]:
+    """The plan of a spec as plain data. Python files that it names are run only with ``plugins``. Raises SpecError,
+    DeviceError."""
+    with running_code(plugins):
+        built = load_spec(path, overrides)
     settings, write = built.spec.pipeline, built.spec.write
     target = resolve_target(device or settings.device)
     plan: dict[str, Any] = {"name": built.spec.name, **compile_graph(built.graph, target, settings.seed).describe()}

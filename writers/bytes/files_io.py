@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,15 +43,24 @@ class File:
     """A file being written, in order, with the few things that a shard needs."""
 
     def __init__(self, path: Path, *, append: bool = False) -> None:
-        """Make ``path`` (it must not exist), or open it for appending.
+        """Make ``path`` (it must not exist), or open it for appending; a link is not followed.
 
         Appending looks like O_APPEND is meant for: the end is found by the kernel at each write.
         """
         self.path = path
         before("open", path)
-        flags = os.O_RDWR | os.O_CREAT | (os.O_APPEND if append else os.O_EXCL)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_APPEND if append else os.O_EXCL)
         self._fd = os.open(path, flags, 0o666)
-        self.size = os.fstat(self._fd).st_size
+        found = os.fstat(self._fd)
+        if not stat.S_ISREG(found.st_mode) or (append and found.st_nlink > 1):
+            os.close(self._fd)
+            raise OSError(errno.EEXIST, "it is no file of this program's own (a pipe, or a hard link)", str(path))
+        self.size = found.st_size
+
+    @property
+    def removed(self) -> bool:
+        """Somebody has removed the file since it was opened."""
+        return os.fstat(self._fd).st_nlink == 0
 
     def write(self, data: Bytes) -> None:
         """Write all of ``data`` at the end."""

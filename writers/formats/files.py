@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,17 @@ import numpy as np
 from ...ops.base import Spec
 from ...ops.errors import JobError, SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
+from ..bytes import sidecar
+from ..shards.manifest import Side
 from .columns import Column, check_field, elements, kind_of, total_of
 from .extensions import file_columns, single
-from .names import make_unique, safe_path, split_extension
+from .names import safe_path, split_extension
 
-_RESERVED = ("manifest", "journal", "rejects", "report")
+OWN_NAMES = {p.name.partition(".")[0].partition("-")[0] for p in (*Side(Path()).removable, Side(Path()).journal)}
+"""First parts of the names of a job's own files: ``manifest`` of ``manifest-00001-of-00004.json``."""
+
+_BESIDE = 2
+"""Tries for a name in the folder that a key asks for."""
 
 
 class Files(Writer, name="files", suffix=".jsonl"):
@@ -44,16 +52,42 @@ class Files(Writer, name="files", suffix=".jsonl"):
         if others:
             raise JobError(f"{root} is not empty (it holds {others[0]}); the files writer needs a directory of its own")
 
-    def begin(self, root: Path, finished: Sequence[Mapping[str, Any]]) -> set[str]:
+    def begin(self, root: Path, finished: Sequence[Mapping[str, Any]]) -> Taken:
         """The names that are taken."""
-        taken: set[str] = set()
+        taken = Taken()
         for entry in finished:
-            with (root / f"{entry['shard']}.jsonl").open(encoding="utf-8") as listing:
-                taken.update(json.loads(line)["name"] for line in listing)
+            listing = sidecar.read(sidecar.inside(root, f"{entry['shard']}.jsonl"))
+            for line in listing.splitlines():
+                row = json.loads(line)
+                taken.add(row["name"], row["files"])
         return taken
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         return FilesShard(self, files, fields)
+
+
+class Taken:
+    """The names of samples, of their files, and of the folders that hold those."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.files: set[str] = set()
+        self.folders: set[str] = set()
+
+    def add(self, name: str, files: Iterable[str]) -> None:
+        """These are taken from here on."""
+        self.names.add(name)
+        self.files.update(files)
+        self.folders.update(_folders(name))
+
+    def free(self, name: str, files: Sequence[str]) -> bool:
+        """Nobody has the name, no file stands where a folder is wanted, and no folder where a file is."""
+        return name not in self.names and self.files.isdisjoint(_folders(name)) and self.folders.isdisjoint(files)
+
+
+def _folders(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:k]) for k in range(1, len(parts))]
 
 
 @dataclass(slots=True)
@@ -72,17 +106,13 @@ class FilesShard(Shard):
         self._by_position = writer.key == "position"
         self._fields = fields
         self._files = files
-        self._taken: set[str] = files.state
+        self._taken: Taken = files.state
         self._listing = files.create(".jsonl")
         self._count = 0
 
     def frame(self, records: Records) -> FilesFrames:
         positions = records.samples.position.tolist()
         keys = records.sample_keys()
-        if self._by_position:
-            names = [f"{p:010d}" for p in positions]
-        else:
-            names = make_unique([_name(k) for k in keys], positions, self._taken)
         kinds = {k: kind_of(self._fields.get(k, FieldConfig()), b.dtype, b.ndim) for k, b in records.fields.items()}
         listed = {k: single(records.fields[k]) for k, kind in kinds.items() if kind in ("int", "float")}
         rest = {k: b for k, b in records.fields.items() if k not in listed or not listed[k].all()}
@@ -95,6 +125,10 @@ class FilesShard(Shard):
                 texts = ["" if one else text for one, text in zip(listed[name].tolist(), texts, strict=True)]
                 column = Column(column.data, column.starts, np.where(listed[name], 0, column.sizes))
             columns.append((texts, column))
+        if self._by_position:
+            names = [f"{p:010d}" for p in positions]
+        else:
+            names = self._unique(keys, positions, [texts for texts, _ in columns])
         lines: list[dict[str, Any]] = [
             {"name": names[i], "key": keys[i], "position": positions[i],
              "files": [f"{names[i]}.{texts[i]}" for texts, _ in columns if texts[i]]}
@@ -107,6 +141,22 @@ class FilesShard(Shard):
         sizes = total_of([np.zeros(len(records), np.int64), *(c.sizes for _, c in columns)])
         return FilesFrames(sizes, names, columns, lines)
 
+    def _unique(self, keys: Sequence[str], positions: Sequence[int], extensions: Sequence[Sequence[str]]) -> list[str]:
+        """A name for each sample; where its own is taken, or its files' are, with its position behind."""
+        names, here = [], Taken()
+        for i, (key, position) in enumerate(zip(keys, positions, strict=True)):
+            name = unique = _name(key)
+            for k in itertools.count():
+                files = [f"{unique}.{texts[i]}" for texts in extensions if texts[i]]
+                if here.free(unique, files) and self._taken.free(unique, files):
+                    break
+                unique = f"{name}~{position}" + (f"-{k}" if k else "")
+                if k == _BESIDE:  # one of its folders is a file: no name below it will do
+                    name = safe_path(name.replace("/", "_"))
+            here.add(unique, files)
+            names.append(unique)
+        return names
+
     def append(self, frames: Frames, n: int) -> None:
         assert isinstance(frames, FilesFrames)
         for i in range(n):
@@ -118,11 +168,15 @@ class FilesShard(Shard):
                 start = int(column.starts[i])
                 file.write(column.data[start : start + int(column.sizes[i])])
                 file.finish()
-        self._taken.update(frames.names[:n])
+        for line in frames.lines[:n]:
+            self._taken.add(line["name"], line["files"])
         self._listing.write("".join(json.dumps(line) + "\n" for line in frames.lines[:n]).encode())
 
 
 def _name(key: str) -> str:
-    """Below the root, without extension, apart from our own files."""
+    """Below the root, without extension, apart from our own files: also as a folder, and whatever the case (there are
+    file systems without)."""
     name = split_extension(safe_path(key))[0]
-    return f"_{name}" if name.split("-")[0] in _RESERVED else name
+    first, slash, _ = name.lower().partition("/")
+    ours = re.split("[.-]", first, maxsplit=1)[0] in OWN_NAMES or (slash and first.endswith(".jsonl"))
+    return f"_{name}" if ours else name

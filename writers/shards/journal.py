@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 
 from ...ops.errors import JobError
-from ..bytes import files_io
+from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
 
 VERSION = 1
+
+
+class ForgedError(JobError):
+    """A journal whose checksums are right says what none of ours says: somebody made it."""
 
 
 def encode_json(value: Any, indent: int | None = None) -> bytes:
@@ -65,10 +69,11 @@ class Contents:
 def read_journal(path: Path) -> Contents | None:
     """The journal at ``path``; None where there is none, or only a torn first line.
 
-    A torn last line (the end of a killed run) is left out. Raises JobError for any other damage.
+    A torn last line (the end of a killed run) is left out. Raises JobError for any other damage, and for what no
+    journal says, such as names of files outside of its folder.
     """
     try:
-        data = path.read_bytes()
+        data = sidecar.read(path)
     except FileNotFoundError:
         return None
     found: Contents | None = None
@@ -86,8 +91,13 @@ def read_journal(path: Path) -> Contents | None:
             version = entry.pop("version", None)
             if version != VERSION:
                 raise JobError(f"{path} has format version {version}, this dali-run writes {VERSION}; use --fresh")
+            wrong = _wrong_header(entry)
         elif not _follows(entry, found):
             raise JobError(f"{path}: line at byte {at} is out of place; restore the file, or start anew with --fresh")
+        else:
+            wrong = _wrong_entry(entry)
+        if wrong:
+            raise ForgedError(f"{path}: line at byte {at} is none that dali-run writes ({wrong}); remove it by hand")
         at = end + 1
         if found is None:
             found = Contents(entry, stop=entry["range"][0])
@@ -100,14 +110,84 @@ def read_journal(path: Path) -> Contents | None:
     return found
 
 
+def salvage(path: Path) -> list[dict[str, Any]] | None:
+    """The shards that a damaged journal still tells of, for removing them; lines that say nothing are passed over.
+    None where no line is one that we write: the file is somebody else's. Raises JobError for no regular file."""
+    try:
+        lines = sidecar.read(path).split(b"\n")
+    except OSError:
+        return None
+    entries = [e for e in map(_parse, lines) if e is not None]
+    if not any(e.get("format") == "dali-run-journal" or "done" in e or not _wrong_entry(e) for e in entries):
+        return None
+    return [e for e in entries if "shard" in e and not _wrong_entry(e)]
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def _wrong_header(header: Mapping[str, Any]) -> str:
+    """Why the first line is none that we write; empty where it is one. A checksum is no signature."""
+    whole, part, write = header.get("whole"), header.get("part"), header.get("write")
+    range_ = header.get("range")
+    if not isinstance(range_, list) or len(range_) != 2 or not _count(range_[0]):
+        return "range"
+    if range_[1] is not None and not _count(range_[1]):
+        return "range"
+    if not isinstance(header.get("identity"), dict) or not isinstance(write, dict):
+        return "identity or write"
+    if not isinstance(write.get("writer"), str) or not isinstance(write.get("options"), dict):
+        return "writer"
+    if whole is not None and not _count(whole):
+        return "whole"
+    if part is not None and not (isinstance(part, list) and len(part) == 2 and all(map(_count, part))):
+        return "part"
+    for kind in ("retry", "append"):
+        stage = header.get(kind)
+        if stage is None:
+            continue
+        places = stage.get("positions") if isinstance(stage, dict) else None
+        if not isinstance(places, list) or not all(map(_count, places)) or not _count(stage.get("stage")):
+            return kind
+        if kind == "append" and len(places) != 2:
+            return kind
+    return ""
+
+
+def _wrong_entry(entry: Mapping[str, Any]) -> str:
+    """The same for a later line."""
+    if "done" in entry:
+        return ""
+    positions, files = entry.get("positions"), entry.get("files")
+    if not sidecar.is_inside(entry.get("shard")) or "/" in entry["shard"]:
+        return "shard"
+    if not (isinstance(positions, list) and len(positions) == 2 and all(map(_count, positions))):
+        return "positions"
+    if not all(_count(entry.get(k, 0)) for k in ("samples", "rejects", "rejects_size", "replaced")):
+        return "counts"
+    if not {"samples", "rejects", "rejects_size"} <= entry.keys() or not isinstance(entry.get("carry"), dict):
+        return "counts"
+    if not isinstance(files, list) or not all(isinstance(f, dict) for f in files):
+        return "files"
+    for info in files:
+        if not sidecar.is_inside(info.get("name")):
+            return f"a file outside of its folder: {info.get('name')!r}"
+        if not _count(info.get("bytes")) or not isinstance(info.get("sha256"), str):
+            return "files"
+    return ""
+
+
 def _follows(entry: Mapping[str, Any], found: Contents) -> bool:
     """``entry`` is a shard behind those before, or the last line; a whole line anywhere else was copied there."""
     if found.done:
         return False
     if "done" in entry:
         return isinstance(entry.get("stop"), int) and entry["stop"] >= found.stop
-    first, stop = entry.get("positions", (-1, -1))
-    return bool(found.stop <= first <= stop)
+    positions = entry.get("positions")
+    if not isinstance(positions, list) or len(positions) != 2 or not all(map(_count, positions)):
+        return False
+    return bool(found.stop <= positions[0] <= positions[1])
 
 
 class Journal:
@@ -158,6 +238,15 @@ class Journal:
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def removed(self) -> bool:
+        """Somebody has removed it since it was opened."""
+        return self._file.removed
 
     @property
     def contents(self) -> Contents:

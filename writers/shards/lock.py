@@ -10,7 +10,9 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import socket
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +38,12 @@ class Lock:
     def _acquire(self) -> int:
         while True:
             files_io.before("open", self.path)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            fd = _open(self.path)
             try:
+                _check_ours(fd, self.path)
                 self._take(fd)
                 # Its last owner may have removed the file between open and lock.
-                if os.path.exists(self.path) and os.path.samestat(os.fstat(fd), os.stat(self.path)):
+                if os.path.exists(self.path) and os.path.samestat(os.fstat(fd), os.lstat(self.path)):
                     files_io.before("write", self.path)
                     text = json.dumps(identify()).encode()
                     os.ftruncate(fd, 0)
@@ -59,9 +62,11 @@ class Lock:
             held = e.errno in (errno.EACCES, errno.EAGAIN) or (e.errno in _NO_LOCKS and may_live(owner))
             if held:
                 who = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
+                # A server may keep the lock of a machine that is gone; on this one the kernel drops it.
+                kept = e.errno in _NO_LOCKS or owner.get("host") != socket.gethostname()
                 raise JobError(
                     f"{self.path.parent} is being written by {who}; wait for it to end, or choose another path"
-                    + (f" (if it is dead, remove {self.path})" if e.errno in _NO_LOCKS else "")
+                    + (f" (if it is dead: rm {shlex.quote(str(self.path))})" if kept else "")
                 ) from None
             if e.errno not in _NO_LOCKS:
                 e.filename = str(self.path)
@@ -77,6 +82,28 @@ class Lock:
         finally:
             os.close(self._fd)
             self._fd = -1
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise JobError(f"{path} is no file of this program (a link, say), and is left alone; remove it") from None
+        raise
+
+
+def _check_ours(fd: int, path: Path) -> None:
+    """Raises JobError for a file that is not to be written over: whoever made the folder may have made it a hard link
+    to something precious."""
+    found = os.fstat(fd)
+    head = os.pread(fd, len(_HEAD), 0) if stat.S_ISREG(found.st_mode) else b""
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or not _HEAD.startswith(head):
+        raise JobError(f"{path} is no lock of this program, and is left alone; remove it")
+
+
+_HEAD = b'{"host": '
+"""How the text of a lock begins, one that was cut short included."""
 
 
 def identify() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...ops.batch import I64
 from ...ops.errors import JobError
-from ..bytes import files_io
+from ..bytes import files_io, sidecar
 from .journal import Contents, differences, encode_json, read_journal
 from .mirror import Mirror
 
@@ -55,8 +55,8 @@ class Stage:
     def published(self, root: Path) -> bool:
         """Whether the manifest tells of it."""
         try:
-            return int(json.loads((root / "manifest.json").read_bytes()).get("stages", 0)) >= self.number
-        except (OSError, ValueError):
+            return int(sidecar.read_json(root / "manifest.json").get("stages", 0)) >= self.number
+        except (OSError, ValueError, TypeError):
             return False
 
     def places(self, positions: I64) -> I64:
@@ -160,11 +160,12 @@ def base_rejects(root: Path, base: Side | None = None) -> Path:
 
 def rejects_with_stages(root: Path) -> bytes:
     """The rejects that are left after all stages."""
-    log = base_rejects(root).read_bytes()
+    log = sidecar.read(base_rejects(root))
     for side in stages(root):
         contents = read_journal(side.journal)
         if side.stage is not None and contents is not None and contents.done:
-            log = side.rejects.read_bytes() if side.stage.kind == "retry" else log + side.rejects.read_bytes()
+            own = sidecar.read(side.rejects)
+            log = own if side.stage.kind == "retry" else log + own
     return log
 
 
@@ -172,7 +173,7 @@ def publish_stage(root: Path, side: Side) -> None:
     """Put the stage of ``side``, whose journal is done, into manifest and reject log. Safe to repeat."""
     rejects = root / "rejects.jsonl"
     if not side.before.exists():
-        replace(side.before, rejects.read_bytes(), side)
+        replace(side.before, sidecar.read(rejects), side)
     replace(rejects, rejects_with_stages(root), side)
     replace(root / "manifest.json", manifest_with_stages(root), side)
 
@@ -242,9 +243,9 @@ def _shard(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _file(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with sidecar.open_regular(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest}
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
 def replace(path: Path, data: bytes, side: Side) -> None:
@@ -281,7 +282,7 @@ def merge_parts(root: Path, by: Side) -> bool:
     contents = _journals_of(found)
     rejects = root / "rejects.jsonl"
     _check_parts(found, contents)
-    replace(rejects, b"".join(s.rejects.read_bytes() for s in found), by)
+    replace(rejects, b"".join(sidecar.read(s.rejects) for s in found), by)
     replace(root / "manifest.json", encode_json(merged_manifest(contents, rejects), indent=2), by)
     return True
 

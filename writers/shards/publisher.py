@@ -10,6 +10,7 @@ from typing import Any
 
 from ...ops.errors import JobError
 from ..base import ShardFiles
+from ..bytes import files_io
 from ..bytes.background import Workers
 from ..bytes.files_io import File
 from .journal import Journal
@@ -61,16 +62,32 @@ class Publisher:
             self._publish(files, entry, there)
 
     def _publish(self, files: ShardFiles, entry: dict[str, Any], there: bool) -> None:
+        self._check_there()
         if there:
             entry["files"] = [dataclasses.asdict(i) for i in files.publish()]
         self._put([self._side.root / info["name"] for info in entry["files"]])
         self._log.sync()
         self._journal.append(entry)
+        try:
+            self._check_there()
+        except JobError:  # meanwhile: no journal tells of this shard, so it must not stay
+            for info in entry["files"]:
+                files_io.remove(self._side.root / info["name"])
+            raise
         self._put([self._side.rejects, self._side.journal])
         if self._side.mirror is not None:
             for info in entry["files"]:
                 self._side.mirror.forget(info["name"])
         self._waiting.remove(files)
+
+    def _check_there(self) -> None:
+        """Raises JobError where somebody has removed the output while the job writes."""
+        for file in (self._journal, self._log):
+            if file.removed:
+                raise JobError(
+                    f"{self._side.root}: the output was removed while the job wrote it ({file.path.name} is gone); "
+                    "run the same command again: it starts anew"
+                )
 
     def _put(self, paths: Sequence[Path]) -> None:
         """Copy files to where the output is, if that is elsewhere and still this job's."""

@@ -29,12 +29,28 @@ class RejectRow:
     replaced: bool = False
     """Another sample was written in its place (on_error policy replace)."""
 
+    @staticmethod
+    def parse(line: bytes) -> RejectRow:
+        """The row of a `line`. Raises ValueError for anything else."""
+        try:
+            row = RejectRow(**json.loads(line))
+        except (TypeError, RecursionError) as e:
+            raise ValueError(f"is no line of a reject log: {e}") from None
+        for name, kind in _KINDS.items():
+            if type(getattr(row, name)) is not kind:
+                raise ValueError(f"is no line of a reject log: {name} is {getattr(row, name)!r:.100}")
+        return row
+
     def line(self) -> str:
         """JSON with the keys in this order; everything but printable ASCII is escaped, so that logs stay logs."""
         row = asdict(self)
         if not self.replaced:
             del row["replaced"]
         return json.dumps(row, ensure_ascii=True) + "\n"
+
+
+_KINDS = {"position": int, "key": str, "source": str, "record": int, "offset": int, "operator": str, "code": str,
+          "message": str, "replaced": bool}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

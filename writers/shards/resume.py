@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ...ops.errors import JobError
@@ -13,10 +16,11 @@ from ...ops.storage.inventory import Inputs
 from ..base import Writer
 from ..bytes import files_io
 from ..bytes.files_io import File
+from ..bytes.sidecar import inside, is_inside, read
 from .config import WriteConfig
-from .journal import Contents, Journal, differences, read_journal
+from .journal import Contents, ForgedError, Journal, differences, read_journal, salvage
 from .lock import Lock
-from .manifest import Side, replace, sides, stages, temporary_of
+from .manifest import Side, Stage, replace, sides, stages, temporary_of
 
 Listing = Callable[[], Inputs]
 """What was read, made where it is to be kept."""
@@ -36,10 +40,9 @@ def open_journal(
             raise JobError(
                 f"{config.where} holds a job that runs {cut} ({other.journal.name}); run it so, or choose another path"
             )
-    known = read_journal(side.journal)
     if fresh:
-        _remove_job(side, known.entries if known else [])
-        known = None
+        _remove_job(side, config.name, writer)
+    known = None if fresh else read_journal(side.journal)
     for path in (side.manifest, side.report, root / "manifest.json", root / "rejects.jsonl"):
         files_io.remove(temporary_of(path, side))
     if known is None:
@@ -89,19 +92,31 @@ def _open_stage_journal(side: Side, kind: str, header: Mapping[str, Any], inputs
     return _reopened(side, known, header, f"{side.journal} was begun by another {kind}", "Remove it to begin again")
 
 
-def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
+def _remove_job(side: Side, name: str, writer: Writer) -> None:
+    """Remove what the journals tell of; where they are damaged, also what has the name of a shard of job ``name``."""
     root = side.journal.parent
-    later = stages(root)
-    for stage in later:
-        known = read_journal(stage.journal)
-        entries = [*entries, *(known.entries if known else [])]
+    entries: list[Mapping[str, Any]] = []
+    later = _later(root)
+    damaged = False
+    for journal in (side.journal, *(s.journal for s in later)):
+        try:
+            known = read_journal(journal)
+            entries += known.entries if known else []
+        except ForgedError:
+            raise
+        except JobError:
+            left = salvage(journal)
+            if left is None:  # somebody's own file of that name
+                raise
+            entries += left
+            damaged = True
+    if damaged and side.part is None:  # of parts, nobody can tell whose a shard is
+        entries += _shards_named(side, name, writer)
     side.take_back(root / "manifest.json")  # the whole job's, where this is one of its parts
     side.take_back(side.manifest)
     for entry in entries:
         for info in entry["files"]:
-            path = root / info["name"]
-            if not path.resolve().is_relative_to(root.resolve()):
-                raise JobError(f"{side.journal} names a file outside of {root}: {info['name']!r}; remove it by hand")
+            path = inside(root, info["name"])
             side.take_back(path)
             parent = path.parent
             while parent != root and parent.is_dir() and not any(parent.iterdir()):
@@ -111,15 +126,39 @@ def _remove_job(side: Side, entries: Sequence[Mapping[str, Any]]) -> None:
         side.take_back(path)
 
 
+def _later(root: Path) -> list[Side]:
+    """The stages of an output, of damaged journals too."""
+    found = {m[0]: (m[1], int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _STAGE.fullmatch(p.name))}
+    return [Side(root, stage=Stage(n, kind, ())) for kind, n in sorted(found.values(), key=lambda f: f[1])]  # type: ignore[arg-type]
+
+
+_STAGE = re.compile(r"journal-(retry|append)-(\d{3,})\.jsonl")
+
+
+def _shards_named(side: Side, name: str, writer: Writer) -> list[Mapping[str, Any]]:
+    """The shards in an output by their names, and the samples' files that their listings tell of."""
+    shard = re.compile(rf"{re.escape(name)}(-(retry|append)-\d{{3,}})?-\d{{5,}}(-of-\d{{5,}})?\.[^/]*")
+    found: list[Mapping[str, Any]] = []
+    for entry in filter(shard.fullmatch, side.names()):
+        names = [entry]
+        if writer.name == "files" and entry.endswith(".jsonl"):
+            with contextlib.suppress(OSError, JobError, ValueError, LookupError, TypeError):
+                for line in read(side.root / entry).splitlines():
+                    names += [f for f in json.loads(line)["files"] if is_inside(f)]
+        found.append({"files": [{"name": n} for n in names]})
+    return found
+
+
 def _refuse_foreign(side: Side, config: WriteConfig, writer: Writer) -> None:
     """A new job never touches what it did not write."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
     own_names = [p.name for p in side.removable if p != side.journal and (side.part is None or p != side.inputs)]
     for entry in side.names():
         if entry in own_names or (side.part is None and ours.fullmatch(entry)):
+            remedy = f": rm -r {shlex.quote(str(side.root / entry))}" if side.mirror is None else ""
             raise JobError(
                 f"{config.where} already holds {entry}, and no journal that knows of it; choose another path, or "
-                "remove it"
+                f"remove it{remedy}"
             )
     own = {p.name for p in (side.lock, side.journal)}
     if side.part is None or len(sides(config.path)) <= side.journal.exists():  # the first of the parts looks

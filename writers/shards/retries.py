@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...ops.errors import JobError
+from ..bytes import sidecar
 from .journal import differences, read_journal
 from .manifest import Stage, sides, stages
 from .rejects import RejectRow
@@ -34,8 +34,8 @@ def next_retry(root: Path) -> Outstanding:
         if later[-1].before.exists():
             log = later[-1].before
     try:
-        rows = tuple(RejectRow(**json.loads(line)) for line in log.read_bytes().splitlines())
-    except (OSError, ValueError, TypeError) as e:
+        rows = tuple(RejectRow.parse(line) for line in sidecar.read(log).splitlines())
+    except (OSError, ValueError) as e:
         raise JobError(f"{log} cannot be read: {e}") from None
     rows = tuple(r for r in rows if not r.replaced)  # their places are taken
     return Outstanding(Stage(number, "retry", tuple(r.position for r in rows)), rows)

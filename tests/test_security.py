@@ -1,0 +1,208 @@
+"""The boundary of docs/security.md: a spec is code to trust, everything else is data."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dali_run.cli.main import main
+from dali_run.ops.errors import JobError
+from dali_run.pipelines.job.run import run_job
+from dali_run.pipelines.tools.sample_data import make_sample_data
+from tests.kit.small_spec import small_spec
+
+ROOT = Path(__file__).parents[1]
+MARKING = "open({mark!r}, 'w').close()\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `place`, with the output; tests put back what they change."""
+    there = made(tmp_path_factory.mktemp("finished"))
+    assert run_job(there / "good.yaml").exit_code == 3
+    return there
+
+
+def made(tmp_path: Path) -> Path:
+    """A folder with data, one file of it broken, a spec, and a plugin that leaves a mark when it is run."""
+    make_sample_data(tmp_path / "data", 16)
+    train = tmp_path / "data/train"
+    sorted(train.rglob("*.jpg"))[0].write_bytes(b"no picture")
+    (tmp_path / "good.yaml").write_text(small_spec(train, tmp_path / "out", size=24))
+    (tmp_path / "evil.py").write_text(MARKING.format(mark=str(tmp_path / "PWNED")))
+    return tmp_path
+
+
+def with_plugin(place: Path, operator: str = "resize") -> Path:
+    text = (place / "good.yaml").read_text().replace("version: 1", "version: 1\nplugins: [evil.py]", 1)
+    spec = place / "evil.yaml"
+    spec.write_text(text.replace("op: resize,", f"op: {operator},"))
+    return spec
+
+
+def ran(place: Path) -> bool:
+    return (place / "PWNED").exists()
+
+
+@pytest.mark.parametrize("command", ["validate", "plan"])
+@pytest.mark.parametrize("json_", [[], ["--json"]])
+def test_looking_at_a_spec_runs_nothing_of_it(
+    place: Path, command: str, json_: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(with_plugin(place)), *json_]) == 0  # its operators are known without the plugin
+    assert not ran(place)
+    assert main([command, str(with_plugin(place, "example.evil")), *json_]) == (0 if command == "validate" else 2)
+    said = capsys.readouterr()
+    assert "--plugins" in said.out + said.err
+    assert not ran(place)
+    (place / "evil.py").write_text(MARKING.format(mark=str(place / "PWNED")) + "def pipe(): pass\n")
+    assert main([command, f"{place / 'evil.py'}:pipe"]) == 2
+    assert "--plugins" in capsys.readouterr().err
+    assert not ran(place)
+    main([command, str(with_plugin(place)), "--plugins"])
+    assert ran(place)
+
+
+def hostile_report(place: Path) -> None:
+    report = place / "out/report.json"
+    told = json.loads(report.read_text())
+    (place / "out/evil.yaml").write_text(with_plugin(place).read_text())
+    shutil.copy(place / "evil.py", place / "out/evil.py")
+    told["command"]["spec"] = str(place / "out/evil.yaml")
+    report.write_text(json.dumps(told))
+
+
+def commands(place: Path) -> dict[str, Callable[[], int]]:
+    out = str(place / "out")
+    return {
+        "retry-failed": lambda: main(["retry-failed", out]),
+        "verify": lambda: main(["verify", out]),
+        "merge": lambda: main(["merge", out]),
+        "inspect": lambda: main(["inspect", out, "--out", str(place / "look")]),
+        "convert": lambda: main(["convert", out, str(place / "converted"), "--to", "tfrecord"]),
+    }
+
+
+@pytest.mark.parametrize("name", ["retry-failed", "verify", "merge", "inspect", "convert"])
+@pytest.mark.parametrize("stranger", [True, False])
+def test_an_output_runs_nothing(
+    place: Path, name: str, stranger: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``stranger``: somebody else's output. Else this user ran the job, and somebody has changed the folder since."""
+    assert run_job(place / "good.yaml").exit_code == 3
+    hostile_report(place)
+    if stranger:
+        monkeypatch.setenv("XDG_STATE_HOME", str(place / "another user"))
+    code = commands(place)[name]()
+    assert not ran(place)
+    if name == "retry-failed":
+        assert code == (1 if stranger else 3)
+        assert not stranger or f"--spec {place / 'out/evil.yaml'}" in capsys.readouterr().err
+
+
+def test_a_retry_needs_no_more_than_the_spec(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dali_run.pipelines.job.retry import retry_failed
+
+    text = (place / "good.yaml").read_text()
+    (place / "good.yaml").write_text(text.replace("seed: 3", 'seed: "${seed}"') + "vars: {seed: 1}\n")
+    assert run_job(place / "good.yaml", {"seed": "7"}).exit_code == 3
+    monkeypatch.setenv("XDG_STATE_HOME", str(place / "another user"))
+    with pytest.raises(JobError, match="--set seed=7"):
+        retry_failed(place / "out")
+    with pytest.raises(JobError, match="was 7, now 1"):
+        retry_failed(place / "out", place / "good.yaml")
+    assert retry_failed(place / "out", place / "good.yaml", {"seed": "7"}).exit_code == 3
+
+
+@pytest.mark.parametrize("file", ["report.json", "manifest.json", "journal.jsonl", "rejects.jsonl", "inputs.gz"])
+@pytest.mark.parametrize("kind", ["zero", "pipe", "loop", "folder"])
+def test_odd_files_of_an_output_are_not_waited_for(
+    finished: Path, file: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = finished / "out" / file
+    aside = path.rename(finished / "aside")
+    try:
+        if kind == "zero":
+            path.symlink_to("/dev/zero")
+        elif kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "loop":
+            path.symlink_to(path.name)
+        else:
+            path.mkdir()
+        for name, command in commands(finished).items():
+            command()  # ends
+            assert "internal error" not in capsys.readouterr().err, name
+    finally:
+        path.rmdir() if kind == "folder" else path.unlink()
+        aside.rename(path)
+
+
+NAME = "x\x1b]0;pwn\x07\x1b[31m\x1b[2J\x9b31m\u202ey.jpg"
+
+
+def test_no_name_reaches_the_terminal_raw(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One function stands before every print; here every command prints a hostile name."""
+    folder = place / "data/train" / "a\x1b[31m"
+    folder.mkdir()
+    good = sorted((place / "data/train").rglob("*.jpg"))[1]
+    shutil.copy(good, folder / NAME)
+    (folder / f"bad{NAME}").write_bytes(b"no picture")
+    train, out = str(place / "data/train"), str(place / "out")
+    for arguments in (
+        ["run", str(place / "good.yaml")],
+        ["run", str(place / "good.yaml")],
+        ["run", str(place / "good.yaml"), "--fresh", "--json", "--set", "on_error.max_errors=0"],
+        ["retry-failed", out],
+        ["verify", out],
+        ["verify", out + "/" + NAME],
+        ["inspect", train, "--out", str(place / "look")],
+        ["inspect", train, "--json", "--out", str(place / "look")],
+        ["inspect", str(place / "good.yaml"), "-n", "30", "--out", str(place / "look2")],
+        ["inspect", str(folder)],
+        ["inspect", out, "--out", str(place / "look3")],
+        ["convert", train, str(place / f"conv{NAME}"), "--to", "webdataset"],
+        ["validate", str(folder / NAME)],
+        ["plan", str(folder / NAME)],
+        ["merge", out + NAME],
+        [NAME],
+        ["run", NAME, f"--{NAME}"],
+    ):
+        main(arguments)
+        said = "".join(capfd.readouterr())
+        assert not set(said) & set("\x1b\x07\x9b\u202e"), (arguments, said)
+
+
+PROGRAM = "import sys; from dali_run.cli.main import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize(
+    "redirection",
+    [">&- 2>&-", "> /dev/full", "2> /dev/full", "> /dev/full 2>&1", "2>&1 | head -c1", "2>&1 | true", "0<&- >&- 2>&-"],
+)
+def test_streams_that_go_away_do_not_end_a_job(finished: Path, redirection: str) -> None:
+    place = finished
+    shutil.rmtree(place / "again", ignore_errors=True)
+    (place / "again.yaml").write_text((place / "good.yaml").read_text().replace("/out", "/again"))
+    shell = f'set -o pipefail; "$0" -c "$1" run "$2" {redirection}; echo $? > "$3"'
+    if "|" in redirection:
+        shell = f'("$0" -c "$1" run "$2"; echo $? > "$3") {redirection}'
+    subprocess.run(
+        ["bash", "-c", shell, sys.executable, PROGRAM, str(place / "again.yaml"), str(place / "code")],
+        check=False, cwd=ROOT, timeout=300, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (place / "code").read_text().strip() == "3"
+    for path in (place / "out").glob("*.tar"):
+        assert (place / "again" / path.name).read_bytes() == path.read_bytes()
