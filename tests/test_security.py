@@ -204,5 +204,5 @@ def test_streams_that_go_away_do_not_end_a_job(finished: Path, redirection: str)
         check=False, cwd=ROOT, timeout=300, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert (place / "code").read_text().strip() == "3"
-    for path in (place / "out").glob("*.tar"):
+    for path in (place / "out").glob("small-0*.tar"):
         assert (place / "again" / path.name).read_bytes() == path.read_bytes()

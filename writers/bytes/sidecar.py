@@ -6,11 +6,12 @@ So nothing is read but regular files, of bounded size; no link is followed; no n
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ...ops.errors import JobError
 
@@ -20,7 +21,7 @@ REPORT = 64 << 20
 """Bytes of a report: a few kilobytes for each operator."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> io.BufferedReader:
     """``path``, opened for reading. Raises JobError for a link or anything that is no regular file (a pipe would be
     waited for, a device never ends), OSError where it is missing or cannot be read."""
     try:
