@@ -16,12 +16,11 @@ from ...ops.base import Spec
 from ...ops.errors import JobError, SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
 from ..bytes import sidecar
-from ..shards.manifest import Side
 from .columns import Column, check_field, elements, kind_of, total_of
 from .extensions import file_columns, single
 from .names import safe_path, split_extension
 
-OWN_NAMES = {p.name.partition(".")[0].partition("-")[0] for p in (*Side(Path()).removable, Side(Path()).journal)}
+OWN_NAMES = {"inputs", "journal", "manifest", "rejects", "report"}
 """First parts of the names of a job's own files: ``manifest`` of ``manifest-00001-of-00004.json``."""
 
 _BESIDE = 2
