@@ -49,6 +49,21 @@ def audio_resample(
     """Resample audio: signals (n,), or (n, channels), each channel by itself."""
     ...
 
+def bb_flip(
+    input: _Tensor,
+    /,
+    *,
+    horizontal: DataNode | int = ...,
+    ltrb: bool = ...,
+    vertical: DataNode | int = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Mirror boxes as flip mirrors their image."""
+    ...
+
 def bbox_paste(
     input: _Tensor,
     /,
@@ -63,6 +78,46 @@ def bbox_paste(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Move boxes with the images that `paste` puts on a larger canvas: in parts of the canvas, they frame the same."""
+    ...
+
+def bbox_rotate(
+    input: _Tensor,
+    /,
+    *inputs: _Tensor,
+    angle: DataNode | float,
+    input_shape: DataNode | _Ints,
+    bbox_layout: str = ...,
+    bbox_normalized: bool = ...,
+    keep_size: bool = ...,
+    mode: Literal['expand', 'fixed', 'halfway'] = ...,
+    remove_threshold: float = ...,
+    shape_layout: str = ...,
+    size: DataNode | _Floats = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> Any:
+    """Turn boxes as rotate, with the same angle and size, turns their image."""
+    ...
+
+def box_encoder(
+    input: _Tensor,
+    input1: _Tensor,
+    /,
+    *,
+    anchors: _Floats,
+    criteria: float = ...,
+    means: _Floats = ...,
+    offset: bool = ...,
+    scale: float = ...,
+    stds: _Floats = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> list[DataNode]:
+    """Match boxes with ``anchors`` (default boxes), as "SSD: Single Shot MultiBox Detector" (arXiv:1512.02325) does."""
     ...
 
 def brightness(
@@ -1119,6 +1174,35 @@ def preemphasis_filter(
 
 def python_function(*inputs: Any, function: Callable[..., Any] | None = ..., num_outputs: int = ..., batch_processing: bool = ..., output_layouts: str | Sequence[str] | None = ..., device: str | None = ..., name: str | None = ..., preserve: bool = ..., bytes_per_sample_hint: int | None = ...) -> Any: ...
 
+def random_bbox_crop(
+    input: _Tensor,
+    /,
+    *inputs: _Tensor,
+    all_boxes_above_threshold: bool = ...,
+    allow_no_crop: bool | None = ...,
+    aspect_ratio: _Floats = ...,
+    bbox_layout: str | None = ...,
+    bbox_prune_threshold: float | None = ...,
+    crop_shape: DataNode | _Ints | None = ...,
+    input_shape: DataNode | _Ints | None = ...,
+    ltrb: bool = ...,
+    num_attempts: int = ...,
+    output_bbox_indices: bool = ...,
+    quiet: bool = ...,
+    scaling: _Floats = ...,
+    shape_layout: str | None = ...,
+    threshold_type: Literal['iou', 'overlap'] = ...,
+    thresholds: _Floats = ...,
+    total_num_attempts: int = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    seed: int | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> Any:
+    """Draw a random window in which boxes lie as asked, and give the window and the boxes that are left in it."""
+    ...
+
 def random_crop_generator(
     input: _Tensor,
     /,
@@ -1271,6 +1355,22 @@ def resize_crop_mirror(
     """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of resize."""
     ...
 
+def roi_random_crop(
+    *inputs: _Tensor,
+    crop_shape: DataNode | _Ints,
+    roi_start: DataNode | _Ints,
+    in_shape: DataNode | _Ints | None = ...,
+    roi_end: DataNode | _Ints | None = ...,
+    roi_shape: DataNode | _Ints | None = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    seed: int | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Draw where a window of ``crop_shape`` starts: around the region of interest if that is smaller, else inside it."""
+    ...
+
 def rotate(
     input: _Tensor,
     /,
@@ -1380,6 +1480,22 @@ def squeeze(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
+    ...
+
+def ssd_random_crop(
+    input: _Tensor,
+    input1: _Tensor,
+    input2: _Tensor,
+    /,
+    *,
+    num_attempts: int = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    seed: int | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> list[DataNode]:
+    """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
     ...
 
 def stack(
@@ -2674,4 +2790,63 @@ class readers:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
         """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot."""
+        ...
+
+class segmentation:
+
+    @staticmethod
+    def random_mask_pixel(
+        input: _Tensor,
+        /,
+        *,
+        foreground: DataNode | int = ...,
+        threshold: DataNode | float = ...,
+        value: DataNode | int | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Draw a pixel of each mask; with ``foreground``, one above ``threshold`` or equal to ``value``, if there is any."""
+        ...
+
+    @staticmethod
+    def random_object_bbox(
+        input: _Tensor,
+        /,
+        *,
+        background: DataNode | int = ...,
+        cache_objects: bool = ...,
+        class_weights: DataNode | _Floats | None = ...,
+        classes: DataNode | _Ints | None = ...,
+        foreground_prob: DataNode | float = ...,
+        format: Literal['anchor_shape', 'start_end', 'box'] = ...,
+        ignore_class: bool = ...,
+        k_largest: int | None = ...,
+        output_class: bool = ...,
+        threshold: DataNode | _Ints | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Draw a class of each mask, then one of its objects, and give the box around it."""
+        ...
+
+    @staticmethod
+    def select_masks(
+        input: _Tensor,
+        input1: _Tensor,
+        input2: _Tensor,
+        /,
+        *,
+        reindex_masks: bool = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Keep the polygons of the masks whose ids are listed, in the order of the list."""
         ...

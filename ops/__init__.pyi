@@ -79,6 +79,66 @@ class BBoxPaste:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class BBoxRotate:
+    """Turn boxes as rotate, with the same angle and size, turns their image."""
+
+    def __init__(
+        self,
+        *,
+        angle: DataNode | float = ...,
+        input_shape: DataNode | _Ints = ...,
+        bbox_layout: str = ...,
+        bbox_normalized: bool = ...,
+        keep_size: bool = ...,
+        mode: Literal['expand', 'fixed', 'halfway'] = ...,
+        remove_threshold: float = ...,
+        shape_layout: str = ...,
+        size: DataNode | _Floats = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
+class BbFlip:
+    """Mirror boxes as flip mirrors their image."""
+
+    def __init__(
+        self,
+        *,
+        horizontal: DataNode | int = ...,
+        ltrb: bool = ...,
+        vertical: DataNode | int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class BoxEncoder:
+    """Match boxes with ``anchors`` (default boxes), as "SSD: Single Shot MultiBox Detector" (arXiv:1512.02325) does."""
+
+    def __init__(
+        self,
+        *,
+        anchors: _Floats = ...,
+        criteria: float = ...,
+        means: _Floats = ...,
+        offset: bool = ...,
+        scale: float = ...,
+        stds: _Floats = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
 class Brightness:
     """Multiply by ``brightness`` and add ``brightness_shift``: out = shift * range + brightness * in."""
 
@@ -1258,6 +1318,55 @@ class PythonFunction:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class ROIRandomCrop:
+    """Draw where a window of ``crop_shape`` starts: around the region of interest if that is smaller, else inside it."""
+
+    def __init__(
+        self,
+        *,
+        crop_shape: DataNode | _Ints = ...,
+        roi_start: DataNode | _Ints = ...,
+        in_shape: DataNode | _Ints | None = ...,
+        roi_end: DataNode | _Ints | None = ...,
+        roi_shape: DataNode | _Ints | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class RandomBBoxCrop:
+    """Draw a random window in which boxes lie as asked, and give the window and the boxes that are left in it."""
+
+    def __init__(
+        self,
+        *,
+        all_boxes_above_threshold: bool = ...,
+        allow_no_crop: bool | None = ...,
+        aspect_ratio: _Floats = ...,
+        bbox_layout: str | None = ...,
+        bbox_prune_threshold: float | None = ...,
+        crop_shape: DataNode | _Ints | None = ...,
+        input_shape: DataNode | _Ints | None = ...,
+        ltrb: bool = ...,
+        num_attempts: int = ...,
+        output_bbox_indices: bool = ...,
+        quiet: bool = ...,
+        scaling: _Floats = ...,
+        shape_layout: str | None = ...,
+        threshold_type: Literal['iou', 'overlap'] = ...,
+        thresholds: _Floats = ...,
+        total_num_attempts: int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
 class RandomCropGenerator:
     """Draw a window for an image of the given shape, (height, width) or (height, width, channels)."""
 
@@ -1441,6 +1550,21 @@ class Rotate:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class SSDRandomCrop:
+    """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
+
+    def __init__(
+        self,
+        *,
+        num_attempts: int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
 class Saturation:
     """Multiply the saturation of RGB images, by a linear map of RGB."""
@@ -2650,3 +2774,63 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 readers = _readers
+
+class _segmentation:
+
+    class RandomMaskPixel:
+        """Draw a pixel of each mask; with ``foreground``, one above ``threshold`` or equal to ``value``, if there is any."""
+
+        def __init__(
+            self,
+            *,
+            foreground: DataNode | int = ...,
+            threshold: DataNode | float = ...,
+            value: DataNode | int | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class RandomObjectBBox:
+        """Draw a class of each mask, then one of its objects, and give the box around it."""
+
+        def __init__(
+            self,
+            *,
+            background: DataNode | int = ...,
+            cache_objects: bool = ...,
+            class_weights: DataNode | _Floats | None = ...,
+            classes: DataNode | _Ints | None = ...,
+            foreground_prob: DataNode | float = ...,
+            format: Literal['anchor_shape', 'start_end', 'box'] = ...,
+            ignore_class: bool = ...,
+            k_largest: int | None = ...,
+            output_class: bool = ...,
+            threshold: DataNode | _Ints | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class SelectMasks:
+        """Keep the polygons of the masks whose ids are listed, in the order of the list."""
+
+        def __init__(
+            self,
+            *,
+            reindex_masks: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+segmentation = _segmentation

@@ -111,6 +111,8 @@ class Operator:
 
     per_sample: frozenset[str] = frozenset()
     """Arguments that arrive as inputs in this instance; their fields hold the default."""
+    num_inputs: int = 0
+    """Positional inputs of this instance, once it is part of a graph: some operators have an output for each."""
 
     def __init_subclass__(cls, name: str = "", abstract: bool = False) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -200,7 +202,7 @@ def parameters(op: type[Any]) -> dict[str, Parameter]:
         hints = typing.get_type_hints(op, include_extras=True)
         table: dict[str, Parameter] = {}
         for f in dataclasses.fields(op):
-            if f.name == "per_sample":
+            if f.name in ("per_sample", "num_inputs"):
                 continue
             hint = hints[f.name]
             if get_origin(hint) is not Annotated:

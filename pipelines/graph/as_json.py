@@ -99,7 +99,7 @@ def _restored(number: int, row: Mapping[str, Any]) -> Node:
     constants, edges, problems = check_arguments(cls, {**row["values"], **args})
     if problems:
         raise SpecError(f"{row['name']}: {'; '.join(problems)}")
-    made: Operator = cls(per_sample=frozenset(edges), **constants)
+    made: Operator = cls(per_sample=frozenset(edges), num_inputs=len(row["inputs"]), **constants)
     made.check()
     samples_of = row.get("samples_of")
     return Node(

@@ -65,7 +65,7 @@ class GraphBuilder:
             raise SpecError("; ".join(problems))
         if name is not None:
             self._asked.add(name)
-        instance = cls(per_sample=frozenset(edges), **constants)
+        instance = cls(per_sample=frozenset(edges), num_inputs=len(inputs), **constants)
         instance.check()
         return self._append(instance, inputs, edges, name=name, device=device, seed=seed, mark=mark)
 

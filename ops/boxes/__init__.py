@@ -1,0 +1,1 @@
+"""Detection and segmentation: boxes, anchors, masks and polygons."""

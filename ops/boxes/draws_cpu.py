@@ -1,0 +1,62 @@
+"""Draws of Philox streams as C++'s standard library makes numbers of them, for kernels that decide as they go how many
+they need. ``state`` is uint64[5]: how many words were drawn, and the block of four that is open."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ..draws.philox_cpu import block
+
+F = np.float32
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+@njit
+def word(key, sequence, state):
+    """The next 32-bit draw, in a uint64."""
+    at = np.int64(state[0])
+    if at & 3 == 0:
+        state[1], state[2], state[3], state[4] = block(key, sequence, at >> 2)
+    state[0] = np.uint64(at + 1)
+    return state[1 + (at & 3)]
+
+
+@njit
+def below(key, sequence, state, n):
+    """A number in [0, n), n < 2^32, as std::uniform_int_distribution does it: Lemire's reduction (ACM TOMACS 29(1),
+    2019)."""
+    n = np.uint64(n)
+    product = word(key, sequence, state) * n
+    if (product & _LOW) < n:
+        threshold = ((np.uint64(1) << _32) - n) % n
+        while (product & _LOW) < threshold:
+            product = word(key, sequence, state) * n
+    return np.int64(product >> _32)
+
+
+@njit
+def between(key, sequence, state, low, high):
+    """A number in [low, high]."""
+    return np.int64(low) + below(key, sequence, state, np.int64(high) - np.int64(low) + 1)
+
+
+@njit
+def real(key, sequence, state, low, high):
+    """A float32 in [low, high), as std::uniform_real_distribution<float> does it."""
+    unit = F(F(word(key, sequence, state)) * F(2.0**-32))
+    if unit >= F(1):
+        unit = F(0.99999994)  # the largest float32 below 1
+    return F(F(unit * F(high - low)) + low)
+
+
+@njit
+def canonical(key, sequence, state):
+    """A float64 in [0, 1), as std::generate_canonical<double, 53> makes it of two draws."""
+    low = word(key, sequence, state)
+    high = word(key, sequence, state)
+    return min((np.float64(low) + np.float64(high) * 4294967296.0) / 18446744073709551616.0, 0.9999999999999999)

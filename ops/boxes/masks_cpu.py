@@ -1,0 +1,293 @@
+"""Pixels, objects and polygons of masks."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from .draws_cpu import between, canonical
+
+F = np.float32
+jit = numba.njit(nogil=True, cache=True)
+inline = numba.njit
+
+
+@jit
+def windows_around(key, sequences, crop, start, end, whole, refused, out):
+    """Where windows of ``crop`` [N, D] start that hold, or lie in, the regions ``start`` to ``end``; inside of
+    ``whole`` where that is not [0, D]."""
+    state = np.zeros(5, np.uint64)
+    for i in range(len(out)):
+        state[0] = 0
+        if refused[i]:
+            continue
+        for d in range(out.shape[1]):
+            first, last = start[i, d], end[i, d] - crop[i, d]
+            if last > first:  # the window lies inside the region
+                if len(whole):
+                    last = min(last, whole[i, d] - crop[i, d])
+            elif last < first:  # the region lies inside the window
+                first, last = last, first
+                if len(whole):
+                    first, last = max(first, 0), min(last, whole[i, d] - crop[i, d])
+            else:
+                out[i, d] = first
+                continue
+            out[i, d] = between(key, sequences[i], state, first, last)
+
+
+@jit
+def pixels(key, sequences, masks, first, shapes, foreground, exact, values, thresholds, out):
+    """A random pixel [N, D] of each mask, or one of its foreground if it has any: the pixels above a threshold, or, if
+    ``exact``, equal to a value."""
+    D = shapes.shape[1]
+    state = np.zeros(5, np.uint64)
+    for i in range(len(out)):
+        state[0] = 0
+        size = 1
+        for d in range(D):
+            size *= shapes[i, d]
+        if size == 0:
+            out[i] = 0
+            continue
+        mask = masks[first[i] : first[i] + size]
+        count = 0
+        if foreground[i] != 0:
+            for k in range(size):
+                count += mask[k] == values[i] if exact else mask[k] > thresholds[i]
+        if count == 0:
+            for d in range(D):
+                out[i, d] = between(key, sequences[i], state, 0, shapes[i, d] - 1)
+            continue
+        left = between(key, sequences[i], state, 0, count - 1)
+        at = 0
+        for k in range(size):
+            if mask[k] == values[i] if exact else mask[k] > thresholds[i]:
+                if left == 0:
+                    at = k
+                    break
+                left -= 1
+        for d in range(D - 1, -1, -1):
+            out[i, d] = at % shapes[i, d]
+            at //= shapes[i, d]
+
+
+@inline
+def _root(parent, k):
+    while parent[k] != k:
+        parent[k] = parent[parent[k]]
+        k = parent[k]
+    return k
+
+
+@inline
+def _blobs(mask, shape, of_class, wanted, background):
+    """Boxes [B, 2, D] of the connected regions of equal pixels (along the axes), in the order of their first pixels: of
+    class ``wanted``, or of all but the background."""
+    D, size = len(shape), len(mask)
+    stride = np.ones(D, np.int64)
+    for d in range(D - 2, -1, -1):
+        stride[d] = stride[d + 1] * shape[d + 1]
+    parent = np.full(size, -1, np.int64)
+    place = np.zeros(D, np.int64)
+    for k in range(size):
+        value = np.int64(mask[k])
+        if value == wanted if of_class else value != background:
+            parent[k] = k
+            for d in range(D):
+                if place[d] > 0 and mask[k - stride[d]] == mask[k]:
+                    a, b = _root(parent, k - stride[d]), _root(parent, k)
+                    if a < b:
+                        parent[b] = a
+                    elif b < a:
+                        parent[a] = b
+        for d in range(D - 1, -1, -1):
+            place[d] += 1
+            if place[d] < shape[d]:
+                break
+            place[d] = 0
+    roots = 0
+    for k in range(size):
+        roots += parent[k] == k
+    boxes = np.zeros((roots, 2, D), np.int64)
+    number = np.zeros(size if roots else 0, np.int64)
+    place[:] = 0
+    found = 0
+    for k in range(size):
+        if parent[k] >= 0:
+            root = _root(parent, k)
+            if root == k:
+                number[k] = found
+                for d in range(D):
+                    boxes[found, 0, d], boxes[found, 1, d] = place[d], place[d] + 1
+                found += 1
+            else:
+                b = number[root]
+                for d in range(D):
+                    boxes[b, 0, d] = min(boxes[b, 0, d], place[d])
+                    boxes[b, 1, d] = max(boxes[b, 1, d], place[d] + 1)
+        for d in range(D - 1, -1, -1):
+            place[d] += 1
+            if place[d] < shape[d]:
+                break
+            place[d] = 0
+    return boxes
+
+
+@inline
+def _picked(key, sequence, state, boxes, least, largest):
+    """The number of a random box whose extents are at least ``least``, of the ``largest`` ones if that is not 0; -1
+    where there is none."""
+    D = boxes.shape[2]
+    good = np.empty(len(boxes), np.int64)
+    n = 0
+    for b in range(len(boxes)):
+        fits = True
+        for d in range(D):
+            fits = fits and boxes[b, 1, d] - boxes[b, 0, d] >= least[d]
+        if fits:
+            good[n] = b
+            n += 1
+    if n == 0:
+        return -1
+    if 0 < largest < n:
+        volumes = np.empty(n, np.int64)
+        for k in range(n):
+            volumes[k] = -1
+            for d in range(D):
+                volumes[k] *= boxes[good[k], 1, d] - boxes[good[k], 0, d]
+        order = np.argsort(volumes, kind="mergesort")
+        return good[order[between(key, sequence, state, 0, largest - 1)]]
+    return good[between(key, sequence, state, 0, n - 1)]
+
+
+@inline
+def _classes_in(mask, background):
+    """The classes in a mask but the background, sorted."""
+    found = np.empty(8, np.int64)
+    n = 0
+    last, known = np.int64(0), False
+    for k in range(len(mask)):
+        value = np.int64(mask[k])
+        if value == background or (known and value == last):
+            continue
+        last, known = value, True
+        at = np.searchsorted(found[:n], value)
+        if at < n and found[at] == value:
+            continue
+        if n == len(found):
+            found = np.concatenate((found, np.empty(n, np.int64)))
+        for q in range(n, at, -1):
+            found[q] = found[q - 1]
+        found[at] = value
+        n += 1
+    return found[:n]
+
+
+@jit
+def objects(
+    key, sequences, masks, first, shapes, chance, backgrounds, classes, class_at, class_counts, weights, weight_at,
+    weight_counts, largest, least, any_class, skip, boxes, labels,
+):  # fmt: skip
+    """The box [N, 2, D] of a random object of each mask, or all of it, and its class (or the background)."""
+    D = shapes.shape[1]
+    state = np.zeros(5, np.uint64)
+    for i in range(len(boxes)):
+        state[0] = 0
+        sequence, background = sequences[i], backgrounds[i]
+        size = 1
+        for d in range(D):
+            size *= shapes[i, d]
+            boxes[i, 0, d], boxes[i, 1, d] = 0, shapes[i, d]
+        labels[i] = background
+        if skip[i] or size == 0:
+            continue
+        mask = masks[first[i] : first[i] + size]
+        if not canonical(key, sequence, state) < chance[i]:
+            continue
+        if any_class:
+            blobs = _blobs(mask, shapes[i], False, 0, background)
+            b = _picked(key, sequence, state, blobs, least[i], largest)
+            if b >= 0:
+                boxes[i] = blobs[b]
+            continue
+        present = _classes_in(mask, background)
+        if class_counts[i] > 0:
+            listed = classes[class_at[i] : class_at[i] + class_counts[i]]
+        else:
+            listed = present
+        share = np.ones(len(listed), np.float64)
+        for k in range(len(listed)):
+            if weight_counts[i] > 0:
+                share[k] = weights[weight_at[i] + k]
+            at = np.searchsorted(present, listed[k])
+            if at == len(present) or present[at] != listed[k]:
+                share[k] = 0.0
+        while True:
+            total = 0.0
+            ends = np.empty(len(listed), np.float64)
+            for k in range(len(listed)):
+                total += share[k]
+                ends[k] = np.float64(F(total))
+            if total <= 0:
+                break
+            where = canonical(key, sequence, state) * ends[-1]
+            k = np.searchsorted(ends, where)
+            while k < len(listed) and share[k] == 0:
+                k += 1
+            if k >= len(listed):
+                break
+            blobs = _blobs(mask, shapes[i], True, listed[k], background)
+            b = _picked(key, sequence, state, blobs, least[i], largest)
+            if b >= 0:
+                boxes[i] = blobs[b]
+                labels[i] = listed[k]
+                break
+            share[k] = 0.0
+
+
+GOOD, UNKNOWN, TWICE, OUTSIDE = range(4)
+"""Of a sample of select_masks: what is wrong with it."""
+
+
+@jit
+def selected(
+    ids, id_at, id_counts, polygons, polygon_at, polygon_counts, vertex_counts, reindex, rows, row_counts, status
+):
+    """The polygons of the masks ``ids``, in their order: ``rows`` [T, 5] hold id, new start and end, old start and end;
+    ``row_counts`` of them are of each sample. Returns how many there are; ``status`` [N, 2]: what is wrong, and with
+    which id or polygon."""
+    used = 0
+    for i in range(len(id_counts)):
+        begin = used
+        vertex = 0
+        for p in range(polygon_counts[i]):
+            at = polygon_at[i] + 3 * p
+            if not 0 <= polygons[at + 1] <= polygons[at + 2] <= vertex_counts[i]:
+                status[i, 0], status[i, 1] = OUTSIDE, p
+        for k in range(id_counts[i]):
+            wanted = ids[id_at[i] + k]
+            for q in range(k):
+                if ids[id_at[i] + q] == wanted:
+                    status[i, 0], status[i, 1] = TWICE, wanted
+            found = False
+            for p in range(polygon_counts[i]):
+                at = polygon_at[i] + 3 * p
+                if polygons[at] == wanted:
+                    found = True
+                    if status[i, 0] == GOOD:
+                        length = polygons[at + 2] - polygons[at + 1]
+                        rows[used, 0] = k if reindex else wanted
+                        rows[used, 1], rows[used, 2] = vertex, vertex + length
+                        rows[used, 3], rows[used, 4] = polygons[at + 1], polygons[at + 2]
+                        vertex += length
+                        used += 1
+            if not found and status[i, 0] == GOOD:
+                status[i, 0], status[i, 1] = UNKNOWN, wanted
+        if status[i, 0] != GOOD:
+            used = begin
+        row_counts[i] = used - begin
+    return used

@@ -1,0 +1,181 @@
+"""random_bbox_crop and ssd_random_crop: a random window, and the boxes that are left in it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..types import DALIDataType
+from .rows import check_labels, check_spec, chosen, counts_of, list_of
+
+_kernels: Any = Kernels(".bbox_crop_cpu", __package__)
+
+_MOST = 100_000
+"""Attempts before a search without an end gives up, and takes the best crop that it has seen. It takes milliseconds."""
+_LAYOUTS = {"xyXY": 2, "xyWH": 2, "xyzXYZ": 3, "xyzWHD": 3}
+
+
+class RandomBboxCrop(Operator, name="random_bbox_crop"):
+    """Draw a random window in which boxes lie as asked, and give the window and the boxes that are left in it.
+
+    Outputs: anchor and shape of the window (float32 [2] or [3]; x, y and z, in parts of the image, or in pixels with
+    ``crop_shape``), which slice takes; the boxes left, [n, 4] or [n, 6], in parts of the window; their labels, if
+    labels are given; with ``output_bbox_indices``, their numbers. One of ``thresholds`` is drawn (or not to crop at
+    all, with allow_no_crop), then up to num_attempts windows, and so on until one meets the threshold and keeps a box.
+    A search to which total_num_attempts sets no end gives up after 100,000 windows and takes the best one, as it does
+    at total_num_attempts; DALI searches on. A box is left if its centre lies inside (the border counts), or as
+    bbox_prune_threshold says. Boxes outside 0 to 1 are rejected.
+    """
+
+    inputs = (1, 2)
+    random = True
+    example = (
+        "{op: random_bbox_crop, in: [boxes, labels], thresholds: [0, 0.1, 0.3, 0.5, 0.7, 0.9], "
+        "aspect_ratio: [0.5, 2.0], scaling: [0.3, 1.0], num_attempts: 50, out: [anchor, shape, boxes, labels]}"
+    )
+
+    all_boxes_above_threshold: Annotated[bool, Arg("every box must meet the threshold, not one")] = True
+    allow_no_crop: Annotated[bool | None, Arg("not to crop is one more threshold; true unless crop_shape is given")] = (
+        None
+    )
+    aspect_ratio: Annotated[
+        tuple[float, ...], Arg("smallest and largest x/y of the window; in 3-D also x/z and y/z", ge=0)
+    ] = (1.0, 1.0)
+    bbox_layout: Annotated[str | None, Arg("xyXY or xyWH, xyzXYZ or xyzWHD, in any order of the letters")] = None
+    bbox_prune_threshold: Annotated[
+        float | None,
+        Arg("a box is left if this part of it lies in the window; by default, if its centre does", ge=0, le=1),
+    ] = None
+    crop_shape: Annotated[tuple[int, ...] | None, Arg("the window's shape in pixels", ge=1, per_sample=True)] = None
+    input_shape: Annotated[
+        tuple[int, ...] | None, Arg("the image's shape: aspect_ratio is one of pixels then", ge=1, per_sample=True)
+    ] = None
+    ltrb: Annotated[bool, Arg("boxes are xyXY, else xyWH; bbox_layout says it, too")] = True
+    num_attempts: Annotated[int, Arg("windows drawn for one threshold", ge=1)] = 1
+    output_bbox_indices: Annotated[bool, Arg("one more output: which boxes are left")] = False
+    quiet: Annotated[bool, Arg("warn of nothing", ignored="the report counts searches that gave up")] = False
+    scaling: Annotated[tuple[float, float], Arg("range of the window's extents, in parts of the image", ge=0)] = (
+        1.0,
+        1.0,
+    )
+    shape_layout: Annotated[str | None, Arg("order of crop_shape and input_shape: WH, HW, WHD, ...")] = None
+    threshold_type: Annotated[
+        Literal["iou", "overlap"], Arg("iou of box and window, or overlap: the part of the box that is inside")
+    ] = "iou"
+    thresholds: Annotated[tuple[float, ...], Arg("one of them is drawn, and must be met", ge=0, le=1)] = (0.0,)
+    total_num_attempts: Annotated[int, Arg("windows drawn at most; -1: as many as it takes")] = -1
+
+    def check(self) -> None:
+        if self.given("ltrb") and self.bbox_layout is not None:
+            raise SpecError("ltrb and bbox_layout exclude each other")
+        if self.bbox_layout is not None:
+            self._columns(self.bbox_layout)
+        if self.given("crop_shape"):
+            if not self.given("input_shape"):
+                raise SpecError("crop_shape needs input_shape: boxes are in parts of the image")
+            wrong = [n for n in ("aspect_ratio", "scaling") if self.given(n)] + ["allow_no_crop"] * bool(
+                self.allow_no_crop
+            )
+            if wrong:
+                raise SpecError(f"{wrong[0]} excludes crop_shape, which says what the window is")
+        if not self.scaling[0] <= self.scaling[1]:
+            raise SpecError(f"scaling needs the smaller number first, got {list(self.scaling)}")
+        if len(self.aspect_ratio) not in (2, 6):
+            raise SpecError(f"aspect_ratio needs 2 numbers, or 6 in 3-D, got {list(self.aspect_ratio)}")
+        if any(a > b for a, b in zip(self.aspect_ratio[::2], self.aspect_ratio[1::2], strict=True)):
+            raise SpecError(f"aspect_ratio needs the smaller number of a pair first, got {list(self.aspect_ratio)}")
+        if not self.thresholds:
+            raise SpecError("thresholds needs at least one number")
+        if self.shape_layout is not None and sorted(self.shape_layout) not in (list("HW"), list("DHW")):
+            raise SpecError(f"shape_layout must be W and H, in 3-D also D, in any order, got {self.shape_layout!r}")
+
+    def _columns(self, layout: str) -> tuple[I64, I64, bool]:
+        """Columns of the start and of the end (or extent) of each axis, and whether it is the extent."""
+        for known, ndim in _LAYOUTS.items():
+            if sorted(layout) == sorted(known):
+                at = np.array([layout.index(c) for c in known], np.int64)
+                return at[:ndim], at[ndim:], known[ndim] == "W"
+        raise SpecError(f"bbox_layout must have the letters of {', '.join(_LAYOUTS)}; got {layout!r}")
+
+    def _ndim(self, width: int | None) -> int | None:
+        """Axes of the image: as the layout says, or boxes of ``width`` numbers."""
+        if self.bbox_layout is not None:
+            return len(self.bbox_layout) // 2
+        return 2 if width is None else width // 2
+
+    @property
+    def num_outputs(self) -> int:
+        return 3 + (self.num_inputs == 2) + self.output_bbox_indices
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        check_spec(specs[0], (4, 6) if self.bbox_layout is None else (len(self.bbox_layout),))
+        width = None if specs[0].shape is None else specs[0].shape[1]
+        ndim = self._ndim(width)
+        known = None if width is None else 2 * ndim if ndim else None
+        window = Spec((ndim,), DALIDataType.FLOAT)
+        out = [window, window, Spec((None, known), DALIDataType.FLOAT, specs[0].layout)]
+        if len(specs) == 2:
+            labels = specs[1].shape
+            out.append(Spec(None if labels is None else (None, *labels[1:]), specs[1].dtype, specs[1].layout))
+        if self.output_bbox_indices:
+            out.append(Spec((None,), DALIDataType.INT32))
+        return tuple(out)
+
+    def _extents(self, ctx: Context, name: str, ndim: int) -> I64:
+        """``crop_shape`` or ``input_shape`` as W, H, D [N, ndim]; [0, ndim] where it is not given."""
+        if not self.given(name):
+            return np.zeros((0, ndim), np.int64)
+        order = self.shape_layout or "WHD"[:ndim]
+        values = ctx.arg(name, np.int64)
+        if len(order) != ndim or values.shape[1] < ndim:
+            raise SpecError(f"{name} needs {ndim} numbers ({order}), got {values.shape[1]}")
+        extents = np.ascontiguousarray(values[:, [order.index(c) for c in "WHD"[:ndim]]])
+        for i in np.flatnonzero((extents < 1).any(axis=1)).tolist():
+            ctx.reject(i, "bad_argument", f"{name} must be positive, got {values[i].tolist()}")
+            extents[i] = 1
+        return extents
+
+    def cpu(self, ctx: Context, boxes: Batch, *labels: Batch) -> tuple[Batch, ...]:
+        n = len(boxes)
+        width = int(boxes.shapes[0, 1]) if n and boxes.ndim == 2 else 4
+        ndim = self._ndim(width if width in (4, 6) else 4) or 2
+        layout = self.bbox_layout or ("xyXY" if ndim == 2 else "xyzXYZ")
+        if not self.ltrb:
+            layout = "xyWH" if ndim == 2 else "xyzWHD"
+        low_at, high_at, sized = self._columns(layout)
+        counts = counts_of(ctx, boxes, 2 * ndim, relative=True)
+        if labels:
+            check_labels(ctx, labels[0], counts)
+        crop, image = self._extents(ctx, "crop_shape", ndim), self._extents(ctx, "input_shape", ndim)
+        no_crop = not len(crop) if self.allow_no_crop is None else self.allow_no_crop
+        anchors, shapes = np.zeros((2, n, ndim), np.float32)
+        total = int(counts.sum())
+        left, kept = np.empty(total * 2 * ndim, np.float32), np.empty(total, np.int32)
+        out_counts, exhausted = np.zeros(n, np.int64), np.zeros(n, np.bool_)
+        streams = ctx.streams()
+        used = _kernels.crops(
+            np.uint64(streams.key), streams.sequence, boxes.data, boxes.offsets, counts, low_at, high_at, sized,
+            np.array(self.thresholds, np.float32), no_crop, np.array(self.aspect_ratio, np.float32).reshape(-1, 2),
+            np.array(self.scaling, np.float32), self.num_attempts, self.total_num_attempts, _MOST,
+            self.threshold_type == "overlap", self.all_boxes_above_threshold,
+            np.float32(-1 if self.bbox_prune_threshold is None else self.bbox_prune_threshold), crop, image,
+            anchors, shapes, left, kept, out_counts, exhausted,
+        )  # fmt: skip
+        if ctx.count is not None and exhausted.any():
+            ctx.count("no window met its threshold: the best one was taken", int(exhausted.sum()))
+        out = [
+            Batch.from_dense(anchors, "", ctx.samples),
+            Batch.from_dense(shapes, "", ctx.samples),
+            list_of(ctx, left[: used * 2 * ndim], out_counts, 2 * ndim, layout=boxes.layout),
+        ]
+        if labels:
+            out.append(chosen(ctx, labels[0], kept[:used], out_counts))
+        if self.output_bbox_indices:
+            out.append(list_of(ctx, kept[:used], out_counts))
+        return tuple(out)

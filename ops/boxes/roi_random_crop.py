@@ -1,0 +1,81 @@
+"""roi_random_crop: where to cut, so that as much as possible of a region of interest is inside."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..types import DALIDataType
+
+_kernels: Any = Kernels(".masks_cpu", __package__)
+
+
+class RoiRandomCrop(Operator, name="roi_random_crop"):
+    """Draw where a window of ``crop_shape`` starts: around the region of interest if that is smaller, else inside it.
+
+    The output, int64 [D], is what slice takes as ``start``. With ``in_shape``, or the data itself as the input, the
+    window stays inside the data. Regions and windows that do not fit into the data are rejected.
+    """
+
+    inputs = (0, 1)
+    random = True
+    example = (
+        "{op: roi_random_crop, crop_shape: [64, 64], roi_start: $start, roi_end: $end, in_shape: $shape, out: start}"
+    )
+
+    crop_shape: Annotated[tuple[int, ...], Arg("extents of the window", ge=0, per_sample=True, required=True)] = ()
+    roi_start: Annotated[tuple[int, ...], Arg("first element of the region", per_sample=True, required=True)] = ()
+    in_shape: Annotated[
+        tuple[int, ...] | None, Arg("extents of the data; the window stays inside", per_sample=True)
+    ] = None
+    roi_end: Annotated[tuple[int, ...] | None, Arg("element behind the region's last", per_sample=True)] = None
+    roi_shape: Annotated[tuple[int, ...] | None, Arg("extents of the region", per_sample=True)] = None
+
+    def check(self) -> None:
+        if self.given("roi_end") == self.given("roi_shape"):
+            raise SpecError("needs roi_end or roi_shape, one of them")
+
+    def infer(self, *specs: Spec) -> Spec:
+        if specs and self.given("in_shape"):
+            raise SpecError("the data's shape is given twice: by the input and by in_shape; leave one away")
+        lengths = [len(getattr(self, n)) for n in ("crop_shape", "roi_start") if n not in self.per_sample]
+        return Spec((max(lengths),) if lengths else (None,), DALIDataType.INT64)
+
+    def cpu(self, ctx: Context, *data: Batch) -> Batch:
+        n = len(ctx.samples)
+        names = ["crop_shape", "roi_start", "roi_end" if self.given("roi_end") else "roi_shape"]
+        given = [ctx.arg(name, np.int64) for name in names]
+        if self.given("in_shape"):
+            names.append("in_shape")
+            given.append(ctx.arg("in_shape", np.int64))
+        ndim = max(a.shape[1] for a in given)
+        for name, a in zip(names, given, strict=True):
+            if a.shape[1] not in (1, ndim):
+                raise SpecError(f"{name} has {a.shape[1]} numbers, others {ndim}")
+        if data:
+            if data[0].ndim < ndim:
+                raise SpecError(f"the data has {data[0].ndim} dimensions, the window {ndim}")
+            given.append(data[0].shapes[:, :ndim].astype(np.int64))
+        crop, start, end = (np.ascontiguousarray(np.broadcast_to(a, (n, ndim))) for a in given[:3])
+        whole: I64 = np.ascontiguousarray(np.broadcast_to(given[3], (n, ndim))) if len(given) > 3 else crop[:0]
+        if names[2] == "roi_shape":
+            end = start + end
+        bad = [(end < start, "the region {} to {} ends before it starts", start, end)]
+        if len(whole):
+            bad.append(((start < 0) | (end > whole), "the region {} to {} reaches out of the data", start, end))
+            bad.append((crop > whole, "the window {} is larger than the data {}", crop, whole))
+        refused = np.zeros(n, np.bool_)
+        for where, message, a, b in bad:
+            for i in np.flatnonzero(where.any(axis=1)).tolist():
+                ctx.reject(i, "bad_argument", message.format(a[i].tolist(), b[i].tolist()))
+                refused[i] = True
+        out = np.zeros((n, ndim), np.int64)
+        streams = ctx.streams()
+        _kernels.windows_around(np.uint64(streams.key), streams.sequence, crop, start, end, whole, refused, out)
+        return Batch.from_dense(out, "", ctx.samples)

@@ -1,0 +1,96 @@
+"""Boxes, and other things of which a sample has a list: how they come in, and some of them go out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Spec
+from ..batch import I32, I64, Batch
+from ..batch import elements as sizes_of
+from ..context import Context
+from ..errors import SpecError
+from ..types import DALIDataType
+
+
+def check_spec(spec: Spec, columns: tuple[int, ...], what: str = "boxes") -> None:
+    """Raises SpecError where an input cannot be a list of rows of float32: [n, one of ``columns``]."""
+    widths = " or ".join(map(str, columns))
+    if spec.dtype not in (None, DALIDataType.FLOAT):
+        raise SpecError(f"takes {what} of float32, got {spec}; cast them first")
+    if spec.shape is not None and (len(spec.shape) != 2 or spec.shape[1] not in (None, *columns)):
+        raise SpecError(f"takes {what} of shape [n, {widths}], got {spec}")
+
+
+def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False) -> I64:
+    """How many rows of ``width`` numbers each sample has, [N]. Samples of another shape are rejected and have none;
+    with ``relative``, also those with numbers outside 0 to 1."""
+    if boxes.ndim != 2 or boxes.dtype != np.float32:
+        raise SpecError(f"takes boxes of float32 and shape [n, {width}], got {boxes.dtype} of {boxes.ndim} dimensions")
+    counts = boxes.shapes[:, 0].astype(np.int64)
+    odd = (boxes.shapes[:, 1] != width) & (counts > 0)
+    for i in np.flatnonzero(odd).tolist():
+        ctx.reject(i, "bad_shape", f"boxes have {int(boxes.shapes[i, 1])} numbers each, {width} are needed")
+    counts[odd] = 0
+    if relative and counts.any():
+        sample, at = each(boxes.offsets, counts * width)
+        values = boxes.data[at]
+        outside = ~((values >= 0) & (values <= 1))
+        if outside.any():
+            for i in np.unique(sample[outside]).tolist():
+                bad = int(np.flatnonzero(outside & (sample == i))[0])
+                ctx.reject(
+                    i, "bad_argument",
+                    f"a box has the coordinate {float(values[bad])!r}, but they are parts of the image, 0 to 1 "
+                    "(readers.coco: ratio: true)",
+                )  # fmt: skip
+                counts[i] = 0
+    return counts
+
+
+def each(starts: I64, sizes: I64) -> tuple[I64, I64]:
+    """For stretches of ``sizes`` [N] elements from ``starts`` [N] on: whose each element is, and where it stands."""
+    sample = np.repeat(np.arange(len(sizes)), sizes)
+    return sample, np.arange(len(sample)) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+
+
+def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layout: str = "") -> Batch:
+    """A batch of packed lists: ``counts`` [N] rows of shape ``width`` each."""
+    shapes = np.empty((len(counts), 1 + len(width)), np.int32)
+    shapes[:, 0], shapes[:, 1:] = counts, width
+    sizes = sizes_of(shapes)
+    return Batch(data, np.cumsum(sizes) - sizes, shapes, layout, ctx.samples)
+
+
+def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
+    """Reject samples whose labels are not as many as their boxes, ``counts``; these are made none."""
+    if labels.ndim == 0:
+        raise SpecError("labels need one dimension at least: one entry a box")
+    given = labels.shapes[:, 0]
+    for i in np.flatnonzero(given != counts).tolist():
+        ctx.reject(i, "bad_shape", f"there are {int(counts[i])} boxes, but {int(given[i])} labels")
+        counts[i] = 0
+
+
+def chosen(ctx: Context, lists: Batch, which: npt.NDArray[np.integer[Any]], counts: I64) -> Batch:
+    """Rows ``which`` [sum of counts] of each sample's list; ``counts`` [N] of them are of sample i."""
+    shapes: I32 = lists.shapes.copy()
+    shapes[:, 0] = counts
+    width = sizes_of(lists.shapes[:, 1:])
+    sample = np.repeat(np.arange(len(counts)), counts)
+    begin: I64 = lists.offsets[sample] + which.astype(np.int64) * width[sample]
+    _, at = each(begin, width[sample])
+    sizes = counts * width
+    return Batch(lists.data[at], np.cumsum(sizes) - sizes, shapes, lists.layout, ctx.samples)
+
+
+def lists(ctx: Context, name: str, dtype: Any) -> tuple[npt.NDArray[Any], I64, I64]:
+    """Argument ``name``, a list that may be of another length in every sample: numbers, and where those of each sample
+    start and how many they are. No numbers where it is not given."""
+    given, n = ctx.args.get(name), len(ctx.samples)
+    if given is not None:
+        return np.ascontiguousarray(given.data).astype(dtype, copy=False), given.offsets, given.sizes
+    values = np.array(getattr(ctx.op, name) or (), dtype)
+    return values, np.zeros(n, np.int64), np.full(n, len(values), np.int64)
