@@ -1833,6 +1833,27 @@ class decoders:
         ...
 
     @staticmethod
+    def inflate(
+        input: _Tensor,
+        /,
+        *,
+        shape: DataNode | _Ints,
+        algorithm: Literal['LZ4'] = ...,
+        check_output_size: bool = ...,
+        chunk_offsets: DataNode | _Ints | None = ...,
+        chunk_sizes: DataNode | _Ints | None = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        layout: str = ...,
+        sequence_axis_name: str = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Decompress LZ4 blocks (the raw block format, without frames) into arrays of ``shape`` and ``dtype``."""
+        ...
+
+    @staticmethod
     def numpy(
         input: _Tensor,
         /,
@@ -1887,6 +1908,27 @@ class experimental:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
         """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+        ...
+
+    @staticmethod
+    def inflate(
+        input: _Tensor,
+        /,
+        *,
+        shape: DataNode | _Ints,
+        algorithm: Literal['LZ4'] = ...,
+        check_output_size: bool = ...,
+        chunk_offsets: DataNode | _Ints | None = ...,
+        chunk_sizes: DataNode | _Ints | None = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        layout: str = ...,
+        sequence_axis_name: str = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Decompress LZ4 blocks (the raw block format, without frames) into arrays of ``shape`` and ``dtype``."""
         ...
 
     @staticmethod

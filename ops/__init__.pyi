@@ -2027,6 +2027,28 @@ class _decoders:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+    class Inflate:
+        """Decompress LZ4 blocks (the raw block format, without frames) into arrays of ``shape`` and ``dtype``."""
+
+        def __init__(
+            self,
+            *,
+            shape: DataNode | _Ints = ...,
+            algorithm: Literal['LZ4'] = ...,
+            check_output_size: bool = ...,
+            chunk_offsets: DataNode | _Ints | None = ...,
+            chunk_sizes: DataNode | _Ints | None = ...,
+            dtype: DALIDataType | npt.DTypeLike = ...,
+            layout: str = ...,
+            sequence_axis_name: str = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class Numpy:
         """Decode .npy files: arrays of any shape, of one type and number of dimensions. Pickles are refused."""
 
@@ -2083,6 +2105,28 @@ class _experimental:
             scale: DataNode | float | None = ...,
             quality: float = ...,
             parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Inflate:
+        """Decompress LZ4 blocks (the raw block format, without frames) into arrays of ``shape`` and ``dtype``."""
+
+        def __init__(
+            self,
+            *,
+            shape: DataNode | _Ints = ...,
+            algorithm: Literal['LZ4'] = ...,
+            check_output_size: bool = ...,
+            chunk_offsets: DataNode | _Ints | None = ...,
+            chunk_sizes: DataNode | _Ints | None = ...,
+            dtype: DALIDataType | npt.DTypeLike = ...,
+            layout: str = ...,
+            sequence_axis_name: str = ...,
             device: str | None = ...,
             name: str | None = ...,
             seed: int | None = ...,

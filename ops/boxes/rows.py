@@ -87,10 +87,10 @@ def chosen(ctx: Context, lists: Batch, which: npt.NDArray[np.integer[Any]], coun
 
 
 def lists(ctx: Context, name: str, dtype: Any) -> tuple[npt.NDArray[Any], I64, I64]:
-    """Argument ``name``, a list that may be of another length in every sample: numbers, and where those of each sample
-    start and how many they are. No numbers where it is not given."""
-    given, n = ctx.args.get(name), len(ctx.samples)
-    if given is not None:
-        return np.ascontiguousarray(given.data).astype(dtype, copy=False), given.offsets, given.sizes
-    values = np.array(getattr(ctx.op, name) or (), dtype)
-    return values, np.zeros(n, np.int64), np.full(n, len(values), np.int64)
+    """The lists of argument ``name``: their numbers, and where those of each sample start and how many they are, [N].
+    No numbers where it is not given."""
+    n = len(ctx.samples)
+    if not ctx.op.given(name):
+        return np.zeros(0, dtype), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    values, counts = ctx.lists(name, dtype)
+    return values.reshape(-1), np.arange(n) * values.shape[1], counts

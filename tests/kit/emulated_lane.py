@@ -77,6 +77,9 @@ class EmulatedLane:
     def download(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
 
+    def to_device(self, batch: Batch) -> Batch:
+        return batch
+
     def to_host(self, batch: Batch) -> Batch:
         return batch
 
