@@ -1,0 +1,51 @@
+"""batch_permutation: the samples of a batch in random order, as numbers for permute_batch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..kernels import Kernels
+from ..streams import Streams
+from ..types import DALIDataType
+
+_loops: Any = Kernels(".permutation_cpu", __package__)
+
+
+class BatchPermutation(Operator, name="batch_permutation"):
+    """Random places in the batch, one for each sample: each place once, in random order.
+
+    Drawn from the stream of the batch's first sample; with ``rng: dali`` they are DALI's, from one generator for the
+    batch. What comes out depends on which samples share a batch.
+    """
+
+    inputs = (0, 0)
+    random = True
+    per_batch = True
+    example = "{op: batch_permutation, out: order}"
+
+    allow_repetitions: Annotated[bool, Arg("draw each place for itself: some come twice, others not at all")] = False
+    no_fixed_points: Annotated[bool, Arg("no sample gets its own place, where there are two at least")] = False
+
+    def infer(self, *specs: Spec) -> Spec:
+        return Spec((), DALIDataType.INT32)
+
+    def cpu(self, ctx: Context) -> Batch:
+        samples = ctx.samples
+        n = len(samples)
+        first = ctx.streams().take(slice(0, 1))
+        if ctx.rng == "dali" and n:
+            first = Streams(first.key, (samples.position[:1] - samples.slot[:1]).astype(np.uint64))
+        places = np.empty(n, np.int64)
+        spare = n + 64
+        while n and not _loops.permuted(first.draws(np.arange(spare))[0], self._kind, places):
+            spare *= 2  # draws are taken again where they would favour some places
+        return Batch.from_dense(samples.slot[places].astype(np.int32), "", samples)
+
+    @property
+    def _kind(self) -> int:
+        return 2 * self.allow_repetitions + self.no_fixed_points

@@ -1,0 +1,277 @@
+"""transforms.*: matrices of affine maps, made and combined, for warp_affine and coord_transform."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..errors import SpecError
+from ..sequences.unfold import by_frame, of_frame, of_sequence
+from ..types import DALIDataType
+from .warp import rotation
+
+F64 = npt.NDArray[np.float64]
+
+
+class Combination(Operator, abstract=True):
+    """What all of transforms.* share: the order in which maps are applied, and their form, d rows of d + 1 numbers."""
+
+    bound = "computed on the host"
+
+    reverse_order: Annotated[bool, Arg("the map applied first is the last one: the own map, or the last input")] = False
+
+    def infer(self, *specs: Spec) -> Spec:
+        frames = [s.shape[0] for s in specs if s.layout[:1] == "F" and s.shape is not None]
+        given = [of_frame(s) if s.layout[:1] == "F" else s for s in specs]
+        ndim = self.dimensions()
+        for spec in given:
+            if spec.dtype not in (None, DALIDataType.FLOAT):
+                raise SpecError(f"takes matrices of FLOAT, got {spec}; cast them first")
+            if spec.shape is None:
+                continue
+            if len(spec.shape) != 2 or None not in spec.shape and spec.shape[1] != int(spec.shape[0] or 0) + 1:
+                raise SpecError(f"takes matrices of d rows of d + 1 numbers, got {spec}")
+            own = spec.shape[0] if spec.shape[0] is not None else spec.shape[1] and spec.shape[1] - 1
+            if ndim and own and own != ndim:
+                raise SpecError(f"an affine map of {own} dimensions does not go with one of {ndim}")
+            ndim = ndim or own
+        out = Spec((ndim, None if ndim is None else ndim + 1), DALIDataType.FLOAT, "")
+        return of_sequence(out, frames[0]) if frames else out
+
+    def dimensions(self) -> int | None:
+        """Those of the own map, where the arguments say it."""
+        return None
+
+    @staticmethod
+    def taken(ctx: Context, batch: Batch) -> F64:
+        """Matrices [N, d, d + 1] of an input."""
+        shapes = batch.shapes
+        wrong = np.flatnonzero((shapes != shapes[0]).any(axis=1) | (shapes[:, 1] != shapes[:, 0] + 1))
+        if batch.ndim != 2 or len(wrong):
+            shown = shapes[wrong[0] if len(wrong) else 0].tolist()
+            raise SpecError(f"takes matrices of d rows of d + 1 numbers, all of one d, got one of {shown}")
+        dense: F64 = np.asarray(batch.dense(), np.float64)
+        return dense
+
+    def combined(self, ctx: Context, maps: list[F64]) -> Batch:
+        """The map that applies ``maps`` in their order, or in the opposite one."""
+        total, *rest = (_square(m) for m in (maps[::-1] if self.reverse_order else maps))
+        for m in rest:
+            if m.shape[1:] != total.shape[1:]:
+                raise SpecError(
+                    f"an affine map of {m.shape[1] - 1} dimensions does not go with one of {total.shape[1] - 1}"
+                )
+            total = m @ total
+        bad = ~np.isfinite(total).all(axis=(1, 2))
+        for i in np.flatnonzero(bad).tolist():
+            ctx.reject(i, "bad_argument", "the affine map is not finite")
+        return Batch.from_dense(np.ascontiguousarray(total[:, :-1], np.float32), "", ctx.samples)
+
+
+def _square(m: F64) -> F64:
+    """[N, d, d + 1] with the row 0 ... 0 1 below."""
+    last = np.zeros((len(m), 1, m.shape[2]))
+    last[:, :, -1] = 1
+    return np.concatenate([m, last], axis=1)
+
+
+def affine(linear: F64, shift: F64) -> F64:
+    """[N, d, d] and [N, d] as [N, d, d + 1]."""
+    return np.concatenate([linear, shift[:, :, None]], axis=2)
+
+
+class Combine(Combination, name="transforms.combine"):
+    """The affine map that applies the inputs' maps one after the other, the first one first."""
+
+    inputs = (2, 99)
+    example = "{op: transforms.combine, in: [turned, moved], out: matrix}"
+
+    reverse_order: Annotated[bool, Arg("apply the last one first")] = False
+
+    @by_frame(always=True)
+    def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
+        return self.combined(ctx, [self.taken(ctx, b) for b in inputs])
+
+
+class Making(Combination, abstract=True):
+    """An affine map made from the arguments, applied after that of the input, where there is one."""
+
+    inputs = (0, 1)
+
+    @by_frame(always=True)
+    def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
+        """The matrices of the batch."""
+        before = [self.taken(ctx, b) for b in inputs]
+        own = self.matrices(ctx, before[0].shape[1] if before else None)
+        return self.combined(ctx, [*before, own])
+
+    def matrices(self, ctx: Context, ndim: int | None) -> F64:
+        """[N, d, d + 1]; ``ndim``: d of the input."""
+        raise NotImplementedError
+
+    def length(self, *names: str) -> int | None:
+        """How many values the constant among the arguments ``names`` has that is given."""
+        found = [getattr(self, n) for n in names if n not in self.per_sample and self.given(n)]
+        return len(found[0]) if found else None
+
+    def around(self, ctx: Context, linear: F64) -> F64:
+        """``linear`` [N, d, d] around the argument center, or the origin."""
+        if not self.given("center"):
+            return affine(linear, np.zeros(linear.shape[:2]))
+        center = numbers(ctx, "center", linear.shape[1])
+        return affine(linear, center - np.einsum("nij,nj->ni", linear, center))
+
+
+def numbers(ctx: Context, name: str, count: int | None = None, repeated: bool = False) -> F64:
+    """Argument ``name`` [N, count], where ``repeated`` also one number for all. Raises SpecError."""
+    values: F64 = ctx.arg(name).astype(np.float64)
+    if count is not None and values.shape[1] != count:
+        if not (repeated and values.shape[1] == 1):
+            raise SpecError(f"{name} needs {count} values here, got {values.shape[1]}")
+        values = np.repeat(values, count, axis=1)
+    return values
+
+
+class Translation(Making, name="transforms.translation"):
+    """The affine map that moves points by ``offset``."""
+
+    example = "{op: transforms.translation, offset: [10, -5], out: matrix}"
+
+    offset: Annotated[tuple[float, ...], Arg("one number for each dimension", per_sample=True, required=True)] = ()
+
+    def dimensions(self) -> int | None:
+        return self.length("offset")
+
+    def matrices(self, ctx: Context, ndim: int | None) -> F64:
+        offset = numbers(ctx, "offset", ndim)
+        return affine(np.broadcast_to(np.eye(offset.shape[1]), (len(offset), *(offset.shape[1],) * 2)), offset)
+
+
+class Scale(Making, name="transforms.scale"):
+    """The affine map that scales points, around ``center`` or the origin."""
+
+    example = "{op: transforms.scale, scale: [2, 0.5], center: [112, 112], out: matrix}"
+
+    scale: Annotated[
+        tuple[float, ...], Arg("a factor for each dimension, or one for all", per_sample=True, required=True)
+    ] = ()
+    center: Annotated[tuple[float, ...] | None, Arg("what stays where it is", per_sample=True)] = None
+    ndim: Annotated[int | None, Arg("dimensions, where scale is one factor and there is no input", ge=1)] = None
+
+    def check(self) -> None:
+        count = self.length("scale")
+        if self.ndim is not None and count not in (None, 1, self.ndim):
+            raise SpecError(f"scale has {count} values for {self.ndim} dimensions (ndim)")
+
+    def dimensions(self) -> int | None:
+        count = self.length("scale")
+        return self.ndim or (count if count != 1 else self.length("center"))
+
+    def matrices(self, ctx: Context, ndim: int | None) -> F64:
+        wanted = self.ndim or ndim
+        if wanted is None and self.given("center"):
+            wanted = numbers(ctx, "center").shape[1]
+        factors = numbers(ctx, "scale", wanted, repeated=True)
+        return self.around(ctx, factors[:, :, None] * np.eye(factors.shape[1]))
+
+
+class Rotation(Making, name="transforms.rotation"):
+    """The affine map that rotates points by ``angle``, in the plane, or around ``axis`` in space."""
+
+    example = "{op: transforms.rotation, angle: $angle, center: [112, 112], out: matrix}"
+
+    angle: Annotated[float, Arg("degrees", per_sample=True, required=True)] = 0.0
+    axis: Annotated[
+        tuple[float, ...] | None, Arg("(x, y, z), of any length: the map is one of space", per_sample=True)
+    ] = None
+    center: Annotated[tuple[float, ...] | None, Arg("what stays where it is", per_sample=True)] = None
+
+    def dimensions(self) -> int | None:
+        return 3 if self.given("axis") else 2
+
+    def matrices(self, ctx: Context, ndim: int | None) -> F64:
+        angle = np.deg2rad(ctx.arg("angle").astype(np.float64))
+        if self.given("axis"):
+            return self.around(ctx, rotation(numbers(ctx, "axis", 3), angle))
+        cos, sin = np.cos(angle), np.sin(angle)
+        return self.around(ctx, np.array([[cos, -sin], [sin, cos]]).transpose(2, 0, 1))
+
+
+class Shear(Making, name="transforms.shear"):
+    """The affine map that moves points along an axis by their place on the others.
+
+    Factors, or the angles whose tangents they are: (xy, yx) in the plane, (xy, xz, yx, yz, zx, zy) in space; xy is how
+    far x moves for each y.
+    """
+
+    example = "{op: transforms.shear, angles: [15, 0], center: [112, 112], out: matrix}"
+
+    shear: Annotated[tuple[float, ...] | None, Arg("factors, 2 or 6", per_sample=True, rows=True)] = None
+    angles: Annotated[
+        tuple[float, ...] | None, Arg("degrees between -90 and 90, 2 or 6", per_sample=True, rows=True)
+    ] = None
+    center: Annotated[tuple[float, ...] | None, Arg("what stays where it is", per_sample=True)] = None
+
+    def check(self) -> None:
+        if self.given("shear") == self.given("angles"):
+            raise SpecError("needs shear or angles, and not both")
+        for name in ("shear", "angles"):
+            values = getattr(self, name)
+            if values is not None and len(values) not in (2, 6):
+                raise SpecError(f"{name} takes 2 values, or 6 in space, got {len(values)}")
+
+    def dimensions(self) -> int | None:
+        return {None: None, 2: 2, 6: 3}[self.length("shear", "angles")]
+
+    def matrices(self, ctx: Context, ndim: int | None) -> F64:
+        name = "shear" if self.given("shear") else "angles"
+        values = numbers(ctx, name)
+        if values.shape[1] not in (2, 6):
+            raise SpecError(f"{name} takes 2 values, or 6 in space, got {values.shape[1]}")
+        if name == "angles":
+            for i in np.flatnonzero((np.abs(values) > 90).any(axis=1)).tolist():
+                ctx.reject(i, "bad_argument", f"angles must be between -90 and 90, got {values[i].tolist()}")
+            values = np.tan(np.deg2rad(values))
+        d = 2 if values.shape[1] == 2 else 3
+        linear = np.broadcast_to(np.eye(d), (len(values), d, d)).copy()
+        linear[:, ~np.eye(d, dtype=np.bool_)] = values
+        return self.around(ctx, linear)
+
+
+class Crop(Making, name="transforms.crop"):
+    """The affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
+
+    example = "{op: transforms.crop, from_start: $corner, from_end: $end, to_end: [224, 224], out: matrix}"
+
+    from_start: Annotated[tuple[float, ...], Arg("a corner; one number stands for all", per_sample=True)] = (0.0,)
+    from_end: Annotated[tuple[float, ...], Arg("the opposite corner", per_sample=True)] = (1.0,)
+    to_start: Annotated[tuple[float, ...], Arg("where from_start goes", per_sample=True)] = (0.0,)
+    to_end: Annotated[tuple[float, ...], Arg("where from_end goes", per_sample=True)] = (1.0,)
+    absolute: Annotated[bool, Arg("a start that lies after its end changes places with it")] = False
+
+    def dimensions(self) -> int | None:
+        lengths = {len(getattr(self, n)) for n in _CORNERS if n not in self.per_sample} - {0, 1}
+        if len(lengths) > 1:
+            raise SpecError(f"the corners have different numbers of dimensions: {sorted(lengths)}")
+        return lengths.pop() if lengths else None
+
+    def matrices(self, ctx: Context, ndim: int | None) -> F64:
+        corners = [numbers(ctx, n) for n in _CORNERS]
+        d = max([ndim or 1, *(c.shape[1] for c in corners)])
+        defaults = (0.0, 1.0, 0.0, 1.0)
+        whole: list[Any] = [numbers(ctx, n, d, repeated=True) if c.shape[1] else np.full((len(c), d), v)
+                            for n, c, v in zip(_CORNERS, corners, defaults, strict=True)]  # fmt: skip
+        if self.absolute:
+            whole = [np.minimum(*whole[:2]), np.maximum(*whole[:2]), np.minimum(*whole[2:]), np.maximum(*whole[2:])]
+        start, end, to, to_end = whole
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factors = (to_end - to) / (end - start)
+            return affine(factors[:, :, None] * np.eye(d), to - factors * start)
+
+
+_CORNERS = ("from_start", "from_end", "to_start", "to_end")

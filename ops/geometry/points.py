@@ -1,0 +1,177 @@
+"""coord_flip, coord_transform: points and vectors mirrored, and taken through matrices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES, Affine, convert, run, whole
+from ..copies.windows import refused
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..sequences.unfold import by_frame
+from ..types import DALIDataType, to_numpy
+
+F32 = npt.NDArray[np.float32]
+
+_loops: Any = Kernels(".points_cpu", __package__)
+
+
+class CoordFlip(Operator, name="coord_flip"):
+    """Mirror points at a center: 2 center - x, in float32. The last dimension is that of coordinates."""
+
+    example = "{op: coord_flip, in: points, layout: xy, flip_x: $coin, out: points}"
+
+    layout: Annotated[str, Arg("what the coordinates are: x, y, z in any order; by default x, xy or xyz")] = ""
+    flip_x: Annotated[int, Arg("not 0: mirror x", per_sample=True)] = 1
+    flip_y: Annotated[int, Arg("not 0: mirror y", per_sample=True)] = 0
+    flip_z: Annotated[int, Arg("not 0: mirror z", per_sample=True)] = 0
+    center_x: Annotated[float, Arg("where x is mirrored", per_sample=True)] = 0.5
+    center_y: Annotated[float, Arg("where y is mirrored", per_sample=True)] = 0.5
+    center_z: Annotated[float, Arg("where z is mirrored", per_sample=True)] = 0.5
+
+    def check(self) -> None:
+        if set(self.layout) - set("xyz"):
+            raise SpecError(f"layout takes the letters x, y and z, got {self.layout!r}")
+
+    def infer(self, *specs: Spec) -> Spec:
+        points = specs[0]
+        if points.dtype not in (None, DALIDataType.FLOAT):
+            raise SpecError(f"takes points of FLOAT, got {points}; cast them first")
+        if points.shape is not None:
+            self._names(points.shape[-1] if points.shape else 0)
+        return points
+
+    def _names(self, width: int | None) -> str:
+        """The coordinates, by their letters."""
+        if width is None:
+            return self.layout
+        names = self.layout or "xyz"[:width]
+        if len(names) != width or not width:
+            known = f"the layout {self.layout}" if self.layout else "x, xy or xyz; give a layout for others"
+            raise SpecError(f"points have {width} coordinates, not those of {known}")
+        return names
+
+    def cpu(self, ctx: Context, points: Batch) -> Batch:
+        if points.dtype != np.float32 or points.ndim == 0:
+            raise SpecError(f"takes points of float32, got {points.dtype}, {points.ndim}-D; cast them first")
+        widths = points.shapes[:, -1]
+        names = self._names(int(widths[points.sizes > 0][0]) if (points.sizes > 0).any() else None)
+        wrong = (widths != len(names)) & (points.sizes > 0)
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_shape", f"points have {widths[i]} coordinates, others {len(names)}")
+        if not names:
+            return points
+        flip = np.stack([ctx.arg(f"flip_{a}", np.int32) != 0 for a in names], axis=1)
+        center = np.stack([ctx.arg(f"center_{a}") for a in names], axis=1)
+        zero = np.zeros_like(center)
+        factors = Affine.of(zero, np.where(flip, np.float32(-1), np.float32(1)), np.where(flip, center + center, zero))
+        kept = points.replace(shapes=refused(points.shapes, wrong).astype(np.int32))
+        return run(ctx, convert(whole(kept), np.float32, factors, points.ndim - 1), kept)
+
+    gpu = cpu
+
+
+class CoordTransform(Operator, name="coord_transform"):
+    """Points or vectors times a matrix, plus a vector: M x + T. The last dimension is that of coordinates.
+
+    M is given by its rows; one number is a diagonal matrix. T is a vector, or one number for all coordinates. MT holds
+    the two side by side. Integers are rounded half away from zero and saturate. The output may have any type (DALI: that
+    of the input, or FLOAT).
+    """
+
+    bound = "2e-6 of the largest product; integers that, rounded"
+    example = "{op: coord_transform, in: points, MT: $matrix, out: points}"
+
+    M: Annotated[tuple[float, ...] | None, Arg("the matrix, row by row", per_sample=True, rows=True)] = None
+    T: Annotated[tuple[float, ...] | None, Arg("the vector that is added", per_sample=True)] = None
+    MT: Annotated[tuple[float, ...] | None, Arg("both: rows of n + 1 numbers", per_sample=True, rows=True)] = None
+    dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
+
+    def check(self) -> None:
+        if self.given("MT") and (self.given("M") or self.given("T")):
+            raise SpecError("MT holds M and T; give it alone")
+
+    def infer(self, *specs: Spec) -> Spec:
+        points = specs[0]
+        if points.shape is None:
+            return Spec(None, self.dtype, points.layout)
+        if not points.shape:
+            raise SpecError(f"takes points (one dimension at least, that of coordinates), got {points}")
+        width, name = points.shape[-1], "MT" if self.given("MT") else "M"
+        out: int | None = width
+        matrix = getattr(self, name)
+        if name in self.per_sample or width is None:
+            out = None
+        elif matrix is not None and len(matrix) != 1:
+            out = self._rows(name, len(matrix), width)
+        return Spec((*points.shape[:-1], out), self.dtype, points.layout)
+
+    def _rows(self, name: str, count: int, width: int) -> int:
+        """Rows of a matrix of ``count`` numbers for points of ``width`` coordinates."""
+        columns = width + (name == "MT")
+        if count % columns or not count:
+            raise SpecError(f"{name} needs {columns} numbers a row for points of {width} coordinates, got {count} in all")
+        return count // columns
+
+    @by_frame()
+    def cpu(self, ctx: Context, points: Batch) -> Batch:
+        """The points of the batch, transformed."""
+        width = int(points.shapes[0, -1])
+        wrong = points.shapes[:, -1] != width
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_shape", f"points have {points.shapes[i, -1]} coordinates, others {width}")
+        matrix, shift = self._map(ctx, width)
+        counts = np.where(wrong, 0, points.shapes[:, :-1].prod(axis=1, dtype=np.int64))
+        shapes = points.shapes.copy()
+        shapes[:, -1] = np.where(wrong, 0, matrix.shape[1])
+        dtype = np.dtype(to_numpy(self.dtype))
+        if ctx.stage == "cpu":
+            source, base = points.data, points.offsets
+            if source.dtype != np.float32:
+                lo, hi = int(base.min()), int((base + points.sizes).max())
+                source, base = saturate(source[lo:hi], np.float32), base - lo
+            exact = Batch.allocate(ctx.empty, shapes, np.float32, points.layout, points.samples)
+            _loops.transform(source, base, counts, matrix, shift, exact.data, exact.offsets)
+            return exact if dtype == np.float32 else exact.replace(data=saturate(exact.data, dtype))
+        out = Batch.allocate(ctx.empty, shapes, dtype, points.layout, points.samples)
+        if out.data.size:
+            base, sizes, rows, offsets, to = ctx.device.upload(points.offsets, counts, matrix, shift, out.offsets)
+            kernel = f"transform<{CUDA_TYPES[points.dtype]}, {CUDA_TYPES[dtype]}>"
+            ctx.device.launch(
+                "points.cu", kernel, (-(-int(counts.max()) // 256), len(points)), 256, points.data, base, sizes,
+                np.int32(width), np.int32(matrix.shape[1]), rows, offsets, out.data, to,
+            )  # fmt: skip
+        return out
+
+    gpu = cpu
+
+    def _map(self, ctx: Context, width: int) -> tuple[F32, F32]:
+        """M and T for every sample, [N, m, n] and [N, m]."""
+        n = len(ctx.samples)
+        name = "MT" if self.given("MT") else "M"
+        matrix = np.eye(width, dtype=np.float32)[None]
+        if self.given(name):
+            values = ctx.arg(name)
+            if values.shape[1] == 1:
+                matrix = values[:, :, None] * matrix
+            else:
+                values = values.reshape(n, self._rows(name, values.shape[1], width), -1)
+                if name == "MT":
+                    return np.ascontiguousarray(values[:, :, :-1]), np.ascontiguousarray(values[:, :, -1])
+                matrix = values
+        matrix = np.ascontiguousarray(np.broadcast_to(matrix, (n, *matrix.shape[1:])))
+        shift = np.zeros((n, matrix.shape[1]), np.float32)
+        if self.given("T"):
+            values = ctx.arg("T")
+            if values.shape[1] not in (1, matrix.shape[1]):
+                raise SpecError(f"T needs 1 or {matrix.shape[1]} values, got {values.shape[1]}")
+            shift += values
+        return matrix, shift
+

@@ -1,0 +1,24 @@
+"""The CPU kernel of coord_transform: every sample in one call, without the GIL."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+
+@numba.njit(nogil=True, cache=True)
+def transform(src, base, counts, matrices, shifts, dst, out_base):
+    """``counts`` [N] points, times ``matrices`` [N, m, n], plus ``shifts`` [N, m]; in float32."""
+    rows, columns = matrices.shape[1], matrices.shape[2]
+    for i in range(len(base)):
+        m, t = matrices[i], shifts[i]
+        for p in range(counts[i]):
+            s, o = base[i] + p * columns, out_base[i] + p * rows
+            for r in range(rows):
+                total = np.float32(0)
+                for c in range(columns):
+                    total += m[r, c] * src[s + c]
+                dst[o + r] = total + t[r]

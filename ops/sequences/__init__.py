@@ -1,0 +1,1 @@
+"""Sequences: their frames in another order, apart, and one by one for operators of single images."""

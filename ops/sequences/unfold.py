@@ -1,0 +1,121 @@
+"""Sequences as their frames: operators of one image take sequences, and arguments that are given per frame."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..base import Spec
+from ..batch import I64, Batch, elements
+from ..context import Context
+
+Kernel = Callable[..., Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """M frames of N sequences, each a sample of its own: views of the same data."""
+
+    ctx: Context
+    inputs: list[Batch]
+    owner: I64
+    """[M] the sequence that each is of."""
+    counts: I64
+    """[N] frames of each sequence."""
+
+    def fold(self, ctx: Context, out: Batch) -> Batch:
+        """The output for frames as that for sequences. Rejects those whose frames have become of different sizes."""
+        out = out.packed()
+        first = np.minimum(self.counts.cumsum() - self.counts, max(len(out) - 1, 0))
+        shapes = out.shapes[first]
+        odd = (out.shapes != shapes[self.owner]).any(axis=1)
+        for i in np.unique(self.owner[odd]).tolist():
+            sizes = out.shapes[self.owner == i].tolist()
+            ctx.reject(i, "bad_shape", f"its frames become of different sizes, {sizes[0]} and others")
+        counts = np.where(np.bincount(self.owner, odd, len(self.counts)) > 0, 0, self.counts)
+        whole = np.column_stack([counts, shapes]).astype(np.int32)
+        return Batch(out.data, out.offsets[first], whole, sequence_layout(out.layout, out.ndim), ctx.samples)
+
+
+def sequence_layout(layout: str, ndim: int) -> str:
+    """The layout of sequences of frames of ``layout``."""
+    return "F" + (layout or "*" * ndim)
+
+
+def frame_layout(layout: str) -> str:
+    """The layout of a frame of sequences of ``layout``."""
+    return "" if "*" in layout else layout[1:]
+
+
+def of_frame(spec: Spec) -> Spec:
+    """What is known of a frame of the sequences ``spec``."""
+    return Spec(None if spec.shape is None else spec.shape[1:], spec.dtype, frame_layout(spec.layout))
+
+
+def of_sequence(frame: Spec, frames: int | None) -> Spec:
+    """What is known of sequences of ``frames`` of ``frame``."""
+    if frame.shape is None:
+        return Spec(None, frame.dtype, "F" + frame.layout if frame.layout else "")
+    return Spec((frames, *frame.shape), frame.dtype, sequence_layout(frame.layout, len(frame.shape)))
+
+
+def by_frame(always: bool = False) -> Callable[[Kernel], Kernel]:
+    """Decorate a kernel, so that it is called with frames where an argument is given for each of them (its layout
+    begins with F, see per_frame). With ``always``, also where any input's layout begins with F: for kernels that take
+    no sequences themselves."""
+
+    def decorate(kernel: Kernel) -> Kernel:
+        @functools.wraps(kernel)
+        def called(op: Any, ctx: Context, *inputs: Batch) -> Batch:
+            frames = unfolded(ctx, inputs, always)
+            if frames is None:
+                return kernel(op, ctx, *inputs)
+            if len(frames.owner) == 0:
+                return _nothing(ctx)
+            return frames.fold(ctx, kernel(op, frames.ctx, *frames.inputs))
+
+        return called
+
+    return decorate
+
+
+def unfolded(ctx: Context, inputs: Sequence[Batch], always: bool) -> Frames | None:
+    """The frames of the inputs and arguments whose layout begins with F, and the others repeated for each frame; None
+    where nothing is to be unfolded. Sequences without frames, or with another number of them, are rejected."""
+    framed_args = [b for b in ctx.args.values() if b.layout[:1] == "F"]
+    framed = [b for b in inputs if b.layout[:1] == "F"]
+    if not framed_args and not (always and framed):
+        return None
+    sources = framed + framed_args
+    counts = sources[0].shapes[:, 0].astype(np.int64)
+    least = counts.copy()
+    for other in sources[1:]:
+        theirs = other.shapes[:, 0].astype(np.int64)
+        for i in np.flatnonzero(theirs != counts).tolist():
+            ctx.reject(i, "bad_argument", f"there are values for {theirs[i]} frames, the sequence has {counts[i]}")
+        least = np.minimum(least, theirs)
+    for i in np.flatnonzero(least == 0).tolist():
+        ctx.reject(i, "bad_shape", "the sequence has no frames")
+    owner = np.repeat(np.arange(len(least)), least)
+    number = np.arange(len(owner)) - np.repeat(least.cumsum() - least, least)
+    samples = ctx.samples.take(owner)
+
+    def frames_of(batch: Batch) -> Batch:
+        if batch.layout[:1] != "F":
+            return batch.take(owner, samples)
+        shapes = batch.shapes[owner, 1:]
+        offsets = batch.offsets[owner] + number * elements(shapes)
+        return Batch(batch.data, offsets, shapes, frame_layout(batch.layout), samples)
+
+    inner = replace(ctx, samples=samples, args={k: frames_of(b) for k, b in ctx.args.items()})
+    return Frames(inner, [frames_of(b) for b in inputs], owner, least)
+
+
+def _nothing(ctx: Context) -> Batch:
+    """An output of which all samples are rejected."""
+    n = len(ctx.samples)
+    return Batch(ctx.empty(0, np.float32), np.zeros(n, np.int64), np.zeros((n, 1), np.int32), "", ctx.samples)
