@@ -49,6 +49,19 @@ def audio_resample(
     """Resample audio: signals (n,), or (n, channels), each channel by itself."""
     ...
 
+def batch_permutation(
+    *,
+    allow_repetitions: bool = ...,
+    no_fixed_points: bool = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    seed: int | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Random places in the batch, one for each sample: each place once, in random order."""
+    ...
+
 def bb_flip(
     input: _Tensor,
     /,
@@ -380,6 +393,41 @@ def contrast(
     """Stretch values away from a center: out = center + contrast * (in - center)."""
     ...
 
+def coord_flip(
+    input: _Tensor,
+    /,
+    *,
+    layout: str = ...,
+    flip_x: DataNode | int = ...,
+    flip_y: DataNode | int = ...,
+    flip_z: DataNode | int = ...,
+    center_x: DataNode | float = ...,
+    center_y: DataNode | float = ...,
+    center_z: DataNode | float = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Mirror points at a center: 2 center - x, in float32. The last dimension is that of coordinates."""
+    ...
+
+def coord_transform(
+    input: _Tensor,
+    /,
+    *,
+    M: DataNode | _Floats | None = ...,
+    T: DataNode | _Floats | None = ...,
+    MT: DataNode | _Floats | None = ...,
+    dtype: DALIDataType | npt.DTypeLike = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Points or vectors times a matrix, plus a vector: M x + T. The last dimension is that of coordinates."""
+    ...
+
 def copy(
     input: _Tensor,
     /,
@@ -449,6 +497,19 @@ def crop_mirror_normalize(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Crop, mirror left to right and normalise: scale * (x - mean) / std + shift."""
+    ...
+
+def element_extract(
+    input: _Tensor,
+    /,
+    *,
+    element_map: _Ints,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> Any:
+    """Frames of sequences as outputs of their own, one for each number in ``element_map``. Nothing is copied."""
     ...
 
 def encoded_as(
@@ -1129,6 +1190,19 @@ def peek_image_shape(
     """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
     ...
 
+def per_frame(
+    input: _Tensor,
+    /,
+    *,
+    replace: bool = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Mark tensors as sequences: their layout begins with F. As an argument, a sequence gives each frame its value."""
+    ...
+
 def permute_batch(
     input: _Tensor,
     /,
@@ -1406,6 +1480,19 @@ def saturation(
     """Multiply the saturation of RGB images, by a linear map of RGB."""
     ...
 
+def sequence_rearrange(
+    input: _Tensor,
+    /,
+    *,
+    new_order: DataNode | _Ints,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Frame i of the output is frame new_order[i] of the input; frames may come several times, or not at all."""
+    ...
+
 def shapes(
     input: _Tensor,
     /,
@@ -1575,6 +1662,18 @@ def to_decibels(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """multiplier log10(max(10^(cutoff_db / multiplier), x / reference)), of FLOAT magnitudes or powers."""
+    ...
+
+def transform_translation(
+    *inputs: _Tensor,
+    offset: DataNode | _Floats,
+    reverse_order: bool = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """The affine map that moves points by ``offset``."""
     ...
 
 def transpose(
@@ -2834,6 +2933,144 @@ class readers:
         """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot."""
         ...
 
+class reductions:
+
+    @staticmethod
+    def max(
+        input: _Tensor,
+        /,
+        *,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        keep_dims: bool = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The largest element along axes."""
+        ...
+
+    @staticmethod
+    def mean(
+        input: _Tensor,
+        /,
+        *,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        keep_dims: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The mean along axes, from sums in float64 or 64-bit integers; 0 of nothing."""
+        ...
+
+    @staticmethod
+    def mean_square(
+        input: _Tensor,
+        /,
+        *,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        keep_dims: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The mean of squares along axes, computed in float64; 0 of nothing."""
+        ...
+
+    @staticmethod
+    def min(
+        input: _Tensor,
+        /,
+        *,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        keep_dims: bool = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The smallest element along axes."""
+        ...
+
+    @staticmethod
+    def rms(
+        input: _Tensor,
+        /,
+        *,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        keep_dims: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The square root of the mean of squares along axes, computed in float64; 0 of nothing."""
+        ...
+
+    @staticmethod
+    def std_dev(
+        input: _Tensor,
+        input1: _Tensor,
+        /,
+        *,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        keep_dims: bool = ...,
+        ddof: int = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The square root of reductions.variance."""
+        ...
+
+    @staticmethod
+    def sum(
+        input: _Tensor,
+        /,
+        *,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        keep_dims: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The sum along axes. Integers are added up in 64 bits (which wrap around), floats in float64."""
+        ...
+
+    @staticmethod
+    def variance(
+        input: _Tensor,
+        input1: _Tensor,
+        /,
+        *,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        keep_dims: bool = ...,
+        ddof: int = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The mean of squared distances from a mean, the second input: one number, or one for each result."""
+        ...
+
 class segmentation:
 
     @staticmethod
@@ -2891,4 +3128,96 @@ class segmentation:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
         """Keep the polygons of the masks whose ids are listed, in the order of the list."""
+        ...
+
+class transforms:
+
+    @staticmethod
+    def combine(
+        input: _Tensor,
+        input1: _Tensor,
+        /,
+        *inputs: _Tensor,
+        reverse_order: bool = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The affine map that applies the inputs' maps one after the other, the first one first."""
+        ...
+
+    @staticmethod
+    def crop(
+        *inputs: _Tensor,
+        reverse_order: bool = ...,
+        from_start: DataNode | _Floats = ...,
+        from_end: DataNode | _Floats = ...,
+        to_start: DataNode | _Floats = ...,
+        to_end: DataNode | _Floats = ...,
+        absolute: bool = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
+        ...
+
+    @staticmethod
+    def rotation(
+        *inputs: _Tensor,
+        angle: DataNode | float,
+        reverse_order: bool = ...,
+        axis: DataNode | _Floats | None = ...,
+        center: DataNode | _Floats | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The affine map that rotates points by ``angle``, in the plane, or around ``axis`` in space."""
+        ...
+
+    @staticmethod
+    def scale(
+        *inputs: _Tensor,
+        scale: DataNode | _Floats,
+        reverse_order: bool = ...,
+        center: DataNode | _Floats | None = ...,
+        ndim: int | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The affine map that scales points, around ``center`` or the origin."""
+        ...
+
+    @staticmethod
+    def shear(
+        *inputs: _Tensor,
+        reverse_order: bool = ...,
+        shear: DataNode | _Floats | None = ...,
+        angles: DataNode | _Floats | None = ...,
+        center: DataNode | _Floats | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The affine map that moves points along an axis by their place on the others."""
+        ...
+
+    @staticmethod
+    def translation(
+        *inputs: _Tensor,
+        offset: DataNode | _Floats,
+        reverse_order: bool = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The affine map that moves points by ``offset``."""
         ...

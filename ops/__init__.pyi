@@ -102,6 +102,22 @@ class BBoxRotate:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
+class BatchPermutation:
+    """Random places in the batch, one for each sample: each place once, in random order."""
+
+    def __init__(
+        self,
+        *,
+        allow_repetitions: bool = ...,
+        no_fixed_points: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class BbFlip:
     """Mirror boxes as flip mirrors their image."""
 
@@ -430,6 +446,45 @@ class Contrast:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class CoordFlip:
+    """Mirror points at a center: 2 center - x, in float32. The last dimension is that of coordinates."""
+
+    def __init__(
+        self,
+        *,
+        layout: str = ...,
+        flip_x: DataNode | int = ...,
+        flip_y: DataNode | int = ...,
+        flip_z: DataNode | int = ...,
+        center_x: DataNode | float = ...,
+        center_y: DataNode | float = ...,
+        center_z: DataNode | float = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class CoordTransform:
+    """Points or vectors times a matrix, plus a vector: M x + T. The last dimension is that of coordinates."""
+
+    def __init__(
+        self,
+        *,
+        M: DataNode | _Floats | None = ...,
+        T: DataNode | _Floats | None = ...,
+        MT: DataNode | _Floats | None = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Copy:
     """Copy the samples, packed. Batches never change once made, so that this is rarely of use."""
 
@@ -506,6 +561,21 @@ class CropMirrorNormalize:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class ElementExtract:
+    """Frames of sequences as outputs of their own, one for each number in ``element_map``. Nothing is copied."""
+
+    def __init__(
+        self,
+        *,
+        element_map: _Ints = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class EncodedAs:
     """Whether an encoded image has a format and a size already, by its header alone."""
@@ -1259,6 +1329,21 @@ class PeekImageShape:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class PerFrame:
+    """Mark tensors as sequences: their layout begins with F. As an argument, a sequence gives each frame its value."""
+
+    def __init__(
+        self,
+        *,
+        replace: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class PermuteBatch:
     """Sample i of the output has the data of sample indices[i] of the iteration. Nothing is copied."""
 
@@ -1583,6 +1668,21 @@ class Saturation:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class SequenceRearrange:
+    """Frame i of the output is frame new_order[i] of the input; frames may come several times, or not at all."""
+
+    def __init__(
+        self,
+        *,
+        new_order: DataNode | _Ints = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Shapes:
     """The shape of each sample as a 1-D tensor."""
 
@@ -1747,6 +1847,22 @@ class ToDecibels:
         reference: float | None = ...,
         cutoff_db: float = ...,
         top_db: float | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class TransformTranslation:
+    """The affine map that moves points by ``offset``."""
+
+    def __init__(
+        self,
+        *,
+        reverse_order: bool = ...,
+        offset: DataNode | _Floats = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -2819,6 +2935,152 @@ class _readers:
 
 readers = _readers
 
+class _reductions:
+
+    class Max:
+        """The largest element along axes."""
+
+        def __init__(
+            self,
+            *,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            keep_dims: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Mean:
+        """The mean along axes, from sums in float64 or 64-bit integers; 0 of nothing."""
+
+        def __init__(
+            self,
+            *,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            keep_dims: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class MeanSquare:
+        """The mean of squares along axes, computed in float64; 0 of nothing."""
+
+        def __init__(
+            self,
+            *,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            keep_dims: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Min:
+        """The smallest element along axes."""
+
+        def __init__(
+            self,
+            *,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            keep_dims: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class RMS:
+        """The square root of the mean of squares along axes, computed in float64; 0 of nothing."""
+
+        def __init__(
+            self,
+            *,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            keep_dims: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class StdDev:
+        """The square root of reductions.variance."""
+
+        def __init__(
+            self,
+            *,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            keep_dims: bool = ...,
+            ddof: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Sum:
+        """The sum along axes. Integers are added up in 64 bits (which wrap around), floats in float64."""
+
+        def __init__(
+            self,
+            *,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            keep_dims: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Variance:
+        """The mean of squared distances from a mean, the second input: one number, or one for each result."""
+
+        def __init__(
+            self,
+            *,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            keep_dims: bool = ...,
+            ddof: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+reductions = _reductions
+
 class _segmentation:
 
     class RandomMaskPixel:
@@ -2878,3 +3140,112 @@ class _segmentation:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
 segmentation = _segmentation
+
+class _transforms:
+
+    class Combine:
+        """The affine map that applies the inputs' maps one after the other, the first one first."""
+
+        def __init__(
+            self,
+            *,
+            reverse_order: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Crop:
+        """The affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
+
+        def __init__(
+            self,
+            *,
+            reverse_order: bool = ...,
+            from_start: DataNode | _Floats = ...,
+            from_end: DataNode | _Floats = ...,
+            to_start: DataNode | _Floats = ...,
+            to_end: DataNode | _Floats = ...,
+            absolute: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Rotation:
+        """The affine map that rotates points by ``angle``, in the plane, or around ``axis`` in space."""
+
+        def __init__(
+            self,
+            *,
+            reverse_order: bool = ...,
+            angle: DataNode | float = ...,
+            axis: DataNode | _Floats | None = ...,
+            center: DataNode | _Floats | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Scale:
+        """The affine map that scales points, around ``center`` or the origin."""
+
+        def __init__(
+            self,
+            *,
+            reverse_order: bool = ...,
+            scale: DataNode | _Floats = ...,
+            center: DataNode | _Floats | None = ...,
+            ndim: int | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Shear:
+        """The affine map that moves points along an axis by their place on the others."""
+
+        def __init__(
+            self,
+            *,
+            reverse_order: bool = ...,
+            shear: DataNode | _Floats | None = ...,
+            angles: DataNode | _Floats | None = ...,
+            center: DataNode | _Floats | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Translation:
+        """The affine map that moves points by ``offset``."""
+
+        def __init__(
+            self,
+            *,
+            reverse_order: bool = ...,
+            offset: DataNode | _Floats = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+transforms = _transforms

@@ -34,7 +34,7 @@ class Combination(Operator, abstract=True):
                 raise SpecError(f"takes matrices of FLOAT, got {spec}; cast them first")
             if spec.shape is None:
                 continue
-            if len(spec.shape) != 2 or None not in spec.shape and spec.shape[1] != int(spec.shape[0] or 0) + 1:
+            if len(spec.shape) != 2 or (None not in spec.shape and spec.shape[1] != int(spec.shape[0] or 0) + 1):
                 raise SpecError(f"takes matrices of d rows of d + 1 numbers, got {spec}")
             own = spec.shape[0] if spec.shape[0] is not None else spec.shape[1] and spec.shape[1] - 1
             if ndim and own and own != ndim:
@@ -48,7 +48,7 @@ class Combination(Operator, abstract=True):
         return None
 
     @staticmethod
-    def taken(ctx: Context, batch: Batch) -> F64:
+    def taken(batch: Batch) -> F64:
         """Matrices [N, d, d + 1] of an input."""
         shapes = batch.shapes
         wrong = np.flatnonzero((shapes != shapes[0]).any(axis=1) | (shapes[:, 1] != shapes[:, 0] + 1))
@@ -95,7 +95,7 @@ class Combine(Combination, name="transforms.combine"):
 
     @by_frame(always=True)
     def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
-        return self.combined(ctx, [self.taken(ctx, b) for b in inputs])
+        return self.combined(ctx, [self.taken(b) for b in inputs])
 
 
 class Making(Combination, abstract=True):
@@ -106,7 +106,7 @@ class Making(Combination, abstract=True):
     @by_frame(always=True)
     def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
         """The matrices of the batch."""
-        before = [self.taken(ctx, b) for b in inputs]
+        before = [self.taken(b) for b in inputs]
         own = self.matrices(ctx, before[0].shape[1] if before else None)
         return self.combined(ctx, [*before, own])
 

@@ -12,7 +12,6 @@ from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, Affine, convert, run, whole
-from ..copies.windows import refused
 from ..errors import SpecError
 from ..kernels import Kernels
 from ..sequences.unfold import by_frame
@@ -72,7 +71,7 @@ class CoordFlip(Operator, name="coord_flip"):
         center = np.stack([ctx.arg(f"center_{a}") for a in names], axis=1)
         zero = np.zeros_like(center)
         factors = Affine.of(zero, np.where(flip, np.float32(-1), np.float32(1)), np.where(flip, center + center, zero))
-        kept = points.replace(shapes=refused(points.shapes, wrong).astype(np.int32))
+        kept = points.replace(shapes=np.where(wrong[:, None], 0, points.shapes).astype(np.int32))
         return run(ctx, convert(whole(kept), np.float32, factors, points.ndim - 1), kept)
 
     gpu = cpu
@@ -82,8 +81,8 @@ class CoordTransform(Operator, name="coord_transform"):
     """Points or vectors times a matrix, plus a vector: M x + T. The last dimension is that of coordinates.
 
     M is given by its rows; one number is a diagonal matrix. T is a vector, or one number for all coordinates. MT holds
-    the two side by side. Integers are rounded half away from zero and saturate. The output may have any type (DALI: that
-    of the input, or FLOAT).
+    the two side by side. Integers are rounded half away from zero and saturate. The output may have any type (that of
+    the input or FLOAT in DALI).
     """
 
     bound = "2e-6 of the largest product; integers that, rounded"
@@ -117,7 +116,9 @@ class CoordTransform(Operator, name="coord_transform"):
         """Rows of a matrix of ``count`` numbers for points of ``width`` coordinates."""
         columns = width + (name == "MT")
         if count % columns or not count:
-            raise SpecError(f"{name} needs {columns} numbers a row for points of {width} coordinates, got {count} in all")
+            raise SpecError(
+                f"{name} needs {columns} numbers a row for points of {width} coordinates, got {count} in all"
+            )
         return count // columns
 
     @by_frame()
@@ -174,4 +175,3 @@ class CoordTransform(Operator, name="coord_transform"):
                 raise SpecError(f"T needs 1 or {matrix.shape[1]} values, got {values.shape[1]}")
             shift += values
         return matrix, shift
-

@@ -18,6 +18,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, affordable
 from ..copies.windows import image_layout, known_layout, refused, round_half_away
 from ..errors import SpecError
+from ..sequences.unfold import by_frame, largest
 from ..types import DALIDataType, DALIInterpType, to_numpy
 
 F64 = npt.NDArray[np.float64]
@@ -170,7 +171,9 @@ class Rotate(Warping, name="rotate"):
     def keeps_size(self) -> bool:
         return self.keep_size
 
+    @by_frame()
     def cpu(self, ctx: Context, images: Batch) -> Batch:
+        """The images of the batch, rotated."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if spatial_axes(images.layout) == 3:
             return self._volumes(ctx, images)
@@ -180,7 +183,7 @@ class Rotate(Warping, name="rotate"):
         cos, sin = np.cos(radians), np.sin(radians)
         sizes = self.given_sizes(ctx, images)
         if not self.given("size") and not self.keep_size:
-            sizes = canvas(height, width, np.abs(cos), np.abs(sin))
+            sizes = largest(ctx, canvas(height, width, np.abs(cos), np.abs(sin)))
         x, y = sizes[:, 1] / 2, sizes[:, 0] / 2
         rows = [[cos, -sin, width / 2 - cos * x + sin * y], [sin, cos, height / 2 - sin * x - cos * y]]
         return self.warped(ctx, images, sizes, np.array(rows).transpose(2, 0, 1))
@@ -203,7 +206,7 @@ class Rotate(Warping, name="rotate"):
         before = images.shapes[:, :3].astype(np.int64)
         sizes = self.given_sizes(ctx, images)
         if not self.given("size") and not self.keep_size:
-            sizes = canvas_of_volumes(before, turn)
+            sizes = largest(ctx, canvas_of_volumes(before, turn))
         # the output's place comes from the input's by the rotation, so that its inverse leads back
         back = turn.transpose(0, 2, 1)
         shift = before[:, ::-1] / 2 - np.einsum("nij,nj->ni", back, sizes[:, ::-1] / 2)
@@ -279,7 +282,9 @@ class WarpAffine(Warping, name="warp_affine"):
         if count not in (0, axes * (axes + 1)):
             raise SpecError(f"a matrix holds {axes} x {axes + 1} values here, got {count}")
 
+    @by_frame()
     def cpu(self, ctx: Context, images: Batch, *inputs: Batch) -> Batch:
+        """The images of the batch, sampled along their maps."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
             rows = inputs[0].dense()

@@ -1,13 +1,14 @@
-"""sequence_rearrange, element_extract, per_frame: the frames of sequences in another order, apart, and marked as such."""
+"""sequence_rearrange, element_extract, per_frame: frames in another order, apart, and marked as such."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec
-from ..batch import Batch, elements
+from ..batch import I64, Batch, elements
 from ..context import Context
 from ..copies.strided import Plan, Target, run_into
 from ..errors import SpecError
@@ -27,9 +28,7 @@ class SequenceRearrange(Operator, name="sequence_rearrange"):
 
     example = "{op: sequence_rearrange, in: video, new_order: [0, 2, 4], out: video}"
 
-    new_order: Annotated[
-        tuple[int, ...], Arg("numbers of frames", ge=0, per_sample=True, required=True)
-    ] = ()
+    new_order: Annotated[tuple[int, ...], Arg("numbers of frames", ge=0, per_sample=True, required=True)] = ()
 
     def check(self) -> None:
         if not self.given("new_order"):
@@ -48,23 +47,25 @@ class SequenceRearrange(Operator, name="sequence_rearrange"):
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         order, counts = ctx.lists("new_order", np.int64)
         frames = data.shapes[:, :1].astype(np.int64)
-        used = np.arange(order.shape[1]) < counts[:, None]
-        wrong = (((order < 0) | (order >= frames)) & used).any(axis=1)
+        used: npt.NDArray[np.bool_] = np.arange(order.shape[1])[None] < counts[:, None]
+        wrong = np.any(((order < 0) | (order >= frames)) & used, axis=1)
         for i in np.flatnonzero(wrong).tolist():
             ctx.reject(i, "bad_argument", f"new_order {order[i, : counts[i]].tolist()} names a frame that is not among "
                        f"the {frames[i, 0]} of the sequence")  # fmt: skip
         for i in np.flatnonzero(counts == 0).tolist():
             ctx.reject(i, "bad_argument", "new_order is empty: name one frame at least")
         counts = np.where(wrong, 0, counts)
-        used &= ~wrong[:, None]
+        kept = order[used & np.logical_not(wrong)[:, None]]
         out = Batch.allocate(ctx.empty, np.column_stack([counts, data.shapes[:, 1:]]).astype(np.int32), data.dtype,
                              data.layout, data.samples)  # fmt: skip
         # Every frame is a row of one plan.
         owner = np.repeat(np.arange(len(data)), counts)
         size = elements(data.shapes[:, 1:])[owner]
         number = np.arange(len(owner)) - np.repeat(counts.cumsum() - counts, counts)
-        shape, zero, one = size[:, None], np.zeros((len(owner), 1), np.int64), np.ones((len(owner), 1), np.int64)
-        plan = Plan(shape, data.offsets[owner] + order[used] * size, one, zero, shape, "", data.dtype)
+        shape = size[:, None]
+        zero, one = np.zeros_like(shape), np.ones_like(shape)
+        base: I64 = data.offsets[owner] + kept * size
+        plan = Plan(shape, base, one, zero, shape, "", data.dtype)
         run_into(ctx, plan, data, Target(out, out.offsets[owner] + number * size, one))
         return out
 

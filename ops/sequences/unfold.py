@@ -64,9 +64,9 @@ def of_sequence(frame: Spec, frames: int | None) -> Spec:
 
 
 def by_frame(always: bool = False) -> Callable[[Kernel], Kernel]:
-    """Decorate a kernel, so that it is called with frames where an argument is given for each of them (its layout
-    begins with F, see per_frame). With ``always``, also where any input's layout begins with F: for kernels that take
-    no sequences themselves."""
+    """Decorate a kernel, so that it is called with frames where an argument, or an input after the first, is given for
+    each of them (its layout begins with F, see per_frame). With ``always``, also where the first input's layout begins
+    with F: for kernels that take no sequences themselves."""
 
     def decorate(kernel: Kernel) -> Kernel:
         @functools.wraps(kernel)
@@ -88,7 +88,8 @@ def unfolded(ctx: Context, inputs: Sequence[Batch], always: bool) -> Frames | No
     where nothing is to be unfolded. Sequences without frames, or with another number of them, are rejected."""
     framed_args = [b for b in ctx.args.values() if b.layout[:1] == "F"]
     framed = [b for b in inputs if b.layout[:1] == "F"]
-    if not framed_args and not (always and framed):
+    aside = any(b.layout[:1] == "F" for b in inputs[1:])
+    if not framed_args and not aside and not (always and framed):
         return None
     sources = framed + framed_args
     counts = sources[0].shapes[:, 0].astype(np.int64)
@@ -113,6 +114,16 @@ def unfolded(ctx: Context, inputs: Sequence[Batch], always: bool) -> Frames | No
 
     inner = replace(ctx, samples=samples, args={k: frames_of(b) for k, b in ctx.args.items()})
     return Frames(inner, [frames_of(b) for b in inputs], owner, least)
+
+
+def largest(ctx: Context, sizes: I64) -> I64:
+    """``sizes`` [M, D] with the largest of its sequence for each frame; themselves where samples are no frames."""
+    slots, owner = np.unique(ctx.samples.slot, return_inverse=True)
+    if len(slots) == len(sizes):
+        return sizes
+    most = np.zeros((len(slots), sizes.shape[1]), np.int64)
+    np.maximum.at(most, owner, sizes)
+    return most[owner]
 
 
 def _nothing(ctx: Context) -> Batch:

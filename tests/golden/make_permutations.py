@@ -26,7 +26,9 @@ def run(batch, seed, **arguments):
 
     p = pipe()
     p.build()
-    return np.array([[int(np.array(out.at(i))) for i in range(batch)] for out in (p.run()[0] for _ in range(ITERATIONS))])
+    return np.array(
+        [[int(np.array(out.at(i))) for i in range(batch)] for out in (p.run()[0] for _ in range(ITERATIONS))]
+    )
 
 
 if __name__ == "__main__":

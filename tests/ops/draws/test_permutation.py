@@ -20,7 +20,9 @@ SETTINGS = json.loads(str(GOLDEN["settings"]))
 
 def drawn(n: int, iteration: int, seed: int, rng: str, **arguments: bool) -> list[int]:
     samples = Samples.numbered(n)
-    samples = dataclasses.replace(samples, position=samples.position + iteration * n, index=samples.index + iteration * n)
+    samples = dataclasses.replace(
+        samples, position=samples.position + iteration * n, index=samples.index + iteration * n
+    )
     op = operator("batch_permutation", **arguments)
     return op.cpu(Context(op, "cpu", samples, seed=seed, rng=rng)).data.tolist()
 

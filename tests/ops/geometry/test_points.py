@@ -41,7 +41,9 @@ def test_each_sample_has_its_points_and_its_map(lane: EmulatedLane | None) -> No
     for k, (got, p) in enumerate(zip(out[0], points, strict=True)):
         np.testing.assert_allclose(got, p * [k, 1] + [1, -k])
     flips = batch_of([np.int32(v) for v in (0, 1, 1)])
-    out, _ = apply(operator("coord_flip", ("flip_x",), center_x=1.0), batch_of(points), args={"flip_x": flips}, lane=lane)
+    out, _ = apply(
+        operator("coord_flip", ("flip_x",), center_x=1.0), batch_of(points), args={"flip_x": flips}, lane=lane
+    )
     np.testing.assert_array_equal(out[0].sample(0), points[0])
     np.testing.assert_array_equal(out[0].sample(2), points[2] * [-1, 1] + [2, 0])
 

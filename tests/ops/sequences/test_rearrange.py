@@ -87,3 +87,37 @@ def test_arguments_for_each_frame() -> None:
     none = batch_of([np.zeros((0, 3, 2), np.float32)], "F**")
     _, rejects = apply(op, none, args={"T": batch_of([np.zeros((0, 2), np.float32)], "F*")})
     assert [r.code for r in rejects] == ["bad_shape"]
+
+
+def test_each_frame_is_warped_by_its_own_arguments() -> None:
+    movie = np.random.default_rng(1).integers(0, 256, (3, 8, 8, 3)).astype(np.uint8)
+    angles = np.array([0, 90, 180], np.float32)
+    out, rejects = apply(
+        operator("rotate", ("angle",)), batch_of([movie], "FHWC"), args={"angle": batch_of([angles], "F")}
+    )
+    assert not rejects
+    assert out[0].layout == "FHWC"
+    for k, frame in enumerate(movie):
+        np.testing.assert_array_equal(out[0].sample(0)[k], np.rot90(frame, k))
+    maps = np.array([[[1, 0, 0], [0, 1, 0]], [[-1, 0, 8], [0, 1, 0]], [[1, 0, 0], [0, -1, 8]]], np.float32)
+    for lane in (None, EmulatedLane()):
+        out, _ = apply(operator("warp_affine"), batch_of([movie], "FHWC"), batch_of([maps], "F**"), lane=lane)
+        wanted = [movie[0], movie[1][:, ::-1], movie[2][::-1]]
+        np.testing.assert_array_equal(out[0].sample(0), np.stack(wanted))
+    angles = np.array([0, 90, 45], np.float32)
+    wide = batch_of([movie[:, :, :6] | 1], "FHWC")
+    op = operator("rotate", ("angle",), fill_value=0)
+    out, rejects = apply(op, wide, args={"angle": batch_of([angles], "F")})
+    assert not rejects
+    assert out[0].shapes.tolist() == [[3, 10, 10, 3]]  # DALI's: the largest of the frames' canvases
+    np.testing.assert_array_equal(out[0].sample(0)[1, 2:8, 1:9], np.rot90(wide.sample(0)[1]))
+
+
+def test_frames_that_come_out_of_different_sizes_cost_their_sequence() -> None:
+    movies_ = [np.zeros((2, 4, 4, 3), np.uint8)] * 2
+    sizes = [np.array(s, np.float32) for s in ([[3, 4], [3, 4]], [[3, 4], [5, 4]])]
+    out, rejects = apply(
+        operator("rotate", ("size",), angle=0), batch_of(movies_, "FHWC"), args={"size": batch_of(sizes, "F*")}
+    )
+    assert [(r.slot, r.code) for r in rejects] == [(1, "bad_shape")]
+    assert out[0].shapes[0].tolist() == [2, 3, 4, 3]

@@ -1,0 +1,296 @@
+"""reductions.*: sums, means, extremes and deviations along axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays.slice import resolve_axes
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES, Target, loops, permute, row_major, whole
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..types import DALIDataType, from_numpy, to_numpy
+
+_loops: Any = Kernels(".reductions_cpu", __package__)
+
+SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
+"""What is computed of the elements behind a result; as in reductions_cpu.py and cuda/reductions.cu."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which elements go into which result: those of a sample that agree in the kept dimensions."""
+
+    rows: I64
+    """[N, D, 5]: the kept dimensions of each sample, then the reduced ones (`strided.Loops`); OUT_STRIDE counts the
+    sample's results, 0 along reduced dimensions."""
+    kept: int
+    """How many dimensions of ``rows`` are kept."""
+    results: I64
+    """[N] of each sample."""
+    count: I64
+    """[N] elements behind each result."""
+
+
+def groups(data: Batch, reduced: list[int]) -> Groups:
+    """The groups of ``data`` reduced along the dimensions ``reduced``."""
+    shape = data.shapes.astype(np.int64)
+    kept = [d for d in range(data.ndim) if d not in reduced]
+    stride = np.zeros_like(shape)
+    stride[:, kept] = row_major(np.ascontiguousarray(shape[:, kept]))
+    order = kept + reduced
+    dims = loops(permute(whole(data), order, ""), Target(data, data.offsets, stride[:, order])).dims
+    # Dimensions of one element have been joined with either side; what has a result for each index is kept.
+    width = sum(1 for d in range(dims.shape[1]) if np.any(dims[:, d, 4] != 0))
+    return Groups(dims, width, shape[:, kept].prod(axis=1), shape[:, reduced].prod(axis=1))
+
+
+class Reduction(Operator, abstract=True):
+    """What all of reductions.* share: the axes."""
+
+    bound = "1e-6 of the sum of absolute values; integers exact"
+
+    axes: Annotated[
+        tuple[int, ...] | None, Arg("dimensions that are reduced, negative ones from the last; all by default")
+    ] = None
+    axis_names: Annotated[str | None, Arg("the same by layout")] = None
+    keep_dims: Annotated[bool, Arg("reduced dimensions stay, with one element")] = False
+
+    kind: ClassVar[int]
+
+    def check(self) -> None:
+        if self.axes is not None and self.axis_names is not None:
+            raise SpecError("axes and axis_names exclude each other")
+        if getattr(self, "dtype", None) == DALIDataType.BOOL:
+            raise SpecError("dtype must be a number's, got BOOL")
+
+    def result_type(self, given: DALIDataType) -> DALIDataType:
+        """Type of the output for inputs of type ``given``."""
+        raise NotImplementedError
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        dtype = None if data.dtype is None else self.result_type(data.dtype)
+        if data.shape is None:
+            return Spec(None, dtype)
+        reduced = self._axes(data.layout, len(data.shape))
+        shape, layout = self._shape(np.array([[-1 if d is None else d for d in data.shape]]), data.layout, reduced)
+        return Spec(tuple(None if d < 0 else d for d in shape[0].tolist()), dtype, layout)
+
+    def _axes(self, layout: str, ndim: int) -> list[int]:
+        """The reduced dimensions, in order."""
+        if self.axis_names is not None:
+            missing = [a for a in self.axis_names if a not in layout]
+            if missing:
+                raise SpecError(f"axis {missing[0]!r} of axis_names is not in the layout {layout or '(none)'!r}")
+            return sorted({layout.index(a) for a in self.axis_names})
+        return list(range(ndim)) if self.axes is None else sorted(set(resolve_axes(self.axes, ndim)))
+
+    def _shape(self, shape: npt.NDArray[Any], layout: str, reduced: list[int]) -> tuple[npt.NDArray[Any], str]:
+        """Shapes and layout of the results."""
+        if self.keep_dims:
+            shape = shape.copy()
+            shape[:, reduced] = 1
+            return shape, layout
+        left = [d for d in range(shape.shape[1]) if d not in reduced]
+        return shape[:, left], "".join(layout[d] for d in left) if layout else ""
+
+    def cpu(self, ctx: Context, data: Batch, *mean: Batch) -> Batch:
+        reduced = self._axes(data.layout, data.ndim)
+        grouped = groups(data, reduced)
+        shapes, layout = self._shape(data.shapes, data.layout, reduced)
+        empty = (grouped.count == 0) & (grouped.results > 0)
+        if self.kind in (MIN, MAX):
+            for i in np.flatnonzero(empty).tolist():
+                ctx.reject(
+                    i, "bad_shape", f"there is no {self.name.split('.')[1]} of nothing: {data.shapes[i].tolist()}"
+                )
+        dtype = np.dtype(to_numpy(self.result_type(from_numpy(data.dtype))))
+        out = Batch.allocate(ctx.empty, shapes.astype(np.int32), dtype, layout, data.samples)
+        center = self._center(ctx, mean, data, reduced, grouped) if self.kind == DEVIATIONS else None
+        run = self._run_cpu if ctx.stage == "cpu" else self._run_gpu
+        run(ctx, data, grouped, center, out)
+        return out
+
+    gpu = cpu
+
+    def _center(
+        self, ctx: Context, mean: tuple[Batch, ...], data: Batch, reduced: list[int], grouped: Groups
+    ) -> npt.NDArray[np.float64]:
+        """The mean of every result, one after the other."""
+        given = mean[0]
+        values = given.data if given.on_host else given.data.get()  # the copy is waited for
+        sizes = given.sizes
+        start = grouped.results.cumsum() - grouped.results
+        out = np.zeros(int(grouped.results.sum()))
+        fits = (sizes == grouped.results) | (sizes == 1)
+        for i in np.flatnonzero(~fits).tolist():
+            ctx.reject(i, "bad_argument", f"the mean of shape {given.shapes[i].tolist()} does not go with the input "
+                       f"{data.shapes[i].tolist()} reduced along axes {reduced}")  # fmt: skip
+        owner = np.repeat(np.arange(len(data)), np.where(fits, grouped.results, 0))
+        number = np.arange(len(owner)) - np.searchsorted(owner, owner)
+        out[start[owner] + number] = values[given.offsets[owner] + np.where(sizes[owner] == 1, 0, number)]
+        return out
+
+    ending: ClassVar[tuple[bool, bool]] = (False, False)
+    """Whether results are divided by the number of elements, and are square roots."""
+
+    def _divisor(self, grouped: Groups) -> npt.NDArray[np.float64]:
+        """[N] what sums are divided by; 0 where the result is 0."""
+        if not self.ending[0]:
+            return np.ones(len(grouped.count))
+        return np.maximum(grouped.count - getattr(self, "ddof", 0), 0).astype(np.float64)
+
+    def _run_cpu(self, ctx: Context, data: Batch, grouped: Groups, center: Any, out: Batch) -> None:
+        source, base = data.data, data.offsets
+        if source.dtype not in _OWN:
+            lo, hi = (int(base.min()), int((base + data.sizes).max())) if len(data) else (0, 0)
+            wide = {"u": np.uint64, "b": np.uint64, "i": np.int64}.get(source.dtype.kind, np.float64)
+            source, base = source[lo:hi].astype(wide), base - lo
+        exact = _accumulator(self.kind, source.dtype)
+        found = np.zeros(int(grouped.results.sum()), exact)
+        middle = np.zeros(0) if center is None else center
+        _loops.reduce(source, grouped.rows, grouped.kept, base, self.kind, middle, found)
+        if self.ending != (False, False):
+            divisor = np.repeat(self._divisor(grouped), grouped.results)
+            found = np.where(divisor > 0, found / np.maximum(divisor, 1), 0)
+            found = np.sqrt(found) if self.ending[1] else found
+        out.data[...] = saturate(found, out.dtype)
+
+    def _run_gpu(self, ctx: Context, data: Batch, grouped: Groups, center: Any, out: Batch) -> None:
+        if out.data.size == 0:
+            return
+        lane, widest = ctx.device, int(grouped.results.max())
+        start = grouped.results.cumsum() - grouped.results
+        rows, base, begins, results, divisors, middle = lane.upload(
+            grouped.rows, data.offsets, start, grouped.results, self._divisor(grouped),
+            np.zeros(1) if center is None else center,
+        )  # fmt: skip
+        group = 256 if grouped.count.mean() >= 2048 else 32
+        exact = CUDA_TYPES[np.dtype(_accumulator(self.kind, data.dtype))]
+        kernel = f"reduce<{CUDA_TYPES[data.dtype]}, {exact}, {CUDA_TYPES[out.dtype]}, {group}>"
+        lane.launch(
+            "reductions.cu", kernel, (-(-widest * group // 256), len(data)), 256, data.data, rows,
+            np.int32(grouped.rows.shape[1]), np.int32(grouped.kept), base, begins, results, np.int32(self.kind), middle,
+            divisors, np.int32(self.ending[0]), np.int32(self.ending[1]), out.data,
+        )  # fmt: skip
+
+
+_OWN = tuple(np.dtype(t) for t in (np.uint8, np.float32, np.int64, np.uint64, np.float64))
+"""Types that the CPU loop is compiled for."""
+
+
+def _accumulator(kind: int, dtype: np.dtype[Any]) -> Any:
+    """Integers are added up in 64 bits, squares and floats in float64; extremes keep what they are."""
+    if kind in (MIN, MAX):
+        return dtype
+    if kind == SUM and dtype.kind in "uib":
+        return np.int64 if dtype.kind == "i" else np.uint64
+    return np.float64
+
+
+class Sum(Reduction, name="reductions.sum"):
+    """The sum along axes. Integers are added up in 64 bits (which wrap around), floats in float64.
+
+    With ``dtype``, the sum is rounded and saturates (DALI adds up in that type, so that small ones overflow).
+    """
+
+    example = "{op: reductions.sum, in: images, axis_names: HW, out: totals}"
+    kind = SUM
+
+    dtype: Annotated[
+        DALIDataType | None, Arg("type of the output; by default INT64, UINT64 or FLOAT, after the input's")
+    ] = None
+
+    def result_type(self, given: DALIDataType) -> DALIDataType:
+        if self.dtype is not None:
+            return self.dtype
+        kind = to_numpy(given).kind
+        return {"i": DALIDataType.INT64, "f": DALIDataType.FLOAT}.get(kind, DALIDataType.UINT64)
+
+
+class _Average(Reduction, abstract=True):
+    """Those that are computed in float64 and are floats by default."""
+
+    dtype: Annotated[DALIDataType | None, Arg("type of the output, FLOAT by default")] = None
+
+    def result_type(self, given: DALIDataType) -> DALIDataType:
+        return DALIDataType.FLOAT if self.dtype is None else self.dtype
+
+
+class Mean(_Average, name="reductions.mean"):
+    """The mean along axes, from sums in float64 or 64-bit integers; 0 of nothing.
+
+    With ``dtype``, it is rounded and saturates (DALI adds up in that type, so that small ones overflow).
+    """
+
+    example = "{op: reductions.mean, in: images, axis_names: HW, out: means}"
+    kind = SUM
+    ending = (True, False)
+
+
+class MeanSquare(_Average, name="reductions.mean_square"):
+    """The mean of squares along axes, computed in float64; 0 of nothing."""
+
+    example = "{op: reductions.mean_square, in: sound, axes: [0], out: power}"
+    kind = SQUARES
+    ending = (True, False)
+
+
+class RootMeanSquare(_Average, name="reductions.rms"):
+    """The square root of the mean of squares along axes, computed in float64; 0 of nothing."""
+
+    example = "{op: reductions.rms, in: sound, axes: [0], out: volume}"
+    kind = SQUARES
+    ending = (True, True)
+
+
+class Min(Reduction, name="reductions.min"):
+    """The smallest element along axes."""
+
+    example = "{op: reductions.min, in: images, axis_names: HW, out: darkest}"
+    kind = MIN
+
+    def result_type(self, given: DALIDataType) -> DALIDataType:
+        return given
+
+
+class Max(Reduction, name="reductions.max"):
+    """The largest element along axes."""
+
+    example = "{op: reductions.max, in: images, axis_names: HW, out: brightest}"
+    kind = MAX
+
+    def result_type(self, given: DALIDataType) -> DALIDataType:
+        return given
+
+
+class Variance(Reduction, name="reductions.variance"):
+    """The mean of squared distances from a mean, the second input: one number, or one for each result.
+
+    Sums in float64 are divided by the number of elements less ``ddof``; 0 where that is not above 0.
+    """
+
+    inputs = (2, 2)
+    example = "{op: reductions.variance, in: [images, means], axis_names: HW, out: variances}"
+    kind = DEVIATIONS
+    ending = (True, False)
+
+    ddof: Annotated[int, Arg("taken from the number of elements", ge=0)] = 0
+
+    def result_type(self, given: DALIDataType) -> DALIDataType:
+        return DALIDataType.FLOAT
+
+
+class StdDev(Variance, name="reductions.std_dev"):
+    """The square root of reductions.variance."""
+
+    example = "{op: reductions.std_dev, in: [images, means], axis_names: HW, out: deviations}"
+    ending = (True, True)

@@ -1,0 +1,114 @@
+"""reductions.* against DALI's results (tests/golden/make_reductions.py) and NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.ops.base import Spec
+from dali_run.ops.errors import SpecError
+from dali_run.ops.types import DALIDataType, from_numpy
+
+from ...kit.emulated_lane import EmulatedLane
+from ...kit.golden import apply, batch_of, cases, operator
+
+LANES = pytest.mark.parametrize("lane", [None, EmulatedLane()], ids=["cpu", "cuda on the cpu"])
+OVERFLOWED = ("UINT64",)
+"""Means of squares that DALI cuts off."""
+
+
+@LANES
+def test_equal_to_dali(lane: EmulatedLane | None) -> None:
+    count = 0
+    for case in cases("reductions"):
+        if lane is not None and case.number % 4:
+            continue  # each type is compiled
+        (layout, want), got = case.wanted[0], case.run(lane)[0]
+        assert (got.sample(0).shape, got.dtype) == (want.shape, want.dtype), str(case)
+        assert got.layout == layout or "*" in layout, str(case)
+        if case.arguments.get("dtype") in OVERFLOWED and "square" in case.op:
+            assert got.sample(0) - want in (0, 1)
+        elif want.dtype.kind == "f":
+            scale = np.abs(case.inputs[0].data.astype(float)).max() ** (
+                2 if "var" in case.op or "square" in case.op else 1
+            )
+            np.testing.assert_allclose(got.sample(0), want, rtol=2e-5, atol=1e-6 * scale, err_msg=str(case))
+        else:
+            np.testing.assert_array_equal(got.sample(0), want, err_msg=str(case))
+        inputs = [Spec(tuple(b.shapes[0].tolist()), from_numpy(b.dtype), b.layout) for b in case.inputs]
+        assert case.operator.infer(*inputs) == Spec(want.shape, from_numpy(want.dtype), got.layout), str(case)
+        count += 1
+    assert count > (200 if lane is None else 50)
+
+
+NUMPY: dict[str, Any] = {
+    "sum": lambda a, axes: a.astype(np.float64).sum(axes), "mean": lambda a, axes: a.mean(axes, dtype=np.float64),
+    "mean_square": lambda a, axes: (a.astype(np.float64) ** 2).mean(axes),
+    "rms": lambda a, axes: np.sqrt((a.astype(np.float64) ** 2).mean(axes)), "min": np.min, "max": np.max,
+}  # fmt: skip
+
+
+@LANES
+@pytest.mark.parametrize("name", sorted(NUMPY))
+def test_ragged_batches_against_numpy(name: str, lane: EmulatedLane | None) -> None:
+    arrays = [np.random.default_rng(k).normal(size=(3 + k, 70 - k, 4)).astype(np.float32) for k in range(3)]
+    for axes in ((0, 1), (1,), (2,), (0, 2), ()):
+        out, rejects = apply(operator(f"reductions.{name}", axes=list(axes)), batch_of(arrays), lane=lane)
+        assert not rejects
+        for got, a in zip(out[0], arrays, strict=True):
+            np.testing.assert_allclose(got, NUMPY[name](a, axes), rtol=1e-5, atol=1e-5)
+
+
+@LANES
+def test_large_integers_are_exact(lane: EmulatedLane | None) -> None:
+    values = np.array([2**62, 2**61 + 1, -3, 7], np.int64)
+    for name, want in (("sum", values.sum()), ("min", values.min()), ("max", values.max())):
+        out, _ = apply(operator(f"reductions.{name}"), batch_of([values]), lane=lane)
+        assert out[0].data.tolist() == [want]
+    small = np.full(300, 250, np.uint8)
+    for name, want in (("sum", 255), ("mean", 250), ("rms", 250)):
+        out, _ = apply(operator(f"reductions.{name}", dtype="UINT8"), batch_of([small]), lane=lane)
+        assert out[0].data.tolist() == [want]  # DALI adds up in uint8
+
+
+@LANES
+def test_extremes_of_floats_show_what_is_no_number(lane: EmulatedLane | None) -> None:
+    for place in (0, 40, 99):
+        values = np.arange(100, dtype=np.float32)
+        values[place] = np.nan
+        for name in ("min", "max"):
+            out, _ = apply(operator(f"reductions.{name}"), batch_of([values]), lane=lane)
+            assert np.isnan(out[0].data).all(), (name, place)
+
+
+@LANES
+def test_nothing_has_no_extremes(lane: EmulatedLane | None) -> None:
+    arrays = batch_of([np.zeros((0, 3), np.float32), np.ones((2, 3), np.float32)])
+    out, rejects = apply(operator("reductions.max", axes=[0]), arrays, lane=lane)
+    assert [(r.slot, r.code) for r in rejects] == [(0, "bad_shape")]
+    assert out[0].sample(1).tolist() == [1, 1, 1]
+    for name in ("sum", "mean", "rms"):
+        out, rejects = apply(operator(f"reductions.{name}", axes=[0]), arrays, lane=lane)
+        assert not rejects
+        assert out[0].sample(0).tolist() == [0, 0, 0]
+
+
+def test_each_sample_has_its_mean() -> None:
+    arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((1, 3), np.float32), np.ones((4, 3), np.float32)]
+    means = batch_of([np.float32([1, 2, 3]), np.float32([0, 1, 2]), np.float32([0, 0, 5])])
+    narrow = means.replace(shapes=np.array([[3], [1], [2]], np.int32))
+    out, rejects = apply(operator("reductions.variance", axes=[0]), batch_of(arrays), narrow)
+    assert [(r.slot, r.code) for r in rejects] == [(2, "bad_argument")]
+    np.testing.assert_allclose(out[0].sample(0), ((arrays[0] - [1, 2, 3]) ** 2).mean(0))
+    assert out[0].sample(1).tolist() == [1, 1, 1]
+
+
+def test_refused_before_anything_runs() -> None:
+    with pytest.raises(SpecError, match="exclude each other"):
+        operator("reductions.sum", axes=[0], axis_names="H")
+    with pytest.raises(SpecError, match="not in the layout"):
+        operator("reductions.sum", axis_names="D").infer(Spec((2, 3), DALIDataType.UINT8, "HW"))
+    with pytest.raises(SpecError):
+        operator("reductions.sum", axes=[2]).infer(Spec((2, 3), DALIDataType.UINT8, "HW"))
