@@ -49,7 +49,7 @@ from .on_host import (
     read_headers,
     straight,
 )
-from .pixels import channels_of
+from .pixels import channels_of, recolour
 
 Mask = npt.NDArray[np.bool_]
 
@@ -452,15 +452,16 @@ class HostPart:
         odd: list[Odd] = []
         for k in task:
             i = int(which[k])
-            found = decode_other(job.batch, headers, job.rules, job.ctx.isolation, i)
-            if isinstance(found, SampleError):
+
+            def use(pixels: Any, k: int = k, i: int = i) -> str:
+                shape = (headers.height[i], headers.width[i], headers.channels[i])
+                if pixels.shape != shape:
+                    return _AGAIN
+                self._place(part, k, i, recolour(pixels, job.rules.output_type, job.rules.dtype))
+                return ""
+
+            if found := decode_other(job.batch, headers, job.rules, job.ctx.isolation, use, i):
                 odd.append((i, found))
-                continue
-            channels, image = found
-            if (*image.shape[:2], channels) != (headers.height[i], headers.width[i], headers.channels[i]):
-                odd.append((i, _AGAIN))
-                continue
-            self._place(part, k, i, image)
         return odd
 
     def finish(self) -> None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from ..errors import SampleError
 from ..interfaces import Isolation
 from ..kernels import Kernels
 from ..types import DALIImageType
+from . import plain
 from .deep_colour import available, is_deep
 from .formats import Header, check_pixels, probe, recognise
 from .pixels import Pixels, channels_of, orient, recolour
@@ -43,6 +44,7 @@ class Rules:
     max_pixels: int = MAX_PIXELS
 
 
+T = TypeVar("T")
 _headers: Any = Kernels(".jpeg.header", __package__)
 _decoder: Any = Kernels(".jpeg.baseline_cpu", __package__)
 
@@ -181,7 +183,11 @@ def decode_others(
 
     ``run`` maps over the images: `map`, or that of a pool of threads.
     """
-    one = partial(decode_other, batch, headers, rules, ctx.isolation)
+
+    def kept(pixels: Pixels) -> tuple[int, Pixels]:
+        return pixels.shape[2], np.array(recolour(pixels, rules.output_type, rules.dtype))
+
+    one = partial(decode_other, batch, headers, rules, ctx.isolation, kept)
     images: dict[int, Pixels] = {}
     good = [i for i in which if headers.good[i]]
     for i, result in zip(good, run(one, good), strict=True):
@@ -195,24 +201,23 @@ def decode_others(
 
 
 def decode_other(
-    batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None, i: int
-) -> tuple[int, Pixels] | SampleError:
-    """Image ``i``, no JPEG: the channels that it has, and its pixels, oriented and recoloured; or what is wrong."""
+    batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None, use: Callable[[Pixels], T], i: int
+) -> T | SampleError:
+    """What ``use`` makes of image ``i``, no JPEG, as it is stored and turned; or what is wrong. The pixels may lie in a
+    decoder's memory: they are there no longer than ``use`` takes."""
     from . import pillow
 
     data, header = encoded_bytes(batch, i), headers.others[i]
-    pixels = None
-    if header.format == "png" and (isolation is None or not isolation.jpeg):
-        pixels = png.stored(data, header)
-        if pixels is not None and rules.adjust_orientation:
-            pixels = orient(pixels, header.orientation)
-    if pixels is None:
-        decode = pillow.decode if isolation is None else isolation.decode
-        try:
-            pixels = decode(data, header, rules.adjust_orientation, rules.max_pixels)
-        except SampleError as e:
-            return e
-    return pixels.shape[2], recolour(pixels, rules.output_type, rules.dtype)
+    if isolation is None or not isolation.jpeg:
+        pixels = png.stored(data, header) if header.format == "png" else plain.view(data, header)
+        if pixels is not None:
+            return use(orient(pixels, header.orientation) if rules.adjust_orientation else pixels)
+    try:
+        if isolation is None:
+            return use(pillow.decode(data, header, rules.adjust_orientation, rules.max_pixels))
+        return isolation.decode(data, header, rules.adjust_orientation, rules.max_pixels, use)
+    except SampleError as e:
+        return e
 
 
 def decode_straight(

@@ -1,8 +1,9 @@
 """PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and GIF (and JPEGs that TurboJPEG does not take), decoded through Pillow; colour
-of 16 bits a channel is `deep_decode`'s.
+of 16 bits a channel is `deep_colour`'s.
 
 The plugin of the recognised format is called directly: no other one sees the bytes, and Pillow's own limits and
-warnings do not apply. Pillow releases the GIL while it decodes, but for JPEG 2000.
+warnings do not apply. Pillow releases the GIL while it decodes, but for JPEG 2000. WebP goes to libwebp itself where it
+is no animation.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from ..errors import RejectCode, SampleError
 from . import deep_colour as deep_decode
+from . import webp
 from .formats import Header, check_pixels
 from .pixels import INVERSE_ORIENTATION, Pixels, orient
 
@@ -32,6 +34,8 @@ def decode(data: memoryview, header: Header, adjust_orientation: bool, max_pixel
     _quiet()
     try:
         check_pixels(header.width, header.height, max_pixels)
+        if header.format == "webp" and (pixels := webp.decode(data, header)) is not None:
+            return orient(pixels, header.orientation) if adjust_orientation else pixels
         image = _plugin(header.format)(io.BytesIO(data))
         check_pixels(image.width, image.height, max_pixels)
         deep = deep_decode.decode(data, header, image.mode)

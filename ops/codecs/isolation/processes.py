@@ -1,7 +1,7 @@
 """Isolation: decoders run in processes of their own, so that one that crashes or hangs on a file costs that file.
 
     this process      -- sockets -->  keeper (one thread, decodes nothing)  -- forks -->  workers (an image at a time)
-        `------- requests and answers by a socket, bytes and pixels by a file in memory, for each worker ------'
+        `------- requests and answers by a socket, bytes and pixels in shared memory, for each worker ---------'
 
 A worker that dies is replaced, and the image that it held is tried once more in a fresh one: what fails there, too, is
 the file's fault. Nothing is started before an image needs it. The memory files have no names, and every process ends
@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
+import math
+import mmap
 import os
 import signal
 import socket
@@ -22,7 +25,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -31,6 +34,7 @@ from ...types import DALIImageType
 from ..formats import Header
 from ..pixels import Pixels
 
+T = TypeVar("T")
 Mode = Literal["auto", "all", "none"]
 """Which decoders run in workers. ``auto``: those of all formats but JPEG, the hot path; ``all``: JPEG's, too."""
 TIMEOUT = 30.0
@@ -100,11 +104,19 @@ class Isolation:
 
     # -- decoders -----------------------------------------------------------------------------------------------
 
-    def decode(self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int) -> Pixels:
-        """As `pillow_decode.decode`. Raises SampleError."""
+    def decode(
+        self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int,
+        use: Callable[[Pixels], T] = np.array,
+    ) -> T:  # fmt: skip
+        """As `pillow.decode`; gives what ``use`` makes of the pixels, which lie in the worker's memory and are there no
+        longer than that: by default a copy. Raises SampleError."""
         arguments = {"header": dataclasses.astuple(header), "adjust": adjust_orientation, "max_pixels": max_pixels}
-        pixels: Pixels = self._run("image", header.format, data, header.width * header.height, arguments, _received)
-        return pixels
+
+        def take(worker: _Worker, answer: Mapping[str, Any]) -> T:
+            return use(worker.view(answer))
+
+        made: T = self._run("image", header.format, data, header.width * header.height, arguments, take)
+        return made
 
     def decode_into(
         self, data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview
@@ -114,8 +126,8 @@ class Isolation:
         arguments = {"row": fields, "output_type": output_type.name, "fast_idct": fast_idct}
 
         def place(worker: _Worker, answer: Mapping[str, Any]) -> None:
-            pixels = np.frombuffer(out, np.uint8)
-            worker.read(pixels[: int(np.prod(answer["shape"]))])
+            pixels = worker.view(answer).reshape(-1)
+            np.frombuffer(out, np.uint8)[: len(pixels)] = pixels
 
         self._run("jpeg", "jpeg", data, fields["width"] * fields["height"], arguments, place)
 
@@ -172,12 +184,6 @@ class Isolation:
             return self._keeper.worker()
 
 
-def _received(worker: _Worker, answer: Mapping[str, Any]) -> Pixels:
-    pixels = np.empty(answer["shape"], answer["dtype"])
-    worker.read(pixels)
-    return pixels
-
-
 def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
     """How a process ended, by its exit code (-N: signal N), as a code and words."""
     if code == -signal.SIGPROF:
@@ -220,7 +226,9 @@ class _Keeper:
     def worker(self) -> _Worker:
         """A new worker. Raises OSError where the keeper is gone."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        file = os.memfd_create("dali-run decoder", os.MFD_CLOEXEC)
+        file = os.memfd_create("dali-run decoder", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        # A worker gone astray must not take away what this process has mapped: to touch that would end it.
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         try:
             with there:
                 socket.send_fds(self._control, [b"fork"], [there.fileno(), file])
@@ -249,6 +257,7 @@ class _Worker:
 
     def __init__(self, channel: socket.socket, file: int) -> None:
         self._channel, self._file = channel, file
+        self._map: mmap.mmap | None = None
         self._images = 0
 
     def ask(self, data: memoryview, request: bytes) -> Mapping[str, Any]:
@@ -265,15 +274,16 @@ class _Worker:
         found: Mapping[str, Any] = json.loads(answer) if answer else {"died": -int(signal.SIGKILL)}
         return found
 
-    def read(self, out: Any) -> None:
-        """The pixels into the array ``out``. Raises SampleError."""
-        view = memoryview(out).cast("B")
-        at = 0
-        while at < len(view):
-            n = os.preadv(self._file, [view[at:]], at)
-            if n == 0:
+    def view(self, answer: Mapping[str, Any]) -> Pixels:
+        """The pixels of an answer, in the worker's memory; for use before `rest`. Raises SampleError."""
+        shape, dtype, at = answer["shape"], np.dtype(answer["dtype"]), answer["at"]
+        end = at + math.prod(shape) * dtype.itemsize
+        if self._map is None or len(self._map) < end:
+            size = os.fstat(self._file).st_size
+            if size < end:
                 raise SampleError("decoder_crashed", "the decoder's process gave fewer pixels than it promised")
-            at += n
+            self._map = mmap.mmap(self._file, size, prot=mmap.PROT_READ)
+        return np.ndarray(shape, dtype, self._map, at)
 
     def rest(self) -> bool:
         """Give back memory that few images need. False where it has done enough and ended."""
@@ -281,14 +291,15 @@ class _Worker:
         if self._images >= _ENOUGH:
             self.close()
             return False
-        if os.fstat(self._file).st_size > _KEPT:
-            os.ftruncate(self._file, 0)
+        if self._map is not None and len(self._map) > _KEPT:
+            self._map.madvise(mmap.MADV_REMOVE)
         return True
 
     def close(self) -> None:
         """Let it end."""
         _hang_up(self._channel)
         os.close(self._file)
+        self._map = None  # it goes with the last view
 
 
 def _write(file: int, data: memoryview) -> None:

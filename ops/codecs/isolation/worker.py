@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import mmap
 import os
 import resource
 import select
@@ -32,6 +33,8 @@ _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _REUSED = 32 << 20
 """Bytes; glibc takes no more for the second."""
+_STEP, _ALIGNED = 4 << 20, 4096
+"""Bytes by which the shared memory grows, and at a multiple of which pixels begin."""
 _ROOM, _ROOM_A_PIXEL = 1 << 30, 64
 """Bytes of address space for an image: twice what the hungriest decoder (JPEG 2000: 32 bits a channel, and copies)
 takes, so that only what a file hides from its header meets the limit."""
@@ -104,26 +107,53 @@ def _work(keeper: int, channel: socket.socket, file: int, others: list[socket.so
         for other in others:
             other.close()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        memory = _Memory(file)
         while message := channel.recv(_REQUEST):
-            channel.send(json.dumps(_answer(json.loads(message), file)).encode())
+            channel.send(json.dumps(_answer(json.loads(message), memory)).encode())
         os._exit(0)
     finally:
         os._exit(1)
 
 
-def _answer(request: Mapping[str, Any], file: int) -> dict[str, Any]:
+def _answer(request: Mapping[str, Any], memory: _Memory) -> dict[str, Any]:
+    size = request["size"]
     try:
-        with _limits(request["timeout"], _ROOM + _ROOM_A_PIXEL * request["pixels"] + 4 * request["size"]):
-            pixels = _DECODERS[request["what"]](_read(file, request["size"]), request)
-            pixels = np.ascontiguousarray(pixels)
+        data = memory.view(size)[:size]
+        room = _ROOM + _ROOM_A_PIXEL * request["pixels"] + 4 * size + memory.size
+        with _limits(request["timeout"], room):
+            pixels = _DECODERS[request["what"]](data, request)
+        at = -(-size // _ALIGNED) * _ALIGNED
+        place = np.ndarray(pixels.shape, pixels.dtype, memory.view(at + pixels.nbytes), at)
+        place[...] = pixels
     except SampleError as e:
         return {"error": [e.code, str(e)]}
     except MemoryError:
         return {"error": ["too_large", "it needs more memory than an image of its size should"]}
     except Exception as e:  # a bug of ours, as the engine reports it
         return {"error": ["internal", f"{type(e).__name__}: {e}"[:1000]]}
-    _write(file, pixels.reshape(-1).view(np.uint8).data)
-    return {"shape": pixels.shape, "dtype": pixels.dtype.str}
+    return {"shape": pixels.shape, "dtype": pixels.dtype.str, "at": at}
+
+
+class _Memory:
+    """The memory that a worker shares with its owner."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._map: mmap.mmap | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that are mapped."""
+        return 0 if self._map is None else len(self._map)
+
+    def view(self, size: int) -> memoryview:
+        """The first ``size`` bytes, or more; the file grows to hold them."""
+        if self._map is None or len(self._map) < size:
+            size = -(-max(size, 1) // _STEP) * _STEP
+            if os.fstat(self._file).st_size < size:
+                os.ftruncate(self._file, size)
+            self._map = mmap.mmap(self._file, size)
+        return memoryview(self._map)
 
 
 def _image(data: memoryview, request: Mapping[str, Any]) -> Pixels:
@@ -166,19 +196,3 @@ def _limits(timeout: float, room: int) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def _read(file: int, size: int) -> memoryview:
-    data = os.pread(file, size, 0)
-    while len(data) < size:  # the system reads 2 GiB at a time
-        more = os.pread(file, size - len(data), len(data))
-        if not more:
-            raise EOFError("the bytes of the image are not all there")
-        data += more
-    return memoryview(data)
-
-
-def _write(file: int, view: memoryview) -> None:
-    at = 0
-    while at < len(view):
-        at += os.pwrite(file, view[at:], at)

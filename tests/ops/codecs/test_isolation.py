@@ -277,13 +277,14 @@ def memory_files() -> int:
 def test_a_worker_that_answers_while_all_is_closed_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     before = memory_files()
     isolation = Isolation()
-    read = isolation_module._Worker.read
+    view = isolation_module._Worker.view
 
-    def read_late(self: Any, out: Any) -> None:
-        read(self, out)
+    def view_late(self: Any, answer: Any) -> Any:
+        pixels = view(self, answer)
         isolation.close()
+        return pixels
 
-    monkeypatch.setattr(isolation_module._Worker, "read", read_late)
+    monkeypatch.setattr(isolation_module._Worker, "view", view_late)
     assert decode(isolation, picture()).shape == (30, 40, 3)
     assert memory_files() == before
 

@@ -1,0 +1,60 @@
+"""Pictures that are stored as they are, binary PGM and PPM and BMP of 24 bits: read without a decoder.
+
+What is not whole, or anything but plain, is left to Pillow, whose pixels these are.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import numpy as np
+
+from .formats import Header
+from .pixels import Pixels
+
+_PNM = re.compile(rb"P[56](?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+255\s")
+
+
+def view(data: memoryview, header: Header) -> Pixels | None:
+    """(H, W, C) uint8, a view of ``data``; None where the file is none of these."""
+    if header.bits != 8:
+        return None
+    if header.format == "pnm":
+        return _pnm(data, header)
+    return _bmp(data, header) if header.format == "bmp" else None
+
+
+def _pnm(data: memoryview, header: Header) -> Pixels | None:
+    found = _PNM.match(bytes(data[:1024]))
+    if found is None or (int(found[1]), int(found[2])) != (header.width, header.height):
+        return None
+    shape = (header.height, header.width, header.channels)
+    size = header.height * header.width * header.channels
+    if len(data) - found.end() < size:
+        return None
+    return np.frombuffer(data, np.uint8, size, found.end()).reshape(shape)
+
+
+def _bmp(data: memoryview, header: Header) -> Pixels | None:
+    if len(data) < 54:
+        return None
+    at, size, width, height, planes, bits, compression = struct.unpack_from("<10xIIiiHHI", data)
+    if (planes, bits, compression, width, abs(height)) != (
+        1,
+        24,
+        0,
+        header.width,
+        header.height,
+    ) or size not in _HEADERS:
+        return None
+    pitch, rows = (3 * width + 3) & ~3, abs(height)
+    if at < 14 + size or len(data) - at < pitch * rows:
+        return None
+    lines = np.frombuffer(data, np.uint8, pitch * rows, at).reshape(rows, pitch)
+    pixels = lines[:, : 3 * width].reshape(rows, width, 3)[..., ::-1]
+    return pixels if height < 0 else pixels[::-1]
+
+
+_HEADERS = (40, 108, 124)
+"""Bytes of BITMAPINFOHEADER and its fourth and fifth version."""

@@ -1,0 +1,85 @@
+"""WebP by libwebp itself, the one that Pillow brings: Pillow decodes every file as an animation, into four channels and
+over a canvas, which takes twice as long.
+
+What is an animation, or not in order, is left to Pillow, whose pixels these are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .formats import Header
+from .pixels import Pixels
+
+_FLAGS = 0b111100
+"""Of VP8X: a profile, alpha, Exif and XMP, but no animation."""
+_ABI = 0x0209
+"""Of libwebp's decoder (WEBP_DECODER_ABI_VERSION), whose high byte must be the library's."""
+
+
+def decode(data: memoryview, header: Header) -> Pixels | None:
+    """(H, W, 3 or 4) uint8; None where there is no libwebp, or the file is one for Pillow."""
+    library = _library()
+    image = None if library is None else _image(data)
+    if image is None:
+        return None
+    encoded = np.frombuffer(image, np.uint8)
+    source, size = ctypes.c_void_p(encoded.ctypes.data), ctypes.c_size_t(len(encoded))
+    found = (ctypes.c_int * 10)()  # width, height, alpha, animation, ...
+    if library.WebPGetFeaturesInternal(source, size, found, _ABI):
+        return None
+    if tuple(found[:4]) != (header.width, header.height, header.channels == 4, 0):
+        return None
+    pixels = np.empty((header.height, header.width, header.channels), np.uint8)
+    into = library.WebPDecodeRGBAInto if header.channels == 4 else library.WebPDecodeRGBInto
+    place, most = ctypes.c_void_p(pixels.ctypes.data), ctypes.c_size_t(pixels.nbytes)
+    return pixels if into(source, size, place, most, header.width * header.channels) else None
+
+
+def _image(data: memoryview) -> memoryview | None:
+    """The chunks of the picture, ALPH and VP8 or VP8L, of a file whose chunks follow each other up to the end that it
+    names. A decoder that is given more reads on behind a picture that is damaged."""
+    if len(data) < 20:
+        return None
+    end, at = 8 + int(struct.unpack_from("<I", data, 4)[0]), 12
+    begin = found = 0
+    while at + 8 <= end <= len(data):
+        name, size = struct.unpack_from("<4sI", data, at)
+        following = at + 8 + size + (size & 1)
+        if name == b"VP8X" and (at > 12 or size != 10 or data[20] & ~_FLAGS or bytes(data[21:24]) != bytes(3)):
+            return None
+        if not found and name == b"ALPH":
+            begin = at
+        elif not found and name in (b"VP8 ", b"VP8L"):
+            begin, found = begin or at, following
+        elif begin and not found:
+            return None
+        at = following
+    return data[begin:found] if at == end and found else None
+
+
+@cache
+def _library() -> Any:
+    """The libwebp that Pillow has loaded; None where it is not found."""
+    try:
+        from PIL import _webp  # type: ignore[attr-defined]  # noqa: F401 (loads it)
+
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except (ImportError, OSError):
+        return None
+    for path in sorted({line.split()[-1] for line in lines if "/libwebp-" in line or "/libwebp.so" in line}):
+        try:
+            library = ctypes.CDLL(path)
+            for name in ("WebPDecodeRGBInto", "WebPDecodeRGBAInto"):
+                getattr(library, name).restype = ctypes.c_void_p
+            library.WebPGetFeaturesInternal.restype = ctypes.c_int
+        except (OSError, AttributeError):
+            continue
+        return library
+    return None
