@@ -6,10 +6,13 @@ emulated lanes have the same methods over host memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -120,6 +123,12 @@ class Isolation(Protocol):
 
     def decode(self, *args: Any, **kwargs: Any) -> Any:
         """As `codecs.pillow.decode`."""
+        ...
+
+    def lend(
+        self, data: memoryview, header: Any, adjust_orientation: bool, max_pixels: int, use: Callable[[Any], T]
+    ) -> T:
+        """What ``use`` makes of the decoded pixels, which are there no longer than that."""
         ...
 
     def decode_into(self, *args: Any, **kwargs: Any) -> None:

@@ -215,7 +215,7 @@ def decode_other(
     try:
         if isolation is None:
             return use(pillow.decode(data, header, rules.adjust_orientation, rules.max_pixels))
-        return isolation.decode(data, header, rules.adjust_orientation, rules.max_pixels, use)
+        return isolation.lend(data, header, rules.adjust_orientation, rules.max_pixels, use)
     except SampleError as e:
         return e
 

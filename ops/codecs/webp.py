@@ -68,7 +68,7 @@ def _image(data: memoryview) -> memoryview | None:
 def _library() -> Any:
     """The libwebp that Pillow has loaded; None where it is not found."""
     try:
-        from PIL import _webp  # type: ignore[attr-defined]  # noqa: F401 (loads it)
+        from PIL import _webp  # noqa: F401 (loads it)
 
         lines = Path("/proc/self/maps").read_text().splitlines()
     except (ImportError, OSError):

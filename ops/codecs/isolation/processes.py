@@ -104,12 +104,19 @@ class Isolation:
 
     # -- decoders -----------------------------------------------------------------------------------------------
 
-    def decode(
-        self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int,
-        use: Callable[[Pixels], T] = np.array,
-    ) -> T:  # fmt: skip
-        """As `pillow.decode`; gives what ``use`` makes of the pixels, which lie in the worker's memory and are there no
-        longer than that: by default a copy. Raises SampleError."""
+    def decode(self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int) -> Pixels:
+        """As `pillow.decode`. Raises SampleError."""
+
+        def copied(pixels: Pixels) -> Pixels:
+            return pixels.copy()
+
+        return self.lend(data, header, adjust_orientation, max_pixels, copied)
+
+    def lend(
+        self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, use: Callable[[Pixels], T]
+    ) -> T:
+        """What ``use`` makes of the decoded pixels, which are in the worker's memory and no longer there than that.
+        Raises SampleError."""
         arguments = {"header": dataclasses.astuple(header), "adjust": adjust_orientation, "max_pixels": max_pixels}
 
         def take(worker: _Worker, answer: Mapping[str, Any]) -> T:
