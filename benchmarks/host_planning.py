@@ -133,18 +133,18 @@ def measure(
     from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
     from dali_run.ops.fused import decode_resize as fused_decode
     from dali_run.ops.gpu import lane as device
+    from dali_run.pipelines.engine.device import DevicePart
     from dali_run.pipelines.engine.engine import Engine, Options, Request
     from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
 
     clock = Clock()
     originals: list[tuple[Any, str, Any]] = []
 
-    class Timed(Engine):
-        """Its launching thread is timed."""
+    launch = DevicePart._launch_whole
 
-        def _launch_whole(self, *args: Any) -> Any:
-            clock.thread = threading.current_thread().name
-            return super()._launch_whole(*args)
+    def timed(self: DevicePart, *args: Any) -> Any:
+        clock.thread = threading.current_thread().name
+        return launch(self, *args)
 
     def wrap(owner: Any, phase: str, *names: str) -> None:
         for name in names:
@@ -158,11 +158,13 @@ def measure(
     wrap(jpeg_gpu.LaneWork, "uploads", "upload", "download", "zero")
     wrap(device.Lane, "launches", "launch", "launch_text")
     wrap(jpeg_gpu.LaneWork, "launches", "launch", "submit")
-    clock.wrap(Timed, "_launch_whole", "engine")
+    originals.append((DevicePart, "_launch_whole", launch))
+    DevicePart._launch_whole = timed  # type: ignore[method-assign]
+    clock.wrap(DevicePart, "_launch_whole", "engine")
     options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, upload=upload)
     requests = (Request(k * batch, batch) for k in itertools.count())
     try:
-        with Sources(plan, batch) as sources, Timed(plan, EndlessFeed(sources), requests, options) as engine:
+        with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
             for _ in range(3 * lanes):
                 next(engine)
             clock.batches.clear()

@@ -16,9 +16,8 @@ from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
-from ..copies.windows import image_layout
+from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
-from ..images.crop import known_layout
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType, DALIImageType, to_numpy

@@ -92,7 +92,7 @@ def measure(this: Measurement) -> dict[str, Any]:
 
 def _forget(engine: Engine) -> None:
     """Start counting anew: what was recorded while caches filled and kernels compiled is no part of the result."""
-    engine.stats = Stats()
+    engine.services.stats = Stats()
     for channel in engine.channels:
         channel.waited_full = channel.waited_empty = 0.0
         channel.passed = channel.occupancy = 0

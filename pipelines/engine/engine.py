@@ -1,12 +1,15 @@
-"""Execute: run a plan. A few threads, bounded channels between them, several batches in flight, ordered delivery.
+"""Engine: runs a plan. A few threads, bounded channels between them, several batches in flight, ordered delivery.
 
-    schedule -> [host steps] -> channel -> [device step] -> channel -> [host steps] -> ... -> delivery
+    intake -> [host steps] -> channel -> [device step] -> channel -> [host steps] -> ... -> delivery
 
 One thread takes batches through ``whole`` steps and the ``chunk`` step after them, which it only cuts into chunks for
-the worker pool: it hands the batch on at once, and who takes it waits for the chunks. Where there is no such step, the
-pool reads, several batches at once, which are handed on as early. ``device`` steps launch a batch on a free lane and
-hand it on at once, too; another thread settles batches in order: waits for the device, looks at the checks that kernels
-left, runs failed samples again alone, and only then lets the batch go.
+the worker pool: it hands the batch on at once, and the thread that takes it waits for the chunks. Where there is no
+such step, the pool reads, several batches at once, which are handed on as early. ``device`` steps launch a batch on a
+free lane and hand it on at once, too; another thread settles batches in order: it waits for the device, looks at the
+checks that kernels left, runs failed samples again alone, and only then lets the batch go.
+
+The engine owns the threads and channels. Its parts own the rest: `Services` what all batches share, `BatchBudget` the
+memory, `Intake` the schedule, `HostPart` the workers, `DevicePart` the lanes.
 """
 
 from __future__ import annotations
@@ -14,28 +17,32 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from ...ops.errors import JobError
-from ...ops.gpu.lane import limit_pool
+from ...ops.gpu.lane import pinned_empty
+from ...ops.interfaces import Copies
 from ...readers.fetch.gpu_reads import chosen, lender_for
 from ...readers.fetch.lost_pages import lost_files
 from ..compile.plan import Plan
-from ..compile.schedule import segments
-from . import gil as switch_interval
-from .admission import FEWER, IN_PARTS, Options
+from ..compile.schedule import Step, segments
+from . import gil, hand_over
+from .batch_budget import IN_PARTS, BatchBudget
 from .channel import Channel, Closed
-from .device import DeviceSteps, as_ours, launcher_count
-from .host import _CHUNK
+from .device import DevicePart, as_ours, if_it_works, launcher_count, open_lane
+from .host import CHUNK, HostPart
 from .in_flight import Feed, Iteration, Request, replace_dropped
+from .intake import Intake
+from .memory.budget import Ledger
 from .nodes import Dropped, drop
 from .null_device import NullLane
+from .options import Options
+from .services import FEWER, Services
 from .stats import Stats
 
 __all__ = [
@@ -46,7 +53,7 @@ _REGISTERED = 0.5
 """Part of the host's budget that files may take which are registered for GPUs to read."""
 
 _REGISTERED_FILES = (1 << 62,)
-"""Who holds those on the account: never the oldest batch."""
+"""The owner of those on the account: never the oldest batch."""
 
 _QUICK, _PROMPT = 1e-3, 4e-3
 """Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
@@ -63,26 +70,30 @@ def is_light(plan: Plan) -> bool:
     return light and all(not n.op.per_batch or n.op.name == "external_source" for n in plan.graph.nodes)
 
 
-def _if_it_works(end: Callable[[], object]) -> None:
-    """A device that failed fails again, whatever is asked of it: who waited for a batch was told."""
-    try:
-        end()
-    except Exception as e:
-        if as_ours(e) is e:
-            raise
-
-
-class Engine(DeviceSteps):
+class Engine:
     """Runs a plan over the requests of ``schedule``; iterate over it for the finished batches, in order.
 
     With several GPUs, batches are dealt to them in turns. Each has lanes and a launching thread of its own; what a
     batch becomes does not depend on where, and batches are settled in their order.
     """
 
+    open_lane: Callable[..., Copies] = staticmethod(open_lane)
+    page_locked: Callable[[int], Any] = staticmethod(pinned_empty)
+    """Replaced by tests."""
+
     def __init__(
         self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None = None
     ) -> None:
-        super().__init__(plan, feed, schedule, options, stats)
+        self.services = Services(plan, feed, options, stats)
+        self.budget = BatchBudget(self.services)
+        self.intake = Intake(self.services, self.budget, schedule)
+        self.host_part = HostPart(self.services, self.budget, self.intake, self.page_locked)
+        self.device_part = DevicePart(
+            self.services, self.budget, self.intake, self.host_part.reads_at_once, self.open_lane
+        )
+        self.inline = options.inline and all(s.kind != "device" for s in plan.steps)
+        """Batches are computed in the caller's thread, so far."""
+        self.host_part.on_account = not self.inline
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
         """The channels before and after every step; None where one thread goes from the step before to this one."""
@@ -98,6 +109,33 @@ class Engine(DeviceSteps):
         self._apart: deque[Iteration] = deque()
         """Batches that came together and were not handed out yet."""
         self._abandoned: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._named = [(self.name_of(s), s) for s in plan.steps]
+
+    # -- parts, for reports -------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that it runs."""
+        return self.services.plan
+
+    @property
+    def options(self) -> Options:
+        """How it runs."""
+        return self.services.options
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times so far."""
+        return self.services.stats
+
+    @property
+    def ledgers(self) -> Mapping[str, Ledger]:
+        """The accounts of memory, by name."""
+        return self.budget.ledgers
+
+    def name_of(self, step: Step) -> str:
+        """What a step is called in statistics."""
+        return self.services.name_of(step)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -107,32 +145,34 @@ class Engine(DeviceSteps):
             return
         self._started = True
         self._thread("abandoned", self._stop_when_abandoned)
-        lanes = {i: self._open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
+        lanes = {i: self.device_part.open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if lanes and self.plan.target.device == "gpu":
-            self._lender = lender_for(
+            self.host_part.lender = lender_for(
                 chosen(self.options.upload, self.plan.target.indices, self.options.num_threads),
                 self.plan.target.indices,
-                int(self.host.limit * _REGISTERED),
-                lambda nbytes: self.host.hold(_REGISTERED_FILES, nbytes, wait=False),
+                int(self.budget.host.limit * _REGISTERED),
+                lambda nbytes: self.budget.host.hold(_REGISTERED_FILES, nbytes, wait=False),
                 lambda way, nbytes: self.stats.count(self.stats.uploads, way, nbytes),
             )
         if lanes:
-            switch_interval.lower(id(self))
+            gil.lower(id(self))
         here: Channel[Iteration] | None = None
         for steps in segments(self.plan.steps):
             name = self.name_of(steps[-1]) if steps else "feed"
             if steps and steps[0].kind == "device":
                 assert here is not None
-                there = self._channel(name, self._devices * self.options.gpu_queue)
-                settling: Channel[Iteration] = self._channel(f"{name} in flight", self._devices * self.options.lanes)
+                there = self._channel(name, self.device_part.devices * self.options.gpu_queue)
+                settling: Channel[Iteration] = self._channel(
+                    f"{name} in flight", self.device_part.devices * self.options.lanes
+                )
                 free = lanes[self.plan.steps.index(steps[0])]
-                self._thread(name, self._launch, name, steps[0], free, here, settling)
-                self._thread(f"{name} settle", self._settle, name, steps[0], free, settling, there)
+                self._thread(name, self.device_part.launch, name, steps[0], free, here, settling)
+                self._thread(f"{name} settle", self.device_part.settle, name, steps[0], free, settling, there)
             else:
                 # twice as many where some are finished and some in the pool
                 depth = self.options.cpu_queue * (2 if steps and steps[-1].kind == "chunk" else 1)
-                there = self._channel(name, self._devices * depth)
-                self._thread(name, self._host, steps, here, there)
+                there = self._channel(name, self.device_part.devices * depth)
+                self._thread(name, self.host_part.run, steps, here, there)
             for step in steps:
                 self.boxes[self.name_of(step)] = here if step is steps[0] else None, there
             here = there
@@ -167,15 +207,14 @@ class Engine(DeviceSteps):
         self._stop_channels()
 
     def _stop_channels(self) -> None:
-        for free in self._free_lanes:
-            free.stop()
+        self.device_part.stop()
         for channel in self.channels:
             channel.stop()
         for ledger in self.ledgers.values():
             ledger.stop()
 
     def abandon(self, then: Callable[[], object]) -> None:
-        """`stop`, and then ``then()``, for destructors: nobody is waited for. Garbage may be collected by any thread
+        """`stop`, and then ``then()``, for destructors: it waits for nothing. Garbage may be collected by any thread
         at any moment: by a worker that others wait for, or in the midst of `threading`, under its locks."""
         if self._started:
             self._abandoned.put(then)
@@ -194,22 +233,21 @@ class Engine(DeviceSteps):
         self._abandoned.put(None)
         self._stop_channels()
         if self._started:
-            switch_interval.restore(id(self))
-        if self.isolation is not None:
-            self.isolation.close()
-        self._stopped = True  # chunks that nobody has begun end at once, instead of never: batches wait for them
-        self._pool.shutdown(wait=wait)
+            gil.restore(id(self))
+        if self.services.isolation is not None:
+            self.services.isolation.close()
+        self.host_part.stopped = (
+            True  # chunks that nobody has begun end at once, instead of never: batches wait for them
+        )
+        self.host_part.pool.shutdown(wait=wait)
         for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
                 with suppress(RuntimeError):  # it could not be started
                     thread.join()
-        for lane in self.lanes:
-            _if_it_works(lane.close)
-        if self._lender is not None:
-            _if_it_works(self._lender.close)
-        if self.plan.target.device == "gpu":
-            for index in self._limited:
-                limit_pool(index, self, None)
+        self.device_part.close()
+        if self.host_part.lender is not None:
+            if_it_works(self.host_part.lender.close)
+        self.device_part.lift_limits()
 
     def __enter__(self) -> Engine:
         return self
@@ -231,10 +269,10 @@ class Engine(DeviceSteps):
         if self._apart:
             return self._finish(self._apart.popleft())
         self.start()
-        if self._handed_out is not None:  # whoever took it is done with it, or holds it on their own account
-            self._release(self._handed_out)
+        if self._handed_out is not None:  # the caller has finished with it, or keeps its own reference
+            self.budget.release(self._handed_out)
         try:
-            iteration = self._taken(self.delivery)
+            iteration = hand_over.taken(self.delivery)
             if iteration.problem is not None:
                 raise iteration.problem
         except Closed:
@@ -278,23 +316,20 @@ class Engine(DeviceSteps):
 
     def _run_inline(self) -> Iteration | None:
         """The next batch, computed by the caller; None where threads should do it from now on."""
-        request = next(self._schedule)
-        if not self._light and (request.n > _CHUNK or self._slow > _PATIENCE):
-            self._schedule = chain((request,), self._schedule)
-            self.inline = False
-            return None
         began, worked = time.perf_counter(), time.thread_time()
-        samples, per_reader = self.feed.samples(request)
-        it = Iteration((self._number,), request, samples, per_reader, samples)
-        self._number += 1
+        it = self.intake.one(None if self._light else 0 if self._slow > _PATIENCE else CHUNK)
+        if it is None:
+            self.inline = False
+            self.host_part.on_account = True
+            return None
         for name, step in self._named:
             if step.kind == "whole":
-                self._whole(it, name, step, None, self._pool)
+                self.host_part.whole(it, name, step, None, self.host_part.pool)
             else:
                 env = {e: it.env[e] for e in step.needs}
-                with self.host.work(0):
-                    done = self._computed(step, it, env, it.samples, 0)
-                self._join_chunks(name, step, it, [done])
+                with self.budget.host.work(0):
+                    done = self.host_part.computed(step, it, env, it.samples, 0)
+                self.host_part.join_chunks(name, step, it, [done])
         slow = time.thread_time() - worked > _QUICK or time.perf_counter() - began > _PROMPT
         self._slow += 1 if slow else -(self._slow > 0)
         return it

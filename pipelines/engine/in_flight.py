@@ -12,7 +12,7 @@ from ...ops.batch import Batch, Origin, Samples
 from ...ops.interfaces import Copies
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
-from .latch import Chunks
+from .latch import Latch
 from .memory.estimate import Foresight
 from .nodes import Dropped, Env, Run, cut, within
 
@@ -27,34 +27,49 @@ class Request:
 
 @dataclass(slots=True)
 class Iteration:
-    """One batch on its way through the steps."""
+    """One batch on its way through the steps.
+
+    A batch belongs to one thread at a time; it changes hands with a channel's ``put`` and ``get``, or with a latch's
+    ``done`` and ``wait``, which order its writes before the next thread's reads. Which thread sets and reads each field:
+
+        field                     set by                            read by
+        order, request, asked,    the thread that reads the         all
+          everyone, reader_samples  schedule (`Intake`), never changed
+        samples, env, dropped     the thread that has the batch:    the next one
+                                    reader, last worker, settler
+        chunks                    the thread that cuts or reads     the thread that takes the batch from a channel
+        ahead                     a reader, of the next step        the thread that cuts, or launches
+        lane, launched, cuts      the launching thread              the settling thread, which clears them
+        problem                   the thread in which it failed     the caller's thread, which raises it
+        replaced                  the caller's thread               the writer
+    """
 
     order: tuple[int, ...]
     """Number of the batch, and of its part where it was cut; memory accounts go by it."""
     request: Request
     samples: Samples
-    """Those still in it."""
+    """The samples still in it."""
     reader_samples: Mapping[int, Samples]
     everyone: Samples
-    """Those it began with."""
+    """The samples that it began with."""
     env: Env = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     replaced: bool = False
     """Copies of other samples stand in the places of the dropped ones."""
-    chunks: Chunks[tuple[Env, Run]] | None = None
+    chunks: Latch[tuple[Env, Run]] | None = None
     """Work on it that is under way in the pool."""
     problem: BaseException | None = None
-    """What ends the run with this batch, once those before it are handed out."""
+    """The error that ends the run with this batch, once those before it are handed out."""
     ahead: Foresight | None = None
-    """What the next step will hold, where that is known."""
+    """The memory that the next step will hold, where that is known."""
     lane: Copies | None = None
-    launched: Chunks[Run] | None = None
+    launched: Latch[Run] | None = None
     """The launch on a device that is under way."""
     cuts: list[tuple[int, int]] = field(default_factory=list)
     """Places [a, b) of the samples that go onto the device at a time."""
 
     asked: tuple[Request, ...] = ()
-    """What is to be handed out one by one, of several batches that go through the steps together."""
+    """The requests to hand out one by one, of several batches that go through the steps together."""
 
     @property
     def number(self) -> int:
@@ -111,7 +126,7 @@ class Feed(Protocol):
     """What per_batch nodes keep between iterations, by node id (open data sets)."""
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Who is in the batch: the iteration's samples, and each reader's own."""
+        """The samples of the batch: the iteration's, and each reader's own."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Chunks: the parts of one batch that worker threads are busy with."""
+"""Latch: the parts of one batch that worker threads are busy with."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Chunks(Generic[T]):
-    """Collects ``n`` parts, whoever makes them; who brings the last one puts them together and says `done`."""
+class Latch(Generic[T]):
+    """Collects ``n`` parts from any threads. The thread that finishes the last part joins them and calls `done`."""
 
     def __init__(self, n: int) -> None:
         self.parts: list[T | None] = [None] * n
@@ -30,12 +30,12 @@ class Chunks(Generic[T]):
             return self._left == 0
 
     def done(self) -> None:
-        """The parts are put together: who waits may go on."""
+        """The parts are joined: threads that wait may go on."""
         self.ended = time.perf_counter()
         self._busy.release()
 
     def fail(self, error: BaseException) -> None:
-        """A part will not come: who waits gets ``error``."""
+        """A part will not come: threads that wait get ``error``."""
         with self._lock:
             if self._error is not None:
                 return

@@ -1,4 +1,4 @@
-"""Lanes: what the engine adds to a device's - times of kernels, and a stand-in where there is no GPU."""
+"""Times of kernels on a lane, and a lane where there is no GPU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DeviceTimer:
 
 
 class NullLane:
-    """In the place of a GPU: host memory, CPU kernels, the same steps and threads around them."""
+    """A lane without a GPU: host memory, CPU kernels, the same steps and threads around them."""
 
     free_memory = 1 << 62
     """Bytes that there are."""

@@ -136,7 +136,7 @@ def _stage_id(engine: Engine, i: int) -> str:
 def _busy(engine: Engine, i: int) -> float:
     """Seconds in which step ``i`` was busy; where several batches are read at once, with as many as may be."""
     busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
-    return busy / engine.reads_at_once if i == 0 and engine.plan.steps[i].kind == "whole" else busy
+    return busy / engine.host_part.reads_at_once if i == 0 and engine.plan.steps[i].kind == "whole" else busy
 
 
 def _waits(engine: Engine, i: int) -> dict[str, float]:
@@ -239,7 +239,7 @@ def _memory(engine: Engine) -> dict[str, float]:
         memory[f"{name}_budget_bytes"] = ledger.limit
         memory[f"{name}_peak_bytes"] = ledger.peak
         memory[f"{name}_waited_seconds"] = round(ledger.waited, 6)
-    if any(isinstance(lane, Lane) for lane in engine.lanes):
+    if any(isinstance(lane, Lane) for lane in engine.device_part.lanes):
         import cupy
 
         pool = cupy.get_default_memory_pool()  # of the current GPU

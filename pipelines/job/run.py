@@ -28,10 +28,10 @@ from ...writers.shards.rejects import Budget, RejectRow
 from ..compile.place import Target, resolve_target
 from ..compile.plan import Plan, compile_graph
 from ..cores import threads_of
-from ..engine.admission import lanes_for
 from ..engine.device import as_ours
 from ..engine.engine import Engine, Iteration, Options
 from ..engine.inputs import JobFeed, Sources
+from ..engine.options import lanes_for
 from ..engine.stats import Stats
 from ..engine.warm_up import rehearse, warm_up
 from ..graph.as_json import described
@@ -309,7 +309,7 @@ class JobRun:
         self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
         try:
             self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, options.rng,
-                                   lambda given: rehearse(config, given), self.engine.isolation)  # fmt: skip
+                                   lambda given: rehearse(config, given), self.engine.services.isolation)  # fmt: skip
         except BaseException as e:  # Ctrl-C: decoders' processes may run already
             self.engine.stop()
             ours = as_ours(e)

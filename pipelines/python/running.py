@@ -10,9 +10,9 @@ from typing import Any
 
 from ...ops.errors import JobError
 from ...ops.types import DALIDataType
-from ..engine.admission import lanes_for
 from ..engine.engine import Engine, Iteration, Options, Request
 from ..engine.inputs import EndlessFeed
+from ..engine.options import lanes_for
 from ..engine.stats import Stats
 from ..graph.nodes import Edge
 from ..limits import memory_of

@@ -1,4 +1,4 @@
-"""Chunks, and how the engine's threads share the steps."""
+"""Latch, and how the engine's threads share the steps."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dali_run.pipelines.compile.schedule import Step
 from dali_run.pipelines.engine import engine as execute
 from dali_run.pipelines.engine.engine import Engine, Options, Request, segments
 from dali_run.pipelines.engine.inputs import numbered
-from dali_run.pipelines.engine.latch import Chunks
+from dali_run.pipelines.engine.latch import Latch
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.plugins import load_operators
 
 
 def test_the_last_part_ends_the_wait() -> None:
-    chunks: Chunks[str] = Chunks(2)
+    chunks: Latch[str] = Latch(2)
     assert not chunks.add(1, "b")
     waiter = threading.Thread(target=chunks.wait)
     waiter.start()
@@ -39,7 +39,7 @@ def test_the_last_part_ends_the_wait() -> None:
 
 
 def test_the_first_failure_ends_the_wait() -> None:
-    chunks: Chunks[str] = Chunks(3)
+    chunks: Latch[str] = Latch(3)
     chunks.fail(ValueError("first"))
     chunks.fail(ValueError("second"))
     assert not chunks.add(1, "late")
@@ -114,7 +114,7 @@ def test_stop_does_not_wait_for_chunks_that_nobody_has_begun() -> None:
     assert Gate.entered.acquire(timeout=60)
     stopper = threading.Thread(target=running.stop)
     stopper.start()
-    while not running._stopped:
+    while not running.host_part.stopped:
         time.sleep(0.001)
     Gate.opened.set()  # the one that runs ends; the others never begin
     stopper.join(timeout=60)

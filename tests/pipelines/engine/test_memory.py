@@ -22,6 +22,7 @@ from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine import out_of_memory as on_device
 from dali_run.pipelines.engine.channel import Closed
 from dali_run.pipelines.engine.engine import FEWER, IN_PARTS, Engine, NullLane, Options
+from dali_run.pipelines.engine.host import HostPart
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.engine.memory.budget import Allowance, Ledger, OverBudgetError
 from dali_run.pipelines.engine.memory.estimate import runs
@@ -515,7 +516,7 @@ def test_want_of_memory_elsewhere_ends_the_run_in_words(spec: Path, monkeypatch:
         raise MemoryError
 
     with monkeypatch.context() as m:
-        m.setattr(Engine, "_join_chunks", no_memory)
+        m.setattr(HostPart, "join_chunks", no_memory)
         result = run(spec)
     assert result.exit_code == FAILED
     assert "out of memory: an allocation failed; lower pipeline.batch_size" in result.message

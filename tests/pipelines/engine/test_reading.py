@@ -213,7 +213,7 @@ def test_batches_before_one_that_cannot_be_read_are_handed_out(monkeypatch: pyte
     with Sources(plan, 1) as sources:
         feed = JobFeed(sources)
         with Engine(plan, feed, feed.requests(10), Options(cpu_queue=6)) as engine:
-            assert engine.reads_at_once == 1
+            assert engine.host_part.reads_at_once == 1
             engine.start()
             engine._threads[-1].join(60)  # the failure is known before anybody asks for the first batch
             assert [next(engine).request.start for _ in range(4)] == [0, 10, 20, 30]
@@ -231,9 +231,9 @@ def test_the_memory_budget_bounds_how_much_is_read_ahead(monkeypatch: pytest.Mon
         budget = whole // 5  # of ten batches; a quarter of it is kept for other work
         options = Options(num_threads=8, cpu_queue=8, memory=Memory(host=budget))
         with Engine(plan, feed, feed.requests(40), options) as engine:
-            monkeypatch.setattr(_Records, "during", staticmethod(lambda ctx: held.append(engine.host.used)))
+            monkeypatch.setattr(_Records, "during", staticmethod(lambda ctx: held.append(engine.budget.host.used)))
             assert len(list(engine)) == 10
-        assert engine.host.peak <= budget
+        assert engine.budget.host.peak <= budget
     assert len(held) == 10
     assert max(held) > 0
 
@@ -312,4 +312,4 @@ def test_batches_that_went_together_are_handed_out_as_they_were_asked_for() -> N
                 with pytest.raises(StopIteration):
                     next(engine)
             assert engine.delivery.passed < -(-_RECORDS // 7)
-            assert engine.host.used == 0
+            assert engine.budget.host.used == 0

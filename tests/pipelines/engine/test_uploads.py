@@ -238,8 +238,8 @@ def test_registered_bytes_are_on_the_account(packed: Path) -> None:
 
     def look(engine: Engine) -> None:
         registered = sum(fake.registered.values())
-        assert registered <= engine.host.limit // 2
-        assert engine.host.used >= registered
+        assert registered <= engine.budget.host.limit // 2
+        assert engine.budget.host.used >= registered
         most.append(registered)
 
     with faked(memory=True) as fake:
@@ -249,7 +249,7 @@ def test_registered_bytes_are_on_the_account(packed: Path) -> None:
         run.same(want)
         assert max(most) > 0
         assert fake.registered == {}
-        assert run.engine.host.used <= run.engine.host.limit
+        assert run.engine.budget.host.used <= run.engine.budget.host.limit
         few = Run(plan, look=look, memory=Memory(host=20 << 10))
         few.same(want)
     assert any("pipeline.memory.host leaves 0 MiB" in way for way in few.uploads)

@@ -1,0 +1,120 @@
+"""BatchBudget: the accounts of memory by which batches are let in, whole or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from ...ops.batch import Batch
+from ...ops.gpu.readable_by_gpu import in_device_memory
+from ..compile.schedule import Step
+from ..graph.nodes import Edge
+from ..wording import size
+from . import nodes
+from .in_flight import Iteration
+from .memory import estimate
+from .memory.budget import Ledger
+from .nodes import MORE_MEMORY, Dropped, bytes_of
+from .services import Services
+
+FOR_WORK = 0.25
+"""Part of the host's budget that is kept free for chunks while workers are busy with them."""
+
+IN_PARTS = "over the memory budget: batch in parts"
+
+
+class BatchBudget:
+    """What batches hold, what they drop, and how they are cut where they are too large. Any thread may call it."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.host = Ledger(services.options.memory.host_bytes(), for_work=FOR_WORK)
+        """The account of host memory."""
+        self.device: Ledger | None = None
+        """The account of the GPUs' memory, once there are any."""
+        plan = services.plan
+        self._wanted: dict[str, set[Edge]] = {}
+        """The edges that are needed after each step."""
+        wanted = set(plan.graph.outputs.values())
+        for step in reversed(plan.steps):
+            self._wanted[services.name_of(step)] = wanted
+            wanted = wanted | set(step.needs)
+        self._divisible: list[Step] = []
+        """Steps before which a batch can be cut: nothing needs all of it from there on."""
+        for step in reversed(plan.steps):
+            if any(n.op.per_batch for n in step.nodes):
+                break
+            self._divisible.append(step)
+
+    @property
+    def ledgers(self) -> Mapping[str, Ledger]:
+        """The accounts of memory, by name."""
+        return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
+
+    def foresee(self, it: Iteration, step: Step) -> estimate.Foresight:
+        """What ``step`` will hold for the batch."""
+        env = {e: it.env[e] for e in step.needs}
+        return estimate.foresee(step.nodes, step.gives, env, it.samples, self._services.plan.target.device == "null")
+
+    def parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, estimate.Foresight]]:
+        """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts
+        where it is too large and may come so."""
+        ahead, it.ahead = it.ahead or self.foresee(it, step), None
+        ledger = self.host if step.kind == "chunk" or self.device is None else self.device
+        if ledger is self.host and (over := np.flatnonzero(ahead.sure > ledger.limit)).size:
+            for slot, nbytes in zip(it.samples.slot[over].tolist(), ahead.sure[over].tolist(), strict=True):
+                message = (f"it takes {size(nbytes)} of memory, the budget is {size(ledger.limit)} "
+                           f"(pipeline.memory.host); {MORE_MEMORY}")  # fmt: skip
+                it.dropped.append(Dropped(slot, ahead.greediest, "too_large", message))
+            self.drop(it)
+            ahead = self.foresee(it, step)
+        cuts: list[tuple[int, int]] = []
+        room, share = max(1, self.host.limit // 4), 0.0 if ledger is self.host else self.host.limit / ledger.limit
+        divisible = not self._services.options.whole_batches and step in self._divisible
+        if divisible and 2 * ahead.held + share * ahead.at_once > room:
+            sizes = np.maximum(2 * ahead.kept, (ahead.peak * share).astype(np.int64))
+            cuts = list(estimate.runs(sizes, room, max(1, len(sizes))))
+        if len(cuts) <= 1:
+            yield it, ahead
+            return
+        self._services.fell_back(IN_PARTS, len(it.samples))
+        slots = it.samples.slot
+        borders = [int(it.everyone.slot[0]), *(int(slots[a]) for a, _ in cuts[1:]), int(it.everyone.slot[-1]) + 1]
+        parts = [it.part(k, borders[k], borders[k + 1]) for k in range(len(cuts))]
+        for part in parts:
+            self.holds(part)
+        self.release(it.order)
+        for part, (a, b) in zip(parts, cuts, strict=True):
+            yield part, ahead.part(a, b)
+
+    def holds(self, it: Iteration) -> int:
+        """Put what the batch holds on the account; bytes on the host."""
+        places: tuple[list[Batch], list[Batch]] = [], []
+        for batch in it.env.values():
+            places[in_device_memory(batch.data)].append(batch)
+        on_host, on_device = map(bytes_of, places)
+        self.host.hold(it.order, on_host, wait=False)
+        if self.device is not None:
+            self.device.hold(it.order, on_device, wait=False)
+        return on_host
+
+    def release(self, order: tuple[int, ...]) -> None:
+        """The batch ``order`` is gone."""
+        for ledger in self.ledgers.values():
+            ledger.release(order)
+
+    def forget(self, it: Iteration, step: Step) -> None:
+        """Drop the samples that failed from all batches, and the batches that no later step reads."""
+        if it.dropped:
+            self.drop(it)
+        wanted = self._wanted[self._services.name_of(step)]
+        for edge in [e for e in it.env if e not in wanted]:
+            del it.env[edge]
+
+    @staticmethod
+    def drop(it: Iteration) -> None:
+        """Drop the samples that failed from all batches."""
+        gone = {d.slot for d in it.dropped}
+        nodes.drop(it.env, gone)
+        it.samples = it.samples.take(~np.isin(it.samples.slot, list(gone)))

@@ -1,0 +1,46 @@
+"""Hand-over: batches between threads, in order, with what failed in its turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+from .channel import Channel, Closed
+from .in_flight import Iteration
+
+
+def taken(channel: Channel[Iteration]) -> Iteration:
+    """The next batch, when its chunks are done, or one of them has failed. Raises Closed."""
+    it = channel.get()
+    if it.chunks is not None:
+        began = time.perf_counter()
+        try:
+            it.chunks.wait()
+        except Closed:
+            raise
+        except BaseException as e:
+            it.problem = e
+        it.chunks = None
+        channel.waited_empty += time.perf_counter() - began
+    return it
+
+
+def arriving(inbox: Channel[Iteration], out: Channel[Iteration]) -> Iterator[Iteration]:
+    """Batches as they come. One that has failed is handed on after those before it, and is the last."""
+    while True:
+        it = taken(inbox)
+        if it.problem is not None:
+            out.put(it)
+            raise Closed
+        yield it
+
+
+def end_with(it: Iteration, out: Channel[Iteration], problem: BaseException) -> NoReturn:
+    """The run ends with this batch, which is handed on after those before it, and with what was raised. Raises
+    Closed."""
+    if isinstance(problem, Closed):
+        raise problem
+    it.problem, it.chunks = problem, None  # not all of them are in the pool
+    out.put(it)
+    raise Closed

@@ -1,0 +1,50 @@
+"""Options: how a plan is run. Nothing here changes results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...ops.codecs.isolation.processes import TIMEOUT, Mode
+from ...readers.fetch.gpu_reads import Upload
+from ..limits import Memory
+
+LANES = 4
+"""Batches in flight on a GPU, at the usual prefetch_queue_depth of 2. Two that are computed at once fill each other's
+gaps, while another is uploaded and one is planned; more keep each other's uploads waiting (one H200, 1,024 images a
+launch: 255k images/s with 2, 275k with 3, 290k with 4, 208k with 6; docs/performance.md has the command)."""
+
+
+def lanes_for(depth: int) -> int:
+    """Batches in flight on a GPU where ``depth`` finished ones may wait behind it: a shallow queue holds less."""
+    return min(depth + 2, LANES)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run a plan; nothing here changes results."""
+
+    num_threads: int = 2
+    cpu_queue: int = 2
+    gpu_queue: int = 2
+    lanes: int = LANES
+    """Batches in flight on each GPU."""
+    to_host: bool = True
+    """Bring the outputs of GPU nodes back to the host (writers need them there)."""
+    policy: str = "skip"
+    """What a sample that fails costs: ``skip`` itself, ``fail`` the run, ``replace`` takes a neighbour's place."""
+    rng: str = "philox"
+    isolation: Mode = "auto"
+    """Which decoders run in processes of their own."""
+    decode_timeout: float = TIMEOUT
+    """Seconds of CPU time that one of those may take for an image."""
+    memory: Memory = field(default_factory=Memory)
+    """What the run may hold."""
+    upload: Upload = "auto"
+    """How records of containers come to a GPU: ``auto`` copied where many threads read, else registered if possible."""
+    whole_batches: bool = True
+    """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts."""
+    together: bool = False
+    """Small batches may go onto a device together: results do not depend on who else is in a batch. They are handed
+    out together, too, or, as ``whole_batches``, one by one."""
+    inline: bool = False
+    """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""

@@ -1,0 +1,74 @@
+"""Services: what is the same for all batches of a run - the plan, its options, statistics, decoder processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...ops.codecs.isolation.processes import isolated
+from ...ops.errors import JobError
+from ..compile.plan import Plan
+from ..compile.schedule import Step
+from ..graph.nodes import Node
+from .in_flight import Feed, Iteration
+from .nodes import Run
+from .options import Options
+from .stats import Stats
+
+FEWER = "out of memory: fewer samples at a time"
+
+
+class Services:
+    """Shared by the parts of an engine; threads only read it, `Stats` has locks of its own."""
+
+    def __init__(self, plan: Plan, feed: Feed, options: Options, stats: Stats | None) -> None:
+        self.plan = plan
+        self.feed = feed
+        self.options = options
+        self.stats = stats or Stats()
+        self.isolation = isolated(options.isolation, options.decode_timeout, self.fell_back)
+        self._names = {id(s): f"{i:02d}:{s.name}" for i, s in enumerate(plan.steps)}
+
+    def name_of(self, step: Step) -> str:
+        """What a step is called in statistics."""
+        return self._names[id(step)]
+
+    def run(self, iteration: Iteration, **extra: Any) -> Run:
+        """A pass over nodes with the samples of ``iteration``; ``extra`` are fields of `Run`."""
+        return Run(
+            samples=extra.pop("samples", iteration.samples),
+            seeds=self.plan.seeds,
+            rng=self.options.rng,
+            states=self.feed.states,
+            isolation=self.isolation,
+            count=self.fell_back,
+            decoders=self.decoded,
+            reader_samples=iteration.reader_samples,
+            emulate=self.plan.target.device == "null",
+            **extra,
+        )
+
+    def observer(self, track: str, number: int) -> Callable[[Node, int, int, int, float, float], None]:
+        """Takes down each kernel's time, and shows it on ``track`` of a trace, for batch ``number``."""
+
+        def observe(node: Node, samples: int, taken: int, given: int, began: float, ended: float) -> None:
+            self.stats.called(node, samples, taken, given, ended - began)
+            self.stats.span(node.name, track, began, ended, number)
+
+        return observe
+
+    def fell_back(self, reason: str, samples: int = 1) -> None:
+        """Take down that samples went a slower way."""
+        self.stats.count(self.stats.fallbacks, reason, samples)
+
+    def decoded(self, decoder: str, images: int) -> None:
+        """Take down which decoder took images."""
+        self.stats.count(self.stats.decoders, decoder, images)
+
+    def raised(self, problem: Exception, samples: int) -> Exception | None:
+        """An `ErrorHook`: end the run, or narrow the exception down to its sample."""
+        if self.options.policy == "fail" and samples <= 1:
+            return JobError(f"{type(problem).__name__}: {problem}")
+        if isinstance(problem, MemoryError) and samples > 1:
+            self.fell_back(FEWER, samples)
+        return None
