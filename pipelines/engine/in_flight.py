@@ -29,8 +29,8 @@ class Request:
 class Iteration:
     """One batch on its way through the steps.
 
-    A batch belongs to one thread at a time; it changes hands with a channel's ``put`` and ``get``, or with a latch's
-    ``done`` and ``wait``, which order its writes before the next thread's reads. Which thread sets and reads each field:
+    A batch belongs to one thread at a time. It changes hands by a channel's ``put`` and ``get``, or by a latch's
+    ``done`` and ``wait``, which order its writes before the next thread's reads. The threads that set and read it:
 
         field                     set by                            read by
         order, request, asked,    the thread that reads the         all
