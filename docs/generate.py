@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from dali_run.pipelines.python.stubs import classes_stub, functions_stub
+from dali_run.pipelines.settings import table
 from dali_run.pipelines.tools.reference import operators_page
 
 HERE = Path(__file__).parent
@@ -16,9 +17,16 @@ def pages() -> dict[Path, str]:
     root = HERE.parent
     return {
         HERE / "operators.md": operators_page(),
+        HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),
         root / "dali_run" / "fn.pyi": functions_stub(),
         root / "ops" / "__init__.pyi": classes_stub(),
     }
+
+
+def _with_settings(page: str) -> str:
+    """docs/spec.md with the rows of the settings that are declared in pipelines/settings.py."""
+    begin = page.index("\n", page.index("| `prefetch_queue_depth` |")) + 1
+    return page[:begin] + table() + page[page.index("\n\n", begin - 1) + 1 :]
 
 
 def main() -> int:

@@ -40,6 +40,11 @@ class Memory:
         """The budget on a GPU with ``free`` bytes."""
         return _resolve(self.gpu, GPU_SHARE, free)
 
+    def plain(self) -> dict[str, int | str]:
+        """The limits that were given, as a spec or a Pipeline takes them."""
+        given = {"host": self.host, "gpu": self.gpu}
+        return {k: f"{v * 100:g}%" if isinstance(v, float) else v for k, v in given.items() if v is not None}
+
     def describe(self, device: str) -> dict[str, Any]:
         """For plans: the host's budget in bytes, the GPU's as it was given (what is free is known when it runs)."""
         found: dict[str, Any] = {"host": self.host_bytes()}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ...ops.codecs.isolation.processes import TIMEOUT, Mode
-from ...readers.fetch.gpu_reads import Upload
-from ..limits import Memory
+from ..settings import RunSettings
 
 LANES = 4
 """Batches in flight on a GPU, at the usual prefetch_queue_depth of 2. Two that are computed at once fill each other's
@@ -19,9 +17,9 @@ def lanes_for(depth: int) -> int:
     return min(depth + 2, LANES)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to run a plan; nothing here changes results."""
+@dataclass(frozen=True, kw_only=True)
+class Options(RunSettings):
+    """How to run a plan; nothing here changes results, but ``rng`` and ``parity``."""
 
     num_threads: int = 2
     cpu_queue: int = 2
@@ -32,15 +30,6 @@ class Options:
     """Bring the outputs of GPU nodes back to the host (writers need them there)."""
     policy: str = "skip"
     """What a sample that fails costs: ``skip`` itself, ``fail`` the run, ``replace`` takes a neighbour's place."""
-    rng: str = "philox"
-    isolation: Mode = "auto"
-    """Which decoders run in processes of their own."""
-    decode_timeout: float = TIMEOUT
-    """Seconds of CPU time that one of those may take for an image."""
-    memory: Memory = field(default_factory=Memory)
-    """What the run may hold."""
-    upload: Upload = "auto"
-    """How records of containers come to a GPU: ``auto`` copied where many threads read, else registered if possible."""
     whole_batches: bool = True
     """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts."""
     together: bool = False

@@ -396,11 +396,7 @@ def options_of(spec: Spec, target: Target) -> Options:
         gpu_queue=settings.prefetch_gpu,
         lanes=lanes_for(settings.prefetch_gpu) if target.device != "cpu" else 1,
         policy=spec.on_error.policy,
-        rng=settings.rng,
-        isolation=settings.isolation,
-        decode_timeout=settings.decode_timeout,
-        memory=settings.memory,
-        upload=settings.upload,
+        **settings.shared(),
     )
 
 

@@ -35,7 +35,7 @@ class Building(Settings):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._builder = GraphBuilder(defaults=parity_defaults(self._parity))
+        self._builder = GraphBuilder(defaults=parity_defaults(self._run.parity))
         self._outputs: list[DataNode] | None = None
         self._sinks: list[DataNode] = []
         self._names: list[str] | None = None

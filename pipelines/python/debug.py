@@ -232,7 +232,7 @@ class DebugPipeline(Pipeline):
         super().__init__(**arguments)
         self._definition = definition
         self._check_batch_size()
-        self._kept = Kept(self._batch_size, self._run_seed, self._target_device(), self._rng)
+        self._kept = Kept(self._batch_size, self._run_seed, self._target_device(), self._run.rng)
         self._number = 0
         self._ahead: tuple[TensorList, ...] | None = None
         """A batch that was made before it was asked for."""

@@ -60,13 +60,9 @@ class SpecPipeline(Pipeline):
 
 def _arguments(settings: Settings) -> dict[str, Any]:
     """The ``pipeline:`` section as arguments of Pipeline."""
-    memory = {"host": settings.memory.host, "gpu": settings.memory.gpu}
-    limits = {k: f"{v * 100:g}%" if isinstance(v, float) else v for k, v in memory.items() if v is not None}
     return {
         "batch_size": settings.batch_size, "num_threads": threads_of(settings.num_threads), "seed": settings.seed,
         "prefetch_queue_depth": settings.prefetch_cpu if settings.prefetch_cpu == settings.prefetch_gpu
         else {"cpu_size": settings.prefetch_cpu, "gpu_size": settings.prefetch_gpu},
-        "rng": settings.rng, "parity": settings.parity, "isolation": settings.isolation,
-        "decode_timeout": settings.decode_timeout, "upload": settings.upload,
-        "memory": limits,
+        **settings.shared(),
     }  # fmt: skip

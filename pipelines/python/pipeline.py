@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...ops.base import parameters
 from ...ops.errors import SpecError
 from ..compile.plan import assign_seeds
 from ..compile.prune import prune
 from ..graph.as_json import dump_pipeline, parse_pipeline
 from ..graph.conditionals import Split
+from ..settings import RunSettings
 from ..spec.model import Settings as SpecSettings
 from ..user_warnings import warn
 from .checkpoints import check_checkpoint, dump_checkpoint, parse_checkpoint
@@ -171,8 +174,15 @@ class Pipeline(Running):
         default = SpecSettings()
         if self._prefetch != default.prefetch_cpu:
             given["prefetch_queue_depth"] = self._prefetch
-        for name in ("rng", "parity", "isolation", "decode_timeout", "upload"):
-            value = getattr(self, f"_{name}")
-            if value != getattr(default, name):
-                given[name] = value
-        return {**given, "memory": self._memory} if self._memory else given
+        return {**given, **self._run.plain()}
+
+
+def _signature() -> inspect.Signature:
+    """The constructor's, with every setting of a run by name."""
+    given = list(inspect.signature(Pipeline.__init__).parameters.values())[1:-1]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    rest = [inspect.Parameter(n, kind, default=p.default) for n, p in parameters(RunSettings).items()]
+    return inspect.Signature([*given, *rest])
+
+
+Pipeline.__signature__ = _signature()  # type: ignore[attr-defined]

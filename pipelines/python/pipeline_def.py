@@ -67,7 +67,7 @@ def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable
     own = inspect.signature(fn).parameters
     if any(p.kind is p.VAR_KEYWORD for p in own.values()):
         raise TypeError("a pipeline definition cannot take **kwargs: they would hide arguments of Pipeline")
-    known = set(inspect.signature(Pipeline.__init__).parameters) - {"self"} | set(_OWN)
+    known = set(inspect.signature(Pipeline).parameters) | set(_OWN)
     _check_known(defaults, known, fn)
 
     @functools.wraps(fn)

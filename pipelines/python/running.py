@@ -15,7 +15,6 @@ from ..engine.inputs import EndlessFeed
 from ..engine.options import lanes_for
 from ..engine.stats import Stats
 from ..graph.nodes import Edge
-from ..limits import memory_of
 from .building import Building
 from .data_node import DataNode
 from .sources.source import Input
@@ -62,12 +61,8 @@ class Running(Building):
                 lanes=lanes_for(self.gpu_queue_size),
                 to_host=False,
                 policy=self._on_error,
-                rng=self._rng,
-                memory=memory_of(self._memory),
-                upload=self._upload,
-                isolation=self._isolation,
-                decode_timeout=self._decode_timeout,
-                together=self._self_driven and self._rng == "philox",
+                **self._run.shared(),
+                together=self._self_driven and self._run.rng == "philox",
                 inline=True,
             )
             outputs = plan.graph.outputs

@@ -7,12 +7,10 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Any, cast, get_args
+from typing import Any
 
-from ...ops.codecs.isolation.processes import TIMEOUT, Mode
-from ...ops.types import DALIDataType, Library
-from ...readers.fetch.gpu_reads import Upload
-from ..limits import memory_of
+from ...ops.types import DALIDataType
+from ..settings import checked
 from ..user_warnings import warn
 
 _said: set[str] = set()
@@ -72,25 +70,15 @@ class Settings:
         stream_policy: Any = None,
         concurrency: Any = None,
         on_error: str = "fail",
-        rng: str = "philox",
-        isolation: str = "auto",
-        decode_timeout: float = TIMEOUT,
-        parity: str = "dali",
-        memory: Mapping[str, Any] | None = None,
-        upload: str = "auto",
+        **settings: Any,
     ) -> None:
         """``device_id`` may name several GPUs, which is not DALI's either: batches are dealt to them in turns, and
         come in order, the same as from one; those that stay on a GPU are on the GPU of their turn.
 
-        ``on_error`` and ``rng`` are not DALI's: what a sample that fails costs (fail | skip | replace), and which
-        random numbers are drawn (philox: a function of the sample; dali: DALI's own, bit for bit). Nor is
-        ``isolation``, which image decoders run in processes of their own (auto: all but JPEG's | all | none), so that
-        a file that crashes one, or takes more than ``decode_timeout`` seconds of CPU time, fails as a sample.
-        ``parity`` says whose filters, sizes and colours operators have where they are not told (dali | torchvision |
-        opencv | pillow). ``memory`` is what a run may hold: ``{"host": "4GiB", "gpu": "50%"}``. ``upload`` is how
-        records of containers come to a GPU (auto | copy | registered | kvikio).
+        ``on_error`` is not DALI's: what a sample that fails costs (fail | skip | replace). Nor are the ``settings``:
+        ``rng``, ``parity``, ``isolation``, ``decode_timeout``, ``memory``, ``upload``; docs/spec.md has their values.
 
-        Raises ValueError for impossible sizes, TypeError for types that are none.
+        Raises ValueError for impossible sizes and settings, TypeError for wrong types and unknown settings.
         """
         if num_threads is not None and num_threads < 1 and num_threads != -1:
             raise ValueError(f"num_threads must be positive, got {num_threads}")
@@ -103,14 +91,6 @@ class Settings:
             for n in output_ndim if isinstance(output_ndim, Sequence) else [output_ndim]:
                 if n is not None and n < 0:
                     raise ValueError(f"output_ndim must not be negative, got {n}")
-        if isolation not in get_args(Mode):
-            raise ValueError(f"isolation must be one of {', '.join(get_args(Mode))}, got {isolation!r}")
-        if parity not in get_args(Library):
-            raise ValueError(f"parity must be one of {', '.join(get_args(Library))}, got {parity!r}")
-        if upload not in get_args(Upload):
-            raise ValueError(f"upload must be one of {', '.join(get_args(Upload))}, got {upload!r}")
-        if not 0 < decode_timeout <= 86400:
-            raise ValueError(f"decode_timeout must be seconds, above 0, got {decode_timeout}")
         self._batch_size = max(index(batch_size or 0), 0)  # what it must be is known when the pipeline is built
         self._auto_threads = num_threads in (None, -1)
         self._num_threads = index(num_threads) if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
@@ -132,13 +112,7 @@ class Settings:
         self._output_ndim = output_ndim
         self._output_layout = output_layout
         self._on_error = on_error
-        self._rng = rng
-        self._memory = dict(memory or {})
-        memory_of(self._memory)
-        self._upload: Upload = cast(Upload, upload)
-        self._isolation: Mode = cast(Mode, isolation)
-        self._decode_timeout = decode_timeout
-        self._parity: Library = cast(Library, parity)
+        self._run = checked(settings)
         self._stream_policy = stream_policy
         self._concurrency = concurrency
         _say_ignored(bytes_per_sample, max_streams, default_cuda_stream_priority, stream_policy, concurrency,
@@ -263,10 +237,7 @@ class Settings:
             "enable_memory_stats": self._memory_stats, "enable_checkpointing": self._checkpointing,
             "py_num_workers": self._py_num_workers, "py_start_method": self._py_start_method,
             "output_dtype": self._output_dtype, "output_ndim": self._output_ndim,
-            "output_layout": self._output_layout, "on_error": self._on_error, "rng": self._rng,
-            "memory": self._memory, "upload": self._upload,
-            "isolation": self._isolation, "decode_timeout": self._decode_timeout,
-            "parity": self._parity,
+            "output_layout": self._output_layout, "on_error": self._on_error, **self._run.plain(),
         }  # fmt: skip
 
 

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from ...ops.base import Operator, Parameter, find, operators, parameters
-from ...ops.codecs.isolation.processes import Mode
-from ...ops.types import DALIDataType, Library, to_numpy
-from ...readers.fetch.gpu_reads import Upload
+from ...ops.types import DALIDataType, to_numpy
 from ...writers.base import ENCODINGS, Writer, options_of, writers
+from ..limits import Memory
 from ..plugins import load_operators
-from .model import Policy, Rng
+from ..settings import RunSettings
+from .model import Policy
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -107,12 +107,7 @@ def _top() -> dict[str, Schema]:
                                                   {"type": "string", "pattern": "^gpu:[0-9]+(,[0-9]+)*$"}]}),
                 "seed": {**_or_variable({"type": "integer", "minimum": 0}), "default": 0},
                 "prefetch_queue_depth": {"anyOf": [count, _section({"cpu_size": count, "gpu_size": count})]},
-                "rng": _or_variable({"enum": list(get_args(Rng))}),
-                "parity": _or_variable({"enum": list(get_args(Library))}),
-                "memory": _section({"host": _budget("of the machine"), "gpu": _budget("of what is free on the GPU")}),
-                "upload": _or_variable({"enum": list(get_args(Upload))}),
-                "isolation": _or_variable({"enum": list(get_args(Mode))}),
-                "decode_timeout": _or_variable({"type": "number", "minimum": 0.01, "maximum": 86400}),
+                **{name: _setting(p) for name, p in parameters(RunSettings).items()},
             }
         ),
         "graph": {"type": "array", "items": {"$ref": "#/$defs/step"}, "minItems": 1, "description": "the steps"},
@@ -137,6 +132,16 @@ def _top() -> dict[str, Schema]:
             }
         ),
     }  # fmt: skip
+
+
+def _setting(p: Parameter) -> Schema:
+    if p.type is float:  # an operator takes true as 1, a setting does not
+        bounds = {k: v for k, v in (("minimum", p.arg.ge), ("maximum", p.arg.le)) if v is not None}
+        return {**_argument(p), **_or_variable({"type": "number", **bounds})}
+    if p.type is not Memory:
+        return _argument(p)
+    limits = _section({"host": _budget("of the machine"), "gpu": _budget("of what is free on the GPU")})
+    return {**limits, "description": p.arg.help}
 
 
 def _budget(share: str) -> Schema:

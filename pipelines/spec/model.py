@@ -10,25 +10,23 @@ import keyword
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args, get_origin
 
-from ...ops.base import nearest
-from ...ops.codecs.isolation.processes import TIMEOUT, Mode
-from ...ops.types import Library
-from ...readers.fetch.gpu_reads import Upload
+from ...ops.base import Parameter, coerce, nearest, parameters, type_name
 from ...writers.base import ENCODINGS, FieldConfig
 from ..graph.nodes import DeviceRequest
 from ..limits import Limit, Memory, parse_limit
 from ..problems import Mark, Problems, show
+from ..settings import RunSettings
 from .python_file import is_python, read_python
 from .text import Value, read
 from .variables import override, substitute
 
 VERSION = 1
 Policy = Literal["fail", "skip", "replace"]
-Rng = Literal["philox", "dali"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -81,8 +79,8 @@ class Condition:
     broken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunSettings):
     """``pipeline:``."""
 
     batch_size: int = 64
@@ -92,13 +90,6 @@ class Settings:
     seed: int = 0
     prefetch_cpu: int = 2
     prefetch_gpu: int = 2
-    rng: Rng = "philox"
-    parity: Library = "dali"
-    """Whose numbers operators give where their step does not say it."""
-    isolation: Mode = "auto"
-    decode_timeout: float = TIMEOUT
-    memory: Memory = field(default_factory=Memory)
-    upload: Upload = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +207,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
         "device",
         "seed",
         "prefetch_queue_depth",
-        "rng",
-        "parity",
-        "isolation",
-        "decode_timeout",
-        "memory",
-        "upload",
+        *parameters(RunSettings),
     ),
     "graph": (),
     "outputs": (),
@@ -285,14 +271,16 @@ class _Section:
         self.say(value.mark, f"{key} must be an integer {limit}, got {value.kind}")
         return default
 
-    def seconds(self, key: str, default: float) -> float:
-        value = self.take(key)
+    def number(self, p: Parameter) -> Any:
+        """The value of a setting that is a number, or its default."""
+        value = self.take(p.name)
         if value is None:
-            return default
-        if isinstance(value.data, (int, float)) and not isinstance(value.data, bool) and 0.01 <= value.data <= 86400:
-            return float(value.data)
-        self.say(value.mark, f"{key} must be seconds, from 0.01 to 86400, got {value.kind}")
-        return default
+            return p.default
+        if isinstance(value.data, (int, float)) and not isinstance(value.data, bool):
+            with suppress(ValueError):
+                return coerce(p, value.data)
+        self.say(value.mark, f"{p.name} must be {type_name(p.type)}{within(p)}, got {value.kind}")
+        return p.default
 
     def text(self, key: str, default: str) -> str:
         value = self.take(key)
@@ -342,6 +330,14 @@ class _Section:
             self.say(mark, f"there is no key {show(key)}{nearest(key, self.known)} (known: {', '.join(self.known)})")
 
 
+def within(p: Parameter) -> str:
+    """The bounds of a number, in words."""
+    low, high = p.arg.ge, p.arg.le
+    if low is not None and high is not None:
+        return f" from {low:g} to {high:g}"
+    return f" of at least {low:g}" if low is not None else f" of at most {high:g}" if high is not None else ""
+
+
 def _settings(section: _Section | None) -> Settings:
     default = Settings()
     if section is None:
@@ -361,15 +357,18 @@ def _settings(section: _Section | None) -> Settings:
         seed=section.integer("seed", default.seed, 0, (1 << 63) - 1),
         prefetch_cpu=depth[0],
         prefetch_gpu=depth[1],
-        rng=cast(Rng, section.choice("rng", get_args(Rng), default.rng)),
-        parity=cast(Library, section.choice("parity", get_args(Library), default.parity)),
-        isolation=cast(Mode, section.choice("isolation", get_args(Mode), default.isolation)),
-        decode_timeout=section.seconds("decode_timeout", default.decode_timeout),
-        memory=_memory(section.section("memory")),
-        upload=cast(Upload, section.choice("upload", get_args(Upload), default.upload)),
+        **{name: _setting(section, p) for name, p in parameters(RunSettings).items()},
     )
     section.finish()
     return settings
+
+
+def _setting(section: _Section, p: Parameter) -> Any:
+    if p.type is Memory:
+        return _memory(section.section(p.name))
+    if get_origin(p.type) is Literal:
+        return section.choice(p.name, get_args(p.type), p.default)
+    return section.number(p)
 
 
 def _device(section: _Section) -> str:

@@ -1,0 +1,103 @@
+"""Settings of a run that YAML and Python share, each declared once.
+
+A setting is a field of `RunSettings`: its type, bounds, default and help. The ``pipeline:`` section of a spec, its JSON
+Schema, ``--set``, the keywords of `Pipeline`, previews, the table in docs/spec.md and the engine's options follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from ..ops.base import Arg, Parameter, coerce, nearest, parameters
+from ..ops.codecs.isolation.processes import TIMEOUT, Mode
+from ..ops.types import Library
+from ..readers.fetch.gpu_reads import Upload
+from .limits import Memory, memory_of
+
+Rng = Literal["philox", "dali"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a graph is run, on whatever data."""
+
+    rng: Annotated[
+        Rng,
+        Arg("`philox`: a sample's random numbers depend on it alone; `dali`: DALI's own, which depend on batch_size"),
+    ] = "philox"
+    parity: Annotated[
+        Library,
+        Arg(
+            "`torchvision`, `opencv` or `pillow`: the library whose filters, sizes and colours resizing, cropping and "
+            "colour operators have; a step's own `parity` comes first"
+        ),
+    ] = "dali"
+    isolation: Annotated[
+        Mode,
+        Arg(
+            "image decoders on the CPU that run in processes of their own, so that a file that crashes one costs that "
+            "file: `auto`, all but those of JPEG; `all`; `none`"
+        ),
+    ] = "auto"
+    decode_timeout: Annotated[
+        float, Arg("seconds of CPU time that such a decoder may take for an image", ge=0.01, le=86400)
+    ] = TIMEOUT
+    memory: Annotated[
+        Memory,
+        Arg(
+            "the most that a run may hold: `{host: 4GiB, gpu: 20GiB}`, bytes or shares (`50%` of the memory of the "
+            "machine or its container, of what is free on the GPU); auto: 50 % and 80 %"
+        ),
+    ] = field(default_factory=Memory)
+    upload: Annotated[
+        Upload,
+        Arg(
+            "how records of containers (TFRecord, tar, LMDB, RecordIO) come to a GPU: `copy`: through page-locked "
+            "memory; `registered`: the GPU gathers them out of the page cache; `kvikio`: from a disk into the GPU's "
+            "memory, by GPUDirect Storage where there is; `auto`: copied where four threads or more read for each GPU, "
+            "else registered where that is possible"
+        ),
+    ] = "auto"
+
+    def shared(self) -> dict[str, Any]:
+        """The fields of `RunSettings` alone, as keywords for another class that has them."""
+        return {name: getattr(self, name) for name in parameters(RunSettings)}
+
+    def plain(self) -> dict[str, Any]:
+        """Those that differ from their defaults, as a spec or a Pipeline takes them."""
+        found = {n: getattr(self, n) for n, p in parameters(RunSettings).items() if getattr(self, n) != p.default}
+        return {n: v.plain() if isinstance(v, Memory) else v for n, v in found.items()}
+
+
+def checked(given: Mapping[str, Any]) -> RunSettings:
+    """The settings that keywords of a program give. Raises TypeError for one that does not exist, ValueError for a
+    value that is not allowed."""
+    known = parameters(RunSettings)
+    values = {}
+    for name, value in given.items():
+        if name not in known:
+            raise TypeError(f"Pipeline has no argument {name!r}{nearest(name, known)}")
+        values[name] = _coerced(known[name], value)
+    return RunSettings(**values)
+
+
+def _coerced(p: Parameter, value: Any) -> Any:
+    if p.type is Memory:
+        return value if isinstance(value, Memory) else memory_of(value)
+    if get_origin(p.type) is Literal and value not in get_args(p.type):
+        raise ValueError(f"{p.name} must be one of {', '.join(get_args(p.type))}, got {value!r}")
+    try:
+        return coerce(p, value)
+    except ValueError as e:
+        raise ValueError(f"{p.name} {e}") from None
+
+
+def table() -> str:
+    """Name, default and help of every setting, as the rows of a table in Markdown."""
+    return "".join(f"| `{n}` | {_shown(p.default)} | {p.arg.help} |\n" for n, p in parameters(RunSettings).items())
+
+
+def _shown(default: Any) -> str:
+    return "auto" if isinstance(default, Memory) else f"{default:g}" if isinstance(default, float) else str(default)
