@@ -67,8 +67,8 @@ class Batch:
         self.mirror = np.random.default_rng(0).integers(0, 2, len(files)).astype(np.bool_)
 
     def plan(self, job: str) -> tuple[jpeg_gpu.Plan, jpeg_gpu.Output]:
-        headers = jpeg_header.read_headers(self.host, self.offsets, self.sizes)
-        plan = jpeg_gpu.plan_decode(headers, self.offsets, self.sizes, stage=device.pinned_empty)
+        headers, scans = jpeg_header.read_scans(self.host, self.offsets, self.sizes)
+        plan = jpeg_gpu.plan_decode(headers, self.offsets, self.sizes, scans=scans, stage=device.pinned_empty)
         if job in ("rgb", "stored"):
             return plan, jpeg_gpu.pixel_output(plan, orient=job == "rgb")
         n = len(headers)
@@ -234,7 +234,8 @@ def floors(lane: Lane, times: dict[str, float], rate: float) -> dict[str, dict[s
 
 
 def phases(lane: Lane, repeats: int = 20) -> dict[str, float]:
-    """Milliseconds of each launch, the median of some runs, one batch alone on the GPU."""
+    """Milliseconds of each launch, the median of some runs, one batch alone on the GPU. Of launches of the same kernel,
+    the second is called ``kernel 2``."""
     runs: list[dict[str, float]] = []
     for _ in range(repeats):
         events: list[tuple[str, Any]] = []
@@ -242,7 +243,8 @@ def phases(lane: Lane, repeats: int = 20) -> dict[str, float]:
         def mark(name: str, events: list[tuple[str, Any]] = events) -> None:
             event = cupy.cuda.Event()
             event.record(lane.stream)
-            events.append((name, event))
+            before = sum(known.split(" ")[0] == name for known, _ in events)
+            events.append((f"{name} {before + 1}" if before else name, event))
 
         lane.stream.synchronize()
         mark("start")
@@ -283,7 +285,7 @@ def host_costs(lane: Lane) -> dict[str, float]:
 
     batch = lane.batch
     return {
-        "headers": best(lambda: jpeg_header.read_headers(batch.host, batch.offsets, batch.sizes)),
+        "headers": best(lambda: jpeg_header.read_scans(batch.host, batch.offsets, batch.sizes)),
         "plan": best(lambda: batch.plan(lane.job)),
         "enqueue": best(lane.enqueue),
     }

@@ -56,8 +56,8 @@ class ImageDecoder(Operator, abstract=True):
     hw_decoder_load: Annotated[
         float,
         Arg(
-            "of the JPEGs that our CUDA decoder does not take, the part for the GPU's JPEG engines (a few levels off, "
-            "damage inside of a file not always found), the rest goes to CPU threads; -1 chooses",
+            "where our CUDA decoder is not used, the part of baseline JPEGs for the GPU's JPEG engines (a few levels "
+            "off, damage inside of a file not always found), the rest goes to CPU threads; -1 chooses",
             ge=-1,
             le=1,
         ),
@@ -105,7 +105,7 @@ class ImageDecoder(Operator, abstract=True):
 
     @property
     def for_cuda(self) -> bool:
-        """On a GPU our CUDA decoder takes the baseline JPEGs."""
+        """On a GPU our CUDA decoder takes the baseline and the progressive JPEGs."""
         made = self.output_type in (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY)
         return made and self.dtype is DALIDataType.UINT8 and self.jpeg_decoder == "auto"
 
@@ -113,7 +113,7 @@ class ImageDecoder(Operator, abstract=True):
     def who_decodes(self) -> str:
         """Who decodes on a GPU, for people."""
         if self.for_cuda:
-            return "baseline JPEGs by the CUDA decoder, others by nvJPEG and CPU threads"
+            return "baseline and progressive JPEGs by the CUDA decoder, others by CPU threads"
         part = "a part" if self.hw_decoder_load < 0 else f"{self.hw_decoder_load:.3g}"
         return f"of baseline JPEGs {part} by the GPU's JPEG engines, the rest by CPU threads"
 

@@ -1,4 +1,5 @@
-"""Our CUDA JPEG decoder as a lane of the image decoders: it takes the plain baseline JPEGs of a batch, all at once.
+"""Our CUDA JPEG decoder as a lane of the image decoders: it takes the baseline and progressive JPEGs of a batch, all at
+once.
 
 The kernels check every image themselves. An image that fails a check is run again by the engine with ``attempt`` 1, on
 the CPU, which decides whether the file is damaged.
@@ -50,7 +51,7 @@ class CudaDecoder:
         out. ``limited``: all blocks of an image are wanted, or, where false, those that the caller will name by
         `jpeg_gpu.limit`."""
         return jpeg_gpu.plan_decode(
-            headers.jpeg, files.offsets, files.sizes, which=which, orientation=headers.orientation,
+            headers.jpeg, files.offsets, files.sizes, scans=headers.scans, which=which, orientation=headers.orientation,
             limited=limited, stage=self._lane.pinned,
         )  # fmt: skip
 
@@ -78,11 +79,17 @@ def cuda_decoder(lane: Lane) -> CudaDecoder:
     return decoder
 
 
+def makes(rules: Rules) -> bool:
+    """Whether the kernels make what ``rules`` want."""
+    return rules.output_type in OUTPUT_TYPES and rules.dtype == np.uint8
+
+
 def takes(headers: Headers, rules: Rules) -> Mask:
     """The images whose headers say that the kernels can decode them as ``rules`` want."""
-    if rules.output_type not in OUTPUT_TYPES or rules.dtype != np.uint8:
+    if not makes(rules):
         return np.zeros(len(headers.good), np.bool_)
-    taken: Mask = headers.good & (headers.jpeg["status"] == jpeg_header.OK)
+    status = headers.jpeg["status"]
+    taken: Mask = headers.good & ((status == jpeg_header.OK) | (status == jpeg_header.MANY_SCANS))
     taken[list(headers.others)] = False
     return taken
 

@@ -1,9 +1,11 @@
 """Decoding onto the GPU (the mixed stage): a JPEG goes to a decoder that takes its kind, and on failure to the next.
 
-Our CUDA decoder takes the plain baseline images. Of what it leaves, or of all images where it is not wanted, the
-engines (or, on a GPU without any, nvJPEG's batched decoding on its cores) take the baseline ones, as one call a batch;
-nvJPEG's hybrid decoders, on threads, take progressive and other odd ones; threads of the CPU take the rest, what the
-others refused, and a share of the load.
+Our CUDA decoder takes the baseline and the progressive images; threads of the CPU take what it leaves or refuses. Both
+are exact: pixels and verdicts do not depend on which of them it was.
+
+Where nvJPEG is asked for, or what is wanted is not what our decoder makes, the engines (or, on a GPU without any,
+nvJPEG's batched decoding on its cores) take baseline images, as one call a batch; nvJPEG's hybrid decoders, on threads,
+take progressive and other odd ones; threads of the CPU take the rest, what the others refused, and a share of the load.
 
 Who takes an image follows from the sample alone. Threads are started first, so that they work while our kernels do.
 """
@@ -31,7 +33,7 @@ from ..types import DALIImageType
 from .jpeg import header as jpeg_header
 from .jpeg import nvjpeg
 from .jpeg.nvjpeg import Backend, Output
-from .on_cuda import plan_pixels, takes
+from .on_cuda import makes, plan_pixels, takes
 from .on_host import (
     OTHERS,
     PNG,
@@ -146,7 +148,9 @@ def start(
         if ctx.count is not None and left.any():
             for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():
                 ctx.count(f"not for the CUDA JPEG decoder: {reason}", n)
-    batched, hybrid = (None, None) if ctx.attempt or not left.any() else decoders(lane, rules.fancy_upsampling)
+    exact = decoder != "nvjpeg" and makes(rules)
+    none = ctx.attempt or exact or not left.any()
+    batched, hybrid = (None, None) if none else decoders(lane, rules.fancy_upsampling)
     by_engine = left & batched.takes(batch, headers) & _share(ctx, batched, load) if batched else np.zeros_like(left)
     by_hybrid = left & ~by_engine & hybrid.takes(batch, headers, rules) if hybrid else np.zeros_like(left)
     job = Job(ctx, lane, batch, headers, rules, anchors, out)
@@ -326,7 +330,7 @@ class HybridDecoder:
     def takes(self, batch: Batch, headers: Headers, rules: Rules) -> Mask:
         """8-bit Huffman-coded JPEGs, gray or YCbCr; gray ones where no colour is asked for."""
         jpeg = headers.jpeg
-        taken: Mask = (jpeg["status"] == jpeg_header.OK) | (jpeg["status"] == jpeg_header.UNSUPPORTED)
+        taken: Mask = np.isin(jpeg["status"], (jpeg_header.OK, jpeg_header.UNSUPPORTED, jpeg_header.MANY_SCANS))
         taken &= (jpeg["sof"] == 0xC0) | (jpeg["sof"] == 0xC1) | (jpeg["sof"] == 0xC2)
         taken &= (jpeg["precision"] == 8) & (jpeg["junk"] == 0)
         gray_out = rules.output_type is DALIImageType.GRAY

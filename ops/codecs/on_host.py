@@ -61,6 +61,8 @@ class Headers:
 
     jpeg: npt.NDArray[Any]
     """[N] rows of `jpeg_header.HEADER`; status NOT_JPEG where the image is something else."""
+    scans: npt.NDArray[Any]
+    """The table of scans that those with status MANY_SCANS point to."""
     others: dict[int, Header]
     """The images that are no JPEGs, by place."""
     good: npt.NDArray[np.bool_]
@@ -109,11 +111,11 @@ def encoded_bytes(batch: Batch, i: int) -> memoryview:
 
 def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     """Walk the headers of all images. What is none, or too large, is rejected."""
-    jpeg, n = _headers.rows_of(batch), len(batch)
+    (jpeg, scans), n = _headers.walked(batch), len(batch)
     turned, odd, good = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.bool_)
     extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
     few = _headers.summarise(jpeg, rules.adjust_orientation, rules.max_pixels, turned, extents, channels, good, odd)
-    headers = Headers(jpeg, {}, good, turned, extents, channels, few)
+    headers = Headers(jpeg, scans, {}, good, turned, extents, channels, few)
     for i in np.flatnonzero(odd).tolist() if few else ():
         try:
             _examine(headers, i, encoded_bytes(batch, i), rules)

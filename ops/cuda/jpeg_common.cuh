@@ -45,12 +45,14 @@ struct Component {
 };
 
 // A picture, or one scan of a picture that has a scan for each component: then these follow behind all pictures, each as
-// a gray image that decodes into the plane of its component, and the picture itself has nothing but planes.
+// a gray image that decodes into the plane of its component, and the picture itself has nothing but planes. Last come the
+// streams of scans in which pictures are that have many (Scan): their bytes are all that they are.
 struct Image {
     i64 raw;                      // first byte in Batch::raw
     i64 words;                    // first word in Batch::words
     i64 entries;                  // first coefficient in Batch::entries
     i64 blocks;                   // first block in Batch::blocks
+    i64 coefficients;             // of a picture in many scans: first one in Batch::coefficients; else -1
     i32 raw_size, scan;           // bytes of the file; where its entropy-coded bytes begin
     i32 width, height;
     i32 components, colour;
@@ -62,6 +64,24 @@ struct Image {
     i32 dc[2], ac[2];             // Huffman tables of the two slots, from the start of the image
     i32 owner;                    // the picture: itself, or, for one scan of several, the picture whose component it is
     Component component[3];
+};
+
+// One scan of a picture that has many. Coefficients lie in memory component by component, as samples do in its planes:
+// a row of blocks after the other, each block 64 coefficients in the order of kept_at().
+struct ScanPart {                 // one of its components
+    i64 coefficients;             // first one in Batch::coefficients
+    i32 h, v;                     // blocks in an MCU
+    i32 table;                    // Huffman table, from the start of the image
+    i32 stride;                   // blocks in memory from one row of them to the next
+};
+struct Scan {
+    i32 image;                    // its stream among the images
+    i32 first, last;              // zig-zag indexes: Ss, Se
+    i32 high, low;                // Ah, Al
+    i32 mcus_x, mcus;             // per row, in all
+    i32 restart;                  // interval in MCUs, or 0
+    i32 count, level;             // parts; scans in a row before it that it builds on
+    ScanPart part[4];
 };
 
 struct Axis {                    // one direction of a resize; names as in ops/images/resampling/resample_cpu.py
@@ -101,6 +121,7 @@ struct Batch {
     u64 *starts;                  // per subsequence of a scan: the decoder's state there, and the blocks before it
     u64 *blocks;                  // per block: where its AC coefficients are, how many, and its DC
     u32 *entries;                 // AC coefficients: zig-zag position and value
+    i16 *coefficients;            // of pictures in many scans
     u8 *planes;
     float *weights;
     const float *filters;         // tabulated filters
@@ -113,11 +134,14 @@ struct Batch {
     const i32 *unstuff_first;     // exclusive sums over the images: their first chunk
     const i32 *entropy_first;
     const i32 *idct_first;        // the same over images x 3 components
+    const i32 *dense_first;       // of pictures in many scans
     const i32 *pixel_first;
     const i32 *resize_first;
     const Resize *resize;
     const Pixels *pixels;
-    i32 count;                    // images
+    const Scan *scans;
+    i32 count;                    // images, without those that are streams of scans
+    i32 records;                  // with them
     i32 output_type;              // 0 RGB, 1 BGR, 2 GRAY, 3 YCbCr
     i32 out_dtype;                // 0 uint8, 1 float16, 2 float32
     i32 round_to_uint8;           // between resize and normalisation, as in the unfused graph

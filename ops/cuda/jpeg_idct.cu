@@ -70,6 +70,42 @@ struct First {
     }
 };
 
+// Both passes of a block in its workspace, by eight lanes of a warp; a lane's row comes out. Returns the bits of all values
+// between the passes, above 16384.
+DEVICE u32 transform(int *tile, int lane, u32 *low, u32 *high) {
+    int v[8];
+    u32 wide = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = tile[i * TILE_ROW + lane];
+    idct8(v, 1 << 10);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        v[i] >>= 11;
+        wide |= (u32)(v[i] + 16384);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8; i++) tile[i * TILE_ROW + lane] = v[i];
+    __syncwarp();
+    int4 left4 = *(const int4 *)(tile + lane * TILE_ROW), right4 = *(const int4 *)(tile + lane * TILE_ROW + 4);
+    v[0] = left4.x, v[1] = left4.y, v[2] = left4.z, v[3] = left4.w;
+    v[4] = right4.x, v[5] = right4.y, v[6] = right4.z, v[7] = right4.w;
+    idct8(v, (128 << 18) + (1 << 17));
+    *low = pack_saturated(v[1] >> 18, v[0] >> 18, pack_saturated(v[3] >> 18, v[2] >> 18, 0));
+    *high = pack_saturated(v[5] >> 18, v[4] >> 18, pack_saturated(v[7] >> 18, v[6] >> 18, 0));
+    __syncwarp();
+    return wide;
+}
+
+// The same where all but the first coefficient are zero.
+DEVICE u32 transform_flat(int dc, u32 *low, u32 *high) {
+    int v = (int)((u32)dc * 8192 + (1 << 10)) >> 11;
+    u32 wide = (u32)(v + 16384);
+    v = (int)((u32)v * 8192 + (128 << 18) + (1 << 17)) >> 18;
+    *low = *high = pack_saturated(v, v, pack_saturated(v, v, 0));
+    return wide;
+}
+
 KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
     __shared__ uint2 dequant[64];  // by zig-zag index: byte in the workspace, factor
     __shared__ __align__(16) int workspace[IDCT_THREADS / 8 * TILE_BLOCK];
@@ -122,12 +158,9 @@ KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
         bool real = here < grid.per_row;
         int count = (int)(now >> 32) & 0xffff;
         int dc = (restart ? dc_of_block(image, blocks, c, at_here) : (int)(i16)(now >> 48)) * (int)dequant[0].y;
-        u32 low, high, wide = 0;
+        u32 low, high, wide;
         if (__all_sync(~0u, count == 0)) {  // flat: both passes are the same for all
-            int v = (int)((u32)dc * 8192 + (1 << 10)) >> 11;
-            wide = (u32)(v + 16384);
-            v = (int)((u32)v * 8192 + (128 << 18) + (1 << 17)) >> 18;
-            low = high = pack_saturated(v, v, pack_saturated(v, v, 0));
+            wide = transform_flat(dc, &low, &high);
             next.fetch(entries, block);
         } else {
             *(uint4 *)(tile + lane * TILE_ROW) = make_uint4(0, 0, 0, 0);
@@ -148,27 +181,7 @@ KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
             }
             next.fetch(entries, block);
             __syncwarp();
-
-            int v[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = tile[i * TILE_ROW + lane];
-            idct8(v, 1 << 10);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                v[i] >>= 11;
-                wide |= (u32)(v[i] + 16384);
-            }
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < 8; i++) tile[i * TILE_ROW + lane] = v[i];
-            __syncwarp();
-            int4 left4 = *(const int4 *)(tile + lane * TILE_ROW), right4 = *(const int4 *)(tile + lane * TILE_ROW + 4);
-            v[0] = left4.x, v[1] = left4.y, v[2] = left4.z, v[3] = left4.w;
-            v[4] = right4.x, v[5] = right4.y, v[6] = right4.z, v[7] = right4.w;
-            idct8(v, (128 << 18) + (1 << 17));
-            low = pack_saturated(v[1] >> 18, v[0] >> 18, pack_saturated(v[3] >> 18, v[2] >> 18, 0));
-            high = pack_saturated(v[5] >> 18, v[4] >> 18, pack_saturated(v[7] >> 18, v[6] >> 18, 0));
-            __syncwarp();
+            wide = transform(tile, lane, &low, &high);
         }
         wrapped |= real && wide >= 32768;
         if (real) *(uint2 *)to = make_uint2(low, high);

@@ -1,6 +1,6 @@
 // Component planes to pixels: chroma upsampling and colour, exactly as libjpeg-turbo does them ("fancy" upsampling,
 // 16-bit fixed point), and the plain output kernel.
-#include "jpeg_idct.cu"
+#include "jpeg_dense.cu"
 
 enum OutputType { OUTPUT_RGB = 0, OUTPUT_BGR = 1, OUTPUT_GRAY = 2, OUTPUT_YCBCR = 3 };
 

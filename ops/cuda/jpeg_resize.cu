@@ -383,5 +383,5 @@ KERNEL jpeg_layout(const Batch *batch) {  // sizes, for the host to check its mi
     sizes[0] = sizeof(Component), sizes[1] = sizeof(Image), sizes[2] = sizeof(Axis), sizes[3] = sizeof(Resize);
     sizes[4] = sizeof(Pixels), sizes[5] = sizeof(Batch), sizes[6] = sizeof(HuffmanTable);
     sizes[7] = ENTROPY_THREADS, sizes[8] = SUBSEQUENCE_BITS, sizes[9] = ENTRIES_EACH, sizes[10] = UNSTUFF_CHUNK;
-    sizes[11] = IDCT_GROUPS, sizes[12] = PIXEL_CHUNK, sizes[13] = PIXEL_SPAN;
+    sizes[11] = IDCT_GROUPS, sizes[12] = PIXEL_CHUNK, sizes[13] = PIXEL_SPAN, sizes[14] = sizeof(Scan);
 }

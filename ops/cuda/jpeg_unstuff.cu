@@ -84,7 +84,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
         u32 work = 0;
         if (lane == 0) work = atomicAdd(batch->tickets + 0, 1u);
         work = __shfl_sync(~0u, work, 0);
-        int at = locate_by_warp(batch->unstuff_first, batch->count, work);
+        int at = locate_by_warp(batch->unstuff_first, batch->records, work);
         if (lane == 0) shared.work = work, shared.image = at, shared.scan_end = UNSTUFF_CHUNK << 8, shared.stray = 0;
     }
     for (u32 i = threadIdx.x; i < sizeof(shared.stage) / 4; i += UNSTUFF_THREADS) shared.stage[i] = 0;

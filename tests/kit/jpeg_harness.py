@@ -123,8 +123,8 @@ class Harness:
         buffer = np.full(int(offsets[-1] + sizes[-1]), 0xD7, np.uint8)
         for start, file in zip(offsets, files, strict=True):
             buffer[start : start + len(file)] = np.frombuffer(file, np.uint8)
-        headers = jpeg_header.read_headers(buffer, offsets, sizes)
-        plan = jpeg_gpu.plan_decode(headers, offsets, sizes, stage=self.runtime.stage, **plan_arguments)
+        headers, scans = jpeg_header.read_scans(buffer, offsets, sizes)
+        plan = jpeg_gpu.plan_decode(headers, offsets, sizes, scans=scans, stage=self.runtime.stage, **plan_arguments)
         output = make_output(plan)
         if window:
             jpeg_gpu.limit(plan, output.windows)

@@ -1,9 +1,12 @@
 """JPEG decoding by our own CUDA kernels: what the host plans for a batch, and the launches.
 
 Everything here works on arrays with one row an image; nothing costs Python time per image, and nothing waits for the
-device. A batch is one upload of metadata, one memset and at most nine launches on a stream of the caller's:
+device. A batch is one upload of metadata, one memset and a dozen launches on a stream of the caller's:
 
     tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize
+                      -> scans, level by level         -> dense
+
+The second row is for pictures in many scans, progressive ones.
 
 The sources are in ops/cuda/jpeg_*.cu. The kernels find bad data themselves: ``status`` holds one word an image, 0 where
 the picture is right and BAD_... bits where another decoder must look at the file.
@@ -26,6 +29,7 @@ from ...images.resampling import resample
 from ...kernels import Kernels
 
 _loops: Any = Kernels(".cuda_plan_cpu", __package__)
+_scans: Any = Kernels(".scans", __package__)
 
 SOURCES = Path(__file__).parents[2] / "cuda"
 ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
@@ -37,6 +41,8 @@ KERNELS = (
     "jpeg_coefficients",
     "jpeg_dc",
     "jpeg_idct",
+    "jpeg_scans",
+    "jpeg_dense",
     "jpeg_pixels",
     "jpeg_weights",
     "jpeg_resize",
@@ -58,6 +64,8 @@ UNSTUFF_CHUNK = UNSTUFF_THREADS * 32
 DC_THREADS = 512
 IDCT_THREADS = 256
 IDCT_GROUPS = 64
+SCAN_THREADS = 32
+MOST_LEVELS = 16  # of scans that refine one another: there are 14 bits at most
 PIXEL_THREADS = 256
 PIXEL_CHUNK = PIXEL_THREADS * 16
 PIXEL_SPAN = 508
@@ -76,6 +84,7 @@ def table_bytes(lookup_bits: int, pair_bits: int) -> int:
 TABLE_BYTES = table_bytes(LOOKUP_BITS, PAIR_BITS)
 
 _MAX_BLOCKS = 1 << 24  # 64-megapixel 4:4:4 pictures go elsewhere
+_MAX_BLOCKS_IN_SCANS = 1 << 20  # and 44-megapixel 4:2:0 ones in many scans, each of which is read from start to end
 
 
 def _fields(dtype: Any, names: str) -> list[tuple[str, Any]]:
@@ -89,12 +98,16 @@ COMPONENT = np.dtype(
     + _fields(np.int32, "roi_group roi_row roi_groups roi_rows")
 )
 IMAGE = np.dtype(
-    _fields(np.int64, "raw words entries blocks")
+    _fields(np.int64, "raw words entries blocks coefficients")
     + _fields(np.int32, "raw_size scan width height components colour mcus_x mcus blocks_in_mcu block_count")
     + _fields(np.int32, "restart segments segment_count dc_slots ac_slots")
     + _fields((np.int32, 2), "dc ac")
     + _fields(np.int32, "owner")
     + _fields((COMPONENT, 3), "component")
+)
+SCAN_PART = np.dtype(_fields(np.int64, "coefficients") + _fields(np.int32, "h v table stride"))
+SCAN = np.dtype(
+    _fields(np.int32, "image first last high low mcus_x mcus restart count level") + _fields((SCAN_PART, 4), "part")
 )
 AXIS = np.dtype(
     _fields(np.int64, "weights stride")
@@ -104,13 +117,16 @@ AXIS = np.dtype(
 RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
 PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))
 _POINTERS = (
-    _fields(np.uint64, "raw words segments stream tables starts blocks entries planes weights filters out status")
-    + _fields(np.uint64, "tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first")
-    + _fields(np.uint64, "pixel_first resize_first resize pixels")
+    _fields(np.uint64, "raw words segments stream tables starts blocks entries coefficients planes weights filters")
+    + _fields(np.uint64, "out status tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first")
+    + _fields(np.uint64, "dense_first pixel_first resize_first resize pixels scans")
 )
 _POINTER_NAMES = tuple(name for name, _ in _POINTERS)
 BATCH = np.dtype(
-    _POINTERS + _fields(np.int32, "count output_type out_dtype round_to_uint8") + _fields((np.float32, 4), "mul add")
+    _POINTERS
+    + _fields(np.int32, "count records output_type out_dtype round_to_uint8")
+    + _fields((np.float32, 4), "mul add")
+    + _fields(np.int32, "unused")
 )
 
 I64 = NDArray[np.int64]
@@ -188,10 +204,10 @@ class Sheet:
     """Host memory for what travels to the kernels in one copy: the batch record, and behind it one array after the
     other. They are planned where they travel from, so that nothing is copied together before."""
 
-    def __init__(self, stage: Callable[[int], U8], pictures: int, records: int) -> None:
-        """Room for a plan of so many ``pictures``, and scans of their own besides (``records`` in all), and for what is
-        made of them."""
-        arrays = (_TRAVELLING, records), (RESIZE.itemsize + PIXELS.itemsize, pictures)
+    def __init__(self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0) -> None:
+        """Room for a plan of so many ``pictures``, and scans of their own besides (``records`` in all, ``scans`` of
+        them of pictures that have many), and for what is made of them."""
+        arrays = (_TRAVELLING, records), (RESIZE.itemsize + PIXELS.itemsize, pictures), (SCAN.itemsize, scans)
         self._memory = stage(sum(size * n for size, n in arrays) + _TRAVELLERS * aligned(1))
         self._places: dict[str, slice] = {}
         self._end = aligned(BATCH.itemsize)
@@ -212,10 +228,10 @@ class Sheet:
         return {name: base + place.start for name, place in self._places.items()}
 
 
-_TRAVELLING = IMAGE.itemsize + 8 * 4
-"""Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, five exclusive sums, of which
-that of the inverse DCT has three."""
-_TRAVELLERS = 12
+_TRAVELLING = IMAGE.itemsize + 11 * 4
+"""Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, six exclusive sums, of which
+those of the inverse DCTs have three."""
+_TRAVELLERS = 14
 """No more arrays than these travel, each to a multiple of 256 bytes."""
 
 
@@ -228,17 +244,22 @@ class Plan:
     """What decoding a batch takes, before any output is chosen. It serves one output at a time."""
 
     sheet: Sheet
-    records: NDArray[Any]  # IMAGE: the pictures, and behind them scans of those that have one for each component
+    records: NDArray[Any]  # IMAGE: the pictures, then scans of those that have one for each component, then streams
+    heads: int  # of them are no streams of `scans`
+    scans: NDArray[Any]  # SCAN: of pictures that have many, level by level
+    levels: I64  # how many of them each level has
     marks: I32  # of each: what is known before the device has seen a byte
     orientation: I32
     needed: NDArray[np.bool_]  # components that the output needs
     unstuff_first: I32
     entropy_first: I32
     idct_first: I32
+    dense_first: I32
     words: int
     segments: int
     blocks: int
     entries: int
+    coefficients: int
     planes: int
 
     def __len__(self) -> int:
@@ -271,6 +292,7 @@ def plan_decode(
     sizes: I64,
     windows: I32 | None = None,
     luma_only: bool = False,
+    scans: NDArray[Any] | None = None,
     which: NDArray[np.bool_] | None = None,
     orientation: I32 | None = None,
     *,
@@ -281,13 +303,15 @@ def plan_decode(
 
     ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
     default: all; with ``limited`` false, the caller does that by `limit`. ``luma_only``: chroma is not needed (gray
-    output). ``which``: the images to decode, by default all that can be; ``orientation``: that of the headers, or
-    what stands for it. ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is
-    too large.
+    output). ``scans``: the table that the headers point to; without it, pictures in many scans are UNSUPPORTED.
+    ``which``: the images to decode, by default all that can be; ``orientation``: that of the headers, or what stands
+    for it. ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is too large.
     """
     n = len(headers)
-    rows = n + 3 * int(np.count_nonzero(headers["scans"] == 3))
-    sheet = Sheet(stage, n, rows)
+    heads = n + 3 * int(np.count_nonzero(headers["scans"] == 3))
+    table = np.empty(0, _scans.SCAN) if scans is None else scans
+    rows = heads + len(table)
+    sheet = Sheet(stage, n, rows, len(table))
     status, images, needed = (
         sheet.take("status", rows, np.int32),
         sheet.take("images", rows, IMAGE),
@@ -297,11 +321,15 @@ def plan_decode(
     totals = np.zeros(_loops.TOTALS, np.int64)
     if rows > n:
         images[n:] = np.zeros((), IMAGE)  # scans have one component
-    limits = (UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1)
+    limits = (
+        UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1,
+        _MAX_BLOCKS_IN_SCANS,
+    )  # fmt: skip
+    planned, levels = sheet.take("scans", len(table), SCAN), np.zeros(MOST_LEVELS, np.int64)
     _loops.plan_images(
         headers, np.ones(n, np.bool_) if which is None else which, np.asarray(offsets, np.int64),
         np.asarray(sizes, np.int64), luma_only, limits, images, images["component"], status, needed, unstuff_first,
-        entropy_first, totals,
+        entropy_first, totals, heads, table, planned, planned["part"], levels,
     )  # fmt: skip
     if totals[_loops.ENTRIES] >= 1 << 32:
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
@@ -309,17 +337,22 @@ def plan_decode(
     _check(totals[_loops.ENTROPIES])
     plan = Plan(
         sheet=sheet,
-        records=images,
+        records=images[: heads + int(levels.sum())],
+        heads=heads,
+        scans=planned,
+        levels=levels,
         marks=status,
         orientation=headers["orientation"].astype(np.int32) if orientation is None else orientation,
         needed=needed,
-        unstuff_first=unstuff_first,
-        entropy_first=entropy_first,
+        unstuff_first=unstuff_first[: heads + int(levels.sum()) + 1],
+        entropy_first=entropy_first[: heads + 1],
         idct_first=np.empty(0, np.int32),
+        dense_first=np.empty(0, np.int32),
         words=int(totals[_loops.WORDS]),
         segments=int(totals[_loops.SEGMENTS]),
         blocks=int(totals[_loops.BLOCKS]),
         entries=int(totals[_loops.ENTRIES]),
+        coefficients=int(totals[_loops.COEFFICIENTS]),
         planes=int(totals[_loops.PLANES]),
     )
     if limited:
@@ -329,10 +362,14 @@ def plan_decode(
 
 def limit(plan: Plan, windows: I32 | None) -> None:
     """Compute only the blocks that hold the windows, and one sample more on each side, which upsampling reads."""
-    plan.idct_first = plan.sheet.take("idct_first", 3 * len(plan.records) + 1, np.int32)
+    plan.idct_first = plan.sheet.take("idct_first", 3 * plan.heads + 1, np.int32)
+    plan.dense_first = plan.sheet.take("dense_first", 3 * plan.heads + 1, np.int32)
     where = np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32)
+    heads = plan.records[: plan.heads]
     _check(
-        _loops.limit_blocks(where, plan.records, plan.records["component"], plan.needed, IDCT_GROUPS, plan.idct_first)
+        _loops.limit_blocks(
+            where, heads, heads["component"], plan.needed, IDCT_GROUPS, plan.idct_first, plan.dense_first
+        )
     )
 
 
@@ -405,7 +442,7 @@ def pixel_output(
 
 def _blocks_first(plan: Plan, name: str, counts: I64) -> I32:
     """Exclusive sums of the pictures' thread blocks, the total behind them: scans have none."""
-    first: I32 = plan.sheet.take(name, len(plan.records) + 1, np.int32)
+    first: I32 = plan.sheet.take(name, plan.heads + 1, np.int32)
     sums = counts.cumsum()
     _check(sums[-1] if len(sums) else 0)
     first[0], first[1 : len(counts) + 1], first[len(counts) + 1 :] = 0, sums, sums[-1] if len(sums) else 0
@@ -447,7 +484,7 @@ def resize_output(
     region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]
     places = [np.ascontiguousarray(a, np.int64) for a in (sampling.size, sampling.anchor, sampling.shape)]
     limited = np.empty((0, 2, 2), np.int64) if domain is None else domain
-    rows, first = plan.sheet.take("resize", n, RESIZE), plan.sheet.take("resize_first", len(plan.records) + 1, np.int32)
+    rows, first = plan.sheet.take("resize", n, RESIZE), plan.sheet.take("resize_first", plan.heads + 1, np.int32)
     shapes, offsets = np.empty((n, 2), np.int32), np.empty(n, np.int64)
     windows, totals = np.empty((n, 4), np.int32), np.empty(_loops.TOTALS_OF_RESIZES, np.int64)
     _loops.plan_resizes(
@@ -533,8 +570,8 @@ class Decoder:
         work, staged = self.runtime.work(), plan.sheet.travelling()
         address, places = self._place(work, len(staged), zeroed, fixed)
         addresses = {"raw": raw, "out": out, "filters": self._filters} | plan.sheet.addresses(address) | places
-        numbers = len(plan.records), output.output_type, output.dtype, output.round_to_uint8
-        record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add)
+        numbers = plan.heads, len(plan.records), output.output_type, output.dtype, output.round_to_uint8
+        record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add, 0)
         staged[: BATCH.itemsize].view(BATCH)[0] = record
         work.upload(address, staged)
         for kernel, grid, threads in self._launches(plan, output):
@@ -567,12 +604,13 @@ class Decoder:
             "tickets": 256,
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
             "entropy_chain": 8 * int(plan.entropy_first[-1]),
+            "coefficients": 2 * plan.coefficients,
         }
         fixed = {
             "words": 4 * plan.words,
             "segments": 4 * plan.segments,
             "stream": 8 * len(plan.records),
-            "tables": 4 * TABLE_BYTES * len(plan.records),
+            "tables": 4 * TABLE_BYTES * plan.heads,
             "starts": 8 * (plan.entries // ENTRIES_EACH),
             "blocks": 8 * plan.blocks,
             "entries": 4 * plan.entries,
@@ -582,7 +620,7 @@ class Decoder:
         return zeroed, fixed
 
     def _launches(self, plan: Plan, output: Output) -> list[tuple[str, int, int]]:
-        n = len(plan.records)
+        n = plan.heads
         assert output.blocks_first is not None
         last = int(output.blocks_first[-1])
         launches = [
@@ -592,6 +630,8 @@ class Decoder:
             ("jpeg_coefficients", int(plan.entropy_first[-1]), ENTROPY_THREADS),
             ("jpeg_dc", n, DC_THREADS),
             ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
+            *(("jpeg_scans", scans, SCAN_THREADS) for scans in plan.levels.tolist() if scans),
+            ("jpeg_dense", int(plan.dense_first[-1]), IDCT_THREADS),
         ]
         if output.pixels is not None:
             launches.append(("jpeg_pixels", last, PIXEL_THREADS))

@@ -9,9 +9,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from .header import OK, RGB
+from .header import MANY_SCANS, OK, RGB
 
-WORDS, SEGMENTS, BLOCKS, ENTRIES, PLANES, UNSTUFFS, ENTROPIES, TOTALS = range(8)
+WORDS, SEGMENTS, BLOCKS, ENTRIES, COEFFICIENTS, PLANES, UNSTUFFS, ENTROPIES, TOTALS = range(9)
 """Places in the totals that `plan_images` gives: elements of the device's buffers, and thread blocks of two kernels."""
 
 
@@ -34,19 +34,22 @@ def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: A
 @numba.njit(nogil=True, cache=True)
 def plan_images(
     headers: Any, which: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any,
-    status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any,
+    status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any, heads: Any, table: Any, scans: Any,
+    parts: Any, levels: Any,
 ) -> None:  # fmt: skip
     """Plan the images ``which``; the others are UNSUPPORTED here. Fill ``images`` and ``component`` (those of scans are
     zeros before), ``status``, ``needed``, the exclusive sums of thread blocks and the totals. Behind the rows of all
-    pictures come three for each picture that has a scan for each component. ``limits``: status UNSUPPORTED and MISSING,
-    most blocks, bits of a subsequence, entries of one, bytes of an unstuffing block, subsequences of an entropy
-    block."""
-    unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk = limits
+    pictures come three for each picture that has a scan for each component, up to row ``heads``, and behind these the
+    streams of ``scans`` (and their ``parts``) of pictures that have a ``table`` of them; ``levels`` counts them.
+    ``limits``: status UNSUPPORTED and MISSING, most blocks, bits of a subsequence, entries of one, bytes of an
+    unstuffing block, subsequences of an entropy block, most blocks of a picture in many scans."""
+    unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk, most_in_scans = limits
     unstuffs = entropies = 0
     extra = len(headers)
     for i in range(len(headers)):
         row, image = headers[i], images[i]
-        good = which[i] and row.status == OK and row.width > 0
+        many = row.status == MANY_SCANS and len(table) > 0
+        good = which[i] and (row.status == OK or many) and row.width > 0
         components = row.components if good else 1
         h_max = v_max = 1
         in_mcu = 0
@@ -77,19 +80,22 @@ def plan_images(
             else:
                 image.ac[0], image.ac[1], ac_slots = a, second, slots
         several = row.scans == 3
-        fits = fits or several  # each has its own tables then
-        status[i] = 0 if good and fits and blocks < most_blocks else unsupported
+        fits = fits or several or many  # each has its own tables then
+        status[i] = 0 if good and fits and blocks < (most_in_scans if many else most_blocks) else unsupported
         # A block takes two bits at least, so a huge picture from a small file needs no memory to be refused.
-        if status[i] == 0 and blocks * 2 > scan_bytes * 8:
+        if status[i] == 0 and not many and blocks * 2 > scan_bytes * 8:
             status[i] = missing
+        if many and status[i] == 0:
+            status[i] = _check_scans(row, table, components, component[i], unsupported, missing)
         go = status[i] == 0
-        alone = go and not several
+        alone = go and not several and not many
         if not alone:
             blocks = scan_bytes = 0
         subsequences = _ceil(scan_bytes * 8, sub_bits) + 1
         restart = row.restart_interval
         segments = _ceil(mcus_x * mcus_y, restart) - 1 if alone and restart > 0 else 0
         image.owner = i
+        image.coefficients = totals[COEFFICIENTS] if go and many else -1
         image.raw, image.raw_size, image.scan = offsets[i], sizes[i], row.scan_offset
         image.width, image.height, image.components, image.colour = row.width, row.height, components, row.colour
         image.mcus_x, image.mcus, image.blocks_in_mcu, image.block_count = mcus_x, mcus_x * mcus_y, in_mcu, blocks
@@ -102,7 +108,10 @@ def plan_images(
             part.width, part.height = _ceil(row.width * part.h, h_max), _ceil(row.height * part.v, v_max)
             part.pitch, part.plane = _ceil(mcus_x * part.h, 4) * 32, totals[PLANES]
             if go:
-                totals[PLANES] += np.int64(part.pitch) * mcus_y * part.v * 8
+                samples = np.int64(part.pitch) * mcus_y * part.v * 8
+                totals[PLANES] += samples
+                if many:
+                    totals[COEFFICIENTS] += samples
             needed[i, c] = go and c < components and (c == 0 or not luma_only or row.colour == RGB)
         unstuff_first[i], entropy_first[i] = unstuffs, entropies
         if alone:
@@ -124,6 +133,7 @@ def plan_images(
             segments = _ceil(mcus_x * mcus_y, restart) - 1 if go and restart > 0 else 0
             subsequences = _ceil(scan_bytes * 8, sub_bits) + 1
             scan.owner, scan.raw, scan.raw_size, scan.scan = i, offsets[i], row.end[c], row.begin[c]
+            scan.coefficients = -1
             scan.width, scan.height, scan.components, scan.colour = whole.width, whole.height, 1, 0
             scan.mcus_x, scan.mcus, scan.blocks_in_mcu, scan.block_count = mcus_x, mcus_x * mcus_y, 1, blocks
             scan.restart, scan.segment_count, scan.dc[0], scan.ac[0] = restart, segments, row.dc[c], row.ac[c]
@@ -136,15 +146,112 @@ def plan_images(
                 unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
                 entropies += _ceil(subsequences, entropy_chunk)
             extra += 1
-    unstuff_first[extra], entropy_first[extra] = unstuffs, entropies
+    entropy_first[heads] = entropies
+    unstuffs = _plan_scans(headers, status, images, component, table, scans, parts, levels, unstuff_chunk, unstuffs,
+                           unstuff_first, heads, totals)  # fmt: skip
     totals[UNSTUFFS], totals[ENTROPIES] = unstuffs, entropies
 
 
 @numba.njit(nogil=True, cache=True)
-def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_each: Any, idct_first: Any) -> Any:
+def _check_scans(row: Any, table: Any, components: Any, component: Any, unsupported: Any, missing: Any) -> Any:
+    """Status of a picture in many scans: each block takes a bit of a scan that first tells its DC, at least."""
+    for c in range(components):
+        part = component[c]
+        h_max, v_max = component[0].h, component[0].v
+        for other in range(components):
+            h_max, v_max = max(h_max, component[other].h), max(v_max, component[other].v)
+        width, height = _ceil(row.width * part.h, h_max), _ceil(row.height * part.v, v_max)
+        blocks = np.int64(_ceil(width, 8)) * _ceil(height, 8)
+        for s in range(row.first_scan, row.first_scan + row.scan_count):
+            scan = table[s]
+            if scan.end - scan.begin > _MOST_SCAN_BYTES:
+                return unsupported
+            if scan.first == 0 and scan.high == 0:
+                for i in range(scan.count):
+                    if scan.component[i] == c and blocks > 8 * np.int64(scan.end - scan.begin):
+                        return missing
+    return 0
+
+
+_MOST_SCAN_BYTES = 1 << 27
+"""Their bits are counted in 32."""
+_READ_PAST = 384
+"""Bytes after a stream that a warp may read before it sees that it is over: a block has 63 codes of 31 bits."""
+_SIZES = 28
+"""Classes of sizes by which scans of a level are put in order: powers of two."""
+
+
+@numba.njit(nogil=True, cache=True)
+def _size_class(scan: Any) -> Any:
+    """0 for the largest scans."""
+    size, found = np.int64(scan.end - scan.begin), _SIZES - 1
+    while size > 1 and found > 0:
+        size >>= 1
+        found -= 1
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _plan_scans(
+    headers: Any, status: Any, images: Any, component: Any, table: Any, scans: Any, parts: Any, levels: Any,
+    unstuff_chunk: Any, unstuffs: Any, unstuff_first: Any, at: Any, totals: Any,
+) -> Any:  # fmt: skip
+    """Plan the scans of pictures that have many: their streams as rows of ``images`` from ``at`` on, what is in them as
+    rows of ``scans``, by levels and, in a level, the largest first, so that none of these is begun last. Returns how
+    many thread blocks unstuff all there is."""
+    places = np.zeros((len(levels), _SIZES), np.int64)
+    for i in range(len(headers)):
+        if headers[i].status == MANY_SCANS and status[i] == 0:
+            for s in range(headers[i].first_scan, headers[i].first_scan + headers[i].scan_count):
+                places[table[s].level, _size_class(table[s])] += 1
+                levels[table[s].level] += 1
+    place = np.int64(0)
+    for level in range(len(levels)):
+        for size in range(_SIZES):
+            place, places[level, size] = place + places[level, size], place
+    for i in range(len(headers)):
+        row = headers[i]
+        if row.status != MANY_SCANS or status[i] != 0:
+            continue
+        picture = images[i]
+        for s in range(row.first_scan, row.first_scan + row.scan_count):
+            known, stream = table[s], images[at]
+            size = _size_class(known)
+            nth = places[known.level, size]
+            places[known.level, size] += 1
+            scan = scans[nth]
+            alone = known.count == 1
+            one = component[i, known.component[0]]
+            mcus_x = _ceil(one.width, 8) if alone else picture.mcus_x
+            mcus = np.int64(mcus_x) * _ceil(one.height, 8) if alone else np.int64(picture.mcus)
+            scan.image, scan.first, scan.last, scan.high, scan.low = at, known.first, known.last, known.high, known.low
+            scan.mcus_x, scan.mcus, scan.restart, scan.count = mcus_x, mcus, known.interval, known.count
+            scan.level = known.level
+            for c in range(4):
+                part, whole = parts[nth, c], component[i, known.component[c] if c < known.count else 0]
+                part.coefficients = picture.coefficients + whole.plane - component[i, 0].plane
+                part.h, part.v = (1, 1) if alone else (whole.h, whole.v)
+                part.table, part.stride = known.table[c], whole.pitch // 8
+            segments = _ceil(mcus, np.int64(known.interval)) - 1 if known.interval > 0 else np.int64(0)
+            stream.owner, stream.coefficients, stream.raw = i, -1, picture.raw
+            stream.raw_size, stream.scan = known.end, known.begin
+            stream.segment_count, status[at] = segments, 0
+            _reserve(stream, totals, known.end - known.begin + _READ_PAST, segments, 0, 0)
+            unstuff_first[at] = unstuffs
+            unstuffs += _ceil(known.end - known.begin + 15, unstuff_chunk)
+            at += 1
+    unstuff_first[at] = unstuffs
+    return unstuffs
+
+
+@numba.njit(nogil=True, cache=True)
+def limit_blocks(
+    windows: Any, images: Any, component: Any, needed: Any, groups_each: Any, idct_first: Any, dense_first: Any
+) -> Any:
     """The blocks to compute: those that hold the windows (x0, y0, x1, y1; none: everything) and one sample more on each
-    side, which upsampling reads. Fills the exclusive sums of thread blocks; returns their total."""
-    total = np.int64(0)
+    side, which upsampling reads. Fills the exclusive sums of thread blocks, ``dense_first`` for pictures in many scans;
+    returns the larger total."""
+    total, dense = np.int64(0), np.int64(0)
     for i in range(len(needed)):
         x0, y0, x1, y1 = 0, 0, images[i].width, images[i].height
         if len(windows):
@@ -160,9 +267,12 @@ def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_
             part.roi_group, part.roi_row = first_x // 32, first_y // 8
             part.roi_groups = last_x // 32 - first_x // 32 + 1 if needed[i, c] else 0
             part.roi_rows = last_y // 8 - first_y // 8 + 1
-            idct_first[3 * i + c] = total
+            idct_first[3 * i + c], dense_first[3 * i + c] = total, dense
+            thread_blocks = _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
             if images[i].block_count > 0:
-                total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
+                total += thread_blocks
+            elif images[i].coefficients >= 0:
+                dense += thread_blocks
     for i in range(len(needed), len(images)):  # scans: the blocks of their component
         whole, part = component[images[i].owner, (i - len(needed)) % 3], component[i, 0]
         part.roi_group, part.roi_groups = whole.roi_group, whole.roi_groups
@@ -171,7 +281,8 @@ def limit_blocks(windows: Any, images: Any, component: Any, needed: Any, groups_
         total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
         idct_first[3 * i + 1] = idct_first[3 * i + 2] = total
     idct_first[3 * len(images)] = total
-    return total
+    dense_first[3 * len(needed) :] = dense
+    return max(total, dense)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

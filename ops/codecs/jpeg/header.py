@@ -18,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import EXIF_RATIONALS, EXIF_SHORTS, EXIF_STRINGS
+from .scans import COLUMNS as SCAN_COLUMNS
+from .scans import MAX_BLOCKS_IN_MCU, SCAN, walk_scans
+from .segments import huffman_tables, past_fill, past_scan, quantisation_tables, u16
 
 if TYPE_CHECKING:
     from ...batch import Batch
@@ -28,12 +31,12 @@ UNSUPPORTED = 1  # a complete JPEG header, but one for another decoder
 NOT_JPEG = 2  # does not start with SOI
 TRUNCATED = 3  # ends before the first scan
 CORRUPT = 4  # a segment contradicts the standard or itself
+MANY_SCANS = 5  # a progressive picture whose scans are in the table of scans: our CUDA decoder takes it
 
 # colour: what libjpeg takes the components for
 GRAY, YCBCR, RGB, CMYK, YCCK, UNKNOWN = 0, 1, 2, 3, 4, 5
 
 MAX_DIMENSION = 65500  # libjpeg's limit
-MAX_BLOCKS_IN_MCU = 10  # T.81, B.2.3
 
 _SCALARS = (
     "status",
@@ -51,6 +54,8 @@ _SCALARS = (
     "quant_16bit",  # bit i: the quantisation table of component i has 16-bit entries
     "jfif",
     "junk",  # bytes between segments that belong to none
+    "first_scan",  # its first row in the table of scans, and how many it has there
+    "scan_count",
 )
 _VECTORS = (
     "h",  # sampling factors per component
@@ -66,7 +71,7 @@ _VECTORS = (
 HEADER = np.dtype([(name, np.int32) for name in _SCALARS] + [(name, np.int32, (4,)) for name in _VECTORS])
 
 _STATUS, _WIDTH, _HEIGHT, _COMPONENTS, _PRECISION, _SOF, _COLOUR, _ADOBE = range(8)
-_ORIENTATION, _RESTART, _SCANS, _SCAN_OFFSET, _QUANT_16BIT, _JFIF, _JUNK = range(8, 15)
+_ORIENTATION, _RESTART, _SCANS, _SCAN_OFFSET, _QUANT_16BIT, _JFIF, _JUNK, _FIRST_SCAN, _SCAN_COUNT = range(8, 17)
 _H, _V, _ID, _QUANT, _DC, _AC, _BEGIN, _END, _INTERVAL = (len(_SCALARS) + 4 * i for i in range(len(_VECTORS)))
 _COLUMNS = len(_SCALARS) + 4 * len(_VECTORS)
 
@@ -76,43 +81,75 @@ def read_headers(
 ) -> NDArray[Any]:
     """Walk the header of every image ``buffer[offset : offset + size]``; returns one HEADER row for each."""
     table = np.empty(len(offsets), HEADER) if out is None else out
+    _walk_all(*_views(buffer, offsets, sizes, table), _NO_SCANS, False)
+    return table
+
+
+def read_scans(
+    buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Walk the header of every image, and progressive ones to their end: HEADER rows, and the SCAN rows that those
+    with status MANY_SCANS point to."""
+    table, scans = np.empty(len(offsets), HEADER), np.empty(_SCANS_EACH * len(offsets), SCAN)
+    while True:
+        columns = scans.view(np.int32).reshape(len(scans), SCAN_COLUMNS)
+        count = _walk_all(*_views(buffer, offsets, sizes, table), columns, True)
+        if count <= len(scans):
+            return table, scans[:count]
+        scans = np.empty(count, SCAN)
+
+
+_SCANS_EACH = 12  # libjpeg makes ten
+_NO_SCANS = np.empty((0, SCAN_COLUMNS), np.int32)
+
+
+def _views(buffer: Any, offsets: Any, sizes: Any, table: NDArray[Any]) -> tuple[Any, Any, Any, Any]:
     columns = table.view(np.int32).reshape(len(offsets), _COLUMNS)
     buffer = buffer.view()
     buffer.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    _walk_all(buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int32), columns)  # shapes are of int32
-    return table
+    return buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int32), columns  # shapes are of int32
 
 
 _BYTES_PER_COEFFICIENT = 2
 _GPU_BYTES_PER_ENCODED = 18
 """What the CUDA decoder's tables of entropy-coded symbols take for a byte of the file, its own copy included."""
+_GPU_BYTES_PER_SCANNED, _GPU_BYTES_PER_SAMPLE, _GPU_BYTES_PER_SCAN = 3, 3, 1024
+"""What it takes of a picture in many scans: for a byte of the file, which has a copy without stuffing; for a sample,
+which has a coefficient; for a scan, which has records."""
 
-_walked: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], NDArray[Any]]] = {}
+_walked: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], NDArray[Any], NDArray[Any]]] = {}
 
 
 def rows_of(batch: Batch) -> NDArray[Any]:
     """The headers of a batch of encoded images, not to be changed. A batch is walked once: who plans memory and who
     decodes ask for the same rows, on different threads."""
+    return walked(batch)[0]
+
+
+def walked(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
+    """`rows_of` a batch, and the table of scans that they point to, not to be changed either."""
     key = id(batch.offsets)
     known = _walked.get(key)
     if known is not None and known[0]() is batch.offsets and known[1]() is batch.data and len(known[2]) == len(batch):
-        return known[2]
-    rows = read_headers(batch.data, batch.offsets, batch.shapes[:, 0])
-    _walked[key] = weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), weakref.ref(batch.data), rows
-    return rows
+        return known[2], known[3]
+    rows, scans = read_scans(batch.data, batch.offsets, batch.shapes[:, 0])
+    _walked[key] = (
+        weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), weakref.ref(batch.data), rows, scans,
+    )  # fmt: skip
+    return rows, scans
 
 
 def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
-    """What keeps JPEGs from being decoded in one pass over one scan, in words, and how many of ``rows`` it does."""
+    """What keeps JPEGs from our CUDA decoder, in words, and how many of ``rows`` it does."""
     sof = rows["sof"]
     reasons = (
-        ("progressive", np.isin(sof, (0xC2, 0xC6, 0xCA, 0xCE))),
+        ("unusual progressive", np.isin(sof, (0xC2, 0xC6, 0xCA, 0xCE)) & (rows["status"] != MANY_SCANS)),
         ("arithmetic coding", sof >= 0xC9),
-        ("lossless or hierarchical", ~np.isin(sof, (0xC0, 0xC1))),
+        ("lossless or hierarchical", ~np.isin(sof, (0xC0, 0xC1, 0xC2))),
         ("more than 8 bits", rows["precision"] != 8),
         ("CMYK, or an odd number of components", (rows["components"] != 1) & (rows["components"] != 3)),
-        ("several scans", (rows["scans"] != 1) & (rows["scans"] != 3)),
-        ("odd sampling, tables or markers", rows["status"] != OK),
+        ("several scans", (rows["scans"] != 1) & (rows["scans"] != 3) & (rows["status"] != MANY_SCANS)),
+        ("odd sampling, tables or markers", (rows["status"] != OK) & (rows["status"] != MANY_SCANS)),
         ("output type, or cut short", np.ones(len(rows), np.bool_)),
     )
     found: dict[str, int] = {}
@@ -139,7 +176,7 @@ def summarise(
         height, width = (row.width, row.height) if swap else (row.height, row.width)
         extents[i, 0], extents[i, 1], good[i] = height, width, True
         channels[i] = 1 if row.components == 1 else 3
-        odd[i] = row.status != OK or np.int64(height) * width > max_pixels
+        odd[i] = (row.status != OK and row.status != MANY_SCANS) or np.int64(height) * width > max_pixels
         found += odd[i]
     return found
 
@@ -164,6 +201,12 @@ def foreseen(
             continue
         elements[i] = pixels * (fixed if fixed > 0 else 1 if row.components == 1 else 3)
         coefficients = _BYTES_PER_COEFFICIENT * pixels * min(row.components, 4)
+        if on_gpu and row.status == MANY_SCANS:
+            samples = _GPU_BYTES_PER_SAMPLE * pixels * row.components
+            besides[i] = (
+                _GPU_BYTES_PER_SCANNED * np.int64(shapes[i, 0]) + samples + _GPU_BYTES_PER_SCAN * row.scan_count
+            )
+            continue
         if on_gpu:
             besides[i] = _GPU_BYTES_PER_ENCODED * np.int64(shapes[i, 0]) + coefficients
             continue
@@ -194,8 +237,10 @@ def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any
 
 
 @numba.njit(nogil=True, cache=True)
-def _walk_all(buffer, offsets, sizes, table):  # type: ignore[no-untyped-def]
-    tables = np.empty((3, 4), np.int32)
+def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-untyped-def]
+    """Returns how many rows the table of scans has, or would have; ``whole``: files are to be walked to their end."""
+    tables, known = np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
+    count: Any = np.int64(0)
     for i in range(len(offsets)):
         begin, end = offsets[i], offsets[i] + sizes[i]
         row = table[i]
@@ -205,17 +250,16 @@ def _walk_all(buffer, offsets, sizes, table):  # type: ignore[no-untyped-def]
         if begin < 0 or sizes[i] < 0 or end > len(buffer):
             row[_STATUS] = CORRUPT
         else:
-            row[_STATUS] = _walk(buffer[begin:end], row, tables)
+            row[_STATUS] = _walk(buffer[begin:end], row, tables, whole, scans[min(count, len(scans)) :], known)
+        row[_FIRST_SCAN] = count
+        count += row[_SCAN_COUNT]
+    return count
 
 
 @numba.njit(nogil=True, cache=True)
-def _u16(data, at):  # type: ignore[no-untyped-def]
-    return (np.int64(data[at]) << 8) | np.int64(data[at + 1])
-
-
-@numba.njit(nogil=True, cache=True)
-def _walk(data, row, tables):  # type: ignore[no-untyped-def]
-    """Segments up to the first scan. ``tables``: where the quantisation, DC and AC tables defined so far lie."""
+def _walk(data, row, tables, whole, scans, known):  # type: ignore[no-untyped-def]
+    """Segments up to the first scan, or, where there are many and ``whole``, to the last, which ``scans`` takes.
+    ``tables``: where the quantisation, DC and AC tables defined so far lie."""
     size = len(data)
     if size < 2 or data[0] != 0xFF or data[1] != 0xD8:
         return NOT_JPEG
@@ -226,7 +270,7 @@ def _walk(data, row, tables):  # type: ignore[no-untyped-def]
         while at < size and data[at] != 0xFF:
             row[_JUNK] += 1
             at += 1
-        at = _past_fill(data, at)
+        at = past_fill(data, at)
         if at >= size:
             return TRUNCATED
         marker = np.int64(data[at])
@@ -242,31 +286,31 @@ def _walk(data, row, tables):  # type: ignore[no-untyped-def]
             return TRUNCATED
         if at + 2 > size:
             return TRUNCATED
-        begin, end = at + 2, at + _u16(data, at)
+        begin, end = at + 2, at + u16(data, at)
         if end < begin:
             return CORRUPT
         if end > size:
             return TRUNCATED
         if marker == 0xDA:
-            return _scan(data, begin, end, row, tables, wide)
+            return _scan(data, begin, end, row, tables, wide, whole, scans, known)
         error: Any = OK
         if marker == 0xC4:
-            error = _huffman_tables(data, begin, end, tables)
+            error = huffman_tables(data, begin, end, tables)
         elif marker == 0xDB:
-            error, wide = _quantisation_tables(data, begin, end, tables, wide)
+            error, wide = quantisation_tables(data, begin, end, tables, wide)
         elif marker == 0xDD:
             if end - begin != 2:
                 return CORRUPT
-            row[_RESTART] = _u16(data, begin)
+            row[_RESTART] = u16(data, begin)
         elif 0xC0 <= marker <= 0xCF and marker != 0xC8 and marker != 0xCC:
             error = _frame(data, begin, end, row, marker)
         elif marker == 0xE0:
-            if end - begin >= 14 and _u16(data, begin) == 0x4A46 and _u16(data, begin + 2) == 0x4946:  # JFIF
+            if end - begin >= 14 and u16(data, begin) == 0x4A46 and u16(data, begin + 2) == 0x4946:  # JFIF
                 row[_JFIF] = 1 if data[begin + 5] == 1 else 2  # libjpeg warns about a major version other than 1
         elif marker == 0xE1:
             _exif(data, begin, end, row)
         elif marker == 0xEE:
-            if end - begin >= 12 and _u16(data, begin) == 0x4164 and _u16(data, begin + 2) == 0x6F62:  # Adobe
+            if end - begin >= 12 and u16(data, begin) == 0x4164 and u16(data, begin + 2) == 0x6F62:  # Adobe
                 row[_ADOBE] = data[begin + 11]
         elif not (0xE0 <= marker <= 0xEF or marker == 0xFE or marker == 0xDC or marker == 0xCC):
             return CORRUPT
@@ -276,47 +320,12 @@ def _walk(data, row, tables):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _past_fill(data, at):  # type: ignore[no-untyped-def]
-    """Where a marker's code is: any number of fill bytes may precede it."""
-    while at < len(data) and data[at] == 0xFF:
-        at += 1
-    return at
-
-
-@numba.njit(nogil=True, cache=True)
-def _huffman_tables(data, at, end, tables):  # type: ignore[no-untyped-def]
-    while at + 17 <= end:
-        kind, index = data[at] >> 4, data[at] & 15
-        symbols: Any = 0
-        for i in range(1, 17):
-            symbols += np.int64(data[at + i])
-        if kind > 1 or index > 3 or symbols > 256 or at + 17 + symbols > end:
-            return CORRUPT
-        tables[1 + kind, index] = at + 1
-        at += 17 + symbols
-    return OK if at == end else CORRUPT
-
-
-@numba.njit(nogil=True, cache=True)
-def _quantisation_tables(data, at, end, tables, wide):  # type: ignore[no-untyped-def]
-    while at < end:
-        entry, index = data[at] >> 4, data[at] & 15
-        length = 128 if entry else 64
-        if index > 3 or at + 1 + length > end:
-            return CORRUPT, wide
-        tables[0, index] = at + 1
-        wide = wide | (1 << index) if entry else wide & ~(1 << index)
-        at += 1 + length
-    return OK, wide
-
-
-@numba.njit(nogil=True, cache=True)
 def _frame(data, at, end, row, marker):  # type: ignore[no-untyped-def]
     if row[_SOF] or end - at < 6:
         return CORRUPT
     count = np.int64(data[at + 5])
     row[_SOF], row[_PRECISION], row[_COMPONENTS] = marker, data[at], count
-    row[_HEIGHT], row[_WIDTH] = _u16(data, at + 1), _u16(data, at + 3)
+    row[_HEIGHT], row[_WIDTH] = u16(data, at + 1), u16(data, at + 3)
     if end - at != 6 + 3 * count or count == 0 or row[_HEIGHT] == 0 or row[_WIDTH] == 0:
         return CORRUPT
     if row[_HEIGHT] > MAX_DIMENSION or row[_WIDTH] > MAX_DIMENSION or count > 10:
@@ -332,7 +341,7 @@ def _frame(data, at, end, row, marker):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan(data, at, end, row, tables, wide):  # type: ignore[no-untyped-def]
+def _scan(data, at, end, row, tables, wide, whole, scans, known):  # type: ignore[no-untyped-def]
     """Bind the tables to the components and decide who decodes the image."""
     row[_SCAN_OFFSET] = end
     count = np.int64(data[at]) if end > at else 0
@@ -342,6 +351,10 @@ def _scan(data, at, end, row, tables, wide):  # type: ignore[no-untyped-def]
     row[_COLOUR] = _colour(row)
     sequential = row[_SOF] == 0xC0 or row[_SOF] == 0xC1
     row[_SCANS] = 1 if sequential and count == components else 0
+    warned = row[_JUNK] > 0 or row[_JFIF] == 2 or (components == 3 and row[_ADOBE] > 1)
+    progressive = row[_SOF] == 0xC2 and row[_PRECISION] == 8 and (components == 1 or components == 3)
+    if whole and progressive and not warned and _many_scans(data, at, end, row, tables, wide, scans, known):
+        return MANY_SCANS
     in_order = count == components
     quant = (np.int64(row[_QUANT]), np.int64(row[_QUANT + 1]), np.int64(row[_QUANT + 2]))
     missing_quant = missing_huffman = False
@@ -362,7 +375,6 @@ def _scan(data, at, end, row, tables, wide):  # type: ignore[no-untyped-def]
         missing_huffman |= row[_DC + i] == 0 or row[_AC + i] == 0
     spectral = 4 + 2 * count - 3
     whole = data[at + spectral] == 0 and data[at + spectral + 1] == 63 and data[at + spectral + 2] == 0
-    warned = row[_JUNK] > 0 or row[_JFIF] == 2 or (components == 3 and row[_ADOBE] > 1)
     if sequential and row[_PRECISION] == 8 and count == 1 and components == 3:
         return UNSUPPORTED if warned or not _sampling_supported(row) else _scans(data, at, row, tables, wide, quant)
     if not sequential or row[_PRECISION] != 8 or not in_order or not whole or (components != 1 and components != 3):
@@ -372,6 +384,24 @@ def _scan(data, at, end, row, tables, wide):  # type: ignore[no-untyped-def]
     if missing_huffman or warned or not _sampling_supported(row):
         return UNSUPPORTED
     return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def _many_scans(data, at, end, row, tables, wide, scans, known):  # type: ignore[no-untyped-def]
+    """Whether the scans of a progressive picture are as our decoder takes them; the first has its parameters in
+    data[at:end]. The tables defined so far stay as they are where they are not."""
+    if not _sampling_supported(row):
+        return False
+    quant, later = row[_QUANT : _QUANT + 4].copy(), tables.copy()
+    count, wide_bound = walk_scans(
+        data, at, end, row[_COMPONENTS], row[_ID : _ID + 4], row[_H : _H + 4], row[_V : _V + 4], quant,
+        np.int64(row[_RESTART]), later, wide, scans, known,
+    )  # fmt: skip
+    if count < 0:
+        return False
+    row[_SCAN_COUNT], row[_QUANT_16BIT] = count, wide_bound
+    row[_QUANT : _QUANT + 4] = quant
+    return True
 
 
 @numba.njit(nogil=True, cache=True)
@@ -413,39 +443,29 @@ def _next_scan(data, at, tables, interval, wide):  # type: ignore[no-untyped-def
     """From the entropy-coded bytes at ``at`` to the next scan of one component: where these end, where its parameters
     begin (-1: there is none, or something unusual before it), and what DRI and DQT said in between."""
     size = len(data)
-    stop: Any = np.int64(at)
+    stop, at, marker = past_scan(data, at)
     nothing = stop, np.int64(-1), interval, wide
-    marker: Any = np.int64(0)
-    while marker == 0 or 0xD0 <= marker <= 0xD7:
-        while at < size and data[at] != 0xFF:
-            at += 1
-        stop = at
-        at = _past_fill(data, at)
-        if at >= size:
-            return nothing
-        marker = np.int64(data[at])
-        at += 1
     while True:
-        if at + 2 > size:
+        if marker < 0 or at + 2 > size:
             return nothing
-        begin, end = at + 2, at + _u16(data, at)
+        begin, end = at + 2, at + u16(data, at)
         if end < begin or end > size:
             return nothing
         error: Any = OK
         if marker == 0xDA:
             return (stop, begin, interval, wide) if end - begin == 6 else nothing
         if marker == 0xC4:
-            error = _huffman_tables(data, begin, end, tables)
+            error = huffman_tables(data, begin, end, tables)
         elif marker == 0xDB:
-            error, wide = _quantisation_tables(data, begin, end, tables, wide)
+            error, wide = quantisation_tables(data, begin, end, tables, wide)
         elif marker == 0xDD and end - begin == 2:
-            interval = _u16(data, begin)
+            interval = u16(data, begin)
         elif marker != 0xFE:
             return nothing
         at = end
         if error != OK or at >= size or data[at] != 0xFF:
             return nothing
-        at = _past_fill(data, at)
+        at = past_fill(data, at)
         if at >= size:
             return nothing
         marker = np.int64(data[at])
@@ -489,10 +509,10 @@ def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
     """Tag 0x0112 of the first image file directory. As in DALI, a directory with any entry that is cut off, or with a
     value outside the segment in a tag of the baseline, counts for nothing; the type of the tag does not matter."""
     tiff = at + 6
-    if end - tiff < 8 or _u16(data, at) != 0x4578 or _u16(data, at + 2) != 0x6966 or _u16(data, at + 4) != 0:  # Exif
+    if end - tiff < 8 or u16(data, at) != 0x4578 or u16(data, at + 2) != 0x6966 or u16(data, at + 4) != 0:  # Exif
         return
-    little = _u16(data, tiff) == 0x4949
-    if not little and _u16(data, tiff) != 0x4D4D:
+    little = u16(data, tiff) == 0x4949
+    if not little and u16(data, tiff) != 0x4D4D:
         return
     if _tiff16(data, tiff + 2, little) != 42:
         return

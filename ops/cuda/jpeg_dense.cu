@@ -1,0 +1,60 @@
+// The inverse DCT of pictures in many scans, whose coefficients lie in memory block by block. Otherwise as in jpeg_idct.cu:
+// eight lanes take a block, a warp four of them side by side, which lie one behind the other.
+#include "jpeg_idct.cu"
+#include "jpeg_scans.cu"
+
+KERNEL __launch_bounds__(IDCT_THREADS, 4) jpeg_dense(const Batch *batch) {
+    __shared__ __align__(16) int workspace[IDCT_THREADS / 8 * TILE_BLOCK];
+    int slot = locate_by_warp(batch->dense_first, batch->count * 3, blockIdx.x), at = slot / 3, c = slot - 3 * at;
+    if (batch->status[at]) return;
+    const Image &image = batch->images[at];
+    const Component &component = image.component[c];
+    int lane = threadIdx.x & 7, nth = (threadIdx.x >> 3) & 3, warp = threadIdx.x >> 5;
+    int *tile = workspace + (threadIdx.x >> 3) * TILE_BLOCK;
+    // A lane's eight coefficients of every block: four words, each with i and i + 32.
+    int factor[8], place[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int k = 4 * lane + (i >> 1) + 32 * (i & 1), natural = NATURAL_ORDER[k];
+        const u8 *table = batch->raw + image.raw + component.quant;
+        factor[i] = (i16)(component.quant_wide ? table[2 * k] << 8 | table[2 * k + 1] : table[k]);
+        place[i] = natural / 8 * TILE_ROW + natural % 8;
+    }
+    int roi_groups = component.roi_groups, pitch = component.pitch;
+    int group = (blockIdx.x - batch->dense_first[slot]) * IDCT_GROUPS + warp * IDCT_ROUNDS;
+    int left = min(IDCT_ROUNDS, roi_groups * component.roi_rows - group);
+    if (left <= 0) return;
+    int y = group / roi_groups, x = group - y * roi_groups;
+    const i16 *coefficients = batch->coefficients + image.coefficients + (component.plane - image.component[0].plane);
+    auto block_at = [&]() {  // a row of blocks has as many coefficients as eight rows of samples
+        return coefficients + (i64)(y + component.roi_row) * 8 * pitch + ((component.roi_group + x) * 4 + nth) * 64;
+    };
+    uint4 next = *(const uint4 *)(block_at() + 8 * lane);
+    u32 wide = 0;
+    for (;;) {
+        uint4 now = next;
+        u8 *to = batch->planes + component.plane + (i64)((y + component.roi_row) * 8 + lane) * pitch
+                 + ((component.roi_group + x) * 4 + nth) * 8;
+        if (--left > 0) {
+            if (++x == roi_groups) x = 0, y++;
+            next = *(const uint4 *)(block_at() + 8 * lane);
+        }
+        u32 words[4] = {now.x, now.y, now.z, now.w}, low, high;
+        bool flat = ((lane ? now.x : now.x & 0xffff0000u) | now.y | now.z | now.w) == 0;
+        if (__all_sync(~0u, flat)) {
+            int dc = (i16)__shfl_sync(~0u, now.x, threadIdx.x & 24) * __shfl_sync(~0u, (u32)factor[0], threadIdx.x & 24);
+            wide |= transform_flat(dc, &low, &high);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                tile[place[2 * i]] = (i16)words[i] * factor[2 * i];
+                tile[place[2 * i + 1]] = ((int)words[i] >> 16) * factor[2 * i + 1];
+            }
+            __syncwarp();
+            wide |= transform(tile, lane, &low, &high);
+        }
+        *(uint2 *)to = make_uint2(low, high);
+        if (left <= 0) break;
+    }
+    if (wide >= 32768) mark(batch, image, at, OUT_OF_RANGE);
+}

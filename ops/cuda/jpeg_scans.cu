@@ -1,0 +1,376 @@
+// The scans of progressive pictures (T.81, annex G): a warp takes one, from its first bit to its last, and thousands are
+// under way. All scans of a level are one launch; those of the next level refine what they have left in memory.
+//
+// All lanes follow the stream together, in the same state. That a block has 64 coefficients and a warp 32 lanes is used
+// where scans refine: a lane has coefficients i and i + 32 of a block, which share a word, and one vote finds the place
+// that a run of zeros leads to.
+#include "jpeg_stream.cu"
+
+#ifndef CODE_BITS
+#define CODE_BITS 10   // of a table for AC; those for DC share its place, and have two bits less
+#endif
+#ifndef SCAN_WARPS
+#define SCAN_WARPS 24  // on a multiprocessor, at least
+#endif
+#define AHEAD 2        // blocks that a refining scan fetches before it needs them
+
+// Place of a coefficient in its block, by zig-zag index.
+DEVICE int kept_at(int k) { return (k & 31) << 1 | k >> 5; }
+
+struct ScanCodes {
+    u32 entry[1 << CODE_BITS];  // length, run << 8, size << 16; 0: a longer code, or none
+    u32 limit[4][17];           // by length: the first 16-bit pattern behind its codes
+    i32 delta[4][17];           // symbol index less code
+};
+
+// What stands for a pattern that is no code: no scan has such a run, nor a refining one such a size.
+#define NO_CODE (16 | 0xff00 | 2 << 16)
+#define ENDS_BLOCKS(entry) ((entry) < 0xf00)  // no size, and less than the longest run
+
+DEVICE u32 scan_entry(u32 symbol, u32 length) { return length | (symbol >> 4) << 8 | (symbol & 15) << 16; }
+DEVICE int run_of(u32 entry) { return (int)__byte_perm(entry, 0, 0x4441); }
+
+// The table at `offset` of the file as table `nth`, whose entries begin at `first`: what T.81, C.2 makes of it. Returns
+// false where that is no prefix code.
+DEVICE bool read_codes(ScanCodes &codes, const Batch *batch, const Image &image, int offset, int nth, int first, int bits,
+                       bool is_dc) {
+    const int lane = threadIdx.x;
+    const u8 *counts = batch->raw + image.raw + offset, *symbols = counts + 16;
+    u32 mine = lane < 16 ? counts[lane] : 0, code = 0, behind = warp_sum(mine);
+    u32 total = __shfl_sync(~0u, behind, 31);
+    bool bad = total > 256;
+    for (int length = 1; length <= 16; length++) {
+        u32 count = __shfl_sync(~0u, mine, length - 1), index = __shfl_sync(~0u, behind, length - 1) - count;
+        if (lane == 0) {
+            codes.delta[nth][length] = (int)index - (int)code;
+            codes.limit[nth][length] = (code + count) << (16 - length);
+        }
+        code += count;
+        bad |= count && code >= 1u << length;  // all ones is no code
+        code <<= 1;
+    }
+    for (u32 i = lane; is_dc && !bad && i < total; i += 32) bad |= symbols[i] > 15;
+    __syncwarp();
+    if (__any_sync(~0u, bad)) return false;
+    for (u32 i = lane; i < 1u << bits; i += 32) {
+        u32 pattern = i << (16 - bits), entry = 0;
+        for (int length = 1; length <= bits && !entry; length++)
+            if (pattern < codes.limit[nth][length])
+                entry = scan_entry(symbols[codes.delta[nth][length] + (int)(pattern >> (16 - length))], length);
+        codes.entry[first + i] = entry;
+    }
+    __syncwarp();
+    return true;
+}
+
+// A code longer than the table's entries have bits.
+DEVICE u32 longer_code(const ScanCodes &codes, const u8 *symbols, int nth, u32 bits, int entry_bits) {
+    u32 pattern = bits >> 16;
+#pragma unroll 1
+    for (int length = entry_bits + 1; length <= 16; length++)
+        if (pattern < codes.limit[nth][length])
+            return scan_entry(symbols[codes.delta[nth][length] + (int)(pattern >> (16 - length))], length);
+    return NO_CODE;
+}
+
+// What a warp reads: bits of the first two words, and a third that is on its way. It may read on behind its stream, no
+// further than a block's codes reach, before it is asked where it is.
+struct ScanReader {
+    const u32 *next;
+    u32 w0, w1, w2;
+    int at, position;  // of w0's first bit; of the next bit, from there
+
+    // bit: a multiple of 8
+    DEVICE void seek(const Stream &stream, int bit) {
+        next = stream.words + (bit >> 5);
+        w0 = next[0], w1 = next[1], w2 = next[2];
+        next += 3;
+        at = bit & ~31, position = bit & 31;
+    }
+    DEVICE int bit() const { return at + position; }
+    DEVICE u32 peek() const { return __funnelshift_l(w1, w0, position); }  // position < 32
+    DEVICE u32 peek_far() const {                                          // position < 64
+        bool second = position >= 32;
+        return __funnelshift_l(second ? w2 : w1, second ? w1 : w0, position);
+    }
+    DEVICE void advance() {
+#pragma unroll 1
+        while (position >= 32) {
+            position -= 32, at += 32;
+            w0 = w1, w1 = w2, w2 = *next++;
+        }
+    }
+    DEVICE void skip(int n) { position += n, advance(); }
+};
+
+// One restart interval of a scan after the other.
+struct Turn {
+    int nth, left;   // left: MCUs
+    int begin, end;  // bits
+
+    DEVICE bool open(const Scan &scan, const Stream &stream) {
+        int done = nth * scan.restart;
+        if (done >= scan.mcus || (nth && !scan.restart)) return false;
+        left = scan.restart ? min(scan.restart, scan.mcus - done) : scan.mcus;
+        begin = nth ? (int)stream.ends[nth - 1] * 8 : 0;
+        end = nth < stream.end_count ? (int)stream.ends[nth] * 8 : (int)stream.bits;
+        return true;
+    }
+    // Status bits of an interval that was read up to `bit`. Less than a byte may be left.
+    DEVICE u32 close(int bit, const Stream &stream) {
+        u32 more = nth < stream.end_count ? BAD_RESTART : EXTRANEOUS;
+        nth++;
+        return bit > end ? MISSING : end - bit >= 8 ? more : 0;
+    }
+};
+
+DEVICE int extended(u32 bits, u32 size) {  // T.81, F.2.2.1: EXTEND; of the first `size` bits, 1 at least
+    u32 value = bits >> (32 - size);
+    return (int)bits < 0 ? (int)value : (int)value - (1 << size) + 1;
+}
+
+DEVICE i16 *block_of(const Batch *batch, const ScanPart &part, int x, int y) {
+    return batch->coefficients + part.coefficients + ((i64)y * part.stride + x) * 64;
+}
+
+DEVICE u32 first_dc(const Batch *batch, const Scan &scan, const Image &image, ScanCodes &codes, const Stream &stream) {
+    const int bits = CODE_BITS - 2;
+    for (int p = 0; p < scan.count; p++)
+        if (!read_codes(codes, batch, image, scan.part[p].table, p, p << bits, bits, true)) return BAD_TABLE;
+    ScanReader reader;
+    u32 flags = 0;
+    for (Turn turn = {0, 0, 0, 0}; turn.open(scan, stream);) {
+        int before[4] = {0, 0, 0, 0}, y = turn.nth * scan.restart / scan.mcus_x, x = turn.nth * scan.restart - y * scan.mcus_x;
+        reader.seek(stream, turn.begin);
+        for (; turn.left > 0; turn.left--) {
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                if (p >= scan.count) continue;
+                const ScanPart &part = scan.part[p];
+                const u8 *symbols = batch->raw + image.raw + part.table + 16;
+                for (int i = 0; i < part.v; i++) {
+                    i16 *to = block_of(batch, part, x * part.h, y * part.v + i);
+                    for (int j = 0; j < part.h; j++, to += 64) {
+                        u32 bits_here = reader.peek(), entry = codes.entry[(p << bits) + (bits_here >> (32 - bits))];
+                        if (entry == 0) entry = longer_code(codes, symbols, p, bits_here, bits);
+                        if (run_of(entry)) flags |= BAD_CODE;
+                        u32 length = entry & 255, size = entry >> 16;
+                        if (size) before[p] += extended(bits_here << length, size);
+                        reader.skip(length + size);
+                        if (threadIdx.x == 0) *to = (i16)((u32)before[p] << scan.low);
+                    }
+                }
+                if (before[p] >= 1 << 24 || before[p] <= -(1 << 24)) flags |= BAD_CODE;  // libjpeg refuses such sums, later
+            }
+            if (++x == scan.mcus_x) x = 0, y++;
+            if (flags || reader.bit() > turn.end) break;
+        }
+        flags |= turn.close(reader.bit(), stream);
+        if (flags) break;
+    }
+    return flags;
+}
+
+// A bit for each block, in the order of the scan: each lane takes every 32nd.
+DEVICE u32 more_dc(const Batch *batch, const Scan &scan, const Stream &stream) {
+    int in_mcu = 0;
+    for (int p = 0; p < scan.count; p++) in_mcu += scan.part[p].h * scan.part[p].v;
+    u32 flags = 0;
+    for (Turn turn = {0, 0, 0, 0}; turn.open(scan, stream);) {
+        int blocks = turn.left * in_mcu, first = turn.nth * scan.restart;
+        if (turn.begin + blocks > turn.end) return MISSING;
+        for (int i = threadIdx.x; i < blocks; i += 32) {
+            int bit = turn.begin + i;
+            if (!(stream.words[bit >> 5] >> (31 - (bit & 31)) & 1)) continue;
+            int mcu = i / in_mcu, nth = i - mcu * in_mcu, p = 0;
+            mcu += first;
+            while (nth >= scan.part[p].h * scan.part[p].v) nth -= scan.part[p].h * scan.part[p].v, p++;
+            const ScanPart &part = scan.part[p];
+            int y = mcu / scan.mcus_x, x = mcu - y * scan.mcus_x, row = nth / part.h;
+            i16 *to = block_of(batch, part, x * part.h + nth - row * part.h, y * part.v + row);
+            *to = (i16)(*to | 1 << scan.low);
+        }
+        flags |= turn.close(turn.begin + blocks, stream);
+        if (flags) break;
+    }
+    return flags;
+}
+
+// A place in the grid of blocks of a scan of one component: words from the first block's.
+struct Walk {
+    int x, word;
+
+    DEVICE void move(int n, int per_row, int row_words) {
+        x += n, word += 32 * n;
+        if (x >= per_row) {
+            int rows = n == 1 ? 1 : x / per_row;
+            x -= rows * per_row;
+            word += rows * (row_words - 32 * per_row);
+        }
+    }
+};
+
+DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, ScanCodes &codes, const Stream &stream) {
+    if (!read_codes(codes, batch, image, scan.part[0].table, 0, 0, CODE_BITS, false)) return BAD_TABLE;
+    const u8 *symbols = batch->raw + image.raw + scan.part[0].table + 16;
+    const int first = (int)arrived(scan.first), last = (int)arrived(scan.last), low = (int)arrived(scan.low);
+    const int per_row = (int)arrived(scan.mcus_x), row_words = (int)arrived(32 * scan.part[0].stride);
+    const SharedWords entries(codes.entry);
+    i16 *to = kept(batch->coefficients + scan.part[0].coefficients);
+    ScanReader reader;
+    Walk walk = {0, 0};
+    u32 flags = 0;
+    for (Turn turn = {0, 0, 0, 0}; turn.open(scan, stream);) {
+        reader.seek(stream, turn.begin);
+        while (turn.left > 0) {
+            int k = first, run_of_blocks = 1;
+#pragma unroll 1
+            do {
+                u32 bits = reader.peek(), entry = entries[bits >> (32 - CODE_BITS)];
+                if (entry == 0) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
+                u32 length = entry & 255, size = entry >> 16;
+                int run = run_of(entry);
+                bits <<= length;
+                if (ENDS_BLOCKS(entry)) {  // this one, and some behind it
+                    run_of_blocks = (1 << run) + (int)shift_right(bits, 32 - run);
+                    reader.skip(length + run);
+                    break;
+                }
+                k += run;
+                reader.skip(length + size);
+                // Without a size, a run of zeros: what is stored in the place behind it is what is there.
+                if (k > last) flags |= BAD_CODE;
+                else if (size && threadIdx.x == 0) to[2 * walk.word + kept_at(k)] = (i16)((u32)extended(bits, size) << low);
+                k++;
+            } while (k <= last);
+            if (run_of_blocks > turn.left) flags |= BAD_CODE, run_of_blocks = turn.left;
+            turn.left -= run_of_blocks;
+            walk.move(run_of_blocks, per_row, row_words);
+            if (flags || reader.bit() > turn.end) break;
+        }
+        flags |= turn.close(reader.bit(), stream);
+        if (flags) break;
+    }
+    return flags;
+}
+
+// n bits from where the reader is, which is less than 64 bits into its words, behind those that `found` has.
+DEVICE void append(ScanReader &reader, u64 &found, int n) {
+#pragma unroll 1
+    for (; n > 0; n -= 32) {
+        int some = min(n, 32);
+        found = found << some | reader.peek_far() >> (32 - some);
+        reader.position += some;
+        reader.advance();
+    }
+}
+
+DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, ScanCodes &codes, const Stream &stream) {
+    if (!read_codes(codes, batch, image, scan.part[0].table, 0, 0, CODE_BITS, false)) return BAD_TABLE;
+    const u8 *symbols = batch->raw + image.raw + scan.part[0].table + 16;
+    const int lane = threadIdx.x, first = (int)arrived(scan.first), last = (int)arrived(scan.last);
+    const int per_row = (int)arrived(scan.mcus_x), row_words = (int)arrived(32 * scan.part[0].stride);
+    const int step = 1 << scan.low;
+    const u32 below = (1u << lane) - 1;
+    const bool within0 = lane >= first && lane <= last, within1 = lane + 32 >= first && lane + 32 <= last;
+    const SharedWords entries(codes.entry);
+    u32 *mine = kept((u32 *)(batch->coefficients + scan.part[0].coefficients) + lane);
+    ScanReader reader;
+    Walk walk = {0, 0}, fetched = {0, 0};
+    int to_fetch = scan.mcus;
+    u32 ahead[AHEAD];
+    auto fetch = [&]() {
+        u32 word = to_fetch > 0 ? mine[fetched.word] : 0;
+        to_fetch--;
+        fetched.move(1, per_row, row_words);
+        return word;
+    };
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) ahead[i] = fetch();
+    u32 flags = 0;
+    for (Turn turn = {0, 0, 0, 0}; turn.open(scan, stream);) {
+        reader.seek(stream, turn.begin);
+        int ended = 0;  // blocks, from this one on, that have no new coefficients any more
+        for (; turn.left > 0; turn.left--) {
+            u32 word = ahead[0];
+#pragma unroll
+            for (int i = 1; i < AHEAD; i++) ahead[i - 1] = ahead[i];
+            ahead[AHEAD - 1] = fetch();
+            int value0 = (i16)word, value1 = (int)word >> 16;
+            bool old0 = within0 && value0, old1 = within1 && value1;
+            u32 olds0 = __ballot_sync(~0u, old0), olds1 = __ballot_sync(~0u, old1);
+            i16 *to = (i16 *)(mine + walk.word);
+            walk.move(1, per_row, row_words);
+            if (ended && !(olds0 | olds1)) {
+                ended--;
+                continue;
+            }
+            int in_first = __popc(olds0), olds = in_first + __popc(olds1);
+            int before0 = __popc(olds0 & below), before1 = in_first + __popc(olds1 & below);  // old ones before mine
+            int fresh0 = 0, fresh1 = 0, left = olds;  // left: corrections to come
+            u64 corrections = 0;
+            if (ended == 0) {
+                int zeros0 = within0 && !old0 ? lane - first - before0 : -1;  // zeros before mine, if it is one
+                int zeros1 = within1 && !old1 ? lane + 32 - first - before1 : -1;
+                int k = first, zeros = 0;
+#pragma unroll 1
+                do {
+                    u32 bits = reader.peek(), entry = entries[bits >> (32 - CODE_BITS)];
+                    if (entry == 0) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
+                    u32 length = entry & 255, size = entry >> 16;
+                    int run = run_of(entry);
+                    bits <<= length;
+                    if (ENDS_BLOCKS(entry)) {
+                        ended = (1 << run) + (int)shift_right(bits, 32 - run);
+                        reader.skip(length + run);
+                        break;
+                    }
+                    zeros += run;
+                    bool here0 = zeros0 == zeros, here1 = zeros1 == zeros;
+                    u32 found0 = __ballot_sync(~0u, here0), found1 = __ballot_sync(~0u, here1);
+                    if (size > 1 || !(found0 | found1)) flags |= BAD_CODE;
+                    // Where there is no such place, the last: the loop ends, and the flag remains.
+                    int place = found0 ? __ffs(found0) - 1 : __ffs(found1 | 1u << 31) + 31;
+                    int value = (int)bits < 0 ? step : -step;
+                    fresh0 = here0 && size ? value : fresh0;
+                    fresh1 = here1 && size ? value : fresh1;
+                    int passed = place - k - run;  // old ones on the way
+                    reader.position += length + size;
+                    left -= passed;
+                    append(reader, corrections, passed);
+                    reader.advance();
+                    zeros++;
+                    k = place + 1;
+                } while (k <= last);
+                if (ended > turn.left) flags |= BAD_CODE, ended = turn.left;
+            }
+            if (ended) {
+                append(reader, corrections, left);
+                ended--;
+            }
+            if (old0 && corrections >> (olds - 1 - before0) & 1) fresh0 = value0 + (value0 < 0 ? -step : step);
+            if (old1 && corrections >> (olds - 1 - before1) & 1) fresh1 = value1 + (value1 < 0 ? -step : step);
+            // Halves of a word by themselves: another scan may be at work on the other half.
+            if (fresh0) to[0] = (i16)fresh0;
+            if (fresh1) to[1] = (i16)fresh1;
+            if (flags || reader.bit() > turn.end) break;
+        }
+        flags |= turn.close(reader.bit(), stream);
+        if (flags) break;
+    }
+    return flags;
+}
+
+KERNEL __launch_bounds__(32, SCAN_WARPS) jpeg_scans(const Batch *batch) {
+    __shared__ ScanCodes codes;
+    // Launches take the scans in order: those of a level, the largest first.
+    u32 nth = threadIdx.x == 0 ? atomicAdd(batch->tickets + 2, 1u) : 0;
+    const Scan &scan = batch->scans[__shfl_sync(~0u, nth, 0)];
+    int at = scan.image;
+    const Image &image = batch->images[at];
+    if (batch->status[at]) return;
+    const Stream stream = stream_of(batch, at);
+    u32 flags = scan.first == 0 ? scan.high == 0 ? first_dc(batch, scan, image, codes, stream) : more_dc(batch, scan, stream)
+                : scan.high == 0 ? first_ac(batch, scan, image, codes, stream) : more_ac(batch, scan, image, codes, stream);
+    if (flags && threadIdx.x == 0) mark(batch, image, at, (int)flags);
+}

@@ -1,0 +1,324 @@
+"""Progressive JPEGs by the CUDA decoder: libjpeg-turbo's pixels bit for bit, and nothing accepted that it refuses."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from benchmarks.small_pictures import mutated
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
+from dali_run.ops.codecs.jpeg import header as jpeg_header
+from dali_run.ops.codecs.jpeg import scans as jpeg_scans
+from dali_run.ops.codecs.jpeg import turbo
+from dali_run.ops.types import DALIImageType
+from tests.kit.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
+from tests.kit.progressive import DEFAULT, Picture, Scan, segment
+
+
+@pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+def harness(request: pytest.FixtureRequest) -> Harness:
+    """Each buffer of the decoder is an allocation of its own, with a strip behind it that no kernel may write."""
+    return Harness(EmulatedRuntime() if request.param == "emulated" else GpuRuntime(), jpeg_gpu.ApartDecoder)
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Smooth colours with edges and noise: blocks of all kinds."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width].astype(np.float64)
+    waves = [np.sin(x / (7 + 5 * c)) * np.cos(y / (11 - 2 * c)) * 90 + 128 for c in range(3)]
+    image = np.stack(waves, 2) + rng.normal(0, 12, (height, width, 3)) * (x > width / 2)[..., None]
+    image[height // 3 : height // 2, width // 4 : width // 2] = rng.integers(0, 256, 3)
+    return Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
+
+
+def encode(width: int, height: int, seed: int = 0, gray: bool = False, **options: Any) -> bytes:
+    stream, image = io.BytesIO(), picture(width, height, seed)
+    options = {"quality": 85, "progressive": True} | options
+    (image.convert("L") if gray else image).save(stream, "JPEG", **options)
+    return stream.getvalue()
+
+
+def packed(files: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    sizes = np.array([len(f) for f in files], np.int64)
+    return np.frombuffer(b"".join(files), np.uint8), np.cumsum(sizes) - sizes, sizes
+
+
+def on_cpu(file: bytes, space: DALIImageType = DALIImageType.RGB) -> NDArray[np.uint8]:
+    """What decoders.image makes of the file on a CPU. Raises SampleError."""
+    row = jpeg_header.read_headers(*packed([file]))[0]
+    turbo.check_header(row)
+    out = np.empty((row["height"], row["width"], 1 if space is DALIImageType.GRAY else 3), np.uint8)
+    turbo.decode_into(memoryview(file), row, space, False, memoryview(out.reshape(-1)))
+    return out
+
+
+def pixels(**options: Any) -> Any:
+    return lambda plan: jpeg_gpu.pixel_output(plan, **({"orient": False} | options))
+
+
+def assert_exact(harness: Harness, files: list[bytes]) -> None:
+    results, status = harness.decode(files, pixels())
+    assert not status.any(), status
+    for i, (file, result) in enumerate(zip(files, results, strict=True)):
+        np.testing.assert_array_equal(result, on_cpu(file), err_msg=f"file {i}")
+
+
+def assert_honest(harness: Harness, files: list[bytes]) -> NDArray[np.int32]:
+    """Whatever is accepted is what the CPU accepts, with the same pixels; whether it is resized or not."""
+    results, status = harness.decode(files, pixels())
+    for i in np.flatnonzero(status == 0):
+        np.testing.assert_array_equal(results[i], on_cpu(files[i]), err_msg=f"file {i}")
+    return status
+
+
+SIZES = [(1, 1), (2, 3), (8, 8), (9, 17), (16, 16), (17, 15), (33, 70), (130, 61), (257, 131)]
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "gray"])
+def test_odd_sizes(harness: Harness, subsampling: str) -> None:
+    gray = subsampling == "gray"
+    options = {} if gray else {"subsampling": subsampling}
+    assert_exact(harness, [encode(w, h, gray=gray, **options) for w, h in SIZES])
+
+
+def test_qualities_and_restart_intervals(harness: Harness) -> None:
+    files = [encode(150, 90, quality=q) for q in (1, 20, 95, 100)]
+    for subsampling in ("4:4:4", "4:2:0"):
+        files += [encode(150, 90, subsampling=subsampling, restart_marker_blocks=n) for n in (1, 3, 7, 20, 50000)]
+        files.append(encode(150, 90, subsampling=subsampling, restart_marker_rows=1))
+    files.append(encode(90, 70, keep_rgb=True))
+    assert_exact(harness, files)
+
+
+def test_among_others(harness: Harness) -> None:
+    """A batch of all kinds: baseline files, a scan for each component, no pictures at all."""
+    from tests.ops.codecs.jpeg.test_gpu import in_scans
+
+    files = [
+        encode(60, 44),
+        encode(60, 44, progressive=False),
+        b"",
+        in_scans(60, 44, 2, 1),
+        encode(31, 90),
+        b"\xff\xd8",
+    ]
+    files += [encode(60, 44, progressive=False, gray=True), in_scans(20, 30, 1, 1), encode(64, 64, gray=True)]
+    results, status = harness.decode(files, pixels())
+    assert np.flatnonzero(status).tolist() == [2, 5]
+    for i in np.flatnonzero(status == 0):
+        np.testing.assert_array_equal(results[i], on_cpu(files[i]), err_msg=f"file {i}")
+
+
+def test_real_pictures(harness: Harness, imagenet: list[Path]) -> None:
+    files = []
+    for path in imagenet[::40]:
+        stream = io.BytesIO()
+        Image.open(path).convert("RGB").save(stream, "JPEG", quality=88, progressive=True)
+        files.append(stream.getvalue())
+    assert_exact(harness, files)
+
+
+YCC420 = ((2, 2), (1, 1), (1, 1))
+SAMPLINGS = [((1, 1),), ((1, 1), (1, 1), (1, 1)), ((2, 1), (1, 1), (1, 1)), YCC420, ((1, 2), (1, 1), (1, 1)),
+             ((4, 1), (1, 1), (1, 1)), ((4, 2), (1, 1), (1, 1)), ((2, 2), (2, 1), (1, 2))]  # fmt: skip
+WHOLE = (((0, 1, 2), 0, 0, 0, 0), ((0,), 1, 63, 0, 0), ((1,), 1, 63, 0, 0), ((2,), 1, 63, 0, 0))
+DEEP = (
+    ((0,), 0, 0, 0, 3), ((2, 1), 0, 0, 0, 2), ((0,), 1, 1, 0, 4), ((0,), 2, 33, 0, 4), ((0,), 34, 63, 0, 3),
+    ((0,), 1, 33, 4, 3), ((0,), 1, 31, 3, 2), ((0,), 32, 63, 3, 2), ((0,), 0, 0, 3, 2), ((0, 1, 2), 0, 0, 2, 1),
+    ((0,), 1, 63, 2, 1), ((1,), 1, 63, 0, 2), ((2,), 1, 63, 0, 0), ((0,), 1, 63, 1, 0), ((1,), 1, 63, 2, 1),
+    ((1,), 1, 63, 1, 0), ((2,), 0, 0, 1, 0), ((0, 1), 0, 0, 1, 0),
+)  # fmt: skip
+"""Four bits of approximation, bands that share words in memory, scans of some components in odd orders."""
+SHORT = (*WHOLE[:1], ((0,), 1, 20, 0, 0), ((1,), 1, 9, 0, 0), ((2,), 1, 63, 0, 1), ((2,), 1, 63, 1, 0))
+"""Coefficients that never come, behind those that libjpeg would guess."""
+
+
+def of_components(script: Sequence[Scan], n: int) -> list[Scan]:
+    kept = [(tuple(c for c in scan[0] if c < n), *scan[1:]) for scan in script]
+    return [scan for scan in kept if scan[0]]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("script", [DEFAULT, WHOLE, DEEP, SHORT])
+@pytest.mark.parametrize("interval", [0, 5])
+def test_scripts_of_scans(harness: Harness, script: Sequence[Scan], interval: int) -> None:
+    files = []
+    for i, sampling in enumerate(SAMPLINGS):
+        made = Picture.random(67 + i, 43 - i, sampling, seed=i, scale=(5, 30, 200)[i % 3])
+        files.append(made.encoded(of_components(script, len(sampling)), interval))
+    assert_exact(harness, files)
+
+
+def test_runs_of_ended_blocks(harness: Harness) -> None:
+    """Long ones, short ones, and those that end with an interval."""
+    empty = Picture.random(700, 500, YCC420, scale=0.2)
+    sparse = Picture.random(300, 200, YCC420, scale=4)
+    files = [
+        p.encoded(DEEP, interval, run) for p in (empty, sparse) for interval, run in ((0, 0x7FFF), (0, 3), (40, 0x7FFF))
+    ]
+    assert_exact(harness, files)
+
+
+def test_windows_and_gray(harness: Harness) -> None:
+    files = [encode(200, 150, subsampling=s) for s in ("4:4:4", "4:2:2", "4:2:0")] + [encode(200, 150, gray=True)]
+    windows = np.tile(np.array([[37, 61, 120, 90]], np.int32), (len(files), 1))
+    results, status = harness.decode(files, pixels(windows=windows), windows=windows)
+    assert not status.any()
+    for file, result in zip(files, results, strict=True):
+        np.testing.assert_array_equal(result, on_cpu(file)[61:90, 37:120])
+    results, status = harness.decode(files, pixels(output_type=jpeg_gpu.GRAY), luma_only=True)
+    assert not status.any()
+    for file, result in zip(files, results, strict=True):
+        np.testing.assert_array_equal(result, on_cpu(file, DALIImageType.GRAY))
+
+
+ILL: dict[str, list[Scan]] = {
+    "coefficients that libjpeg guesses": [*WHOLE[:2], ((1,), 1, 63, 0, 0), ((2,), 2, 63, 0, 0)],
+    "bits that never come": [*WHOLE[:3], ((2,), 1, 63, 0, 1)],
+    "no DC": [((0, 1), 0, 0, 0, 0), *WHOLE[1:3]],
+    "AC before DC": [((0,), 1, 63, 0, 0), ((0, 1, 2), 0, 0, 0, 0), *WHOLE[2:]],
+    "twice": [*WHOLE, ((0,), 1, 63, 0, 0)],
+    "DC twice": [*WHOLE, ((0,), 0, 0, 0, 0)],
+    "a refinement of nothing": [((0, 1, 2), 0, 0, 0, 0), ((0,), 1, 63, 1, 0), *WHOLE[2:]],
+    "a bit left out": [
+        ((0, 1, 2), 0, 0, 0, 0),
+        ((0,), 1, 63, 0, 3),
+        ((0,), 1, 63, 2, 1),
+        ((0,), 1, 63, 1, 0),
+        *WHOLE[2:],
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ILL)
+def test_scripts_that_libjpeg_warns_about_or_guesses_for(harness: Harness, name: str) -> None:
+    file = Picture.random(40, 40, YCC420).encoded(ILL[name])
+    rows, _ = jpeg_header.read_scans(*packed([file]))
+    assert rows["status"][0] == jpeg_header.UNSUPPORTED
+    _, status = harness.decode([file, encode(20, 20)], pixels())
+    assert status.tolist() == [jpeg_gpu.UNSUPPORTED, 0]
+
+
+def test_too_many_scans_are_for_the_cpu() -> None:
+    bands: list[Scan] = [((c,), k, k, 0, 0) for c in range(3) for k in range(1, 64)]
+    assert len(bands) > jpeg_scans.MAX_SCANS
+    made = Picture.random(16, 16, YCC420)
+    few = made.encoded([*WHOLE[:1], *bands[:63], *WHOLE[2:]])
+    rows, table = jpeg_header.read_scans(*packed([made.encoded([*WHOLE[:1], *bands]), few, few]))
+    assert rows["status"].tolist() == [jpeg_header.UNSUPPORTED, jpeg_header.MANY_SCANS, jpeg_header.MANY_SCANS]
+    assert rows["first_scan"].tolist() == [0, 0, 66]
+    assert rows["scan_count"].tolist() == [0, 66, 66]
+    assert len(table) == 132  # more than there was room for at first
+    np.testing.assert_array_equal(table[:66], table[66:])
+
+
+def test_levels_follow_from_what_builds_on_what() -> None:
+    file = Picture.random(16, 16, YCC420).encoded(DEEP)
+    _, table = jpeg_header.read_scans(*packed([file]))
+    assert table["level"].tolist() == [0, 0, 0, 0, 0, 1, 2, 2, 1, 2, 3, 0, 0, 4, 1, 2, 3, 3]
+
+
+def damaged(files: list[bytes], count: int, seed: int) -> list[bytes]:
+    """Files with bits turned in their scans alone, as a rule, which no header betrays."""
+    rng = np.random.default_rng(seed)
+    result = []
+    for i in range(count):
+        data = bytearray(files[i % len(files)])
+        starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
+        at = int(rng.choice([*starts, 0][: len(starts) or 1])) + 12
+        for _ in range(int(rng.integers(1, 3))):
+            data[min(at + int(rng.integers(0, 400)), len(data) - 3)] ^= 1 << int(rng.integers(0, 8))
+        result.append(bytes(data))
+    return result
+
+
+def test_damage_is_noticed_wherever_libjpeg_notices_it(harness: Harness) -> None:
+    files = [encode(60, 44), encode(60, 44, subsampling="4:4:4", restart_marker_blocks=4), encode(50, 70, gray=True)]
+    files += [Picture.random(40, 40, YCC420).encoded(DEEP, interval) for interval in (0, 3)]
+    status = assert_honest(harness, mutated(files, 150) + damaged(files, 150, 3))
+    assert 10 < np.count_nonzero(status == 0) < 200
+    kinds = jpeg_gpu.BAD_CODE | jpeg_gpu.MISSING | jpeg_gpu.EXTRANEOUS | jpeg_gpu.BAD_RESTART
+    assert np.bitwise_or.reduce(status) & kinds == kinds
+
+
+def test_bytes_between_scans(harness: Harness) -> None:
+    """Comments and fill bytes are nothing; anything else is libjpeg's to judge."""
+    file = encode(40, 30)
+    at = file.index(b"\xff\xda", file.index(b"\xff\xda") + 2)
+    at = file.rindex(b"\xff\xc4", 0, at)
+    same = [
+        file[:at] + segment(0xFE, b"\xff\xda\0\x08") + file[at:],
+        file[:at] + b"\xff\xff" + file[at:],
+        file + b"\xff\xd8",
+    ]
+    results, status = harness.decode(same, pixels())
+    assert not status.any()
+    for result in results:
+        np.testing.assert_array_equal(result, on_cpu(file))
+    odd = [
+        file[:at] + extra + file[at:]
+        for extra in (b"\0", b"\x7f", segment(0xE0, b"JFIF\0\2\1\0\0\0\0\0\0\0"), b"\xff\xd8")
+    ]
+    odd += [file[:-2], file[:at], file[:at] + b"\xff\xd9", file[:-2] + b"\0\xff\xd9", file[:-2] + b"\xff\xd0\xff\xd9"]
+    status = assert_honest(harness, odd)
+    assert status.all()
+
+
+def test_a_large_picture_of_a_small_file_takes_no_memory() -> None:
+    file = bytearray(Picture.random(16, 16, YCC420).encoded())
+    at = file.index(b"\xff\xc2") + 5
+    file[at : at + 4] = b"\xff\xdc\xff\xdc"  # 65,500 x 65,500
+    rows, scans = jpeg_header.read_scans(*packed([bytes(file)]))
+    assert rows["status"][0] == jpeg_header.MANY_SCANS
+    plan = jpeg_gpu.plan_decode(rows, np.zeros(1, np.int64), np.array([len(file)]), scans=scans)
+    assert plan.status[0] == jpeg_gpu.UNSUPPORTED
+    file[at : at + 4] = b"\x10\0\x10\0"  # 4096 x 4096
+    rows, scans = jpeg_header.read_scans(*packed([bytes(file)]))
+    plan = jpeg_gpu.plan_decode(rows, np.zeros(1, np.int64), np.array([len(file)]), scans=scans)
+    assert plan.status[0] == jpeg_gpu.MISSING
+    assert plan.coefficients == plan.planes == 0
+
+
+def test_a_run_of_ended_blocks_past_the_end_is_refused(harness: Harness) -> None:
+    """It ends more blocks than there are: libjpeg drops what is left, and has the last word."""
+    sparse = Picture.random(64, 64, YCC420, scale=0.2)
+    file = sparse.encoded(WHOLE)
+    from tests.kit.progressive import AC, Bits
+
+    run = Bits()
+    run.code(AC, 0xE0)
+    run.put(0x3FFF, 14)
+    starts = [i for i in range(len(file)) if file[i : i + 2] == b"\xff\xda"]
+    made = file[: starts[1] + 10] + run.bytes() + file[starts[2] :]
+    status = assert_honest(harness, [made, file])
+    assert status.tolist() == [jpeg_gpu.BAD_CODE, 0]
+
+
+def test_in_the_table_there_is_one_entry_for_every_scan_and_batches_are_walked_once() -> None:
+    files = [encode(20, 20), encode(20, 20, progressive=False), encode(20, 20, gray=True)]
+    batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(3))
+    rows, scans = jpeg_header.walked(batch)
+    assert jpeg_header.walked(batch)[1] is scans
+    assert rows["scan_count"].tolist() == [10, 0, 6]
+    assert len(scans) == 16
+    for row in rows[[0, 2]]:
+        mine = scans[row["first_scan"] : row["first_scan"] + row["scan_count"]]
+        assert (mine["begin"] < mine["end"]).all()
+        assert (mine["begin"][1:] > mine["end"][:-1]).all()
+
+
+def test_corpus_and_its_mutations(harness: Harness, shared_data: Path) -> None:
+    paths = [p for folder in ("jpeg_odd", "jpeg_bad") for p in sorted((shared_data / "corpus" / folder).glob("*"))]
+    files = [p.read_bytes() for p in paths]
+    rows, _ = jpeg_header.read_scans(*packed(files))
+    progressive = [f for f, sof in zip(files, rows["sof"], strict=True) if sof == 0xC2 and len(f) < 60_000]
+    if not progressive:
+        pytest.skip("no progressive files among them")
+    assert_honest(harness, progressive + damaged(progressive, 20, 5))
