@@ -9,7 +9,7 @@ from . import ops
 from .version import __version__
 
 if TYPE_CHECKING:
-    from . import backend, data_node, fn, math, pickling, pipeline, plugin, tensors, tfrecord, types
+    from . import auto_aug, backend, data_node, fn, math, pickling, pipeline, plugin, tensors, tfrecord, types
     from .pipelines.python.data_node import DataNode, newaxis
     from .pipelines.python.from_spec import load_spec
     from .pipelines.python.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
@@ -21,6 +21,7 @@ __all__ = [
     "Pipeline",
     "StreamPolicy",
     "__version__",
+    "auto_aug",
     "backend",
     "data_node",
     "fn",
@@ -37,7 +38,19 @@ __all__ = [
     "types",
 ]
 
-_MODULES = ("backend", "data_node", "fn", "math", "pickling", "pipeline", "plugin", "tensors", "tfrecord", "types")
+_MODULES = (
+    "auto_aug",
+    "backend",
+    "data_node",
+    "fn",
+    "math",
+    "pickling",
+    "pipeline",
+    "plugin",
+    "tensors",
+    "tfrecord",
+    "types",
+)
 _MEMBERS = {
     "DataNode": ".pipelines.python.data_node",
     "OperatorConcurrency": ".pipelines.python.pipeline",

@@ -1751,6 +1751,96 @@ def zeros_like(
     """Zeros of the shape, type and layout of the input."""
     ...
 
+class auto_aug:
+
+    @staticmethod
+    def augment(
+        input: _Tensor,
+        /,
+        *,
+        operation: Literal['identity', 'brightness', 'posterize', 'solarize', 'solarize_add', 'invert', 'contrast', 'equalize', 'auto_contrast', 'color', 'sharpness', 'rotate', 'shear', 'translate', 'translate_relative'],
+        fill_value: int | None = ...,
+        interp_type: DALIInterpType | None = ...,
+        shape: DataNode | _Floats | None = ...,
+        parameters: DataNode | _Floats = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """One operation of AutoAugment, RandAugment and TrivialAugment, with given numbers."""
+        ...
+
+    @staticmethod
+    def auto_augment(
+        input: _Tensor,
+        /,
+        *,
+        fill_value: int | None = ...,
+        interp_type: DALIInterpType | None = ...,
+        shape: DataNode | _Floats | None = ...,
+        max_translate_abs: _Floats | None = ...,
+        max_translate_rel: _Floats | None = ...,
+        operations: Any = ...,
+        policy_name: Literal['image_net', 'reduced_image_net', 'svhn', 'reduced_cifar10'] = ...,
+        sub_policies: Any = ...,
+        num_magnitude_bins: int = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """AutoAugment: one of a policy's sub-policies, whose steps are each done with a probability of their own."""
+        ...
+
+    @staticmethod
+    def rand_augment(
+        input: _Tensor,
+        /,
+        *,
+        n: int,
+        m: int,
+        fill_value: int | None = ...,
+        interp_type: DALIInterpType | None = ...,
+        shape: DataNode | _Floats | None = ...,
+        max_translate_abs: _Floats | None = ...,
+        max_translate_rel: _Floats | None = ...,
+        operations: Any = ...,
+        num_magnitude_bins: int = ...,
+        monotonic_mag: bool = ...,
+        excluded: str | Sequence[str] = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """RandAugment: ``n`` operations in a row, each drawn of 14, all with the magnitude of bin ``m``."""
+        ...
+
+    @staticmethod
+    def trivial_augment_wide(
+        input: _Tensor,
+        /,
+        *,
+        fill_value: int | None = ...,
+        interp_type: DALIInterpType | None = ...,
+        shape: DataNode | _Floats | None = ...,
+        max_translate_abs: _Floats | None = ...,
+        max_translate_rel: _Floats | None = ...,
+        operations: Any = ...,
+        num_magnitude_bins: int = ...,
+        excluded: str | Sequence[str] = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """TrivialAugment (Wide): one operation, drawn of 14, with a magnitude of a bin drawn of all."""
+        ...
+
 class decoders:
 
     @staticmethod

@@ -1959,6 +1959,99 @@ class ZerosLike:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class _auto_aug:
+
+    class Augment:
+        """One operation of AutoAugment, RandAugment and TrivialAugment, with given numbers."""
+
+        def __init__(
+            self,
+            *,
+            fill_value: int | None = ...,
+            interp_type: DALIInterpType | None = ...,
+            shape: DataNode | _Floats | None = ...,
+            operation: Literal['identity', 'brightness', 'posterize', 'solarize', 'solarize_add', 'invert', 'contrast', 'equalize', 'auto_contrast', 'color', 'sharpness', 'rotate', 'shear', 'translate', 'translate_relative'] = ...,
+            parameters: DataNode | _Floats = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class AutoAugment:
+        """AutoAugment: one of a policy's sub-policies, whose steps are each done with a probability of their own."""
+
+        def __init__(
+            self,
+            *,
+            fill_value: int | None = ...,
+            interp_type: DALIInterpType | None = ...,
+            shape: DataNode | _Floats | None = ...,
+            max_translate_abs: _Floats | None = ...,
+            max_translate_rel: _Floats | None = ...,
+            operations: Any = ...,
+            policy_name: Literal['image_net', 'reduced_image_net', 'svhn', 'reduced_cifar10'] = ...,
+            sub_policies: Any = ...,
+            num_magnitude_bins: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class RandAugment:
+        """RandAugment: ``n`` operations in a row, each drawn of 14, all with the magnitude of bin ``m``."""
+
+        def __init__(
+            self,
+            *,
+            fill_value: int | None = ...,
+            interp_type: DALIInterpType | None = ...,
+            shape: DataNode | _Floats | None = ...,
+            max_translate_abs: _Floats | None = ...,
+            max_translate_rel: _Floats | None = ...,
+            operations: Any = ...,
+            n: int = ...,
+            m: int = ...,
+            num_magnitude_bins: int = ...,
+            monotonic_mag: bool = ...,
+            excluded: str | Sequence[str] = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class TrivialAugmentWide:
+        """TrivialAugment (Wide): one operation, drawn of 14, with a magnitude of a bin drawn of all."""
+
+        def __init__(
+            self,
+            *,
+            fill_value: int | None = ...,
+            interp_type: DALIInterpType | None = ...,
+            shape: DataNode | _Floats | None = ...,
+            max_translate_abs: _Floats | None = ...,
+            max_translate_rel: _Floats | None = ...,
+            operations: Any = ...,
+            num_magnitude_bins: int = ...,
+            excluded: str | Sequence[str] = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+auto_aug = _auto_aug
+
 class _decoders:
 
     class Audio:

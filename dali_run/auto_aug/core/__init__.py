@@ -1,0 +1,7 @@
+"""For augmentations and policies of your own."""
+
+from ...pipelines.python.auto_aug.augmentation import Augmentation as _Augmentation
+from ...pipelines.python.auto_aug.augmentation import augmentation, select, signed_bin
+from ...pipelines.python.auto_aug.policy import Policy
+
+__all__ = ["Policy", "_Augmentation", "augmentation", "select", "signed_bin"]

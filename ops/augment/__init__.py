@@ -1,0 +1,1 @@
+"""AutoAugment, RandAugment, TrivialAugment: an operation code for each image instead of a batch split by operation."""

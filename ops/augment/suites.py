@@ -1,0 +1,211 @@
+"""Which operations the published augmentation schemes choose from, and how strong each is.
+
+RandAugment: Cubuk et al., arXiv 1909.13719; TrivialAugment: Mueller and Hutter, arXiv 2103.10158; AutoAugment and its
+policies: Cubuk et al., arXiv 1805.09501. Ranges, orders and formulas are those of DALI 2.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import SpecError
+
+F32 = npt.NDArray[np.float32]
+
+OPERATIONS = (
+    "identity", "brightness", "posterize", "solarize", "solarize_add", "invert", "contrast", "equalize",
+    "auto_contrast", "color", "sharpness", "rotate", "shear", "translate", "translate_relative",
+)  # fmt: skip
+"""What can be done to an image; an operation's code is its place here (see `augment_cpu`)."""
+WIDTHS = {
+    **dict.fromkeys(OPERATIONS, 1),
+    **dict.fromkeys(("identity", "invert", "equalize", "auto_contrast"), 0),
+    **dict.fromkeys(("shear", "translate", "translate_relative"), 2),
+    "sharpness": 9,
+}
+"""How many numbers an operation takes."""
+WIDTH = max(WIDTHS.values())
+
+Relative = float | tuple[float, float] | None
+
+
+def along_x(magnitude: Any) -> list[Any]:
+    """(x, 0), for shear_x and translate_x."""
+    return [magnitude, 0]
+
+
+def along_y(magnitude: Any) -> list[Any]:
+    """(0, y), for shear_y and translate_y."""
+    return [0, magnitude]
+
+
+def from_one(magnitude: Any) -> Any:
+    """Enhancements change nothing at 1: magnitudes say how far from there."""
+    return 1 + magnitude
+
+
+def sharpening(magnitude: Any) -> F32:
+    """The 3x3 filter that goes ``magnitude`` (-1 to 1) away from a blur of weights 1 and 5 in the middle."""
+    blur = np.ones((3, 3), np.float32)
+    blur[1, 1] = 5
+    alone = np.zeros((3, 3), np.float32)
+    alone[1, 1] = 1
+    mixed: F32 = -magnitude * (blur / np.float32(13)) + (1 + magnitude) * alone
+    return mixed
+
+
+def sharpening_from_one(magnitude: Any) -> F32:
+    """`sharpening` of magnitudes 0 to 2, where 1 changes nothing."""
+    return sharpening(magnitude - 1)
+
+
+def poster_mask(magnitude: Any) -> npt.NDArray[np.uint8]:
+    """The mask that keeps so many of the upper bits, at least one, so that no image goes blank."""
+    bits = min(max(int(np.round(magnitude)), 1), 8)
+    return np.array(256 - (1 << (8 - bits)), np.uint8)
+
+
+def added(magnitude: Any) -> np.uint8:
+    """What solarize_add adds to dark values: up to 127."""
+    if magnitude >= 128:
+        raise SpecError(f"solarize_add adds 0 to 127, got {magnitude}")
+    return np.uint8(magnitude)
+
+
+def unchanged(magnitude: Any) -> Any:
+    """The magnitude is the parameter."""
+    return np.array(magnitude)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """One entry of a suite: an operation whose strength is divided into bins."""
+
+    function: str
+    """As `dali_run.auto_aug.augmentations` has it."""
+    ends: tuple[float, float] | None = None
+    """Magnitudes of the first and the last bin; None where there is no strength."""
+    negated: bool = False
+    """A random sign is put before the magnitude."""
+    parameter: Callable[[Any], Any] = unchanged
+
+    @property
+    def operation(self) -> str:
+        """One of `OPERATIONS`."""
+        if self.function.startswith("translate"):
+            return "translate" if self.function.endswith("_no_shape") else "translate_relative"
+        return "shear" if self.function.startswith("shear") else self.function
+
+    def rows(self, bins: int) -> F32:
+        """[bins, 2, WIDTH] parameters by bin, and by whether the sign is negative."""
+        out = np.zeros((bins, 2, WIDTH), np.float32)
+        if self.ends is not None:
+            for i, magnitude in enumerate(np.linspace(*self.ends, bins, dtype=np.float32)):
+                for sign in (0, 1):
+                    value = np.ravel(self.parameter(-magnitude if sign and self.negated else magnitude))
+                    out[i, sign, : len(value)] = value
+        return out
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Operations to choose from."""
+
+    codes: npt.NDArray[np.int32]
+    """[A], places in `OPERATIONS`."""
+    rows: F32
+    """[A, bins, 2, WIDTH], see `Augmentation.rows`."""
+    negated: bool
+    """Any of them has a random sign."""
+
+    @staticmethod
+    def of(augmentations: Sequence[Augmentation], bins: int) -> Suite:
+        codes = np.array([OPERATIONS.index(a.operation) for a in augmentations], np.int32)
+        rows = np.stack([a.rows(bins) for a in augmentations])
+        return Suite(codes, rows, any(a.negated for a in augmentations))
+
+    @staticmethod
+    def given(operations: Sequence[Any], bins: int) -> Suite:
+        """The suite that the argument ``operations`` spells out: (name, negated, numbers for each bin and sign) each.
+        Raises SpecError."""
+        codes, rows = [], np.zeros((len(operations), bins, 2, WIDTH), np.float32)
+        for i, entry in enumerate(operations):
+            if not isinstance(entry, (list, tuple)) or len(entry) != 3 or entry[0] not in OPERATIONS:
+                raise SpecError(f"operations takes [name, negated, numbers] each, name one of {', '.join(OPERATIONS)}")
+            name, _, numbers = entry
+            codes.append(OPERATIONS.index(name))
+            values = np.asarray(numbers, np.float32)
+            if values.size != bins * 2 * WIDTHS[name]:
+                raise SpecError(f"operation {name} takes {WIDTHS[name]} numbers for each of {bins} bins and 2 signs")
+            rows[i, :, :, : WIDTHS[name]] = values.reshape(bins, 2, WIDTHS[name])
+        return Suite(np.array(codes, np.int32), rows, any(bool(e[1]) for e in operations))
+
+
+def translations(relative: bool, by_default: tuple[float, float], absolute: Relative, share: Relative) -> list[
+    Augmentation
+]:  # fmt: skip
+    """translate_x and translate_y: up to pixels, or with ``relative`` up to shares of the width and height."""
+    if relative and absolute is not None:
+        raise SpecError("max_translate_abs is for translations without shape; with shape, give max_translate_rel")
+    if not relative and share is not None:
+        raise SpecError("max_translate_rel needs shape; without it, give max_translate_abs")
+    most: Any = share if relative else absolute
+    most = by_default[relative] if most is None else most
+    height, width = most if isinstance(most, (tuple, list)) else (most, most)
+    end = "" if relative else "_no_shape"
+    return [
+        Augmentation("translate_x" + end, (0, width), True, along_x),
+        Augmentation("translate_y" + end, (0, height), True, along_y),
+    ]
+
+
+_POINTWISE = (Augmentation("equalize"), Augmentation("auto_contrast"), Augmentation("identity"))
+
+
+def rand_augment(
+    relative: bool = False, absolute: Relative = None, share: Relative = None, monotonic: bool = True
+) -> list[Augmentation]:
+    """The 14 of RandAugment; without ``monotonic``, some grow weaker with the bin, as in AutoAugment."""
+    moved = translations(relative, (100, 100 / 224), absolute, share)
+    turned = [
+        Augmentation("shear_x", (0, 0.3), True, along_x),
+        Augmentation("shear_y", (0, 0.3), True, along_y),
+        Augmentation("rotate", (0, 30), True),
+    ]
+    if monotonic:
+        enhanced = [Augmentation(n, (0, 0.9), True, from_one) for n in ("brightness", "contrast", "color")]
+        enhanced += [
+            Augmentation("sharpness", (0, 0.9), True, sharpening),
+            Augmentation("posterize", (8, 4), False, poster_mask),
+            Augmentation("solarize", (256, 0)),
+        ]
+    else:
+        enhanced = [Augmentation(n, (0.1, 1.9)) for n in ("brightness", "contrast", "color")]
+        enhanced += [
+            Augmentation("sharpness", (0.1, 1.9), False, sharpening_from_one),
+            Augmentation("posterize", (0, 4), False, poster_mask),
+            Augmentation("solarize", (0, 256)),
+        ]
+    return [*moved, *turned, *enhanced, *_POINTWISE]
+
+
+def trivial_augment_wide(
+    relative: bool = False, absolute: Relative = None, share: Relative = None
+) -> list[Augmentation]:
+    """The 14 of TrivialAugment's wide space."""
+    return [
+        *translations(relative, (32, 1.0), absolute, share),
+        Augmentation("shear_x", (0, 0.99), True, along_x),
+        Augmentation("shear_y", (0, 0.99), True, along_y),
+        Augmentation("rotate", (0, 135), True),
+        *(Augmentation(n, (0.01, 0.99), True, from_one) for n in ("brightness", "contrast", "color")),
+        Augmentation("sharpness", (0.01, 0.99), True, sharpening),
+        Augmentation("posterize", (8, 2), False, poster_mask),
+        Augmentation("solarize", (256, 0)),
+        *_POINTWISE,
+    ]

@@ -1,0 +1,182 @@
+"""DALI's own augmentations, each one operation of `auto_aug.augment`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....ops.augment import suites
+from ....ops.augment.suites import added, along_x, along_y, from_one, poster_mask, sharpening
+from ..data_node import DataNode, apply
+from .augmentation import Augmentation, augmentation
+
+
+def _augment(data: DataNode, operation: str, parameters: Any = None, **more: Any) -> Any:
+    arguments = {"operation": operation, **more}
+    if parameters is not None:
+        is_node = isinstance(parameters, DataNode)
+        arguments["parameters"] = parameters if is_node else np.ravel(parameters).tolist()
+    return apply("auto_aug.augment", [data], arguments)
+
+
+def _moved(data: DataNode, operation: str, parameters: Any, fill_value: Any, interp_type: Any, **more: Any) -> Any:
+    return _augment(data, operation, parameters, fill_value=fill_value, interp_type=interp_type, **more)
+
+
+@augmentation(mag_range=(0, 0.3), randomly_negate=True, mag_to_param=along_x)
+def shear_x(data: Any, shear: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
+    """Shear along rows: a row moves by ``shear`` times its number."""
+    return _moved(data, "shear", shear, fill_value, interp_type)
+
+
+@augmentation(mag_range=(0, 0.3), randomly_negate=True, mag_to_param=along_y)
+def shear_y(data: Any, shear: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
+    """Shear along columns."""
+    return _moved(data, "shear", shear, fill_value, interp_type)
+
+
+@augmentation(mag_range=(0.0, 1.0), randomly_negate=True, mag_to_param=along_x)
+def translate_x(data: Any, rel_offset: Any, shape: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
+    """Move across, by a part of the width in ``shape``."""
+    return _moved(data, "translate_relative", rel_offset, fill_value, interp_type, shape=shape)
+
+
+@augmentation(mag_range=(0, 250), randomly_negate=True, mag_to_param=along_x, name="translate_x")
+def translate_x_no_shape(data: Any, offset: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
+    """Move across, by pixels."""
+    return _moved(data, "translate", offset, fill_value, interp_type)
+
+
+@augmentation(mag_range=(0.0, 1.0), randomly_negate=True, mag_to_param=along_y)
+def translate_y(data: Any, rel_offset: Any, shape: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
+    """Move down, by a part of the height in ``shape``."""
+    return _moved(data, "translate_relative", rel_offset, fill_value, interp_type, shape=shape)
+
+
+@augmentation(mag_range=(0, 250), randomly_negate=True, mag_to_param=along_y, name="translate_y")
+def translate_y_no_shape(data: Any, offset: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
+    """Move down, by pixels."""
+    return _moved(data, "translate", offset, fill_value, interp_type)
+
+
+@augmentation(mag_range=(0, 30), randomly_negate=True)
+def rotate(data: Any, angle: Any, fill_value: Any = 128, interp_type: Any = None, rotate_keep_size: bool = True) -> Any:
+    """Rotate counter-clockwise by degrees."""
+    if rotate_keep_size:
+        return _moved(data, "rotate", angle, fill_value, interp_type)
+    given = {"angle": angle, "fill_value": fill_value, "keep_size": False}
+    if interp_type is not None:
+        given["interp_type"] = interp_type
+    return apply("rotate", [data], given)
+
+
+@augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=from_one)
+def brightness(data: Any, parameter: Any) -> Any:
+    """Multiply all values."""
+    return _augment(data, "brightness", parameter)
+
+
+@augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=from_one)
+def contrast(data: Any, parameter: Any) -> Any:
+    """Stretch values away from the image's mean, its channels weighted as for luma."""
+    return _augment(data, "contrast", parameter)
+
+
+@augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=from_one)
+def color(data: Any, parameter: Any) -> Any:
+    """Multiply the saturation."""
+    return _augment(data, "color", parameter)
+
+
+@augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=sharpening)
+def sharpness(data: Any, kernel: Any) -> Any:
+    """Sharpen or blur by a 3x3 filter; borders mirror the image, where Pillow leaves them alone."""
+    return _augment(data, "sharpness", kernel)
+
+
+@augmentation(mag_range=(0, 4), mag_to_param=poster_mask)
+def posterize(data: Any, mask: Any) -> Any:
+    """Keep the bits of a mask."""
+    return _augment(data, "posterize", mask)
+
+
+@augmentation(mag_range=(256, 0))
+def solarize(data: Any, threshold: Any) -> Any:
+    """Invert the values that are not below a threshold."""
+    return _augment(data, "solarize", threshold)
+
+
+@augmentation(mag_range=(0, 110), mag_to_param=added)
+def solarize_add(data: Any, shift: Any) -> Any:
+    """Add to the values below 128."""
+    return _augment(data, "solarize_add", shift)
+
+
+@augmentation
+def invert(data: Any, _: Any) -> Any:
+    """255 minus each value."""
+    return _augment(data, "invert")
+
+
+@augmentation
+def equalize(data: Any, _: Any) -> Any:
+    """Equalise the histogram of each channel, as OpenCV does it."""
+    return _augment(data, "equalize")
+
+
+@augmentation
+def auto_contrast(data: Any, _: Any) -> Any:
+    """Stretch each channel to the whole range."""
+    return _augment(data, "auto_contrast")
+
+
+@augmentation
+def identity(data: Any, _: Any) -> Any:
+    """Nothing."""
+    return data
+
+
+BY_NAME: dict[str, Augmentation] = {
+    name: value for name, value in list(globals().items()) if isinstance(value, Augmentation)
+}
+_OPERATIONS = {a.op: suites.Augmentation(name).operation for name, a in BY_NAME.items()}
+"""The operation behind each function."""
+_KEYWORDS = ("fill_value", "interp_type", "shape")
+
+
+def of(entry: suites.Augmentation) -> Augmentation:
+    """The augmentation that an entry of a published suite means."""
+    function = BY_NAME[entry.function]
+    if entry.ends is None:
+        return function
+    plain = entry.parameter is suites.unchanged
+    return function.augmentation(entry.ends, entry.negated, None if plain else entry.parameter)
+
+
+def as_operations(augmentations: Sequence[Augmentation], bins: int, given: Sequence[str]) -> list[Any] | None:
+    """The argument ``operations`` that says what these ``augmentations`` do with the arguments ``given``; None where
+    one of them is a user's, and does anything."""
+    rows = []
+    if any(name not in _KEYWORDS for name in given):
+        return None
+    for a in augmentations:
+        if type(a) is not Augmentation or a.op not in _OPERATIONS:
+            return None
+        name = _OPERATIONS[a.op]
+        if name == "translate_relative" and "shape" not in given:
+            return None
+        magnitudes, width = a.magnitudes(bins), suites.WIDTHS[name]
+        if (magnitudes is None) != (width == 0):
+            return None
+        numbers: Any = []
+        if width:
+            signs = (1, -1) if a.randomly_negate else (1, 1)
+            both = np.stack([s * magnitudes for s in signs], axis=1).reshape(-1)
+            values = a.parameters(both)
+            if values.size != bins * 2 * width:
+                return None
+            numbers = values.astype(np.float64).reshape(-1).tolist()
+        rows.append([name, a.randomly_negate, numbers])
+    return rows

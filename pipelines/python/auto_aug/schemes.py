@@ -1,0 +1,258 @@
+"""RandAugment, TrivialAugment and AutoAugment, for DALI's augmentations and for users' own.
+
+DALI's are one operator, which draws an operation for each image and does all of them in a kernel or two. Users' own are
+called with the part of the batch that drew them, by conditionals.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ....ops.augment import policies, suites
+from ....ops.errors import SpecError
+from ..building import Building
+from ..control_flow.conditionals import Helper
+from ..data_node import DataNode, apply, constant
+from . import builtin, signatures
+from .augmentation import Augmentation, drawn, select, signed_bin
+from .policy import Policy
+
+_STEP = 0x9E3779B97F4A7C15
+
+
+def _seed(seed: int | None, number: int) -> int | None:
+    """A seed for draw ``number`` of a call: another for each, but with DALI's random numbers, as DALI does it."""
+    if seed is None or getattr(Building.current(), "_rng", "") == "dali":
+        return seed
+    return (seed + number * _STEP) & 0x7FFFFFFFFFFFFFFF
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    return {k: v for k, v in arguments.items() if v is not None}
+
+
+def _filled(arguments: dict[str, Any], fill_value: int | None) -> dict[str, Any]:
+    """With ``fill_value``, whose None means the border."""
+    return {**arguments, "fill_value": fill_value}
+
+
+def rand_augment(
+    data: DataNode, n: int, m: int, num_magnitude_bins: int = 31, shape: Any = None, fill_value: int | None = 128,
+    interp_type: Any = None, max_translate_abs: Any = None, max_translate_rel: Any = None, seed: int | None = None,
+    monotonic_mag: bool = True, excluded: list[str] | None = None,
+) -> Any:  # fmt: skip
+    """RandAugment (arXiv 1909.13719) of uint8 images (HWC) or videos (FHWC): ``n`` operations in a row for each sample,
+    drawn of 14, with the magnitude of bin ``m``.
+
+    ``shape`` (height, width) makes translations parts of it, up to ``max_translate_rel``; else they are pixels, up to
+    ``max_translate_abs``: one number, or (down, across). ``fill_value`` None repeats the border. Raises SpecError.
+    """
+    _check_rand(n, m, num_magnitude_bins)
+    if n == 0:
+        warnings.warn("rand_augment with n=0 changes nothing", stacklevel=2)
+        return data
+    more = _given(shape=shape, interp_type=interp_type, max_translate_abs=max_translate_abs, seed=seed,
+                  max_translate_rel=max_translate_rel, excluded=excluded)  # fmt: skip
+    more |= {"n": n, "m": m, "num_magnitude_bins": num_magnitude_bins, "monotonic_mag": monotonic_mag}
+    return apply("auto_aug.rand_augment", [data], _filled(more, fill_value))
+
+
+def _check_rand(n: Any, m: Any, bins: Any) -> None:
+    if not isinstance(n, int) or n < 0:
+        raise SpecError(f"n must be an integer, 0 or more, got {n!r}")
+    if not isinstance(bins, int) or bins < 1:
+        raise SpecError(f"num_magnitude_bins must be a positive integer, got {bins!r}")
+    if not isinstance(m, int) or not 0 <= m < bins:
+        raise SpecError(f"m must be an integer from 0 to {bins - 1}, got {m!r}")
+
+
+def apply_rand_augment(
+    augmentations: Sequence[Augmentation], data: DataNode, n: int, m: int, num_magnitude_bins: int = 31,
+    seed: int | None = None, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """`rand_augment` with ``augmentations`` to choose from; ``kwargs`` go to those that take them."""
+    _check_rand(n, m, num_magnitude_bins)
+    if n == 0:
+        warnings.warn("apply_rand_augment with n=0 changes nothing", stacklevel=2)
+        return data
+    if len(augmentations) == 0:
+        raise SpecError("augmentations must not be empty")
+    signatures.refuse_unused([a.op for a in augmentations], kwargs, "apply_rand_augment")
+    operations = builtin.as_operations(augmentations, num_magnitude_bins, list(kwargs))
+    if operations is not None:
+        more = {"n": n, "m": m, "num_magnitude_bins": num_magnitude_bins, "operations": operations}
+        return apply("auto_aug.rand_augment", [data], {**more, **_given(seed=seed), **_handed_on(kwargs)})
+    shape = () if n == 1 else (n,)
+    which = drawn(range(len(augmentations)), _seed(seed, 1), shape)
+    signed = any(a.randomly_negate for a in augmentations)
+    bins: Any = signed_bin(m, seed=_seed(seed, 2), shape=shape) if signed else m
+    for step in range(n):
+        own = bins if n == 1 or not signed else bins[step]
+        index = which if n == 1 else which[step]
+        data = select(augmentations, index, data, magnitude_bin=own, num_magnitude_bins=num_magnitude_bins, **kwargs)
+    return data
+
+
+def _handed_on(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of augmentations as arguments of the operator: only fill_value may be None."""
+    return {k: v for k, v in kwargs.items() if v is not None or k == "fill_value"}
+
+
+def trivial_augment_wide(
+    data: DataNode, num_magnitude_bins: int = 31, shape: Any = None, fill_value: int | None = 128,
+    interp_type: Any = None, max_translate_abs: Any = None, max_translate_rel: Any = None, seed: int | None = None,
+    excluded: list[str] | None = None,
+) -> Any:  # fmt: skip
+    """TrivialAugment, Wide (arXiv 2103.10158): one operation for each sample, drawn of 14, with a drawn magnitude.
+
+    Arguments are those of `rand_augment`. Raises SpecError.
+    """
+    more = _given(shape=shape, interp_type=interp_type, max_translate_abs=max_translate_abs, seed=seed,
+                  max_translate_rel=max_translate_rel, excluded=excluded)  # fmt: skip
+    more["num_magnitude_bins"] = num_magnitude_bins
+    return apply("auto_aug.trivial_augment_wide", [data], _filled(more, fill_value))
+
+
+def apply_trivial_augment(
+    augmentations: Sequence[Augmentation], data: DataNode, num_magnitude_bins: int = 31, seed: int | None = None,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    """`trivial_augment_wide` with ``augmentations`` to choose from; ``kwargs`` go to those that take them."""
+    if not isinstance(num_magnitude_bins, int) or num_magnitude_bins < 1:
+        raise SpecError(f"num_magnitude_bins must be a positive integer, got {num_magnitude_bins!r}")
+    if len(augmentations) == 0:
+        raise SpecError("augmentations must not be empty")
+    signatures.refuse_unused([a.op for a in augmentations], kwargs, "apply_trivial_augment")
+    operations = builtin.as_operations(augmentations, num_magnitude_bins, list(kwargs))
+    if operations is not None:
+        more = {"num_magnitude_bins": num_magnitude_bins, "operations": operations}
+        return apply("auto_aug.trivial_augment_wide", [data], {**more, **_given(seed=seed), **_handed_on(kwargs)})
+    bins: Any = drawn(range(num_magnitude_bins), _seed(seed, 1))
+    if any(a.randomly_negate for a in augmentations):
+        bins = signed_bin(bins, seed=_seed(seed, 2))
+    which = drawn(range(len(augmentations)), _seed(seed, 3))
+    return select(augmentations, which, data, magnitude_bin=bins, num_magnitude_bins=num_magnitude_bins, **kwargs)
+
+
+def auto_augment(
+    data: DataNode, policy_name: str = "image_net", shape: Any = None, fill_value: int | None = 128,
+    interp_type: Any = None, max_translate_abs: Any = None, max_translate_rel: Any = None, seed: int | None = None,
+) -> Any:  # fmt: skip
+    """AutoAugment (arXiv 1805.09501) with one of its policies: image_net, reduced_image_net, svhn, reduced_cifar10.
+
+    Arguments are those of `rand_augment`. Raises SpecError.
+    """
+    if policy_name not in policies.NAMES:
+        raise SpecError(f"policy_name must be one of {', '.join(policies.NAMES)}, got {policy_name!r}")
+    more = _given(shape=shape, interp_type=interp_type, max_translate_abs=max_translate_abs, seed=seed,
+                  max_translate_rel=max_translate_rel)  # fmt: skip
+    return apply("auto_aug.auto_augment", [data], _filled({**more, "policy_name": policy_name}, fill_value))
+
+
+def auto_augment_image_net(
+    data: DataNode, shape: Any = None, fill_value: int | None = 128, interp_type: Any = None,
+    max_translate_abs: Any = None, max_translate_rel: Any = None, seed: int | None = None,
+) -> Any:  # fmt: skip
+    """`auto_augment` with the policy image_net."""
+    return auto_augment(data, "image_net", shape, fill_value, interp_type, max_translate_abs, max_translate_rel, seed)
+
+
+def _unchanged(data: Any) -> Any:
+    return data
+
+
+def apply_auto_augment(policy: Policy, data: DataNode, seed: int | None = None, **kwargs: Any) -> Any:
+    """AutoAugment with ``policy``; ``kwargs`` go to the augmentations that take them. Raises SpecError."""
+    if not policy.sub_policies:
+        raise SpecError(f"policy {policy.name} has no sub-policies")
+    rows, longest = policy.sub_policies, max(map(len, policy.sub_policies))
+    used = list(dict.fromkeys(a for steps in rows for a, _, _ in steps))
+    bins = policy.num_magnitude_bins
+    signatures.refuse_unused([a.op for a in used], kwargs, "apply_auto_augment")
+    operations = builtin.as_operations(used, bins, list(kwargs))
+    if operations is not None:
+        steps = [[[used.index(a), float(p), strength] for a, p, strength in row] for row in rows]
+        more = {"operations": operations, "sub_policies": steps, "num_magnitude_bins": bins}
+        return apply("auto_aug.auto_augment", [data], {**more, **_given(seed=seed), **_handed_on(kwargs)})
+    shares = np.zeros((len(rows), longest), np.float32)
+    strengths, places = np.zeros((2, len(rows), longest), np.int32)
+    choices: list[list[Augmentation]] = []
+    for k in range(longest):
+        of_step = [*dict.fromkeys(row[k][0] for row in rows if k < len(row)), builtin.identity]
+        choices.append(of_step)
+        for i, row in enumerate(rows):
+            a, p, strength = row[k] if k < len(row) else (builtin.identity, 0.0, None)
+            shares[i, k], strengths[i, k], places[i, k] = p, strength or 0, of_step.index(a)
+    runs = apply("random.uniform", [], {"range": [0, 1], "shape": [longest], **_given(seed=_seed(seed, 1))})
+    which = drawn(range(len(rows)), _seed(seed, 2))
+    share, place = constant(shares)[which], constant(places)[which]
+    chosen: Any = constant(strengths)[which]
+    if any(a.randomly_negate for a in used):
+        chosen = signed_bin(chosen, seed=_seed(seed, 3), shape=(longest,))
+
+    def step(k: int, before: Any) -> Any:
+        return select(choices[k], place[k], before, magnitude_bin=chosen[k], num_magnitude_bins=bins, **kwargs)
+
+    for k in range(longest):
+        data = Helper.choose(runs[k] < share[k], partial(step, k, data), partial(_unchanged, data), 0)
+    return data
+
+
+# -- what they choose from ------------------------------------------------------------------------------------------
+
+
+def get_rand_augment_suite(
+    use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
+) -> list[Augmentation]:
+    """The 14 augmentations of `rand_augment`. With ``use_shape``, translations are parts of an argument ``shape``."""
+    return [builtin.of(e) for e in suites.rand_augment(use_shape, max_translate_abs, max_translate_rel)]
+
+
+def get_rand_augment_non_monotonic_suite(
+    use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
+) -> list[Augmentation]:
+    """As `get_rand_augment_suite`, with AutoAugment's ranges, of which higher bins are not always stronger."""
+    found = suites.rand_augment(use_shape, max_translate_abs, max_translate_rel, monotonic=False)
+    return [builtin.of(e) for e in found]
+
+
+def get_trivial_augment_wide_suite(
+    use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
+) -> list[Augmentation]:
+    """The 14 augmentations of `trivial_augment_wide`."""
+    return [builtin.of(e) for e in suites.trivial_augment_wide(use_shape, max_translate_abs, max_translate_rel)]
+
+
+def _policy(name: str, title: str, *translations: Any) -> Policy:
+    used = {word: builtin.of(e) for word, e in policies.augmentations(name, *translations).items()}
+    rows = [[(used[word], p, strength) for word, p, strength in steps] for steps in policies.sub_policies(name)]
+    return Policy(title, policies.BINS, rows)
+
+
+def get_image_net_policy(
+    use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
+) -> Policy:
+    """AutoAugment's policy for ImageNet."""
+    return _policy("image_net", "ImageNetPolicy", use_shape, max_translate_abs, max_translate_rel)
+
+
+def get_reduced_image_net_policy() -> Policy:
+    """AutoAugment's policy for the reduced ImageNet."""
+    return _policy("reduced_image_net", "ReducedImageNetPolicy")
+
+
+def get_reduced_cifar10_policy(
+    use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
+) -> Policy:
+    """AutoAugment's policy for the reduced CIFAR-10."""
+    return _policy("reduced_cifar10", "ReducedCifar10Policy", use_shape, max_translate_abs, max_translate_rel)
+
+
+def get_svhn_policy(use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None) -> Policy:
+    """AutoAugment's policy for SVHN."""
+    return _policy("svhn", "SvhnPolicy", use_shape, max_translate_abs, max_translate_rel)
