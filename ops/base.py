@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import os
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -47,10 +48,14 @@ class Arg:
     """The argument to use instead; a value given here is handed on to it."""
     ignored: str = ""
     """Why the argument means nothing here. It is accepted, and said so once."""
+    obsolete: bool = False
+    """DALI gave the argument up, too: the warning is a DeprecationWarning, as DALI's."""
     rows: bool = False
     """A matrix: NumPy's arrays of two dimensions are taken as the list of their rows' elements."""
     required: bool = False
     """Must be given (as a constant or an input). Fields without a default are required anyway."""
+    or_default: bool = False
+    """An empty list is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,10 @@ class Operator:
         """Argument ``name`` was set: arrives as an input, or differs from its default."""
         return name in self.per_sample or getattr(self, name) != parameter(type(self), name).default
 
+    def says(self, name: str) -> bool:
+        """Argument ``name`` was set, and not to an empty list: of regions, axes and sizes that one says nothing."""
+        return self.given(name) and (name in self.per_sample or getattr(self, name) != ())
+
 
 # -- arguments --------------------------------------------------------------------------------------------------------
 
@@ -245,6 +254,8 @@ def coerce(param: Parameter, value: Any) -> Any:
     if param.arg.rows and hasattr(value, "__array__") and getattr(value, "ndim", 1) == 2:
         value = value.reshape(-1)
     result = _coerce(strip_optional(param.type), value)
+    if param.arg.or_default and result == ():
+        return param.default
     for v in _flat(result):
         if isinstance(v, (int, float)) and not isinstance(v, (bool, enum.Enum)):
             if param.arg.ge is not None and not v >= param.arg.ge:
@@ -268,6 +279,8 @@ def _coerce(tp: Any, value: Any) -> Any:
         return value
     if origin is Literal:
         allowed = get_args(tp)
+        if isinstance(value, str) and value not in allowed:
+            value = next((a for a in allowed if isinstance(a, str) and a.lower() == value.lower()), value)
         if value not in allowed:
             raise ValueError(f"{value!r} is not one of {', '.join(map(repr, allowed))}")
         return value
@@ -322,8 +335,8 @@ def _scalar(tp: Any, value: Any) -> Any:
         return int(value)
     if tp is float and isinstance(value, (int, float)):
         return float(value)
-    if tp is str and isinstance(value, str):
-        return value
+    if tp is str and isinstance(value, (str, os.PathLike)):
+        return os.fsdecode(value)
     if isinstance(tp, type) and tp not in (bool, int, float, str) and isinstance(value, tp):
         return value
     raise ValueError(f"needs {type_name(tp)}, got {value!r}")

@@ -13,6 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from .errors import MixedTypesError, RaggedError
+
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
@@ -120,6 +122,8 @@ class Batch:
     layout: str
     samples: Samples
     _nbytes: int = field(default=-1, init=False, repr=False, compare=False)
+    _extents: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    """Of a batch that nothing was taken into: the shape of the samples that it might have held."""
 
     def __post_init__(self) -> None:
         if not len(self.offsets) == len(self.shapes) == len(self.samples.slot):
@@ -202,10 +206,10 @@ class Batch:
         Raises ValueError as `dense` does."""
         n = len(self.offsets)
         if n == 0:
-            return self.data, 0, (0,) * (1 + self.ndim)
+            return self.data, 0, (0, *(self._extents or (0,) * self.ndim))
         if not self.is_uniform:
             odd = int(np.flatnonzero((self.shapes != self.shapes[0]).any(axis=1))[0])
-            raise ValueError(
+            raise RaggedError(
                 f"samples differ in shape: {tuple(map(int, self.shapes[0]))} for {self.samples.origin(0).key!r}, "
                 f"{tuple(map(int, self.shapes[odd]))} for {self.samples.origin(odd).key!r}; resize, crop or pad them "
                 "to one shape first"
@@ -222,7 +226,10 @@ class Batch:
     def take(self, where: npt.NDArray[Any] | slice, samples: Samples | None = None) -> Batch:
         """The samples at ``where`` (indices, a mask, or a slice); the data is shared."""
         kept = self.samples.take(where) if samples is None else samples
-        return Batch(self.data, self.offsets[where], self.shapes[where], self.layout, kept)
+        taken = Batch(self.data, self.offsets[where], self.shapes[where], self.layout, kept)
+        if len(taken.offsets) == 0 and self.is_uniform:
+            object.__setattr__(taken, "_extents", tuple(self.shapes[0].tolist()))
+        return taken
 
     def packed(self) -> Batch:
         """The same samples without gaps or overlaps; itself where it already is so."""
@@ -234,7 +241,10 @@ class Batch:
         """A copy with some fields replaced; the data is shared."""
         fields = {"data": self.data, "offsets": self.offsets, "shapes": self.shapes, "layout": self.layout,
                   "samples": self.samples}  # fmt: skip
-        return Batch(**{**fields, **changes})
+        made = Batch(**{**fields, **changes})
+        if self._extents is not None and "shapes" not in changes:
+            object.__setattr__(made, "_extents", self._extents)
+        return made
 
     # -- making one ---------------------------------------------------------------------------------------------
 
@@ -258,7 +268,7 @@ class Batch:
         first = arrays[0]
         for a in arrays:
             if a.ndim != first.ndim or a.dtype != first.dtype:
-                raise ValueError(
+                raise MixedTypesError(
                     f"samples of a batch share dtype and number of dimensions: {first.dtype}, {first.ndim}-D "
                     f"and {a.dtype}, {a.ndim}-D"
                 )

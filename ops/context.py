@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
@@ -117,7 +117,8 @@ class Context:
     def arg(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
         """Argument ``name`` for every sample: [N] for scalars, [N, k] for lists; the constant repeated, or the input.
 
-        A sample whose list has another length than the first's is rejected and reads as zeros.
+        A sample whose list has another length than the first's is rejected and reads as zeros; operators that allow
+        it ask in groups, see `alike`.
         """
         n = len(self.samples)
         given = self.args.get(name)
@@ -171,6 +172,22 @@ class Context:
             if numbers.flags.writeable:  # as compiled loops take them
                 return numbers
         return self.arg(name, dtype)
+
+    def alike(self, *lists: Batch) -> Iterator[tuple[Any, Context]]:
+        """The samples in groups whose lists have one length each: those that arrive as arguments, and ``lists``. With
+        each group the places of its samples in this call (an index for NumPy), and a context to ask `arg` of. There is
+        one group, all of them, where no list differs from another."""
+        vectors = [b for name, b in self.args.items() if parameter(type(self.op), name).is_vector]
+        ragged = [b for b in (*vectors, *lists) if len(b) and not b.is_uniform]
+        if not ragged:
+            yield slice(None), self
+            return
+        lengths = np.stack([b.sizes for b in ragged], axis=1)
+        known, group = np.unique(lengths, axis=0, return_inverse=True)
+        for k in range(len(known)):
+            where = np.flatnonzero(group.reshape(-1) == k)
+            samples = self.samples.take(where)
+            yield where, replace(self, samples=samples, args={n: b.take(where, samples) for n, b in self.args.items()})
 
     def streams(self, salt: int = 0) -> Streams:
         """The random stream of each sample. ``salt`` is XORed into the key (DALI does so for its random crops)."""

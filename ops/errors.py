@@ -2,6 +2,8 @@
 
 DaliRunError
 |-- SpecError        the spec or the arguments are wrong: exit code 2, nothing was read
+|   `-- ArgumentNameError, ArgumentValueError, ArgumentTypeError: those that are also Python's KeyError, ValueError and
+|       TypeError, which DALI raises in their place
 |-- JobError         the job cannot go on (disk full, changed inputs, error budget spent): exit code 1
 |-- DeviceError      a GPU was asked for and is missing or failed: exit code 1
 `-- SampleError      one sample cannot be processed: a line in rejects.jsonl, never the end of a run
@@ -10,7 +12,7 @@ DaliRunError
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 RejectCode = Literal[
     "read_failed",  # the bytes could not be read (missing file, I/O error, short read)
@@ -40,6 +42,33 @@ class DaliRunError(RuntimeError):
 
 class SpecError(DaliRunError):
     """The spec, or an argument of an operator, is wrong."""
+
+    def at(self, where: str) -> Self:
+        """The same error, with the place where it arose before its text."""
+        return type(self)(f"{where}: {self}")
+
+
+class ArgumentNameError(SpecError, KeyError):
+    """There is no such argument."""
+
+    __str__ = BaseException.__str__  # KeyError's puts quotes around the text
+
+
+class ArgumentValueError(SpecError, ValueError):
+    """An argument, an input, or its layout, is none that the operator takes."""
+
+
+class ArgumentTypeError(SpecError, TypeError):
+    """What was given is of a type that cannot be taken."""
+
+
+class RaggedError(ValueError, RuntimeError):
+    """The samples of a batch differ where they must not: ValueError as NumPy has it, RuntimeError as DALI has it. No
+    DaliRunError, because in an operator it is a fault of that operator's."""
+
+
+class MixedTypesError(ValueError, TypeError):
+    """The samples of a batch differ in dtype or number of dimensions."""
 
 
 class JobError(DaliRunError):

@@ -10,7 +10,7 @@ import numpy as np
 from .base import Arg, Operator, Spec
 from .batch import Batch
 from .context import Context
-from .errors import JobError, SpecError
+from .errors import ArgumentValueError, JobError, SpecError
 from .types import from_numpy
 
 
@@ -27,6 +27,9 @@ class PythonFunction(Operator, name="python_function"):
     arity: Annotated[int, Arg("outputs", ge=0)] = 1
     batch_processing: Annotated[bool, Arg("the function takes and gives lists of arrays, one entry a sample")] = False
     output_layouts: Annotated[tuple[str, ...], Arg("layouts of the outputs")] = ()
+    keeps_layouts: Annotated[
+        bool, Arg("outputs without a layout take that of the input at their place, if they have its dimensions")
+    ] = False
 
     @property
     def num_outputs(self) -> int:
@@ -35,9 +38,14 @@ class PythonFunction(Operator, name="python_function"):
     def check(self) -> None:
         if not callable(self.function):
             raise SpecError(f"function must be callable, got {self.function!r}; python_function is for Python")
+        if len(self.output_layouts) > self.num_outputs:
+            raise SpecError(f"output_layouts names {len(self.output_layouts)} layouts for {self.num_outputs} outputs")
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        return (Spec(layout=self._layout(0)), *(Spec(layout=self._layout(k)) for k in range(1, self.num_outputs)))
+        known = [self._layout(k) for k in range(self.num_outputs)]
+        if self.keeps_layouts:
+            known = [""] * len(known)  # which dimensions there will be is up to the function
+        return (Spec(layout=known[0]), *(Spec(layout=layout) for layout in known[1:]))
 
     def _layout(self, k: int) -> str:
         return self.output_layouts[k] if k < len(self.output_layouts) else ""
@@ -47,7 +55,9 @@ class PythonFunction(Operator, name="python_function"):
         columns = self._whole(data, n) if self.batch_processing else self._each(ctx, data, n)
         if self.arity == 0:
             return (Batch.from_dense(_zeros(ctx, n), "", ctx.samples),)
-        return tuple(self._batch(ctx, column, self._layout(k)) for k, column in enumerate(columns))
+        like = [b.layout for b in data] if self.keeps_layouts else []
+        like += [""] * (self.arity - len(like))
+        return tuple(self._batch(ctx, column, self._layout(k), like[k]) for k, column in enumerate(columns))
 
     gpu = cpu
 
@@ -85,7 +95,7 @@ class PythonFunction(Operator, name="python_function"):
             raise TypeError(f"it must return {self.arity} outputs, got {len(parts)}")
         return parts
 
-    def _batch(self, ctx: Context, column: list[Any], layout: str) -> Batch:
+    def _batch(self, ctx: Context, column: list[Any], layout: str, like: str) -> Batch:
         good = next((c for c in column if c is not None), None)
         if good is None:
             return Batch.from_dense(_zeros(ctx, len(column)), "", ctx.samples)
@@ -96,7 +106,10 @@ class PythonFunction(Operator, name="python_function"):
                 ctx.reject(i, "user_function", f"{_name(self.function)} gave {a.dtype}, {a.ndim}-D here, and "
                            f"{good.dtype}, {good.ndim}-D for an earlier sample")  # fmt: skip
                 arrays[i] = blank
-        layout = layout if len(layout) == good.ndim else ""
+        if layout and len(layout) != good.ndim:
+            raise ArgumentValueError(f"the layout {layout!r} of output_layouts names {len(layout)} dimensions, "
+                                     f"{_name(self.function)} gave {good.ndim}")  # fmt: skip
+        layout = layout or (like if len(like) == good.ndim else "")
         shapes = np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), good.ndim)
         out = Batch.allocate(ctx.empty, shapes, good.dtype, layout, ctx.samples)
         for i, a in enumerate(arrays):

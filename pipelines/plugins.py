@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from ..ops.base import Operator, find
 from ..ops.errors import SpecError
 
 FOLDERS = ("ops", "readers")
@@ -34,6 +35,12 @@ def load_operators() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.ispkg and not module.name.endswith("_cpu") and _declares(module.name):
                 importlib.import_module(module.name)
+
+
+def find_operator(name: str) -> type[Operator]:
+    """The operator ``name`` (or an alias of it), whatever was imported before. Raises SpecError with the nearest names."""
+    load_operators()
+    return find(name)
 
 
 def _declares(name: str) -> bool:

@@ -16,7 +16,7 @@ MOST_CHARACTERS = 600
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where something stands in the user's text (1-based)."""
+    """Where something stands in the user's text (1-based); column 0 is the whole line."""
 
     file: str
     line: int
@@ -25,7 +25,7 @@ class Mark:
     """What stands there, for people: ``step 3 (resize)``."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{self.file}:{self.line}" + (f":{self.column}" if self.column else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class _Annotated:
         images = self._images(path, document)
         self._annotate(path, document, images, reader)
         listed = sorted(images, key=lambda image: image.id)
-        if reader.images is not None:
+        if reader.images:
             by_name = {image.name: image for image in images}
             unknown = [name for name in reader.images if name not in by_name]
             if unknown:
@@ -338,8 +338,6 @@ class Coco(Reader, name="readers.coco"):
         for name in ("preprocessed_annotations", "save_preprocessed_annotations", "save_preprocessed_annotations_dir"):
             if self.given(name):
                 raise SpecError(f"{name} is DALI's own format; give annotations_file")
-        if self.images is not None and not self.images:
-            raise SpecError("images is an empty list")
 
     @property
     def num_outputs(self) -> int:

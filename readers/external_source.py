@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -11,7 +12,7 @@ import numpy as np
 from ..ops.base import Arg, Operator, Spec
 from ..ops.batch import Batch
 from ..ops.context import Context
-from ..ops.errors import SpecError
+from ..ops.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from ..ops.types import DALIDataType, parse_dtype
 
 _KEPT = 8
@@ -74,13 +75,26 @@ class ExternalSource(Operator, name="external_source"):
 
     def check(self) -> None:
         if self.source is not None and not callable(self.source) and not hasattr(self.source, "__iter__"):
-            raise SpecError(f"source must be callable or iterable, got {self.source!r}; external_source is for Python")
+            raise ArgumentTypeError(f"source must be callable or iterable, got {self.source!r}; external_source is for "
+                                    "Python")  # fmt: skip
+        if self.cycle not in (None, False, "no"):
+            if inspect.isgenerator(self.source):
+                raise ArgumentTypeError("a generator ends once and for all, so that cycle cannot begin it again; give "
+                                        "the generator function itself as the source")  # fmt: skip
+            if self.source is None or (callable(self.source) and not inspect.isgeneratorfunction(self.source)):
+                raise ArgumentValueError("cycle is for iterables and generator functions; a callable raises "
+                                         "StopIteration itself")  # fmt: skip
+        if self.parallel and self.source is None:
+            raise SpecError("parallel is for a source; what is fed by feed_input is made by the program")
         if self.source is not None and (self.repeat_last or self.blocking):
             raise SpecError("repeat_last and blocking are for feed_input: leave them out where there is a source")
         for name in ("layout", "dtype", "ndim"):
             value = getattr(self, name)
             if isinstance(value, (list, tuple)) and len(value) != self.num_outputs:
                 raise SpecError(f"{name} has {len(value)} entries for {self.num_outputs} outputs")
+        for layout, ndim in zip(self.each("layout"), self.each("ndim"), strict=True):
+            if layout and ndim is not None and len(layout) != ndim:
+                raise SpecError(f"the layout {layout!r} names {len(layout)} dimensions, ndim is {ndim}")
 
     def each(self, name: str) -> list[Any]:
         """Argument ``name`` for every output."""

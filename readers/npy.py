@@ -151,12 +151,12 @@ class Numpy(Reader, name="readers.numpy"):
     @property
     def has_region(self) -> bool:
         """A part of each array is asked for."""
-        return any(self.given(f"{a}roi_{b}") for a in ("", "rel_") for b in ("start", "end", "shape"))
+        return any(map(self.says, _REGION))
 
     def region(self, ndim: int) -> Slice:
         """The slice that cuts the region out of arrays of ``ndim`` dimensions."""
         constants = {n.replace("roi_", ""): getattr(self, n) for n in _REGION if n not in self.per_sample}
-        arguments: dict[str, Any] = {k: v for k, v in constants.items() if v is not None}
+        arguments: dict[str, Any] = {k: v for k, v in constants.items() if v}
         inputs = frozenset(n.replace("roi_", "") for n in _REGION if n in self.per_sample)
         axes = self.roi_axes or tuple(range(ndim))
         return Slice(
@@ -173,7 +173,7 @@ class Numpy(Reader, name="readers.numpy"):
             raise SpecError("files names no files")
         if self.has_region:
             self.region(max(self.roi_axes, default=0) + 1).check()
-        elif self.given("roi_axes"):
+        elif self.given("roi_axes") and all(getattr(self, n) is None for n in _REGION):
             raise SpecError("roi_axes belong to a region: give roi_start, roi_end or roi_shape too")
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:

@@ -73,7 +73,7 @@ class _Samples:
         self._dtypes = [to_numpy(d) for d in reader.output_dtypes]
         self._mapped = Mapped(paths)
         wanted = _Wanted.of(reader.ext, reader.case_sensitive_extensions)
-        if reader.index_paths is not None:
+        if reader.index_paths:  # DALI's default is an empty list
             listed = expand(one_or_more(reader.index_paths))
             if len(listed) != len(paths):
                 raise JobError(f"{len(listed)} index files for {len(paths)} archives; give one for each")

@@ -69,8 +69,15 @@ class Pad(Operator, name="pad"):
     gpu = cpu
 
     def _shape(self, ctx: Context, extent: I64, layout: str) -> I64:
+        shape, largest = extent.copy(), extent.max(axis=0, initial=0)
+        for rows, group in ctx.alike():
+            shape[rows] = self._padded(group, extent[rows], layout, largest)
+        return shape
+
+    def _padded(self, ctx: Context, extent: I64, layout: str, largest_of_batch: I64) -> I64:
+        """`_shape` of samples that name equally many axes."""
         n, ndim = extent.shape
-        if "axes" in ctx.args:
+        if "axes" in ctx.args and ctx.args["axes"].sizes[:1].any():
             axes = ctx.arg("axes", np.int64)
             axes = np.where(axes < 0, axes + ndim, axes)
             wrong = np.any((axes < 0) | (axes >= ndim), axis=1)
@@ -78,18 +85,18 @@ class Pad(Operator, name="pad"):
                 ctx.reject(i, "bad_argument", f"axes must be between {-ndim} and {ndim - 1}")
             axes = np.where(wrong[:, None], 0, axes)
         else:
-            known = self._axes(layout, ndim)
+            known = list(range(ndim)) if "axes" in ctx.args else self._axes(layout, ndim)
             axes = np.broadcast_to(np.array(known, np.int64), (n, len(known)))
         if n == 0 or axes.shape[1] == 0:
             return extent
         along = np.take_along_axis(extent, axes, axis=1)
-        largest = extent.max(axis=0)[axes]
-        if self.given("shape"):
+        largest = largest_of_batch[axes]
+        if self.says("shape"):
             least = self._row(ctx, "shape", axes.shape[1])
             wanted = np.where(least > 0, np.maximum(least, along), largest)
         else:
             wanted = largest
-        if self.given("align"):
+        if self.says("align"):
             multiple = self._row(ctx, "align", axes.shape[1])
             for i in np.flatnonzero((multiple < 1).any(axis=1)).tolist():
                 ctx.reject(i, "bad_argument", f"align must be at least 1, got {multiple[i].tolist()}")

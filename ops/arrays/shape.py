@@ -305,7 +305,7 @@ class ExpandDims(Operator, name="expand_dims"):
 
     def _layout(self, layout: str, ndim: int) -> str:
         if not self.new_axis_names:
-            return ""
+            return "" if self.axes else layout
         if not layout and ndim > 0:
             raise SpecError("new_axis_names need an input with a layout")
         return "".join(self._inserted(list(layout), list(self.new_axis_names)))

@@ -40,14 +40,16 @@ class Slice(Operator, name="slice"):
     normalized_anchor: Annotated[bool, Arg("a floating-point second input is relative")] = True
     normalized_shape: Annotated[bool, Arg("a floating-point third input is relative")] = True
     out_of_bounds_policy: Annotated[OutOfBounds, Arg("what to do where the slice reaches outside the input")] = "error"
-    fill_values: Annotated[tuple[float, ...], Arg("what stands outside the input, one value or one a channel")] = (0.0,)
+    fill_values: Annotated[
+        tuple[float, ...], Arg("what stands outside the input, one value or one a channel", or_default=True)
+    ] = (0.0,)
     dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
     output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
-    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it")] = None
+    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it", obsolete=True)] = None
 
     def check(self) -> None:
         for a, b in (("start", "rel_start"), ("end", "rel_end"), ("shape", "rel_shape")):
-            if self.given(a) and self.given(b):
+            if self.says(a) and self.says(b):
                 raise SpecError(f"{a} and {b} exclude each other")
         ends, shapes = self._which("end"), self._which("shape")
         if ends and shapes:
@@ -60,7 +62,7 @@ class Slice(Operator, name="slice"):
         named = [n for n in ("start", "end", "shape") if self._which(n)]
         if len(specs) == 3 and named:
             raise SpecError(f"anchors and shapes as inputs exclude {self._which(named[0])}")
-        if len(specs) == 1 and not named:
+        if len(specs) == 1 and not named and all(getattr(self, n) is None for n in _ENDS):
             raise SpecError("needs start, end or shape (or rel_...), or anchors and shapes as second and third input")
         dtype = self.dtype if self.dtype is not None else data.dtype
         if data.shape is None:
@@ -75,20 +77,23 @@ class Slice(Operator, name="slice"):
     def _constant_extent(self, k: int) -> int | None:
         """Extent of the slice along its ``k``-th axis, where constants alone say it."""
         trimmed = self.out_of_bounds_policy == "trim_to_shape"
-        if trimmed or self.rel_start is not None or {"start", "rel_start", "shape", "end"} & self.per_sample:
+        constant = self._which("shape") == "shape" or self._which("end") == "end"
+        if trimmed or self.rel_start or not constant or {"start", "rel_start", "shape", "end"} & self.per_sample:
             return None
         start = self.start or (0,)
         first = start[min(k, len(start) - 1)]
-        if self.shape is not None:
+        if self.shape:
             return self.shape[min(k, len(self.shape) - 1)]
-        return None if self.end is None else max(self.end[min(k, len(self.end) - 1)] - first, 0)
+        return max(self.end[min(k, len(self.end) - 1)] - first, 0)
 
     def _which(self, name: str) -> str:
         """``name`` or ``rel_name``, whichever was given."""
-        return name if self.given(name) else f"rel_{name}" if self.given(f"rel_{name}") else ""
+        return name if self.says(name) else f"rel_{name}" if self.says(f"rel_{name}") else ""
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
         layout = image_layout(layout, ndim, ("HWC", "DHWC"))
+        if self.axis_names == "" or self.axes == ():
+            return list(range(ndim))
         if self.given("axis_names") or (not self.given("axes") and set("WH") <= set(layout)):
             missing = [a for a in self.axis_names if a not in layout]
             if missing:
@@ -120,9 +125,17 @@ class Slice(Operator, name="slice"):
 
     def _ranges(self, ctx: Context, extent: I64, data: Batch, inputs: tuple[Batch, ...]) -> tuple[F64, F64]:
         """Start and end [N, D] in elements, as float64 holding float32 sums for relative values."""
+        start, end = np.zeros(extent.shape), extent.astype(np.float64)
+        for rows, group in ctx.alike(*inputs):
+            some = inputs if isinstance(rows, slice) else tuple(b.take(rows) for b in inputs)
+            start[rows], end[rows] = self._ranges_alike(group, extent[rows], data.layout, some)
+        return start, end
+
+    def _ranges_alike(self, ctx: Context, extent: I64, layout: str, inputs: tuple[Batch, ...]) -> tuple[F64, F64]:
+        """`_ranges` of samples that name equally many axes."""
         n, ndim = extent.shape
         start, end = np.zeros((n, ndim)), extent.astype(np.float64)
-        if "axes" in ctx.args:
+        if "axes" in ctx.args and ctx.args["axes"].sizes[:1].any():
             axes = ctx.arg("axes", np.int64)
             axes = np.where(axes < 0, axes + ndim, axes)
             wrong = np.any((axes < 0) | (axes >= ndim), axis=1)
@@ -130,7 +143,8 @@ class Slice(Operator, name="slice"):
                 ctx.reject(i, "bad_argument", f"axes must be between {-ndim} and {ndim - 1}, got {axes[i].tolist()}")
             axes = np.where(wrong[:, None], np.arange(axes.shape[1]) % ndim, axes)
         else:
-            axes = np.broadcast_to(self._axes(data.layout, ndim), (n, len(self._axes(data.layout, ndim))))
+            known = list(range(ndim)) if "axes" in ctx.args else self._axes(layout, ndim)
+            axes = np.broadcast_to(np.array(known, np.int64), (n, len(known)))
         along = np.take_along_axis(extent, axes, axis=1)
         first, last = self._given(ctx, along) if not inputs else self._positional(inputs, along)
         np.put_along_axis(start, axes, first, axis=1)
@@ -158,6 +172,9 @@ class Slice(Operator, name="slice"):
             real = rows.dtype.kind == "f"
             values.append(scaled(rows, along, "rel_" if real and relative else ""))
         return values[0], values[0] + values[1]
+
+
+_ENDS = ("start", "end", "shape", "rel_start", "rel_end", "rel_shape")
 
 
 def scaled(values: npt.NDArray[Any], along: I64, name: str) -> npt.NDArray[Any]:

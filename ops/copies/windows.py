@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..batch import I64, Batch
 from ..context import Context
-from ..errors import SpecError
+from ..errors import ArgumentValueError
 from ..kernels import Kernels
 from .strided import Border
 
@@ -43,7 +43,7 @@ def known_layout(batch: Batch, allowed: tuple[str, ...]) -> str:
     layout = image_layout(batch.layout, batch.ndim, allowed)
     if layout not in allowed:
         what = f"the layout {layout}" if layout else f"{batch.ndim} dimensions without a layout"
-        raise SpecError(f"takes layouts {', '.join(allowed)}, got {what}; set it with reshape (layout: ...)")
+        raise ArgumentValueError(f"takes layouts {', '.join(allowed)}, got {what}; set it with reshape (layout: ...)")
     return layout
 
 

@@ -349,14 +349,29 @@ class Choice(Operator, name="random.choice"):
         if not self.given("p"):
             words = elements.draws(1, _SKIP if ndim == 1 else 1)[:, 0].astype(np.uint64)
             return (words * elements.spread(count).astype(np.uint64) >> np.uint64(32)).astype(np.int64)
-        p = ctx.arg("p", np.float64)
-        bad = (p < 0).any(axis=1) | (np.abs(p.sum(axis=1) - 1) >= 1e-4) | (count != p.shape[1])
+        p, given = _probabilities(ctx)
+        bad = (p < 0).any(axis=1) | ~(np.abs(p.sum(axis=1) - 1) < 1e-4) | (count != given)
         _reject(ctx, bad, "p must be one probability for each element, and sum to 1; got {}", p)
+        p[bad] = 1
         ends = np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1)
         u = elements.wide_draws(1, _SKIP if ndim == 1 else 2)[:, 0].astype(np.float64) * 2.0**-64
         below: I64 = (u[:, None] >= elements.spread(ends)).sum(axis=1)
         most: I64 = elements.spread(np.minimum(count, p.shape[1])) - 1
         return np.minimum(below, most)
+
+
+def _probabilities(ctx: Context) -> tuple[npt.NDArray[np.float64], I64]:
+    """Argument p, [N, k] with zeros where a sample has fewer, and how many each sample has."""
+    given = ctx.args.get("p")
+    if given is None:
+        p = ctx.arg("p", np.float64)
+        return p, np.full(len(p), p.shape[1])
+    sizes = given.sizes
+    p = np.zeros((len(given), max(int(sizes.max(initial=0)), 1)))
+    for rows, group in ctx.alike():
+        values = group.arg("p", np.float64)
+        p[rows, : values.shape[1]] = values
+    return p, sizes
 
 
 def _chosen_layout(layout: str, drawn: int) -> str:

@@ -32,9 +32,9 @@ class CropWindow(Operator, abstract=True):
         tuple[float, ...] | None,
         Arg("(height, width) or (depth, height, width); fractions are cut off, 0 is the whole extent", per_sample=True),
     ] = None
-    crop_d: Annotated[float, Arg("depth of the window", per_sample=True)] = 0.0
-    crop_h: Annotated[float, Arg("height of the window", per_sample=True)] = 0.0
-    crop_w: Annotated[float, Arg("width of the window", per_sample=True)] = 0.0
+    crop_d: Annotated[float | None, Arg("depth of the window, 0 for the whole extent", per_sample=True)] = None
+    crop_h: Annotated[float | None, Arg("height of the window, 0 for the whole extent", per_sample=True)] = None
+    crop_w: Annotated[float | None, Arg("width of the window, 0 for the whole extent", per_sample=True)] = None
     crop_pos_x: Annotated[float, Arg("0..1, left to right", ge=0, le=1, per_sample=True)] = 0.5
     crop_pos_y: Annotated[float, Arg("0..1, top to bottom", ge=0, le=1, per_sample=True)] = 0.5
     crop_pos_z: Annotated[float, Arg("0..1, front to back", ge=0, le=1, per_sample=True)] = 0.5
@@ -51,7 +51,7 @@ class CropWindow(Operator, abstract=True):
         if self.given("crop") and apart:
             raise SpecError(f"crop and {apart[0]} exclude each other: give the size in one way")
         if apart and not (self.given("crop_h") and self.given("crop_w")):
-            raise SpecError("crop_h and crop_w go together: give both")
+            raise SpecError("crop_h and crop_w go together: give both (0 for the whole extent)")
         if self.crop is not None and len(self.crop) not in (2, 3):
             raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
 
@@ -78,7 +78,9 @@ class CropWindow(Operator, abstract=True):
             return {"D": None, "H": None, "W": None}
         if self.crop is not None:
             return {letter: max(int(v), 0) for letter, v in zip("WHD", reversed(self.crop), strict=False)}
-        return {letter: None if a in self.per_sample else max(int(getattr(self, a)), 0) for letter, a in _SIZES.items()}
+        return {
+            letter: None if a in self.per_sample else max(int(getattr(self, a) or 0), 0) for letter, a in _SIZES.items()
+        }
 
     @cached_property
     def rounds(self) -> int:
@@ -141,7 +143,7 @@ class CropWindow(Operator, abstract=True):
     def _length(self, ctx: Context, letter: str) -> F32 | None:
         """None where crop does not speak of this axis."""
         if not self.given("crop"):
-            return ctx.rows(_SIZES[letter])
+            return ctx.rows(_SIZES[letter]) if self.given(_SIZES[letter]) else None
         together, column = ctx.rows("crop"), "WHD".index(letter) + 1
         return together[:, -column] if column <= together.shape[1] else None
 
@@ -149,8 +151,10 @@ class CropWindow(Operator, abstract=True):
 class Cropping(CropWindow, abstract=True):
     """A window that may be filled where it reaches outside."""
 
-    fill_values: Annotated[tuple[float, ...], Arg("what stands outside the input, one value or one a channel")] = (0.0,)
-    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it")] = None
+    fill_values: Annotated[
+        tuple[float, ...], Arg("what stands outside the input, one value or one a channel", or_default=True)
+    ] = (0.0,)
+    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it", obsolete=True)] = None
 
 
 def _axis(layout: str, letter: str) -> int:

@@ -31,8 +31,8 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
     bound = "float32 within 1e-6 of the largest term (x - mean) * scale / std or shift; other types that, rounded"
     example = "{op: crop_mirror_normalize, in: images, crop: [224, 224], mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375], mirror: $coin, out: images}"  # noqa: E501
 
-    mean: Annotated[tuple[float, ...], Arg("one value, or one a channel", per_sample=True)] = (0.0,)
-    std: Annotated[tuple[float, ...], Arg("one value, or one a channel", per_sample=True)] = (1.0,)
+    mean: Annotated[tuple[float, ...], Arg("one value, or one a channel", per_sample=True, or_default=True)] = (0.0,)
+    std: Annotated[tuple[float, ...], Arg("one value, or one a channel", per_sample=True, or_default=True)] = (1.0,)
     scale: Annotated[float, Arg("factor of the result")] = 1.0
     shift: Annotated[float, Arg("added to the scaled result")] = 0.0
     mirror: Annotated[int, Arg("not 0: mirror left to right", per_sample=True)] = 0
@@ -86,11 +86,13 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         affine = self.affine(ctx)
         shape = self.matching(ctx, shape, channel, affine.width)
         padding = self.out_of_bounds_policy in ("pad", "constant")
+        own = shape[:, channel].copy()
         if self.pad_output:
             shape[:, channel] = np.where(shape[:, channel] > 0, _powers_of_two(shape[:, channel]), 0)
         fill = self.fill_values if padding else (0.0,)
         if len(fill) > 1:
-            shape = self._fillable(ctx, shape, channel, len(fill))
+            shape = self._fillable(ctx, shape, channel, own)
+            fill = (*fill, *(0.0,) * (_power_of_two(len(fill)) - len(fill))) if self.pad_output else fill
         plan = window(whole(images.replace(layout=layout)), anchor, shape)
         plan = mirror(plan, layout.index("W"), ctx.arg("mirror", np.int32) != 0)
         plan = convert(plan, to_numpy(self.dtype), affine, channel if affine.width > 1 else -1)
@@ -103,8 +105,8 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         """[1, K] where mean and std are constants, else [N, K]."""
         if not {"mean", "std"} & ctx.args.keys():
             return _affine(self.mean, self.std, self.scale, self.shift)
-        mean = ctx.arg("mean") if "mean" in ctx.args else np.array([self.mean], np.float32)
-        std = ctx.arg("std") if "std" in ctx.args else np.array([self.std], np.float32)
+        mean, std = (ctx.arg(n) if n in ctx.args else np.array([getattr(self, n)], np.float32) for n in ("mean", "std"))
+        mean, std = (values if values.shape[1] else np.array([[d]], np.float32) for values, d in ((mean, 0), (std, 1)))
         return _normalising(mean, std, self.scale, self.shift)
 
     def width(self, ctx: Context) -> int:
@@ -124,8 +126,11 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
             )  # fmt: skip
         return refused(shape, wrong)
 
-    def _fillable(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
-        wrong = (shape[:, channel] != width) & (shape[:, channel] > 0)
+    def _fillable(self, ctx: Context, shape: I64, channel: int, own: I64) -> I64:
+        """Empty windows, and rejects, for samples that have other channels than there are ``fill_values``: ``own``, or
+        as many as ``pad_output`` makes of them (those that are added get 0)."""
+        width = len(self.fill_values)
+        wrong = (shape[:, channel] != width) & (own != width) & (shape[:, channel] > 0)
         for i in np.flatnonzero(wrong).tolist():
             ctx.reject(i, "bad_argument", f"fill_values has {width} values for {shape[i, channel]} channels of the "
                        "output; give one, or one for each")  # fmt: skip

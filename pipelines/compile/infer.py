@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ops.base import Spec
-from ...ops.errors import SpecError
+from ...ops.errors import ArgumentValueError, SpecError
 from ...ops.types import DALIDataType
 from ..graph.nodes import Graph, Node
 
@@ -19,7 +19,7 @@ def infer(graph: Graph) -> Graph:
         try:
             nodes.append(replace(node, specs=infer_node(node, given)))
         except SpecError as e:
-            raise SpecError(f"{node.where}: {e}") from None
+            raise e.at(node.where) from None
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -34,11 +34,11 @@ def infer_node(node: Node, given: Sequence[Spec]) -> tuple[Spec, ...]:
     """What comes out of one node. Raises SpecError, without a place."""
     layouts = node.op.layouts
     if layouts and given and given[0].layout and given[0].layout not in layouts:
-        raise SpecError(f"takes layouts {', '.join(layouts)}, got {given[0].layout}")
+        raise ArgumentValueError(f"takes layouts {', '.join(layouts)}, got {given[0].layout}")
     try:
         result = node.op.infer(*given)
     except SpecError as e:
-        raise SpecError(f"{e}{_ENCODED if _may_be_encoded(given) else ''}") from None
+        raise type(e)(f"{e}{_ENCODED if _may_be_encoded(given) else ''}") from None
     specs = (result,) if isinstance(result, Spec) else tuple(result)
     if len(specs) != node.op.num_outputs:
         raise AssertionError(f"{node.op.name}.infer gave {len(specs)} specs for {node.op.num_outputs} outputs")

@@ -299,10 +299,16 @@ class Engine:
         if iteration.dropped and self.options.policy == "fail":
             d = iteration.dropped[0]
             at = iteration.origin_of(d)
-            raise JobError(f"{at.source or at.key}: {d.node}: {d.code}: {d.message} (on_error policy is fail)")
+            raise JobError(f"{at.source or at.key}: {self._where(d.node)}: {d.code}: {d.message} (on_error policy is "
+                           "fail)")  # fmt: skip
         if iteration.dropped and self.options.policy == "replace":
             replace_dropped(iteration, self.plan.graph.outputs.values())
         return iteration
+
+    def _where(self, name: str) -> str:
+        """A node, and its place in the user's text where that is known."""
+        marks = (n.mark for n in self.plan.graph.nodes if n.mark and name in (n.name, *n.parts.values()))
+        return next((f"{name} ({mark})" for mark in marks), name)
 
     def _lose(self, iteration: Iteration, files: frozenset[str]) -> None:
         """Leave out the samples from ``files``: zeros may have been read in the place of their bytes."""

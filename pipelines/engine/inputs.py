@@ -32,7 +32,7 @@ class Sources:
                 try:
                     source = node.op.open()
                 except SpecError as e:
-                    raise SpecError(f"{node.where}: {e}") from None
+                    raise e.at(node.where) from None
                 except JobError as e:
                     raise JobError(f"{node.where}: {e}") from None
                 self.states[node.id] = source

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.base import Spec, Stage, outputs_of
-from ...ops.batch import Batch, Samples, concat
+from ...ops.batch import Batch, Origin, Samples, concat
 from ...ops.context import Context, Helpers
 from ...ops.errors import DaliRunError, RejectCode, SpecError
 from ...ops.interfaces import Copies, Isolation, Lane, Lender
@@ -28,6 +28,10 @@ from ..graph.nodes import Edge, Node
 from .memory.budget import Allowance, OverBudgetError
 
 Env = dict[Edge, Batch]
+_RAISED_BY = "_dali_run_operator"
+"""On an exception: the node whose kernel raised it."""
+_RAISED_FOR = "_dali_run_sample"
+"""And the sample, if there was only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,13 @@ def _run(node: Node, env: Env, run: Run) -> None:
     if run.mark_device:
         run.mark_device(node, len(samples), taken, 0, False)
     began = time.perf_counter()
-    outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
+    try:
+        outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
+    except SpecError as e:
+        raise e.at(node.where) from None
+    except Exception as e:
+        e.__dict__.setdefault(_RAISED_BY, node)
+        raise
     ended = time.perf_counter()
     if len(outputs) != node.op.num_outputs:
         raise AssertionError(f"{node.op.name} gave {len(outputs)} outputs, not {node.op.num_outputs}")
@@ -296,6 +306,8 @@ def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on
         raise
     except Exception as e:
         run.undo(before)
+        if len(run.samples) == 1:
+            e.__dict__.setdefault(_RAISED_FOR, run.samples.origin(0))
         again = run.alone if _may_fit_alone(e, run) else None
         fatal = None if again else on_error(e, len(run.samples))
         if fatal is e:
@@ -315,6 +327,15 @@ def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on
         return _refused(nodes, run, gives, problem)
     parts = [guarded(nodes, half, run, gives, on_error) for half in pieces(env, run, middle(run))]
     return {e: concat([p[e] for p in parts]) for e in gives}
+
+
+def described(problem: Exception) -> str:
+    """An exception of a kernel's, with the sample, the operator, and its place in the user's text."""
+    node: Node | None = problem.__dict__.get(_RAISED_BY)
+    sample: Origin | None = problem.__dict__.get(_RAISED_FOR)
+    before = [] if sample is None else [sample.source or sample.key]
+    before += [] if node is None else [node.where]
+    return ": ".join([*before, type(problem).__name__, str(problem)])
 
 
 def _may_fit_alone(problem: Exception, run: Run) -> bool:
@@ -346,7 +367,8 @@ def pieces(env: Mapping[Edge, Batch], run: Run, borders: Sequence[int]) -> Itera
 
 def _refused(nodes: Sequence[Node], run: Run, gives: Sequence[Edge], problem: Exception) -> Env:
     """Drop the samples of ``run`` (one at most); the batches of ``gives`` without samples."""
-    node = nodes[-1].name if len(nodes) == 1 else " > ".join(n.name for n in nodes)
+    raised_by: Node | None = problem.__dict__.get(_RAISED_BY)
+    node = " > ".join(n.name for n in nodes) if raised_by is None else raised_by.name
     code: RejectCode = "internal"
     message = f"{type(problem).__name__}: {problem}"
     if isinstance(problem, MemoryError):

@@ -11,7 +11,7 @@ from ..compile.plan import Plan
 from ..compile.schedule import Step
 from ..graph.nodes import Node
 from .in_flight import Feed, Iteration
-from .nodes import Run
+from .nodes import Run, described
 from .options import Options
 from .stats import Stats
 
@@ -68,7 +68,7 @@ class Services:
     def raised(self, problem: Exception, samples: int) -> Exception | None:
         """An `ErrorHook`: end the run, or narrow the exception down to its sample."""
         if self.options.policy == "fail" and samples <= 1:
-            return JobError(f"{type(problem).__name__}: {problem}")
+            return JobError(described(problem))
         if isinstance(problem, MemoryError) and samples > 1:
             self.fell_back(FEWER, samples)
         return None

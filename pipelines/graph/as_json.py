@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ...ops.base import Operator, find, parameters
+from ...ops.base import Operator, parameters
 from ...ops.errors import SpecError
 from ...ops.types import DALIDataType
 from ...readers.external_source import ExternalSource
-from ..plugins import load_operators
+from ..plugins import find_operator
 from .arguments import check_arguments
 from .builder import GraphBuilder
 from .conditionals import Condition, Merge, Split
@@ -79,7 +79,6 @@ def parse_pipeline(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], di
         raise SpecError("this is no serialised dali-run pipeline")
     if whole.get("version") != VERSION:
         raise SpecError(f"the pipeline was serialised by version {whole.get('version')}, this is version {VERSION}")
-    load_operators()
     try:
         nodes = [_restored(i, row) for i, row in enumerate(whole["nodes"])]
         outputs = {k: _edge(e, len(nodes)) for k, e in whole["outputs"].items()}
@@ -94,7 +93,7 @@ def parse_pipeline(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], di
 
 
 def _restored(number: int, row: Mapping[str, Any]) -> Node:
-    cls = {c.name: c for c in (Split, Merge, Condition)}.get(row["op"]) or find(row["op"])
+    cls = {c.name: c for c in (Split, Merge, Condition)}.get(row["op"]) or find_operator(row["op"])
     args = {k: _edge(e, number) for k, e in row["args"].items()}
     constants, edges, problems = check_arguments(cls, {**row["values"], **args})
     if problems:

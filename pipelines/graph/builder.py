@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...ops.base import Operator, find, parameters
-from ...ops.errors import SpecError
+from ...ops.base import Operator, parameters
+from ...ops.errors import ArgumentNameError, ArgumentValueError, SpecError
 from ...ops.types import Library
 from ...readers.base import Reader
+from ..plugins import find_operator
 from ..problems import Mark
 from .arguments import check_arguments
 from .conditionals import Merge, Split
@@ -50,9 +51,10 @@ class GraphBuilder:
 
         A reader always reads for the whole batch: in a branch of a conditional its outputs are split.
         """
-        cls = find(op) if isinstance(op, str) else op
+        cls = find_operator(op) if isinstance(op, str) else op
         fallback = {k: v for k, v in self.defaults.items() if k in parameters(cls)}
-        constants, edges, problems = check_arguments(cls, {**fallback, **(args or {})})
+        given = {**fallback, **(args or {})}
+        constants, edges, problems = check_arguments(cls, given)
         low, high = cls.inputs
         if not low <= len(inputs) <= high:
             wanted = str(low) if low == high else f"{low} to {high}"
@@ -62,7 +64,8 @@ class GraphBuilder:
         if name in self._asked and not self.loose:
             problems.append(f"the name {name!r} is taken by another operator of this graph")
         if problems:
-            raise SpecError("; ".join(problems))
+            kind = ArgumentValueError if given.keys() <= parameters(cls).keys() else ArgumentNameError
+            raise kind("; ".join(problems))
         if name is not None:
             self._asked.add(name)
         instance = cls(per_sample=frozenset(edges), num_inputs=len(inputs), **constants)
@@ -176,7 +179,7 @@ class GraphBuilder:
     def build(self, outputs: Mapping[str, Edge]) -> Graph:
         """The finished graph."""
         for name, edge in outputs.items():
-            if self.scope_of(edge):
+            if self.scope_of(edge) and edge not in self.sinks:
                 raise SpecError(f"output {name!r} is made inside a branch of a conditional")
         return Graph(tuple(self.nodes), dict(outputs))
 

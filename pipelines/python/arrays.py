@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.batch import Batch, Samples
+from ...ops.errors import MixedTypesError
 from ...ops.types import from_numpy
 from ..user_warnings import warn
 from .tensors import Tensor, TensorList
@@ -90,14 +91,14 @@ def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bo
 
         whole = cupy.array(whole, order="C", copy=copy or None)
         cupy.cuda.get_current_stream().synchronize()  # the engine goes on with it on streams of its own
-    return Batch.from_dense(whole, _fitting(layout, whole.ndim - 1), _samples(samples, len(whole)))
+    return Batch.from_dense(whole, _fitting(layout, whole.ndim - 1, whole.dtype), _samples(samples, len(whole)))
 
 
 def _from_list(arrays: list[Any], layout: str, samples: Samples | None) -> Batch:
     names = _samples(samples, len(arrays))
     if not arrays:  # of no type, as far as anybody knows
         return Batch.allocate(np.empty, np.empty((0, len(layout)), np.int32), np.uint8, layout, names)
-    layout = _fitting(layout, arrays[0].ndim)
+    layout = _fitting(layout, arrays[0].ndim, arrays[0].dtype)
     if all(isinstance(a, np.ndarray) for a in arrays):
         return Batch.from_list(arrays, layout, names)
     if any(isinstance(a, np.ndarray) for a in arrays):
@@ -106,8 +107,8 @@ def _from_list(arrays: list[Any], layout: str, samples: Samples | None) -> Batch
 
     for a in arrays:
         if a.ndim != arrays[0].ndim or a.dtype != arrays[0].dtype:
-            raise ValueError(f"samples of a batch share dtype and number of dimensions: {arrays[0].dtype}, "
-                             f"{arrays[0].ndim}-D and {a.dtype}, {a.ndim}-D")  # fmt: skip
+            raise MixedTypesError(f"samples of a batch share dtype and number of dimensions: {arrays[0].dtype}, "
+                                  f"{arrays[0].ndim}-D and {a.dtype}, {a.ndim}-D")  # fmt: skip
     sizes = np.array([a.size for a in arrays], np.int64)
     shapes = np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), arrays[0].ndim)
     flat = cupy.concatenate([a.reshape(-1) for a in arrays])
@@ -119,10 +120,14 @@ def _samples(samples: Samples | None, n: int) -> Samples:
     return Samples.numbered(n) if samples is None else samples
 
 
-def _fitting(layout: str, ndim: int) -> str:
+def _fitting(layout: str, ndim: int, dtype: Any) -> str:
+    """``layout``, if it has as many letters as there are dimensions. Raises ValueError where it has not. Files that are
+    still encoded are let off with a warning: programs of DALI's first years fed them with the layout of the images."""
     if layout and len(layout) != ndim:
-        warn(f"layout {layout!r} does not name the {ndim} dimensions of the data; it is left out")
-        return ""
+        if ndim == 1 and dtype == np.uint8:
+            warn(f"layout {layout!r} does not name the 1 dimension of encoded files; it is left out")
+            return ""
+        raise ValueError(f"the layout {layout!r} names {len(layout)} dimensions, the data has {ndim}")
     return layout
 
 

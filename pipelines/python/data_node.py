@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...ops.base import Operator, find, parameters, plain_number
-from ...ops.errors import SpecError
+from ...ops.base import Operator, parameters, plain_number
+from ...ops.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from ...ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
 from ..graph.builder import GraphBuilder
 from ..graph.nodes import DeviceRequest, Edge
-from ..user_warnings import warn
+from ..plugins import find_operator
+from ..problems import Mark
+from ..user_warnings import user_line, warn
 
 if TYPE_CHECKING:
     from .tensors import TensorList
@@ -220,8 +222,9 @@ class DataNode:
     def __len__(self) -> int:
         raise TypeError(f"{self} has no length while the graph is being built; .shape() gives extents as a DataNode")
 
-    def __iter__(self) -> Any:
-        raise TypeError(f"{self} is one output and cannot be unpacked or iterated over; index it: node[0], node[1]")
+    __iter__ = None
+    """One output cannot be unpacked or iterated over: iter() raises TypeError, and isinstance says that it is no
+    Iterable. (It could, by __getitem__, without this.)"""
 
     def __getitem__(self, index: Any) -> DataNode:
         return subscript(self, index)
@@ -346,9 +349,10 @@ def apply(op: str | type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, 
     """Add an operator to the current graph, by DALI's rules of calling. Raises SpecError with the operator's name.
 
     One output is a DataNode, several are a list, those of readers.tfrecord a mapping by feature. Where an input is a
-    list of DataNodes (several input sets), the operator is applied to each of them, and every output is a list.
+    list of DataNodes (several input sets), the operator is applied to each of them, and every output is a list, unless
+    there is one set only.
     """
-    cls = find(op) if isinstance(op, str) else op
+    cls = find_operator(op) if isinstance(op, str) else op
     sets = [list(i) for i in inputs if _is_input_set(i)]
     if not sets:
         return _apply(cls, inputs, kwargs)
@@ -358,6 +362,8 @@ def apply(op: str | type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, 
     name = kwargs.get("name")
     named = [kwargs if name is None or k == 0 else {**kwargs, "name": f"{name}_{k + 1}"} for k in range(n)]
     results = [_apply(cls, [i[k] if _is_input_set(i) else i for i in inputs], named[k]) for k in range(n)]
+    if n == 1:
+        return results[0]
     if isinstance(results[0], DataNode):
         return results
     return [list(column) for column in zip(*results, strict=True)]
@@ -387,9 +393,10 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
             name=reserved.get("name"),
             device=device,
             seed=None if "seed" not in reserved else int(plain_number(reserved["seed"])),
+            mark=Mark(*user_line(), 0),
         )
     except SpecError as e:
-        raise SpecError(f"{cls.name}: {e}") from None
+        raise e.at(cls.name) from None
     if reserved.get("preserve"):
         builder.sinks += edges[:1]
     where = "gpu" if device in ("mixed", "gpu") else "cpu"
@@ -411,23 +418,25 @@ def _argument(builder: GraphBuilder, value: Any, per_sample: bool) -> Any:
 
 
 def say_once(cls: type[Operator], given: Iterable[str]) -> None:
-    """Warn of arguments that mean nothing here, each once a process."""
+    """Warn of arguments that mean nothing here, each once a process, and of deprecated ones."""
     known = parameters(cls)
-    for name in given:
-        why = known[name].arg.ignored if name in known else ""
-        if why and (cls.name, name) not in _said:
+    for arg, name in [(known[name].arg, name) for name in given if name in known]:
+        if arg.deprecated in known:
+            warn(f"{cls.name}: argument {name!r} is a deprecated alias for {arg.deprecated!r}", DeprecationWarning)
+        if arg.ignored and (arg.obsolete or (cls.name, name) not in _said):
             _said.add((cls.name, name))
-            warn(f"{cls.name}: argument {name!r} has no effect: {why}")
+            warn(f"{cls.name}: argument {name!r} has no effect: {arg.ignored}",
+                 DeprecationWarning if arg.obsolete else UserWarning)  # fmt: skip
 
 
 def _device(cls: type[Operator], inputs: Sequence[DataNode], asked: Any) -> DeviceRequest:
     if asked in ("cpu", "mixed", "gpu"):
         if asked not in cls.stages and asked == "mixed":
-            raise SpecError(f"{cls.name}: cannot run on mixed; it has kernels for {', '.join(cls.stages)}")
+            raise ArgumentValueError(f"{cls.name}: cannot run on mixed; it has kernels for {', '.join(cls.stages)}")
         device: DeviceRequest = asked
         return device
     if asked is not None:
-        raise SpecError(f"{cls.name}: device must be 'cpu', 'mixed' or 'gpu', got {asked!r}")
+        raise ArgumentValueError(f"{cls.name}: device must be 'cpu', 'mixed' or 'gpu', got {asked!r}")
     if any(n.device == "gpu" for n in inputs):
         return "gpu"
     return "cpu" if "cpu" in cls.stages else cls.stages[0]
@@ -592,7 +601,7 @@ def _index_item(item: Any) -> tuple[str, Any, Any, Any]:
     if isinstance(item, slice):
         step = 1 if item.step is None else item.step
         if not isinstance(step, DataNode) and (not isinstance(step, (int, np.integer)) or step == 0):
-            raise TypeError(f"the step of a slice is an integer other than 0, or a DataNode, got {step!r}")
+            raise ArgumentTypeError(f"the step of a slice is an integer other than 0, or a DataNode, got {step!r}")
         for end in (item.start, item.stop):
             if end is not None and not isinstance(end, (DataNode, int, np.integer)):
                 raise TypeError(f"slices are made of integers and DataNodes, got {end!r}")

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ...ops.base import Operator, find, nearest, operators, parameters, type_name
-from ...ops.errors import SpecError
+from ...ops.errors import ArgumentNameError
 from ..plugins import load_operators
 from .data_node import apply
 from .legacy_names import callable_names, class_name
@@ -124,7 +124,7 @@ class OperatorClass:
         self._call = operator_function(self.operator_name)
         problems = [a for a in arguments if a not in self._known()]
         if problems:
-            raise SpecError(f"{self.operator_name}: has no argument {', '.join(map(repr, problems))}")
+            raise ArgumentNameError(f"{self.operator_name}: has no argument {', '.join(map(repr, problems))}")
 
     def _known(self) -> set[str]:
         wrapped = find(names()[self.operator_name]).name in _WRAPPERS

@@ -30,6 +30,10 @@ class LastBatchPolicy(enum.Enum):
     PARTIAL = 2
 
 
+class IteratorArgumentError(ValueError, AssertionError):
+    """Arguments of an iterator contradict each other, or its pipelines; DALI asserts here."""
+
+
 class Epochs(Protocol):
     """The batches of each epoch."""
 
@@ -87,7 +91,7 @@ class ReaderEpochs:
         first = metas[0]
         for key in ("epoch_size", "number_of_shards", "pad_last_batch", "stick_to_shard"):
             if any(m[key] != first[key] for m in metas):
-                raise ValueError(f"the readers of all pipelines must agree on {key}, got {[m[key] for m in metas]}")
+                raise IteratorArgumentError(f"the readers of all pipelines must agree on {key}, got {[m[key] for m in metas]}")
         n, shards = first["epoch_size"], first["number_of_shards"]
         bounds = [n * k // shards for k in range(shards + 1)]
         sizes = np.array(bounds[1:], np.int64) - np.array(bounds[:-1], np.int64)
@@ -231,17 +235,17 @@ class BaseIterator:
         """Raises ValueError for arguments that contradict each other."""
         self.pipelines = [pipelines] if isinstance(pipelines, Pipeline) else list(pipelines)
         if not self.pipelines:
-            raise ValueError("at least one pipeline is needed")
+            raise IteratorArgumentError("at least one pipeline is needed")
         if auto_reset not in (True, False, None, "yes", "no"):
-            raise ValueError(f"auto_reset must be 'yes', 'no', True or False, got {auto_reset!r}")
+            raise IteratorArgumentError(f"auto_reset must be 'yes', 'no', True or False, got {auto_reset!r}")
         self.batch_size = self.pipelines[0].max_batch_size
         if any(p.max_batch_size != self.batch_size for p in self.pipelines):
-            raise ValueError("all pipelines must have the same batch_size")
+            raise IteratorArgumentError("all pipelines must have the same batch_size")
         if fill_last_batch is not None:
             warn("fill_last_batch is DALI's old spelling of last_batch_policy", DeprecationWarning)
             last_batch_policy = LastBatchPolicy.FILL if fill_last_batch else LastBatchPolicy.PARTIAL
         if not isinstance(last_batch_policy, LastBatchPolicy):
-            raise ValueError(f"last_batch_policy must be a LastBatchPolicy, got {last_batch_policy!r}")
+            raise IteratorArgumentError(f"last_batch_policy must be a LastBatchPolicy, got {last_batch_policy!r}")
         self._auto_reset = auto_reset in (True, "yes")
         self._epochs = self._epochs_of(size, reader_name, last_batch_padded, last_batch_policy)
         self._total = 0
@@ -258,21 +262,24 @@ class BaseIterator:
         self._total = self._epochs.batches()
         self._scheduled = False
         if prepare_first_batch:
+            if self._total == 0 and not extra:
+                raise RuntimeError(f"there is no whole batch of {self.batch_size} samples in the epoch, and last_batch_policy "
+                                   "DROP leaves out what there is: take a smaller batch_size, or PARTIAL or FILL")  # fmt: skip
             self._schedule()
 
     def _epochs_of(self, size: int, reader_name: str | None, padded: bool, policy: LastBatchPolicy) -> Epochs:
         if reader_name is None:
             if size == 0 or size < -1:
-                raise ValueError(f"size must be positive, or -1 for as long as the pipeline gives batches, got {size}")
+                raise IteratorArgumentError(f"size must be positive, or -1 for as long as the pipeline gives batches, got {size}")
             if size > 0:
                 return SizedEpochs(size, len(self.pipelines), padded, self.batch_size, policy)
             if len(self.pipelines) > 1:
-                raise ValueError("several pipelines need reader_name or size")
+                raise IteratorArgumentError("several pipelines need reader_name or size")
             return UntilStop()
         if size != -1:
-            raise ValueError("give either size or reader_name: the reader knows its size")
+            raise IteratorArgumentError("give either size or reader_name: the reader knows its size")
         if padded:
-            raise ValueError("last_batch_padded is known from the reader: leave it out with reader_name")
+            raise IteratorArgumentError("last_batch_padded is known from the reader: leave it out with reader_name")
         return ReaderEpochs.of([p.reader_meta(reader_name) for p in self.pipelines], self.batch_size, policy)
 
     def _schedule(self) -> None:
@@ -286,7 +293,7 @@ class BaseIterator:
         if self._at_end or self._all_given:
             self._end()
         try:
-            outputs = self._run()
+            outputs = self._run_on()
         except StopIteration:
             self._end()
         counts = self._epochs.counts(self._batch)
@@ -298,6 +305,18 @@ class BaseIterator:
     @property
     def _all_given(self) -> bool:
         return 0 <= self._total <= self._batch
+
+    def _run_on(self) -> list[tuple[TensorList, ...]]:
+        """As `_run`. A source whose epoch is as long as the iterator's says that it has ended when it is asked for the
+        first batch of the next one: then it begins anew, as it does where the pipeline was asked ahead."""
+        try:
+            return self._run()
+        except StopIteration:
+            if self._batch or self._total < 0:
+                raise
+        for p in self.pipelines:
+            p.reset()
+        return self._run()
 
     def _run(self) -> list[tuple[TensorList, ...]]:
         self._schedule()
@@ -316,7 +335,10 @@ class BaseIterator:
         if not self._at_end:
             self._at_end = True
             for _ in range(self._epochs.skipped()):
-                self._run()
+                try:
+                    self._run()
+                except StopIteration:  # the source ended first
+                    break
 
     def reset(self) -> None:
         """Begin the next epoch. In the middle of one this says so and does nothing."""
@@ -372,12 +394,12 @@ def checked_output_map(names: Sequence[Any] | None, pipelines: Sequence[Pipeline
     if names is None:
         names = pipelines[0].output_names
         if not names:
-            raise ValueError("output_map is needed: the outputs of the pipeline have no names (a definition that "
+            raise IteratorArgumentError("output_map is needed: the outputs of the pipeline have no names (a definition that "
                              "returns a dict gives them some, and so does a spec)")  # fmt: skip
     flat = [n[0] if isinstance(n, tuple) else n for n in names]
     if len(set(flat)) != len(flat):
-        raise ValueError(f"output_map must have distinct names, got {flat}")
+        raise IteratorArgumentError(f"output_map must have distinct names, got {flat}")
     for p in pipelines:
         if p.num_outputs != len(flat):
-            raise ValueError(f"output_map names {len(flat)} outputs, the pipeline has {p.num_outputs}")
+            raise IteratorArgumentError(f"output_map names {len(flat)} outputs, the pipeline has {p.num_outputs}")
     return flat

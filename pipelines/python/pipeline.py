@@ -99,6 +99,9 @@ class Pipeline(Running):
         Raises SpecError for arguments that are no plain data (Python functions).
         """
         if define_graph is not None:
+            if not callable(define_graph):
+                raise TypeError(f"define_graph must be callable, got {define_graph!r}; serialize(filename=...) writes a "
+                                "file")  # fmt: skip
             if self._outputs is not None:
                 raise RuntimeError("define_graph must not be given where set_outputs was called")
             with self:
@@ -127,7 +130,7 @@ class Pipeline(Running):
         made._builder = builder
         outputs = {n: e for n, e in edges.items() if not n.startswith("sink")}
         made._outputs = [DataNode(builder, outputs[n]) for n in sorted(outputs, key=int)]
-        made._sinks = [DataNode(builder, e) for n, e in edges.items() if n.startswith("sink")]
+        builder.sinks = [e for n, e in edges.items() if n.startswith("sink")]
         made.build()
         return made
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from .control_flow import autograph
+from .control_flow.user_code import in_user_code
 from .debug import DebugPipeline
 from .pipeline import Pipeline
 
@@ -81,7 +83,7 @@ def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable
         if debug:
             return DebugPipeline(functools.partial(definition, *args, **mine), **given)
         pipeline = Pipeline(**given)
-        with pipeline:
+        with pipeline, in_user_code() if conditionals else contextlib.nullcontext():
             result = definition(*args, **mine)
         pipeline.define_outputs(result)
         return pipeline

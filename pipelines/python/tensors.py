@@ -7,6 +7,7 @@ nobody else.
 from __future__ import annotations
 
 import ctypes
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.batch import Batch, Samples
+from ...ops.errors import RaggedError
 from ...ops.types import DALIDataType, from_numpy, to_numpy
 
 _ANY_DIRECTION = 4
@@ -111,8 +113,8 @@ class Tensor:
         return bool(gone)
 
     def __repr__(self) -> str:
-        where = "CPU" if isinstance(self.array, np.ndarray) else "GPU"
-        return f"Tensor{where}(dtype={self.dtype.name}, layout={self._layout!r}, shape={self.shape()})"
+        return _described("Tensor", isinstance(self.array, np.ndarray), self.dtype, self._layout,
+                          f"shape={tuple(self.shape())}")  # fmt: skip
 
     def __str__(self) -> str:
         return _with_data(repr(self), str(self.as_cpu().array))
@@ -212,7 +214,10 @@ class TensorList:
 
     def as_reshaped_tensor(self, shape: Sequence[int]) -> Tensor:
         """The batch as one tensor of ``shape``, a view. Raises ValueError if it is ragged, or of other size."""
-        return _tensor(self.batch.dense().reshape(tuple(shape)))
+        dense = self.batch.dense()
+        if math.prod(shape) != dense.size:
+            raise RaggedError(f"the batch has {dense.size} elements, which do not fill the shape {list(shape)}")
+        return _tensor(dense.reshape(tuple(shape)))
 
     def as_array(self) -> npt.NDArray[Any]:
         """The batch as one NumPy array (host batches). Raises ValueError if it is ragged."""
@@ -265,9 +270,9 @@ class TensorList:
         return self.batch.data.__dlpack_device__()
 
     def __repr__(self) -> str:
-        where = "CPU" if self.batch.on_host else "GPU"
-        return (f"TensorList{where}(dtype={self.dtype.name}, layout={self.batch.layout!r}, num_samples={len(self)}, "
-                f"shape={self.shape()[:4]}{'...' if len(self) > 4 else ''})")  # fmt: skip
+        shape = f"shape={self.shape()[:4]}{'...' if len(self) > 4 else ''}"
+        return _described("TensorList", self.batch.on_host, self.dtype, self.batch.layout, f"num_samples={len(self)}",
+                          shape)  # fmt: skip
 
     def __str__(self) -> str:
         host = self.as_cpu()
@@ -337,10 +342,17 @@ def tensor_list(batch: Batch) -> TensorList:
     return TensorListCPU(batch) if batch.on_host else TensorListGPU(batch)
 
 
+def _described(kind: str, on_host: bool, dtype: DALIDataType, layout: str, *rest: str) -> str:
+    """As DALI shows a tensor: a line for each property."""
+    where = "CPU" if on_host else "GPU"
+    lines = [f"dtype=DALIDataType.{dtype.name}", *([f'layout="{layout}"'] * bool(layout)), f'device="{where.lower()}"', *rest]
+    return f"{kind}{where}(\n" + ",\n".join(f"    {line}" for line in lines) + ")"
+
+
 def _with_data(described: str, data: str) -> str:
     """What a tensor is, with its data on lines of their own."""
     name, rest = described.split("(", 1)
-    return f"{name}(\n{textwrap.indent(data or '[]', '    ')},\n    {rest}"
+    return f"{name}(\n{textwrap.indent(data or '[]', '    ')},{rest}"
 
 
 def _tensor(array: Any, layout: str = "") -> Tensor:

@@ -132,7 +132,6 @@ def test_arguments(root: Path) -> None:
     wrong: list[dict[str, Any]] = [
         {"pixelwise_masks": True, "polygon_masks": True},
         {"preprocessed_annotations": "x"},
-        {"images": ()},
     ]
     for kwargs in wrong:
         with pytest.raises(SpecError):

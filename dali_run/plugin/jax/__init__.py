@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ...pipelines.python.arrays import lent
-from ...pipelines.python.iterators import BaseIterator, LastBatchPolicy, checked_output_map
+from ...pipelines.python.iterators import BaseIterator, IteratorArgumentError, LastBatchPolicy, checked_output_map
 from ...pipelines.python.pipeline import Pipeline
 from ...pipelines.python.pipeline_def import pipeline_def
 from ...pipelines.python.tensors import TensorList
@@ -103,8 +103,8 @@ class DALIGenericIterator(BaseIterator):
         ``devices`` do. Raises ValueError.
         """
         if last_batch_policy is LastBatchPolicy.PARTIAL:
-            raise ValueError("LastBatchPolicy.PARTIAL would give arrays of other shapes, for which JAX compiles anew; "
-                             "use FILL with pad_last_batch, or DROP")  # fmt: skip
+            raise IteratorArgumentError("LastBatchPolicy.PARTIAL would give arrays of other shapes, for which JAX "
+                                        "compiles anew; use FILL with pad_last_batch, or DROP")  # fmt: skip
         super().__init__(pipelines, size, reader_name, auto_reset, None, last_batch_padded, last_batch_policy,
                          prepare_first_batch)  # fmt: skip
         self.output_map = checked_output_map(output_map, self.pipelines)

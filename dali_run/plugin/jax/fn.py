@@ -26,7 +26,8 @@ def jax_function(
     as decorator, with arguments or without, or called.
 
     It is given whole batches, whose samples must share one shape, and returns ``num_outputs`` arrays (one by itself,
-    several as a tuple). ``sharding`` is refused: a pipeline is on one device, and so are its batches; shard what an
+    several as a tuple). Outputs without one of ``output_layouts`` have that of the input at their place, if they have
+    as many dimensions. ``sharding`` is refused: a pipeline is on one device, and so are its batches; shard what an
     iterator gives instead.
     """
     if sharding is not None:
@@ -44,7 +45,8 @@ def jax_function(
 
     def operator(*inputs: Any) -> Any:
         return python_function(*inputs, function=batches, num_outputs=num_outputs, batch_processing=True,
-                               output_layouts=output_layouts, device=device, preserve=preserve)  # fmt: skip
+                               output_layouts=output_layouts, device=device, preserve=preserve,
+                               keeps_layouts=True)  # fmt: skip
 
     return operator
 

@@ -110,6 +110,10 @@ def to_torch_tensor(data: Any, copy: bool = False) -> torch.Tensor:
     return tensor.clone() if copy else tensor
 
 
+class MismatchError(ValueError, AssertionError):
+    """A tensor has another shape or type than the data that is to go into it; DALI asserts here."""
+
+
 def feed_ndarray(
     dali_tensor: Any, arr: torch.Tensor, cuda_stream: Any = None, non_blocking: bool = False
 ) -> torch.Tensor:
@@ -117,6 +121,6 @@ def feed_ndarray(
     del cuda_stream
     source = to_torch_tensor(dali_tensor)
     if source.shape != arr.shape or source.dtype != arr.dtype:
-        raise ValueError(f"the data is {source.dtype} of shape {tuple(source.shape)}, the tensor {arr.dtype} of shape "
-                         f"{tuple(arr.shape)}")  # fmt: skip
+        raise MismatchError(f"the data is {source.dtype} of shape {tuple(source.shape)}, the tensor {arr.dtype} of "
+                            f"shape {tuple(arr.shape)}")  # fmt: skip
     return arr.copy_(source, non_blocking=non_blocking)

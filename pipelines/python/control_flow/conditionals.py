@@ -36,11 +36,15 @@ def _condition(node: DataNode, what: str) -> DataNode:
 # -- at run time of the definition ------------------------------------------------------------------------------------
 
 
+class UnboundError(SpecError, UnboundLocalError):
+    """A variable has no value, or one in one branch alone."""
+
+
 class Undefined:
     """A variable that has no value, or one in only one branch of a conditional, or values that cannot be merged. Only
     who uses it learns of it."""
 
-    def __init__(self, why: str, error: type[Exception] = UnboundLocalError) -> None:
+    def __init__(self, why: str, error: type[Exception] = UnboundError) -> None:
         self._why = why
         self._error = error
 

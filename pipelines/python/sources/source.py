@@ -30,8 +30,8 @@ def external_source(
     dtype: Any = None,
     ndim: int | Sequence[int | None] | None = None,
     batch: bool | None = None,
-    batch_info: bool = False,
-    parallel: bool = False,
+    batch_info: bool | None = False,
+    parallel: bool | None = False,
     prefetch_queue_depth: int = 1,
     repeat_last: bool = False,
     no_copy: bool | None = None,
@@ -44,9 +44,9 @@ def external_source(
     """Batches from a callable, an iterable, a generator function, or `Pipeline.feed_input`.
 
     Args:
-        source: called (or advanced) once a batch, or once a sample with ``batch=False``. A callable may take one
-            argument: the iteration, BatchInfo (``batch_info``), or SampleInfo (``batch=False``). StopIteration ends
-            the epoch.
+        source: called (or advanced) once a batch, or once a sample with ``batch=False``, also where it is asked in
+            parallel. A callable may take one argument: the iteration, BatchInfo (``batch_info``), or SampleInfo
+            (``batch=False``). StopIteration ends the epoch.
         num_outputs: the source gives tuples of that many batches; the result is a list of DataNodes.
         cycle: what an iterable does at its end: ``"quiet"``/True begins again at once, ``"raise"`` after `reset`.
         layout, dtype, ndim: of the data, checked; one for all outputs or one for each.
@@ -56,16 +56,22 @@ def external_source(
     if dtype is not None:
         dtype = [None if d is None else parse_dtype(d) for d in dtype] if isinstance(dtype, (list, tuple)) \
             else parse_dtype(dtype)  # fmt: skip
-    per_batch = (not parallel if batch is None else batch) or batch_info
     args = {
         "source": source, "arity": num_outputs or 0, "cycle": cycle, "layout": layout, "dtype": dtype, "ndim": ndim,
-        "batch": per_batch, "batch_info": batch_info, "parallel": parallel,
+        "batch": batch, "batch_info": batch_info, "parallel": parallel,
         "prefetch_queue_depth": prefetch_queue_depth, "repeat_last": repeat_last, "no_copy": no_copy,
         "blocking": blocking, "cuda_stream": cuda_stream, "use_copy_kernel": use_copy_kernel, "name": name,
         "device": device,
     }  # fmt: skip
+    if _is_asked(source):
+        takes_argument(source)  # complains where it takes several
     result = apply(ExternalSource, [], args)
     return [result] if num_outputs == 1 and isinstance(result, DataNode) else result
+
+
+def _is_asked(source: Any) -> bool:
+    """A callable that gives one batch, or sample, a call; generator functions give iterables."""
+    return callable(source) and not inspect.isgeneratorfunction(source)
 
 
 def takes_argument(function: Callable[..., Any]) -> bool:
@@ -110,16 +116,10 @@ class Input:
         source = node.op.source
         if source is None:
             return made
-        if callable(source) and not inspect.isgeneratorfunction(source):
-            if node.op.cycle not in (None, False, "no"):
-                raise JobError(f"{node.name}: cycle is for iterables and generator functions; a callable raises "
-                               "StopIteration itself")  # fmt: skip
+        if _is_asked(source):
             made._function = source
             made.wants_info = takes_argument(source)
         else:
-            if inspect.isgenerator(source) and node.op.cycle not in (None, False, "no"):
-                raise JobError(f"{node.name}: a generator ends once and for all, so that cycle cannot begin it again; "
-                               "give the generator function itself as the source")  # fmt: skip
             made._iterator = made._begin()
         return made
 

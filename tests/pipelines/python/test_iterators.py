@@ -41,6 +41,8 @@ def labels(files: list[str], batch_size: int, shard: int = 0, shards: int = 1, *
 def epochs_of(row: dict[str, Any], files: list[str]) -> tuple[list[int], list[int], list[Any]]:
     """Sizes and lengths of the epochs, and what is in them."""
     policy = {"last_batch_policy": LastBatchPolicy[row["policy"]], "auto_reset": True}
+    if not row["epochs"][0]:  # there is no first batch
+        policy["prepare_first_batch"] = False
     shards = row["shards"]
     if "size" in row:
         own = [labels(files[: row["n"]], row["batch"], s, shards) for s in range(shards)]

@@ -23,7 +23,8 @@ from dali_run.pipeline import Pipeline, do_not_convert
 from dali_run.plugin.numpy import DALIGenericIterator
 from dali_run.types import DALIDataType
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect:UserWarning", "ignore:layout 'HWC':UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect:UserWarning", "ignore:layout 'HWC':UserWarning",
+                                        "ignore::DeprecationWarning")  # fmt: skip
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 COUNT = 21

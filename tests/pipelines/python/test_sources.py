@@ -91,9 +91,9 @@ def test_what_callables_are_given() -> None:
     assert take(pipe(lambda x=5: np.full(2, x)), 2) == [[0, 0], [1, 1]]  # a default counts as an argument, as in DALI
     assert take(pipe(lambda: np.full(2, 7)), 1) == [[7, 7]]
     with pytest.raises(TypeError, match="takes 2 arguments"):
-        pipe(lambda a, b: a).run()
-    with pytest.raises(JobError, match="cycle is for iterables"):
-        pipe(lambda: np.zeros(2), cycle=True).run()
+        pipe(lambda a, b: a)
+    with pytest.raises(ValueError, match="cycle is for iterables"):
+        pipe(lambda: np.zeros(2), cycle=True)
 
 
 def test_samples_of_iterables() -> None:
@@ -143,8 +143,8 @@ def test_data_is_checked() -> None:
             pipe(source, **arguments).run()
     with pytest.raises(SpecError, match="callable or iterable"):
         pipe(3)
-    with pytest.raises(JobError, match="give the generator function itself"):
-        pipe((np.zeros(2) for _ in range(3)), cycle=True).run()
+    with pytest.raises(TypeError, match="give the generator function itself"):
+        pipe((np.zeros(2) for _ in range(3)), cycle=True)
 
     def fails() -> np.ndarray:
         raise RuntimeError("of the user's")

@@ -229,12 +229,14 @@ def test_batches_of_ones_own_are_views_until_they_are_fed() -> None:
 
 def test_what_is_printed() -> None:
     dense = tensors.TensorListCPU(np.array([[1, 2], [3, 4]], np.uint8), "X")
-    described = "dtype=UINT8, layout='X', num_samples=2, shape=[(2,), (2,)])"
+    described = '\n    dtype=DALIDataType.UINT8,\n    layout="X",\n    device="cpu",\n    num_samples=2,\n    shape=[(2,), (2,)])'
     assert repr(dense) == f"TensorListCPU({described}"
-    assert str(dense) == f"TensorListCPU(\n    [[1 2]\n     [3 4]],\n    {described}"
-    assert str(dense[0]) == "TensorCPU(\n    [1 2],\n    dtype=UINT8, layout='X', shape=[2])"
+    assert str(dense) == f"TensorListCPU(\n    [[1 2]\n     [3 4]],{described}"
+    one = '    dtype=DALIDataType.UINT8,\n    layout="X",\n    device="cpu",\n    shape=(2,))'
+    assert str(dense[0]) == f"TensorCPU(\n    [1 2],\n{one}"
     ragged = tensors.TensorListCPU([np.arange(k) for k in range(6)])
     lines = str(ragged).splitlines()
     assert lines[:6] == ["TensorListCPU(", "    [],", "    [0],", "    [0 1],", "    [0 1 2],", "    ...,"]
     dense.reset()
-    assert str(dense) == "TensorListCPU(\n    [],\n    dtype=NO_TYPE, layout='', num_samples=0, shape=[])"
+    nothing = '    dtype=DALIDataType.NO_TYPE,\n    device="cpu",\n    num_samples=0,\n    shape=[])'
+    assert str(dense) == f"TensorListCPU(\n    [],\n{nothing}"

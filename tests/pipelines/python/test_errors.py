@@ -1,0 +1,169 @@
+"""Errors: of the types that DALI raises, and with the line of the program, the operator and the sample."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dali_run.fn as fn
+import dali_run.ops as ops
+from dali_run import Pipeline, pipeline_def
+from dali_run.ops.errors import DaliRunError, JobError, SpecError
+from dali_run.plugin.numpy import DALIGenericIterator, LastBatchPolicy
+from dali_run.tensors import TensorCPU, TensorListCPU
+
+IMAGE = np.zeros((4, 5, 3), np.uint8)
+
+
+def given(data: Any, **arguments: Any) -> Any:
+    return fn.external_source(source=lambda: data if isinstance(data, list) else [data, data], **arguments)
+
+
+def run(definition: Any, **arguments: Any) -> Any:
+    made = pipeline_def(definition, batch_size=2, num_threads=1, device_id=None, **arguments)()
+    try:
+        return made.run()
+    finally:
+        made.close()
+
+
+def endless() -> Any:
+    while True:
+        yield [IMAGE] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "call"),
+    [
+        (KeyError, "resize: has no argument 'foo'", lambda: fn.resize(given(IMAGE), foo=1)),
+        (KeyError, "has no argument 'foo'", lambda: ops.Resize(foo=1)),
+        (ValueError, "takes 1 input, got 0", lambda: fn.resize()),
+        (ValueError, "takes 1 input, got 3", lambda: fn.resize(given(IMAGE), given(IMAGE), given(IMAGE))),
+        (ValueError, "size", lambda: fn.resize(given(IMAGE), size="abc")),
+        (ValueError, "interp_type", lambda: fn.resize(given(IMAGE), interp_type="abc")),
+        (ValueError, "device must be", lambda: fn.flip(given(IMAGE), device="xpu")),
+        (TypeError, "no number", lambda: fn.flip("text")),
+        (RuntimeError, "step of a slice", lambda: given(IMAGE)[::0]),
+        (ValueError, "cycle is for iterables", lambda: fn.external_source(source=lambda: 1, cycle=True)),
+        (ValueError, "cycle is for iterables", lambda: fn.external_source(cycle=True)),
+        (TypeError, "generator function itself", lambda: fn.external_source(source=endless(), cycle="raise")),
+        (ValueError, "'quiet'", lambda: fn.external_source(source=endless, cycle="foo")),
+        (TypeError, "callable or iterable", lambda: fn.external_source(source=5)),
+        (TypeError, "takes 2 arguments", lambda: fn.external_source(source=lambda a, b: 1)),
+        (RuntimeError, "parallel is for a source", lambda: fn.external_source(parallel=True)),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_call(kind: type[Exception], words: str, call: Any) -> None:
+    with Pipeline(2, 1, None), pytest.raises(kind, match=words) as caught:
+        call()
+    assert isinstance(caught.value, (RuntimeError, TypeError))
+
+
+@pytest.mark.parametrize("name", ["crop", "resize", "crop_mirror_normalize", "flip"])
+def test_layouts_that_an_operator_does_not_take(name: str) -> None:
+    arguments = {"resize": {"size": [1, 1]}, "flip": {}}.get(name, {"crop": [1, 1]})
+    with pytest.raises(ValueError, match=f"{name}: takes layouts .*HWC") as caught:
+        run(lambda: getattr(fn, name)(given(IMAGE, layout="ABC"), **arguments))
+    assert isinstance(caught.value, SpecError)
+
+
+def test_errors_name_the_line_the_operator_and_the_sample() -> None:
+    def wrong_layout() -> Any:
+        return fn.crop(given(IMAGE, layout="ABC"), crop=[1, 1])  # this line
+
+    def wrong_shape() -> Any:
+        return fn.reshape(given([np.zeros((3, 3)), np.zeros((3, 4))]), shape=[9])  # this line
+
+    def no_image() -> Any:
+        return fn.crop(given(np.zeros(3, np.uint8)), crop=[1, 1])  # this line
+
+    for definition, operator, sample in ((wrong_layout, "crop", ""), (wrong_shape, "reshape", "000000001"),
+                                         (no_image, "crop", "")):  # fmt: skip
+        with pytest.raises(DaliRunError) as caught:
+            run(definition)
+        line = definition.__code__.co_firstlineno + 1
+        assert f"{__file__}:{line}" in str(caught.value)
+        assert operator in str(caught.value)
+        assert sample in str(caught.value)
+
+
+def test_an_exception_in_an_operator_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dali_run.ops.images.crop import Crop
+
+    def fails(self: Any, ctx: Any, images: Any) -> Any:
+        raise IndexError("my fault")
+
+    monkeypatch.setattr(Crop, "cpu", fails)
+    with pytest.raises(JobError, match=r"^00000000\d: .*test_errors.py:\d+: crop: IndexError: my fault"):
+        run(lambda: fn.flip(fn.crop(fn.flip(given(IMAGE, layout="HWC")), crop=[1, 1])))
+
+
+def test_conditionals_say_where_in_user_code() -> None:
+    class OwnError(Exception):
+        def __init__(self, a: int, b: int) -> None:
+            super().__init__(a, b)
+
+    def helper(what: Any) -> None:
+        raise what
+
+    def definition(what: Any) -> Any:
+        x = fn.random.uniform()
+        helper(what)
+        return x
+
+    make = pipeline_def(definition, batch_size=2, num_threads=1, device_id=None, enable_conditionals=True)
+    for what in (ValueError("mine"), KeyError("mine"), SpecError("mine")):
+        with pytest.raises(type(what)) as caught:
+            make(what)
+        said = str(caught.value)
+        assert said.startswith("in user code:")
+        assert f'File "{__file__}", line {definition.__code__.co_firstlineno + 2}, in definition' in said
+        assert "in helper" in said
+        assert caught.value.__cause__ is what
+    with pytest.raises(OwnError) as own:
+        make(OwnError(1, 2))
+    assert own.value.args == (1, 2)
+    assert own.value.__notes__[0].startswith("in user code:")
+
+
+def test_a_variable_that_only_one_branch_assigns() -> None:
+    @pipeline_def(batch_size=2, num_threads=1, device_id=None, enable_conditionals=True)
+    def definition() -> Any:
+        if fn.random.coin_flip():
+            x = fn.random.uniform()
+        return x
+
+    with pytest.raises(RuntimeError, match="only one branch"):
+        definition()
+    with pytest.raises(UnboundLocalError):
+        definition()
+
+
+def test_batches_that_are_no_tensors() -> None:
+    ragged = TensorListCPU([TensorCPU(np.zeros(3)), TensorCPU(np.zeros(4))])
+    for call in (ragged.as_tensor, ragged.as_array, lambda: ragged.as_reshaped_tensor([7])):
+        with pytest.raises(RuntimeError):
+            call()
+        with pytest.raises(ValueError, match="shape"):
+            call()
+    dense = TensorListCPU(np.zeros((2, 3)))
+    with pytest.raises(RuntimeError, match="7"):
+        dense.as_reshaped_tensor([7])
+    for other in (np.zeros(3, np.uint8), np.zeros((3, 1))):
+        for kind in (TypeError, ValueError):
+            with pytest.raises(kind, match="share dtype"):
+                TensorListCPU([TensorCPU(np.zeros(3)), TensorCPU(other)])
+
+
+def test_serialize_and_iterators() -> None:
+    pipe = Pipeline(4, 1, None)
+    with pipe:
+        pipe.set_outputs(fn.random.uniform())
+    with pytest.raises(TypeError, match="filename="):
+        pipe.serialize("text")
+    for kind in (AssertionError, ValueError):
+        with pytest.raises(kind, match="size must be"):
+            DALIGenericIterator(pipe, ["a"], size=0)
+    with pytest.raises(RuntimeError, match="no whole batch"):
+        DALIGenericIterator(pipe, ["a"], size=3, last_batch_policy=LastBatchPolicy.DROP)
+    pipe.close()
