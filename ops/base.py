@@ -107,6 +107,8 @@ class Operator:
     """Draws random numbers: takes a seed (DALI's rules of seeds apply)."""
     per_batch: ClassVar[bool] = False
     """Must see the whole iteration at once (permutations, external sources); never cut into chunks."""
+    shared: ClassVar[bool] = True
+    """Equal operators on equal inputs may be computed once. Not so where one calls the program, which may count."""
     late: ClassVar[bool] = False
     """The gpu kernel's output is on the host, and not before the device is done (`Context.finish_later`)."""
     bound: ClassVar[str] = "exact"

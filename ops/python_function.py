@@ -22,6 +22,7 @@ class PythonFunction(Operator, name="python_function"):
 
     inputs = (0, 256)
     per_batch = True
+    shared = False
 
     function: Annotated[Any, Arg("takes an array an input and returns an array an output, or a tuple of them")] = None
     arity: Annotated[int, Arg("outputs", ge=0)] = 1

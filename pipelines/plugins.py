@@ -38,7 +38,10 @@ def load_operators() -> None:
 
 
 def find_operator(name: str) -> type[Operator]:
-    """The operator ``name`` (or an alias of it), whatever was imported before. Raises SpecError with the nearest names."""
+    """The operator ``name`` (or an alias of it), whatever was imported before.
+
+    Raises SpecError with the nearest names.
+    """
     load_operators()
     return find(name)
 

@@ -49,6 +49,7 @@ class ExternalSource(Operator, name="external_source"):
 
     inputs = (0, 0)
     per_batch = True
+    shared = False
 
     source: Annotated[Any, Arg("callable, iterable or generator function; None for feed_input")] = None
     arity: Annotated[int, Arg("the source gives tuples of this many arrays; 0: it gives the data itself", ge=0)] = 0

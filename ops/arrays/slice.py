@@ -45,7 +45,9 @@ class Slice(Operator, name="slice"):
     ] = (0.0,)
     dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
     output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
-    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it", obsolete=True)] = None
+    image_type: Annotated[
+        DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it", obsolete=True)
+    ] = None
 
     def check(self) -> None:
         for a, b in (("start", "rel_start"), ("end", "rel_end"), ("shape", "rel_shape")):
@@ -84,7 +86,8 @@ class Slice(Operator, name="slice"):
         first = start[min(k, len(start) - 1)]
         if self.shape:
             return self.shape[min(k, len(self.shape) - 1)]
-        return max(self.end[min(k, len(self.end) - 1)] - first, 0)
+        end = self.end or (0,)
+        return max(end[min(k, len(end) - 1)] - first, 0)
 
     def _which(self, name: str) -> str:
         """``name`` or ``rel_name``, whichever was given."""

@@ -73,7 +73,9 @@ class ImageDecoder(Operator, abstract=True):
     preallocate_height_hint: Annotated[int, Arg("pixels", ignored=_PADDING)] = 0
     memory_stats: Annotated[bool, Arg("print memory use", ignored="the report has it", obsolete=True)] = False
     split_stages: Annotated[bool, Arg("deprecated in DALI", ignored="DALI ignores it too", obsolete=True)] = False
-    use_chunk_allocator: Annotated[bool, Arg("deprecated in DALI", ignored="DALI ignores it too", obsolete=True)] = False
+    use_chunk_allocator: Annotated[bool, Arg("deprecated in DALI", ignored="DALI ignores it too", obsolete=True)] = (
+        False
+    )
 
     def check(self) -> None:
         if self.dtype not in _ALLOWED:

@@ -154,7 +154,9 @@ class Cropping(CropWindow, abstract=True):
     fill_values: Annotated[
         tuple[float, ...], Arg("what stands outside the input, one value or one a channel", or_default=True)
     ] = (0.0,)
-    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it", obsolete=True)] = None
+    image_type: Annotated[
+        DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it", obsolete=True)
+    ] = None
 
 
 def _axis(layout: str, letter: str) -> int:

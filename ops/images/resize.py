@@ -357,7 +357,9 @@ class Resize(Sized, name="resize"):
     example: ClassVar[str] = "{op: resize, in: images, resize_shorter: 256, out: images}"
 
     save_attrs: Annotated[bool, Arg("a second output: the size before")] = False
-    image_type: Annotated[DALIImageType | None, Arg("colour space", ignored="resizing does not depend on it", obsolete=True)] = None
+    image_type: Annotated[
+        DALIImageType | None, Arg("colour space", ignored="resizing does not depend on it", obsolete=True)
+    ] = None
 
     @property
     def num_outputs(self) -> int:

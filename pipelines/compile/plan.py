@@ -17,6 +17,7 @@ from .join_arithmetic import join_arithmetic
 from .place import Target, place
 from .prune import prune
 from .schedule import Step, schedule
+from .share import share
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def _edge_name(graph: Graph, edge: Any) -> str:
     return node.name if node.op.num_outputs == 1 else f"{node.name}[{edge.output}]"
 
 
-def compile_graph(graph: Graph, target: Target, seed: int = 0, *, fusing: bool = True) -> Plan:
+def compile_graph(graph: Graph, target: Target, seed: int = 0, *, fusing: bool = True, sharing: bool = True) -> Plan:
     """The plan of ``graph`` on ``target``. Raises SpecError for what cannot be compiled."""
     graph = verify(prune(verify(graph, "building")), "prune")
     graph = verify(infer(graph), "infer")
@@ -91,6 +92,9 @@ def compile_graph(graph: Graph, target: Target, seed: int = 0, *, fusing: bool =
     if fusing:
         graph = verify(join_arithmetic(graph), "join_arithmetic")
     seeds = assign_seeds(graph, seed)
+    if sharing:
+        graph, seeds = share(graph, seeds)
+        verify(graph, "share")
     fused: tuple[str, ...] = ()
     if fusing:
         graph, fused, kept = fuse(graph, target)

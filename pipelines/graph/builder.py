@@ -14,7 +14,7 @@ from ..plugins import find_operator
 from ..problems import Mark
 from .arguments import check_arguments
 from .conditionals import Merge, Split
-from .nodes import DeviceRequest, Edge, Graph, Node, Scope
+from .nodes import KEPT, DeviceRequest, Edge, Graph, Node, Scope
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class GraphBuilder:
     def build(self, outputs: Mapping[str, Edge]) -> Graph:
         """The finished graph."""
         for name, edge in outputs.items():
-            if self.scope_of(edge) and edge not in self.sinks:
+            if self.scope_of(edge) and not name.startswith(KEPT):
                 raise SpecError(f"output {name!r} is made inside a branch of a conditional")
         return Graph(tuple(self.nodes), dict(outputs))
 

@@ -14,6 +14,9 @@ from typing import Literal, NamedTuple
 from ...ops.base import Operator, Spec, Stage
 from ..problems import Mark
 
+KEPT = "*"
+"""How the names of outputs begin that nobody is given: of what is kept although no output needs it. No name of a
+program's or a spec's begins so."""
 DeviceRequest = Literal["auto", "cpu", "mixed", "gpu"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .conditionals import Merge, Split
-from .nodes import Edge, Graph, Scope
+from .nodes import KEPT, Edge, Graph, Scope
 
 Rule = Callable[[Graph], Iterator[str]]
 
@@ -27,7 +27,7 @@ def _outputs(graph: Graph) -> Iterator[str]:
     for name, edge in graph.outputs.items():
         if not 0 <= edge.node < len(graph.nodes):
             yield f"output {name} is made by no node"
-        elif graph.nodes[edge.node].scope:
+        elif graph.nodes[edge.node].scope and not name.startswith(KEPT):
             yield f"output {name} is made inside a branch"
 
 

@@ -17,7 +17,7 @@ from ..compile.plan import Plan, compile_graph
 from ..engine.inputs import Sources
 from ..graph.as_dot import to_dot
 from ..graph.builder import GraphBuilder, parity_defaults
-from ..graph.nodes import Edge
+from ..graph.nodes import KEPT, Edge
 from .data_node import DataNode, as_node, pop_builder, push_builder
 from .settings import Settings, say_once
 from .sources.processes import ParallelSource, WorkerPool
@@ -111,7 +111,7 @@ class Building(Settings):
         nodes = [*self._outputs, *self._sinks]
         edges = [n.edge if n.builder is self._builder else self._builder.adopt(n.builder, n.edge) for n in nodes]
         edges += self._builder.sinks
-        return {str(i) if i < len(self._outputs) else f"sink{i}": e for i, e in enumerate(edges)}
+        return {str(i) if i < len(self._outputs) else f"{KEPT}{i}": e for i, e in enumerate(edges)}
 
     def build(self) -> None:
         """Compile the graph, open the data sets and start worker processes; the first run does it by itself."""

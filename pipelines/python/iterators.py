@@ -91,7 +91,9 @@ class ReaderEpochs:
         first = metas[0]
         for key in ("epoch_size", "number_of_shards", "pad_last_batch", "stick_to_shard"):
             if any(m[key] != first[key] for m in metas):
-                raise IteratorArgumentError(f"the readers of all pipelines must agree on {key}, got {[m[key] for m in metas]}")
+                raise IteratorArgumentError(
+                    f"the readers of all pipelines must agree on {key}, got {[m[key] for m in metas]}"
+                )
         n, shards = first["epoch_size"], first["number_of_shards"]
         bounds = [n * k // shards for k in range(shards + 1)]
         sizes = np.array(bounds[1:], np.int64) - np.array(bounds[:-1], np.int64)
@@ -263,14 +265,18 @@ class BaseIterator:
         self._scheduled = False
         if prepare_first_batch:
             if self._total == 0 and not extra:
-                raise RuntimeError(f"there is no whole batch of {self.batch_size} samples in the epoch, and last_batch_policy "
-                                   "DROP leaves out what there is: take a smaller batch_size, or PARTIAL or FILL")  # fmt: skip
+                raise RuntimeError(
+                    f"there is no whole batch of {self.batch_size} samples in the epoch, and last_batch_policy DROP "
+                    "leaves out what there is: take a smaller batch_size, or PARTIAL or FILL"
+                )
             self._schedule()
 
     def _epochs_of(self, size: int, reader_name: str | None, padded: bool, policy: LastBatchPolicy) -> Epochs:
         if reader_name is None:
             if size == 0 or size < -1:
-                raise IteratorArgumentError(f"size must be positive, or -1 for as long as the pipeline gives batches, got {size}")
+                raise IteratorArgumentError(
+                    f"size must be positive, or -1 for as long as the pipeline gives batches, got {size}"
+                )
             if size > 0:
                 return SizedEpochs(size, len(self.pipelines), padded, self.batch_size, policy)
             if len(self.pipelines) > 1:
@@ -394,8 +400,10 @@ def checked_output_map(names: Sequence[Any] | None, pipelines: Sequence[Pipeline
     if names is None:
         names = pipelines[0].output_names
         if not names:
-            raise IteratorArgumentError("output_map is needed: the outputs of the pipeline have no names (a definition that "
-                             "returns a dict gives them some, and so does a spec)")  # fmt: skip
+            raise IteratorArgumentError(
+                "output_map is needed: the outputs of the pipeline have no names (a definition that returns a dict "
+                "gives them some, and so does a spec)"
+            )
     flat = [n[0] if isinstance(n, tuple) else n for n in names]
     if len(set(flat)) != len(flat):
         raise IteratorArgumentError(f"output_map must have distinct names, got {flat}")

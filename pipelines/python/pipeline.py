@@ -15,6 +15,7 @@ from ..compile.plan import assign_seeds
 from ..compile.prune import prune
 from ..graph.as_json import dump_pipeline, parse_pipeline
 from ..graph.conditionals import Split
+from ..graph.nodes import KEPT
 from ..settings import RunSettings
 from ..spec.model import Settings as SpecSettings
 from ..user_warnings import warn
@@ -100,8 +101,9 @@ class Pipeline(Running):
         """
         if define_graph is not None:
             if not callable(define_graph):
-                raise TypeError(f"define_graph must be callable, got {define_graph!r}; serialize(filename=...) writes a "
-                                "file")  # fmt: skip
+                raise TypeError(
+                    f"define_graph must be callable, got {define_graph!r}; serialize(filename=...) writes a file"
+                )
             if self._outputs is not None:
                 raise RuntimeError("define_graph must not be given where set_outputs was called")
             with self:
@@ -128,16 +130,16 @@ class Pipeline(Running):
         builder, edges, arguments = parse_pipeline(data)
         made = cls(**{**arguments, **kwargs})
         made._builder = builder
-        outputs = {n: e for n, e in edges.items() if not n.startswith("sink")}
+        outputs = {n: e for n, e in edges.items() if not n.startswith(KEPT)}
         made._outputs = [DataNode(builder, outputs[n]) for n in sorted(outputs, key=int)]
-        builder.sinks = [e for n, e in edges.items() if n.startswith("sink")]
+        builder.sinks = [e for n, e in edges.items() if n.startswith(KEPT)]
         made.build()
         return made
 
     def deserialize_and_build(self, serialized_pipeline: bytes | str) -> None:
         """Take the graph of a serialised pipeline, and build it."""
         self._builder, edges, _ = parse_pipeline(serialized_pipeline)
-        outputs = [n for n in edges if not n.startswith("sink")]
+        outputs = [n for n in edges if not n.startswith(KEPT)]
         self._outputs = [DataNode(self._builder, edges[n]) for n in sorted(outputs, key=int)]
         self.build()
 
@@ -151,7 +153,7 @@ class Pipeline(Running):
         from ..spec.to_yaml import to_yaml
 
         edges = self._named_outputs()
-        keys = [n for n in edges if not n.startswith("sink")]
+        keys = [n for n in edges if not n.startswith(KEPT)]
         own = names if names is not None else self._names
         called = list(own) if own is not None else [f"output{k}" for k in keys]
         if len(called) != len(keys):

@@ -67,13 +67,14 @@ class experimental:  # noqa: N801  # a namespace of DALI's
 
 def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable[..., Pipeline]:
     own = inspect.signature(fn).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in own.values()):
-        raise TypeError("a pipeline definition cannot take **kwargs: they would hide arguments of Pipeline")
+    hides = any(p.kind is p.VAR_KEYWORD for p in own.values())
     known = set(inspect.signature(Pipeline).parameters) | set(_OWN)
-    _check_known(defaults, known, fn)
 
     @functools.wraps(fn)
     def create(*args: Any, **kwargs: Any) -> Pipeline:
+        if hides:  # said here, so that the rest of a file can be used
+            raise TypeError(f"{fn.__name__}(): a definition cannot take **kwargs: they would hide arguments of Pipeline")
+        _check_known(defaults, known, fn)
         mine = {k: v for k, v in kwargs.items() if k in own}
         rest = {k: v for k, v in kwargs.items() if k not in own}
         _check_known(rest, known, fn)

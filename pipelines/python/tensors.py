@@ -345,7 +345,12 @@ def tensor_list(batch: Batch) -> TensorList:
 def _described(kind: str, on_host: bool, dtype: DALIDataType, layout: str, *rest: str) -> str:
     """As DALI shows a tensor: a line for each property."""
     where = "CPU" if on_host else "GPU"
-    lines = [f"dtype=DALIDataType.{dtype.name}", *([f'layout="{layout}"'] * bool(layout)), f'device="{where.lower()}"', *rest]
+    lines = [
+        f"dtype=DALIDataType.{dtype.name}",
+        *([f'layout="{layout}"'] * bool(layout)),
+        f'device="{where.lower()}"',
+        *rest,
+    ]
     return f"{kind}{where}(\n" + ",\n".join(f"    {line}" for line in lines) + ")"
 
 

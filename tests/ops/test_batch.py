@@ -48,7 +48,7 @@ def test_dense_is_the_samples_stacked(shape: tuple[int, ...], offsets: list[int]
             follow = all(b - a == int(np.prod(shape)) for a, b in zip(some.offsets, some.offsets[1:], strict=False))
             assert np.shares_memory(dense, data) == (follow and dense.size > 0)
         else:
-            assert dense.shape == (0, *(0 for _ in shape))
+            assert dense.shape == (0, *shape)
 
 
 def test_numbers_are_dense_without_dimensions() -> None:

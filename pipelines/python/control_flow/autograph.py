@@ -26,7 +26,12 @@ _converted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def do_not_convert(func: F) -> F:
-    """Mark a function that works on no DataNodes: its source stays as it is."""
+    """Mark a function that works on no DataNodes: its source stays as it is.
+
+    Raises ValueError for the definition of a pipeline, which is to be marked by leaving enable_conditionals out.
+    """
+    if getattr(func, "_is_pipeline_def", False):
+        raise ValueError("do_not_convert is for functions that a definition calls, not for what pipeline_def made")
     setattr(func, _KEPT, True)
     return func
 

@@ -41,7 +41,9 @@ def _like(e: Exception, text: str) -> Exception:
 def _lines(e: Exception) -> str | None:
     """The frames of the program, from the outermost; None where there is none."""
     frames = [f for f, _ in traceback.walk_tb(e.__traceback__) if not is_ours(f)]
-    shown = [s for s in traceback.extract_tb(e.__traceback__) if any(s.filename == f.f_code.co_filename for f in frames)]
+    shown = [
+        s for s in traceback.extract_tb(e.__traceback__) if any(s.filename == f.f_code.co_filename for f in frames)
+    ]
     if not shown:
         return None
     lines = [f'    File "{s.filename}", line {s.lineno}, in {s.name}\n        {s.line}' for s in shown]

@@ -12,10 +12,10 @@ from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.codecs.jpeg.cuda import BGR, GRAY, RGB
 from dali_run.ops.context import Context
+from dali_run.ops.copies import windows_cpu
 from dali_run.ops.copies.windows import integers
 from dali_run.ops.fused import resize_normalize as fused
 from dali_run.ops.images import resize
-from dali_run.ops.images.resampling import plan_cpu as resize_plan_cpu
 from dali_run.ops.images.resampling import resample
 
 from ...kit import reference_plans as reference
@@ -137,7 +137,7 @@ def test_only_some_images_are_planned() -> None:
     np.testing.assert_array_equal(a.idct_first, b.idct_first)
 
 
-@pytest.mark.parametrize("rounding", resize_plan_cpu.ROUNDINGS)
+@pytest.mark.parametrize("rounding", windows_cpu.ROUNDINGS)
 def test_places_of_windows(rounding: str) -> None:
     rng = np.random.default_rng(1)
     extent = np.ascontiguousarray(rng.integers(0, 60, (500, 3)))
@@ -146,7 +146,7 @@ def test_places_of_windows(rounding: str) -> None:
     size[:3] = np.nan, np.inf, -np.inf
     for axis in range(3):
         anchor, shape = np.full((500, 3), -7), np.full((500, 3), -7)
-        resize_plan_cpu.place(extent, axis, size, position, resize_plan_cpu.ROUNDINGS.index(rounding), anchor, shape)
+        windows_cpu.place(extent, axis, size, position, windows_cpu.ROUNDINGS.index(rounding), anchor, shape)
         wanted = integers(size)
         expected = np.where(wanted > 0, wanted, extent[:, axis])
         np.testing.assert_array_equal(shape[:, axis], expected)
@@ -200,7 +200,7 @@ def test_windows_of_outputs_are_cut_in_one_go(layout: str) -> None:
         anchor, shape = np.empty((n, 2), np.int64), np.empty((n, 2), np.int64)
         for axis in range(2):
             given = (np.ascontiguousarray(window[:, column]) for column in (axis, 2 + axis))
-            resize_plan_cpu.place(plan.shape, axis, *given, rounding, anchor, shape)
+            windows_cpu.place(plan.shape, axis, *given, rounding, anchor, shape)
         good = ((anchor >= 0) & (anchor + shape <= plan.shape)).all(axis=1)
         good &= (depth == width) | (width < 2)
         images = np.concatenate([extents, depth[:, None]], axis=1)

@@ -13,6 +13,7 @@ import dali_run.fn as fn
 from dali_run import Pipeline, ops, pipeline_def
 from dali_run.ops.base import coerce, operators, parameters
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.pipeline import do_not_convert, experimental
 from dali_run.pipelines.plugins import load_operators
 from dali_run.plugin.numpy import DALIGenericIterator, LastBatchPolicy
 from dali_run.tensors import TensorListCPU
@@ -38,7 +39,7 @@ def shapes(outputs: Any) -> list[tuple[int, ...]]:
     return outputs[0].shape()
 
 
-# -- epochs of sources under an iterator of a given size ------------------------------------------------------------------
+# -- epochs of sources under an iterator of a given size ------------------------------------------------
 
 
 class Source:
@@ -106,7 +107,7 @@ def test_a_source_that_is_spent_ends_the_epochs() -> None:
     assert epochs([[np.int32([k])] * 5 for k in (1, 2)], 10, 1, True, LastBatchPolicy.FILL) == [[1, 2], [], [], []]
 
 
-# -- modes of external_source --------------------------------------------------------------------------------------------
+# -- modes of external_source ---------------------------------------------------------------------------
 
 
 class PerSample:
@@ -148,7 +149,7 @@ def test_layouts_that_do_not_fit_are_refused() -> None:
         pipe.feed_input("x", [flat, flat], layout="HWC")
 
 
-# -- arguments ------------------------------------------------------------------------------------------------------------
+# -- arguments ------------------------------------------------------------------------------------------
 
 
 def test_paths_may_be_path_objects_wherever_a_text_is_taken() -> None:
@@ -206,7 +207,10 @@ def test_a_node_is_no_iterable() -> None:
 
 
 def test_lists_of_other_lengths_in_each_sample() -> None:
-    floats, ints = (lambda *rows: given([np.float32(r) for r in rows])), (lambda *rows: given([np.int32(r) for r in rows]))
+    floats, ints = (
+        (lambda *rows: given([np.float32(r) for r in rows])),
+        (lambda *rows: given([np.int32(r) for r in rows])),
+    )
     data = np.zeros((8, 8, 3), np.float32)
     out = run(lambda: fn.slice(given(data), rel_start=floats([0.1, 0.1], [0.1]), rel_shape=floats([0.5, 0.5], [0.5]),
                                axes=ints([0, 1], [0])))  # fmt: skip
@@ -279,3 +283,104 @@ def test_fill_values_for_the_channels_of_the_input() -> None:
     assert filled(fill_values=(1, 2, 3)) == [1, 2, 3]
     with pytest.raises(JobError, match="fill_values has 2 values"):
         filled(pad_output=True, fill_values=(1, 2))
+
+
+# -- calls, layouts, graphs ------------------------------------------------------------------------------------------
+
+
+def test_one_set_of_inputs_gives_one_result() -> None:
+    crop = ops.CropMirrorNormalize(crop=[2, 2])
+
+    def definition() -> Any:
+        image = given(IMAGE, layout="HWC")
+        return image, crop([image]), fn.flip([image])
+
+    assert [len(t) for t in run(definition)] == [2, 2, 2]
+
+
+def test_layouts_of_python_functions() -> None:
+    two = lambda x: (x, x / 2)  # noqa: E731
+
+    def layouts(data: Any = IMAGE, **arguments: Any) -> list[str]:
+        outputs = run(lambda: tuple(fn.python_function(given(data, layout="HWC"), function=two, num_outputs=2,
+                                                       **arguments)))  # fmt: skip
+        return [t.layout() for t in outputs]
+
+    assert layouts(output_layouts="FGH") == ["FGH", "FGH"]
+    assert layouts(output_layouts=["FGH"]) == ["FGH", ""]
+    assert layouts() == ["", ""]
+    assert layouts(keeps_layouts=True) == ["HWC", ""]
+    with pytest.raises(RuntimeError, match="3 layouts for 2 outputs"):
+        layouts(output_layouts=["A", "B", "C"])
+    with pytest.raises(ValueError, match="'FG' of output_layouts names 2 dimensions"):
+        layouts(output_layouts="FG")
+
+
+@pytest.mark.parametrize("outputs", [0, 1])
+def test_what_is_preserved_may_stand_in_a_branch(outputs: int) -> None:
+    seen = []
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_conditionals=True, prefetch_queue_depth=1)
+    def definition() -> Any:
+        x = fn.external_source(lambda info: np.int32([info.idx_in_batch]), batch=False)
+        if x[0] > 1:
+            y = fn.python_function(x, function=lambda a: (seen.append(int(a[0])), a + 10)[outputs] if outputs else
+                                   seen.append(int(a[0])), num_outputs=outputs, preserve=True)  # fmt: skip
+            x = y if outputs else x
+        return x
+
+    pipe = definition()
+    assert pipe.run()[0].as_array().ravel().tolist() == ([0, 1, 12, 13] if outputs else [0, 1, 2, 3])
+    pipe.close()
+    assert seen[:2] == [2, 3]
+    again = Pipeline(2, 1, None)
+    with again:
+        again.set_outputs(fn.random.uniform())
+    assert Pipeline.deserialize(again.serialize()).run()[0].shape() == [(), ()]
+
+
+def test_a_part_without_samples_has_the_extents_of_the_others(tmp_path: Path) -> None:
+    files = []
+    for i in range(64):
+        files.append(tmp_path / f"{i}.bin")
+        files[-1].write_bytes(b"1234")
+
+    @pipeline_def(batch_size=3, num_threads=1, device_id=None)
+    def definition() -> Any:
+        return fn.readers.file(files=files, labels=list(range(64)), num_shards=17, shard_id=0, name="R")
+
+    pipe = definition()
+    it = DALIGenericIterator(pipe, ["data", "label"], reader_name="R", last_batch_policy=LastBatchPolicy.PARTIAL)
+    assert [(b[0]["data"].shape, b[0]["label"].shape) for b in it] == [((3, 4), (3, 1)), ((0, 4), (0, 1))]
+    pipe.close()
+
+
+def test_pipelines_are_defined_now_and_checked_when_they_are_made() -> None:
+    @pipeline_def(max_batch_size=1)
+    def wrong() -> Any:
+        return fn.random.uniform()
+
+    @pipeline_def
+    def hidden(a: Any, **arguments: Any) -> Any:
+        return fn.random.uniform()
+
+    with pytest.raises(TypeError, match="max_batch_size"):
+        wrong()
+    with pytest.raises(TypeError, match=r"\*\*kwargs"):
+        hidden(1, batch_size=2)
+    with pytest.raises(ValueError, match="pipeline_def"):
+        do_not_convert(wrong)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_arrays_as_sources(parallel: bool, debug: bool) -> None:
+    @experimental.pipeline_def(debug=debug, batch_size=8, num_threads=1, device_id=None, py_start_method="fork")
+    def definition() -> Any:
+        return fn.external_source(np.arange(16.0).reshape(2, 8, 1), parallel=parallel)
+
+    pipe = definition()
+    assert [pipe.run()[0].as_array().ravel().tolist() for _ in range(2)] == np.arange(16.0).reshape(2, 8).tolist()
+    with pytest.raises(StopIteration):
+        pipe.run()
+    pipe.close()

@@ -229,7 +229,8 @@ def test_batches_of_ones_own_are_views_until_they_are_fed() -> None:
 
 def test_what_is_printed() -> None:
     dense = tensors.TensorListCPU(np.array([[1, 2], [3, 4]], np.uint8), "X")
-    described = '\n    dtype=DALIDataType.UINT8,\n    layout="X",\n    device="cpu",\n    num_samples=2,\n    shape=[(2,), (2,)])'
+    described = '\n    dtype=DALIDataType.UINT8,\n    layout="X",\n    device="cpu",'
+    described += "\n    num_samples=2,\n    shape=[(2,), (2,)])"
     assert repr(dense) == f"TensorListCPU({described}"
     assert str(dense) == f"TensorListCPU(\n    [[1 2]\n     [3 4]],{described}"
     one = '    dtype=DALIDataType.UINT8,\n    layout="X",\n    device="cpu",\n    shape=(2,))'

@@ -1,0 +1,80 @@
+"""Share: what several nodes would compute alike is computed once, as in DALI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from ..graph.conditionals import Merge, Split
+from ..graph.nodes import Edge, Graph, Node, Scope
+from .prune import prune
+
+__all__ = ["share"]
+
+
+def share(graph: Graph, seeds: Mapping[int, int]) -> tuple[Graph, dict[int, int]]:
+    """The graph without nodes that equal an earlier one: the operator with its arguments, what it reads, where it runs
+    and in which branch. Also the seeds ``seeds`` of the nodes that are left, by their new ids.
+
+    Random operators are equal where the program gave them equal seeds. Operators that call the program are not shared,
+    nor are those that the program gave names, by which it asks for them.
+    """
+    instead: dict[int, int] = {}
+    known: dict[Hashable, list[Node]] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        node = _through(node, instead)
+        key = _key(node)
+        if key is not None:
+            alike = known.setdefault(key, [])
+            twin = next((n for n in alike if repr(n.op) == repr(node.op)), None)  # 0.0 == -0.0, but not to its reader
+            if twin is not None:
+                instead[node.id] = twin.id
+            else:
+                alike.append(node)
+        nodes.append(node)
+    if not instead:
+        return graph, dict(seeds)
+    kept = [n for n in nodes if n.id not in instead]
+    new = {n.id: i for i, n in enumerate(kept)}
+    outputs = {k: _edge(e, instead) for k, e in graph.outputs.items()}
+    return prune(Graph(tuple(nodes), outputs)), {new[old]: seed for old, seed in seeds.items() if old in new}
+
+
+def _key(node: Node) -> Hashable:
+    """What nodes that may be alike have in common; None for a node that stays as it is."""
+    op = node.op
+    if not op.shared or isinstance(op, (Split, Merge)) or not _unnamed(node):
+        return None
+    if op.random and (node.seed is None or node.seed < 0):
+        return None
+    try:
+        hash(op)
+    except TypeError:  # holds lists, arrays
+        return None
+    args = tuple(sorted(node.args.items()))
+    return type(op), op, node.inputs, args, node.device, node.stage, node.seed, node.scope, node.samples_of
+
+
+def _unnamed(node: Node) -> bool:
+    """The name was made up from the operator's."""
+    return re.fullmatch(re.escape(node.op.name) + r"(_\d+)?", node.name) is not None
+
+
+def _edge(edge: Edge, instead: Mapping[int, int]) -> Edge:
+    return Edge(instead.get(edge.node, edge.node), edge.output)
+
+
+def _through(node: Node, instead: Mapping[int, int]) -> Node:
+    """``node``, reading what is computed ``instead``."""
+    if not instead:
+        return node
+    scope: Scope = tuple((_edge(e, instead), branch) for e, branch in node.scope)
+    return replace(
+        node,
+        inputs=tuple(_edge(e, instead) for e in node.inputs),
+        args={k: _edge(e, instead) for k, e in node.args.items()},
+        scope=scope,
+        samples_of=None if node.samples_of is None else _edge(node.samples_of, instead),
+    )
