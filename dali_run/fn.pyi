@@ -445,9 +445,9 @@ def crop(
     /,
     *,
     crop: DataNode | _Floats | None = ...,
-    crop_d: DataNode | float = ...,
-    crop_h: DataNode | float = ...,
-    crop_w: DataNode | float = ...,
+    crop_d: DataNode | float | None = ...,
+    crop_h: DataNode | float | None = ...,
+    crop_w: DataNode | float | None = ...,
     crop_pos_x: DataNode | float = ...,
     crop_pos_y: DataNode | float = ...,
     crop_pos_z: DataNode | float = ...,
@@ -471,9 +471,9 @@ def crop_mirror_normalize(
     /,
     *,
     crop: DataNode | _Floats | None = ...,
-    crop_d: DataNode | float = ...,
-    crop_h: DataNode | float = ...,
-    crop_w: DataNode | float = ...,
+    crop_d: DataNode | float | None = ...,
+    crop_h: DataNode | float | None = ...,
+    crop_w: DataNode | float | None = ...,
     crop_pos_x: DataNode | float = ...,
     crop_pos_y: DataNode | float = ...,
     crop_pos_z: DataNode | float = ...,
@@ -575,16 +575,16 @@ def expr(
     """Calculate with batches: ``images * 1.5 + 2``. Shapes broadcast as in NumPy; one pass, whatever the expression."""
     ...
 
-def external_source(source: Any = ..., num_outputs: int | None = ..., *, cycle: bool | str | None = ..., name: str | None = ..., device: str = ..., layout: str | Sequence[str | None] | None = ..., dtype: Any = ..., ndim: int | Sequence[int | None] | None = ..., batch: bool | None = ..., batch_info: bool = ..., parallel: bool = ..., prefetch_queue_depth: int = ..., repeat_last: bool = ..., no_copy: bool | None = ..., blocking: bool = ..., bytes_per_sample_hint: int | None = ..., cuda_stream: Any = ..., use_copy_kernel: bool | None = ..., max_batch_size: int | None = ...) -> Any: ...
+def external_source(source: Any = ..., num_outputs: int | None = ..., *, cycle: bool | str | None = ..., name: str | None = ..., device: str = ..., layout: str | Sequence[str | None] | None = ..., dtype: Any = ..., ndim: int | Sequence[int | None] | None = ..., batch: bool | None = ..., batch_info: bool | None = ..., parallel: bool | None = ..., prefetch_queue_depth: int = ..., repeat_last: bool = ..., no_copy: bool | None = ..., blocking: bool = ..., bytes_per_sample_hint: int | None = ..., cuda_stream: Any = ..., use_copy_kernel: bool | None = ..., max_batch_size: int | None = ...) -> Any: ...
 
 def fast_resize_crop_mirror(
     input: _Tensor,
     /,
     *,
     crop: DataNode | _Floats | None = ...,
-    crop_d: DataNode | float = ...,
-    crop_h: DataNode | float = ...,
-    crop_w: DataNode | float = ...,
+    crop_d: DataNode | float | None = ...,
+    crop_h: DataNode | float | None = ...,
+    crop_w: DataNode | float | None = ...,
     crop_pos_x: DataNode | float = ...,
     crop_pos_y: DataNode | float = ...,
     crop_pos_z: DataNode | float = ...,
@@ -799,9 +799,9 @@ def image_decoder_crop(
     /,
     *,
     crop: DataNode | _Floats | None = ...,
-    crop_d: DataNode | float = ...,
-    crop_h: DataNode | float = ...,
-    crop_w: DataNode | float = ...,
+    crop_d: DataNode | float | None = ...,
+    crop_h: DataNode | float | None = ...,
+    crop_w: DataNode | float | None = ...,
     crop_pos_x: DataNode | float = ...,
     crop_pos_y: DataNode | float = ...,
     crop_pos_z: DataNode | float = ...,
@@ -1246,7 +1246,7 @@ def preemphasis_filter(
     """y[k] = x[k] - preemph_coeff x[k - 1]."""
     ...
 
-def python_function(*inputs: Any, function: Callable[..., Any] | None = ..., num_outputs: int = ..., batch_processing: bool = ..., output_layouts: str | Sequence[str] | None = ..., device: str | None = ..., name: str | None = ..., preserve: bool = ..., bytes_per_sample_hint: int | None = ...) -> Any: ...
+def python_function(*inputs: Any, function: Callable[..., Any] | None = ..., num_outputs: int = ..., batch_processing: bool = ..., output_layouts: str | Sequence[str] | None = ..., device: str | None = ..., name: str | None = ..., preserve: bool = ..., bytes_per_sample_hint: int | None = ..., keeps_layouts: bool = ...) -> Any: ...
 
 def random_bbox_crop(
     input: _Tensor,
@@ -1392,9 +1392,9 @@ def resize_crop_mirror(
     /,
     *,
     crop: DataNode | _Floats | None = ...,
-    crop_d: DataNode | float = ...,
-    crop_h: DataNode | float = ...,
-    crop_w: DataNode | float = ...,
+    crop_d: DataNode | float | None = ...,
+    crop_h: DataNode | float | None = ...,
+    crop_w: DataNode | float | None = ...,
     crop_pos_x: DataNode | float = ...,
     crop_pos_y: DataNode | float = ...,
     crop_pos_z: DataNode | float = ...,
@@ -1906,9 +1906,9 @@ class decoders:
         /,
         *,
         crop: DataNode | _Floats | None = ...,
-        crop_d: DataNode | float = ...,
-        crop_h: DataNode | float = ...,
-        crop_w: DataNode | float = ...,
+        crop_d: DataNode | float | None = ...,
+        crop_h: DataNode | float | None = ...,
+        crop_w: DataNode | float | None = ...,
         crop_pos_x: DataNode | float = ...,
         crop_pos_y: DataNode | float = ...,
         crop_pos_z: DataNode | float = ...,
@@ -2182,9 +2182,9 @@ class experimental:
             /,
             *,
             crop: DataNode | _Floats | None = ...,
-            crop_d: DataNode | float = ...,
-            crop_h: DataNode | float = ...,
-            crop_w: DataNode | float = ...,
+            crop_d: DataNode | float | None = ...,
+            crop_h: DataNode | float | None = ...,
+            crop_w: DataNode | float | None = ...,
             crop_pos_x: DataNode | float = ...,
             crop_pos_y: DataNode | float = ...,
             crop_pos_z: DataNode | float = ...,

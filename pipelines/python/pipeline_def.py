@@ -73,7 +73,9 @@ def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable
     @functools.wraps(fn)
     def create(*args: Any, **kwargs: Any) -> Pipeline:
         if hides:  # said here, so that the rest of a file can be used
-            raise TypeError(f"{fn.__name__}(): a definition cannot take **kwargs: they would hide arguments of Pipeline")
+            raise TypeError(
+                f"{fn.__name__}(): a definition cannot take **kwargs: they would hide arguments of Pipeline"
+            )
         _check_known(defaults, known, fn)
         mine = {k: v for k, v in kwargs.items() if k in own}
         rest = {k: v for k, v in kwargs.items() if k not in own}
