@@ -119,7 +119,7 @@ def box_encoder(
     input1: _Tensor,
     /,
     *,
-    anchors: _Floats,
+    anchors: Literal['ssd300'] | _Floats,
     criteria: float = ...,
     means: _Floats = ...,
     offset: bool = ...,

@@ -141,7 +141,7 @@ class BoxEncoder:
     def __init__(
         self,
         *,
-        anchors: _Floats = ...,
+        anchors: Literal['ssd300'] | _Floats = ...,
         criteria: float = ...,
         means: _Floats = ...,
         offset: bool = ...,

@@ -157,6 +157,12 @@ class Operator:
         """What comes out, given what comes in. Raises SpecError where the inputs cannot be taken."""
         return specs[0] if specs else Spec()
 
+    def shows(self) -> Mapping[int, str]:
+        """Outputs that are drawn for people, by their number: ``boxes xyXY`` (or another order, as bbox_layout has it;
+        in parts of the image or in pixels), ``labels`` of those boxes, ``polygons`` and ``vertices`` as readers.coco
+        gives them, ``classes`` (the class of every pixel)."""
+        return {}
+
     def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
         """What the inputs tell of memory before the work is done, as the headers of images do: elements of each
         sample's output, and bytes that the kernel of ``stage`` holds meanwhile, int64[N] each. None: nothing; the

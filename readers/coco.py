@@ -343,6 +343,14 @@ class Coco(Reader, name="readers.coco"):
     def num_outputs(self) -> int:
         return 3 + 2 * self.polygon_masks + self.pixelwise_masks + self.image_ids
 
+    def shows(self) -> dict[int, str]:
+        shown = {1: "boxes xyXY" if self.ltrb else "boxes xyWH", 2: "labels"}
+        if self.polygon_masks:
+            shown |= {3: "polygons", 4: "vertices"}
+        elif self.pixelwise_masks:
+            shown[3] = "classes"
+        return shown
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         integers, floats = DALIDataType.INT32, DALIDataType.FLOAT
         out = [Spec((None,), DALIDataType.UINT8), Spec((None, 4), floats), Spec((None,), integers)]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import lmdb
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.engine.nodes import Run, run_nodes
+from dali_run.pipelines.graph.nodes import Edge
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.tools.preview import check_spec
@@ -232,6 +234,65 @@ def test_imagenet_train(pictures: Path, tmp_path: Path) -> None:
         difference = np.abs(images[i].astype(np.float32) - expected)
         assert difference.max() <= LEVEL + 0.002, path  # and half a unit of float16
         assert difference.mean() <= 0.1 * LEVEL, path
+
+
+def test_ssd_train(sample: Path, tmp_path: Path) -> None:
+    """Every box that was left in the window is there again, once the anchors' offsets are undone, and is mirrored with
+    its picture; the other anchors have no class."""
+    from dali_run.ops.boxes.box_encoder import ssd300
+
+    out = run("ssd_train.yaml", tmp_path / "out", sample / "coco")
+    (images,), (targets,), (classes,) = (
+        [np.load(p) for p in out.glob(f"*.{n}.npy")] for n in ("image", "box", "label")
+    )
+    assert images.shape[1:] == (3, 300, 300)
+    assert images.dtype == np.float16
+    built = load_spec(CONFIGS / "ssd_train.yaml", {"data": str(sample / "coco")})
+    plan = compile_graph(built.graph, Target("cpu"), built.spec.pipeline.seed, fusing=False)
+    with Sources(plan, 100) as sources:
+        feed = JobFeed(sources)
+        (request,) = list(feed.requests(1 << 20))
+        samples, per_reader = feed.samples(request)
+        env: dict[Any, Any] = {}
+        run_nodes(plan.graph.nodes, env, Run(samples, plan.seeds, states=sources.states, reader_samples=per_reader))
+    at = {n.op.name: n.id for n in plan.graph.nodes}
+    boxes, labels = env[Edge(at["bb_flip"])], env[Edge(at["random_bbox_crop"], 3)]
+    anchors = np.array(ssd300()).reshape(-1, 4)
+    centre, extent = (anchors[:, :2] + anchors[:, 2:]) / 2, anchors[:, 2:] - anchors[:, :2]
+    assert len(anchors) == 8732
+    assert len(images) == len(boxes) > 8
+    for i in range(len(images)):
+        matched = classes[i] > 0
+        middle = targets[i, :, :2] * 0.1 * extent + centre
+        size = np.exp(targets[i, :, 2:] * 0.2) * extent
+        found = np.concatenate([middle - size / 2, middle + size / 2], axis=1)[matched]
+        apart = np.abs(found[:, None] - boxes.sample(i)[None]).max(axis=2)
+        assert apart.min(axis=1).max() < 1e-4
+        assert (apart.min(axis=0) < 1e-4).all()
+        np.testing.assert_array_equal(classes[i][matched], labels.sample(i)[apart.argmin(axis=1)])
+        assert (targets[i][~matched] == 0).all()
+
+
+def test_segmentation_train(sample: Path, tmp_path: Path) -> None:
+    """Objects are of one colour each: so are the pictures where the masks say that there is an object."""
+    out = run("segmentation_train.yaml", tmp_path / "out", sample / "coco")
+    (shard,) = out.glob("*.tar")
+    with tarfile.open(shard) as tar:
+        files = {m.name: np.asarray(Image.open(tar.extractfile(m))) for m in tar if m.isfile()}  # type: ignore[arg-type]
+    flat = regions = 0
+    for name in sorted(n for n in files if n.endswith(".mask.png")):
+        mask, image = files[name], files[name.replace(".mask.png", ".image.jpg")]
+        assert mask.shape == image.shape[:2] == (256, 256)
+        assert mask.max() <= 3
+        for label in range(1, 4):
+            _, parts = cv2.connectedComponents(cv2.erode((mask == label).astype(np.uint8), np.ones((9, 9), np.uint8)))
+            for k in range(1, parts.max() + 1):
+                pixels = image[parts == k].astype(np.float64)
+                if len(pixels) > 100:
+                    regions += 1
+                    flat += bool(np.abs(pixels - np.median(pixels, axis=0)).mean() < 6)
+    assert regions > 20
+    assert flat > 0.7 * regions  # objects of a class may cover each other
 
 
 def test_containers_are_changed_without_touching_the_pictures(sample: Path, tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ class BbFlip(Operator, name="bb_flip"):
     ltrb: Annotated[bool, Arg("boxes are left, top, right, bottom; else x, y, width, height")] = False
     vertical: Annotated[int, Arg("1 mirrors top to bottom", per_sample=True)] = 0
 
+    def shows(self) -> dict[int, str]:
+        return {0: "boxes xyXY" if self.ltrb else "boxes xyWH"}
+
     def infer(self, *specs: Spec) -> Spec:
         if specs[0].dtype not in (None, DALIDataType.FLOAT):
             raise SpecError(f"takes boxes of float32, got {specs[0]}; cast them first")

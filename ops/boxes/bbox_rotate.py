@@ -59,6 +59,10 @@ class BboxRotate(Operator, name="bbox_rotate"):
     def num_outputs(self) -> int:
         return max(1, self.num_inputs)
 
+    def shows(self) -> dict[int, str]:
+        boxes = "boxes " + self.bbox_layout
+        return {0: boxes, 1: "labels"} if self.num_inputs == 2 else {0: boxes}
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         check_spec(specs[0], (4,))
         out = [Spec((None, 4), DALIDataType.FLOAT, specs[0].layout)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Annotated, Any
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,28 @@ from .rows import check_labels, check_spec, counts_of
 _kernels: Any = Kernels(".boxes_cpu", __package__)
 
 
+@lru_cache(1)
+def ssd300() -> tuple[float, ...]:
+    """The 8,732 default boxes of SSD for pictures of 300 x 300, in MLPerf's order: six grids (38, 19, 10, 5, 3 and 1
+    cells a side, 8, 16, 32, 64, 100 and 300 pixels apart), each with boxes of 21, 45, 99, 153, 207 and 261 pixels, of
+    the geometric mean with the next size, and of ratios 1/2 and 2, in the second to fourth grid also 1/3 and 3; cut at
+    the border."""
+    grids = ((38, 8), (19, 16), (10, 32), (5, 64), (3, 100), (1, 300))
+    sizes = (21, 45, 99, 153, 207, 261, 315)
+    rows = []
+    for k, (cells, step) in enumerate(grids):
+        small, large = sizes[k] / 300, np.sqrt(sizes[k] * sizes[k + 1]) / 300
+        shapes = [(small, small), (large, large)]
+        for ratio in (2, 3)[: 2 if 1 <= k <= 3 else 1]:
+            wide, low = small * np.sqrt(ratio), small / np.sqrt(ratio)
+            shapes += [(wide, low), (low, wide)]
+        y, x = np.mgrid[:cells, :cells].reshape(2, -1, 1)
+        w, h = np.array(shapes).T
+        cx, cy = (x + 0.5) * step / 300, (y + 0.5) * step / 300
+        rows.append(np.stack([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], axis=-1).reshape(-1))
+    return tuple(np.concatenate(rows).clip(0, 1).astype(np.float32).tolist())
+
+
 class BoxEncoder(Operator, name="box_encoder"):
     """Match boxes with ``anchors`` (default boxes), as "SSD: Single Shot MultiBox Detector" (arXiv:1512.02325) does.
 
@@ -34,7 +56,10 @@ class BoxEncoder(Operator, name="box_encoder"):
     bound = "2e-6"
     example = "{op: box_encoder, in: [boxes, labels], anchors: [0, 0, 0.5, 0.5, 0.5, 0.5, 1, 1], out: [boxes, labels]}"
 
-    anchors: Annotated[tuple[float, ...], Arg("left, top, right, bottom of each anchor, one after the other")]
+    anchors: Annotated[
+        Literal["ssd300"] | tuple[float, ...],
+        Arg("left, top, right, bottom of each anchor, one after the other; ssd300: SSD's own for 300 x 300 pixels"),
+    ]
     criteria: Annotated[float, Arg("intersection over union that a match needs", ge=0, le=1)] = 0.5
     means: Annotated[tuple[float, float, float, float], Arg("of x, y, width and height; with offset")] = (
         0.0, 0.0, 0.0, 0.0,
@@ -50,21 +75,22 @@ class BoxEncoder(Operator, name="box_encoder"):
         return 2
 
     def check(self) -> None:
-        if not self.anchors or len(self.anchors) % 4:
+        if self.anchors != "ssd300" and (not self.anchors or len(self.anchors) % 4):
             raise SpecError(f"anchors needs 4 numbers for each anchor, got {len(self.anchors)} numbers")
         if 0 in self.stds:
             raise SpecError(f"stds must not be 0, got {list(self.stds)}")
 
     @cached_property
     def _anchors(self) -> npt.NDArray[np.float32]:
-        return np.array(self.anchors, np.float32).reshape(-1, 4)
+        given = ssd300() if self.anchors == "ssd300" else self.anchors
+        return np.array(given, np.float32).reshape(-1, 4)
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         check_spec(specs[0], (4,))
         labels = specs[1].dtype
         if labels is not None and np.dtype(labels.name.lower()).kind not in "iu":
             raise SpecError(f"takes labels of integers, got {specs[1]}")
-        count = len(self.anchors) // 4
+        count = len(self._anchors)
         return Spec((count, 4), DALIDataType.FLOAT), Spec((count,), labels)
 
     def cpu(self, ctx: Context, boxes: Batch, labels: Batch) -> tuple[Batch, ...]:

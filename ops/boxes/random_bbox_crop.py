@@ -113,6 +113,10 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
     def num_outputs(self) -> int:
         return 3 + (self.num_inputs == 2) + self.output_bbox_indices
 
+    def shows(self) -> dict[int, str]:
+        boxes = "boxes " + (self.bbox_layout or ("xyXY" if self.ltrb else "xyWH"))
+        return {2: boxes, 3: "labels"} if self.num_inputs == 2 else {2: boxes}
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         check_spec(specs[0], (4, 6) if self.bbox_layout is None else (len(self.bbox_layout),))
         width = None if specs[0].shape is None else specs[0].shape[1]

@@ -36,6 +36,9 @@ class SelectMasks(Operator, name="segmentation.select_masks"):
     def num_outputs(self) -> int:
         return 2
 
+    def shows(self) -> dict[int, str]:
+        return {0: "polygons", 1: "vertices"}
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         for what, spec in (("mask ids", specs[0]), ("polygons", specs[1])):
             if spec.dtype not in (None, DALIDataType.INT32, DALIDataType.INT64):

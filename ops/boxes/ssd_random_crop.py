@@ -39,6 +39,9 @@ class SsdRandomCrop(Operator, name="ssd_random_crop"):
     def num_outputs(self) -> int:
         return 3
 
+    def shows(self) -> dict[int, str]:
+        return {1: "boxes xyXY", 2: "labels"}
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         images, boxes, labels = specs
         check_spec(boxes, (4,))

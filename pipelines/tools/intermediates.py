@@ -21,8 +21,9 @@ from ..compile.plan import compile_graph
 from ..engine.inputs import JobFeed, Sources
 from ..engine.nodes import Env, Run, run_nodes
 from ..graph.conditionals import Merge, Split
-from ..graph.nodes import Edge
+from ..graph.nodes import Edge, Node
 from ..spec.build import load_spec
+from .overlays import Pictures, overlays
 
 Entry = tuple[str, int, Batch]
 """Name of an operator, number of its output, and what came out; host memory."""
@@ -48,8 +49,10 @@ def inspect_spec(path: Path, overrides: Mapping[str, Any] | None, n: int, folder
                   isolation=isolation)  # fmt: skip
         run_nodes(plan.graph.nodes, env, run)
         nodes = [x for x in plan.graph.nodes if not isinstance(x.op, (Split, Merge))]
-        entries = [(x.name, k, env[Edge(x.id, k)]) for x in nodes for k in range(x.op.num_outputs)]
-        rows = dump(entries, folder)
+        edges = [(x.name, Edge(x.id, k)) for x in nodes for k in range(x.op.num_outputs)]
+        entries = [(name, edge.output, env[edge]) for name, edge in edges]
+        drawn = dict(_drawn_over(nodes, {edge: env[edge] for _, edge in edges}))
+        rows = dump(entries, folder, [drawn.get(edge, {}) for _, edge in edges])
         origins = {int(s): samples.origin(i) for i, s in enumerate(samples.slot)}
         rejects = [{"key": origins[d.slot].key, "source": origins[d.slot].source, "operator": d.node, "code": d.code,
                     "message": d.message} for d in run.dropped]  # fmt: skip
@@ -57,12 +60,23 @@ def inspect_spec(path: Path, overrides: Mapping[str, Any] | None, n: int, folder
             "intermediates": rows, "rejects": rejects}  # fmt: skip
 
 
-def dump(entries: Sequence[Entry], folder: Path) -> list[dict[str, Any]]:
+def _drawn_over(nodes: Sequence[Node], batches: Mapping[Edge, Batch]) -> list[tuple[Edge, Pictures]]:
+    """Boxes, polygons and classes over the graph's own pictures."""
+    pictures: dict[Edge, Pictures] = {}
+    for edge, batch in batches.items():
+        slots = batch.samples.slot.tolist()
+        seen = {s: as_picture(np.asarray(x), batch.layout) for s, x in zip(slots, batch, strict=True)}
+        if any(seen.values()):
+            pictures[edge] = {s: p for s, p in seen.items() if p is not None}
+    return overlays(nodes, batches, pictures)
+
+
+def dump(entries: Sequence[Entry], folder: Path, drawn: Sequence[Pictures] | None = None) -> list[dict[str, Any]]:
     """Write every sample of ``entries`` below ``folder``; one row for each entry: name, shapes, dtype, range, files.
 
     Images (uint8, float or other numbers, HWC or CHW with 1 or 3 channels) become PNG files, stretched to 0..255 unless
-    they are uint8; encoded images keep their bytes; the rest becomes .npy. All pictures are on the contact sheet, a
-    row for each entry.
+    they are uint8; encoded images keep their bytes; the rest becomes .npy. ``drawn`` holds, for each entry, pictures
+    with it drawn over them, or none. All pictures are on the contact sheet, a row for each entry.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
@@ -80,6 +94,12 @@ def dump(entries: Sequence[Entry], folder: Path) -> list[dict[str, Any]]:
             seen += [picture] if picture else []
         if seen:
             pictures.append((title, seen))
+        over = [drawn[number][s] for s in batch.samples.slot.tolist() if s in drawn[number]] if drawn else []
+        for i, picture in enumerate(over):
+            files.append(f"{stem}-{i}-drawn.png")
+            picture.save(folder / files[-1])
+        if over:
+            pictures.append((f"{title}, drawn", over))
         rows.append({"name": title, **facts(batch), "files": files})
     if pictures:
         contact_sheet(pictures).save(folder / CONTACT_SHEET)

@@ -1,4 +1,5 @@
-"""Sample data: photo-like JPEGs in class folders, and the same training images as LMDB and as TFRecord files.
+"""Sample data: photo-like JPEGs in class folders, the same training images as LMDB and as TFRecord files, and annotated
+pictures (sample_coco.py).
 
 Every kind of JPEG that a decoder must know is among them: three chroma samplings, gray, progressive and all eight
 EXIF orientations. The pictures are a function of (seed, number), so that tests and demos mean the same everywhere.
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...ops.errors import JobError, SpecError
+from .sample_coco import write_coco
 
 CLASSES = ("landscape", "shapes", "text", "texture")
 """Class folders, in the order of their labels."""
@@ -32,7 +34,7 @@ MARKER = "sample-data.json"
 LEAST = 2 * len(CLASSES)
 """Pictures: of every class one to train on, and one to validate with."""
 
-_VERSION = 1
+_VERSION = 2
 _SUBSAMPLING = ("4:2:0", "4:4:4", "4:2:2")
 _TFRECORD_SHARDS = 2
 _Array = NDArray[Any]
@@ -76,7 +78,8 @@ def make_sample_data(folder: Path, count: int = 96, seed: int = 0) -> dict[str, 
     was written, as plain data.
 
     ``train/<class>/*.jpg``, ``val/<class>/*.jpg``; ``lmdb`` (values: Caffe Datum, encoded) and
-    ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) hold the training pictures.
+    ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) hold the training pictures. ``coco``
+    has others, a quarter of ``count``, with boxes, polygons and masks: ``images/*.jpg`` and ``instances.json``.
     A folder that holds exactly this already is left as it is. Raises SpecError where it holds anything else, and for a
     ``count`` below `LEAST`; JobError where nothing can be written.
     """
@@ -126,7 +129,13 @@ def _write(root: Path, count: int, seed: int) -> dict[str, Any]:
     training.sort(key=lambda item: item[0].name)  # as readers.file lists them
     _write_lmdb(root / "lmdb", training)
     _write_tfrecord(root / "tfrecord", training)
-    return {"classes": list(CLASSES), **splits, "pictures": [{"name": p.name, **asdict(p)} for p in pictures]}
+    coco = write_coco(root / "coco", count // 4, seed)
+    return {
+        "classes": list(CLASSES),
+        **splits,
+        "coco": coco,
+        "pictures": [{"name": p.name, **asdict(p)} for p in pictures],
+    }
 
 
 def _validates(turn: int, count: int) -> bool:

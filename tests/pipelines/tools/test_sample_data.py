@@ -130,6 +130,30 @@ def test_lmdb_holds_datums_of_the_training_pictures(folder: Path) -> None:
         assert bytes(value)[-4:] == bytes([5 << 3, sorted(CLASSES).index(path.parent.name), 7 << 3, 1])
 
 
+def test_annotations_fit_their_pictures(folder: Path) -> None:
+    document = json.loads((folder / "coco" / "instances.json").read_text())
+    sizes = {}
+    for entry in document["images"]:
+        with Image.open(folder / "coco" / "images" / entry["file_name"]) as image:
+            sizes[entry["id"]] = image.size
+            assert image.size == (entry["width"], entry["height"])
+    known = {c["id"] for c in document["categories"]}
+    crowds = 0
+    for entry in document["annotations"]:
+        width, height = sizes[entry["image_id"]]
+        x, y, w, h = entry["bbox"]
+        assert entry["category_id"] in known
+        assert x >= 0
+        assert x + w <= width + 0.01
+        assert y >= 0
+        assert y + h <= height + 0.01
+        if entry["iscrowd"]:
+            crowds += 1
+            assert sum(entry["segmentation"]["counts"]) == width * height
+            assert sum(entry["segmentation"]["counts"][1::2]) == pytest.approx(entry["area"], rel=0.1)
+    assert crowds
+
+
 def test_a_seed_gives_the_same_files_and_another_seed_others(folder: Path, tmp_path: Path) -> None:
     make_sample_data(tmp_path / "same", COUNT, seed=3)
     assert digests(tmp_path / "same") == digests(folder)

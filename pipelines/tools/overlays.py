@@ -1,0 +1,175 @@
+"""Boxes, polygons and classes of pixels, drawn over the pictures that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from ...ops.batch import Batch
+from ..graph.nodes import Edge, Node
+
+Pictures = Mapping[int, Image.Image]
+"""By slot: samples that were dropped on the way are missing."""
+
+_BLANK = 300
+_PALETTE = [tuple(int(v) for v in row) for row in (
+    (230, 25, 75), (60, 180, 75), (255, 200, 25), (0, 130, 200), (245, 130, 48), (145, 30, 180), (70, 240, 240),
+    (240, 50, 230), (188, 246, 12), (250, 190, 190), (0, 128, 128), (170, 110, 40), (128, 0, 0), (128, 128, 0),
+)]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Drawing:
+    """What one operator gives that can be drawn."""
+
+    node: int
+    kind: str
+    """boxes, polygons or classes."""
+    layout: str
+    """Of boxes: xyXY, xyWH, ..."""
+    edge: Edge
+    others: dict[str, Edge] = field(default_factory=dict)
+    """Labels of boxes, vertices of polygons."""
+
+
+def drawings(nodes: Sequence[Node]) -> list[Drawing]:
+    """What can be drawn of a graph, in its order: what operators say of their outputs, and classes of pixels handed on
+    by operators of one output."""
+    found: list[Drawing] = []
+    classes: set[Edge] = set()
+    for node in nodes:
+        shown = dict(node.op.shows())
+        if not shown and node.op.num_outputs == 1 and node.inputs and node.inputs[0] in classes:
+            shown = {0: "classes"}
+        kinds = {what.partition(" ")[0]: k for k, what in shown.items()}
+        for k, what in shown.items():
+            kind, _, layout = what.partition(" ")
+            others: dict[str, Edge] = {o: Edge(node.id, kinds[o]) for o in ("labels", "vertices") if o in kinds}
+            if kind in ("boxes", "polygons", "classes"):
+                found.append(Drawing(node.id, kind, layout, Edge(node.id, k), others))
+            if kind == "classes":
+                classes.add(Edge(node.id, k))
+    return found
+
+
+def overlays(
+    nodes: Sequence[Node], batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures]
+) -> list[tuple[Edge, Pictures]]:
+    """A row of pictures for each drawing: over the next picture of the graph that is made before the same kind of
+    drawing changes again, else over the last one before; over a blank where there is none."""
+    wanted = drawings(nodes)
+    masks = {d.edge for d in wanted if d.kind == "classes"}
+    plain = sorted((e for e in pictures if e not in masks), key=lambda e: (e.node, e.output))
+    rows = []
+    for drawing in wanted:
+        later = [d.node for d in wanted if d.kind == drawing.kind and d.node > drawing.node]
+        end = min(later, default=1 << 62)
+        if drawing.kind == "classes":
+            base = _of_its_size(drawing, batches, pictures, plain)
+        else:
+            after = [e for e in plain if drawing.node < e.node < end]
+            before = [e for e in plain if e.node < drawing.node]
+            base = pictures[after[0]] if after else pictures[before[-1]] if before else {}
+        drawn = _drawn(drawing, batches, base)
+        if drawn:
+            rows.append((drawing.edge, drawn))
+    return rows
+
+
+def _of_its_size(
+    drawing: Drawing, batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures], plain: Sequence[Edge]
+) -> Pictures:
+    """The nearest pictures of the size of the drawn classes, those that are made later first."""
+    extents = {int(s): _plane(np.asarray(x)).shape[::-1] for s, x in _by_slot(batches[drawing.edge])}
+    for edge in sorted(plain, key=lambda e: (abs(e.node - drawing.node), -e.node)):
+        if all(s in pictures[edge] and pictures[edge][s].size == size for s, size in extents.items()):
+            return pictures[edge]
+    return {}
+
+
+def _by_slot(batch: Batch) -> list[tuple[int, NDArray[Any]]]:
+    return list(zip(batch.samples.slot.tolist(), map(np.asarray, batch), strict=True))
+
+
+def _plane(classes: NDArray[Any]) -> NDArray[Any]:
+    return classes.reshape(classes.shape[:2]) if classes.ndim == 3 and classes.shape[2] == 1 else classes
+
+
+def _drawn(drawing: Drawing, batches: Mapping[Edge, Batch], base: Pictures) -> Pictures:
+    others = {name: dict(_by_slot(batches[edge])) for name, edge in drawing.others.items()}
+    out: dict[int, Image.Image] = {}
+    for slot, values in _by_slot(batches[drawing.edge]):
+        if drawing.kind == "classes":
+            plane = _plane(values)
+            if plane.ndim != 2 or not plane.size:
+                continue
+            under = base.get(slot) or Image.new("RGB", plane.shape[::-1], "white")
+            out[slot] = with_classes(under, plane)
+            continue
+        under = base.get(slot) or Image.new("RGB", (_BLANK, _BLANK), (160, 160, 160))
+        if drawing.kind == "boxes" and values.ndim == 2 and values.shape[1] == 4:
+            out[slot] = with_boxes(under, values, drawing.layout, others.get("labels", {}).get(slot))
+        elif drawing.kind == "polygons" and slot in others.get("vertices", {}):
+            out[slot] = with_polygons(under, values, others["vertices"][slot])
+    return out
+
+
+def color_of(number: int) -> tuple[int, ...]:
+    """Of a class or an object."""
+    return _PALETTE[int(number) % len(_PALETTE)]
+
+
+def with_boxes(
+    picture: Image.Image, boxes: NDArray[Any], layout: str = "xyXY", labels: NDArray[Any] | None = None
+) -> Image.Image:
+    """``picture`` with boxes [n, 4] in the order of ``layout``, in parts of the picture (where none is above 2) or in
+    pixels; one colour a label, and its number."""
+    drawn = picture.convert("RGB")
+    canvas = ImageDraw.Draw(drawn)
+    at = [layout.index(c) for c in ("xyXY" if "X" in layout else "xyWH")]
+    given = np.asarray(boxes, np.float64)[:, at]
+    if "X" not in layout:
+        given[:, 2:] += given[:, :2]
+    if given.size and np.abs(given).max() <= 2:
+        given = given * (drawn.width, drawn.height, drawn.width, drawn.height)
+    numbers = np.arange(len(given)) if labels is None else np.asarray(labels).reshape(-1)
+    width = max(1, max(drawn.size) // 150)
+    for k, row in enumerate(given):
+        x0, y0, x1, y1 = (float(np.clip(v, -1e6, 1e6)) for v in np.nan_to_num(row))
+        number = int(numbers[k]) if k < len(numbers) else k
+        corners = (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1))
+        canvas.rectangle(corners, outline=color_of(number), width=width)
+        if labels is not None:
+            canvas.text((corners[0] + width + 1, corners[1] + width), str(number), fill=color_of(number))
+    return drawn
+
+
+def with_polygons(picture: Image.Image, polygons: NDArray[Any], vertices: NDArray[Any]) -> Image.Image:
+    """``picture`` with polygons [n, 3] (object, first vertex, vertex behind the last) of ``vertices`` [v, 2], in parts
+    of the picture (where none is above 2) or in pixels."""
+    drawn = picture.convert("RGB")
+    points = np.asarray(vertices, np.float64).reshape(len(vertices), -1)[:, :2]
+    if points.size and np.abs(points).max() <= 2:
+        points = points * (drawn.width, drawn.height)
+    cover = Image.new("RGBA", drawn.size)
+    canvas = ImageDraw.Draw(cover)
+    for number, first, end in np.asarray(polygons, np.int64).reshape(-1, 3).tolist():
+        outline = [(float(x), float(y)) for x, y in np.nan_to_num(points[max(first, 0) : max(end, 0)]).clip(-1e6, 1e6)]
+        if len(outline) >= 2:
+            canvas.polygon(outline, fill=(*color_of(number), 90), outline=(*color_of(number), 255))
+    drawn.paste(cover, mask=cover)
+    return drawn
+
+
+def with_classes(picture: Image.Image, classes: NDArray[Any]) -> Image.Image:
+    """``picture`` with a colour for every class but 0, half transparent."""
+    drawn = np.asarray(picture.convert("RGB"), np.float32)
+    palette = np.array(_PALETTE, np.float32)
+    numbers = np.asarray(classes).astype(np.int64)
+    tinted = drawn * 0.45 + palette[numbers % len(palette)] * 0.55
+    return Image.fromarray(np.where((numbers != 0)[:, :, None], tinted, drawn).round().astype(np.uint8))
