@@ -22,17 +22,35 @@ def command(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="One operator, with its arguments.", autocompletion=_names)
     ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRANSFORM", help="A transform of albumentations, torchvision, imgaug, or DALI's old name."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List operators and writers, or show one with its arguments.
+    """List operators and writers, show one with its arguments, or find one by another library's name.
 
     \b
     Examples:
       dali-run ops
       dali-run ops resize
       dali-run ops writers.tfrecord
+      dali-run ops --like albumentations.ColorJitter
       dali-run ops --json | jq -r '.[] | select(.stages | index("gpu")) | .name'
     """
+    if like is not None:
+        from ..pipelines.tools.like import operators_like
+
+        found = operators_like(like)
+        if json:
+            print_json(found)
+            return
+        from ..pipelines.show.terminal import like_view
+
+        console().print(like_view(found), soft_wrap=True)  # steps are copied into specs
+        return
     from ..pipelines.tools import reference
 
     if name is None:

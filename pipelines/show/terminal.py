@@ -186,6 +186,23 @@ def operator_view(operator: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def like_view(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Steps that do what other libraries' transforms do."""
+    parts: list[RenderableType] = []
+    for answer in found:
+        parts += [
+            Text(answer["name"], "bold"),
+            *(Text(f"  - {step}", no_wrap=True, overflow="ignore") for step in answer["steps"]),
+        ]
+        if answer["note"]:
+            parts.append(Text(answer["note"]))
+        parts.append(Text())
+    named = sorted({name for answer in found for name in answer["operators"]})
+    parts.append(Text(f"Arguments: {'; '.join(f'dali-run ops {name}' for name in named)}", "dim"))
+    parts.append(Text("For a part of the samples: a random.coin_flip and `if: $flag` (docs/spec.md).", "dim"))
+    return Group(*parts)
+
+
 # -- data -------------------------------------------------------------------------------------------------------------
 
 
