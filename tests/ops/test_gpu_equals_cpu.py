@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops.base import coerce, find, parameter
+from dali_run.ops.base import Operator, Spec, operators
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.context import Context
+from dali_run.ops.errors import DaliRunError
+from dali_run.ops.types import from_numpy
 from dali_run.pipelines.plugins import load_operators
 
 from ..kit.emulated_lane import EmulatedLane
+from ..kit.operators import apply, of_example, operator
 
 load_operators()
 
@@ -85,14 +87,11 @@ def ragged(dtype: str, seed: int) -> Batch:
 
 
 def both(name: str, arguments: dict[str, Any], setting: dict[str, Any], lane: Any, to_device: Any) -> tuple[Any, Any]:
-    cls = find(name)
-    op = cls(**{k: coerce(parameter(cls, k), v) for k, v in arguments.items()})
-    op.check()
+    op = operator(name, **arguments)
     inputs = [ragged(setting.get("dtype", "uint8"), 10 + j) for j in range(setting.get("inputs", 1))]
-    expected = op.kernel("cpu")(Context(op, "cpu", inputs[0].samples), *inputs)
-    ctx = Context(op, "gpu", inputs[0].samples, device=lane)
-    got = op.kernel("gpu")(ctx, *map(to_device, inputs))
-    assert not ctx.rejects
+    expected, _ = apply(op, *inputs)
+    got, rejects = apply(op, *map(to_device, inputs), lane=lane)
+    assert not rejects
     return expected, got
 
 
@@ -126,3 +125,84 @@ def test_gpu(name: str, arguments: dict[str, Any], setting: dict[str, Any]) -> N
         host = lane.to_host(got)
         lane.synchronize()
     assert_same(expected, host)
+
+
+# -- every operator, by its own example -------------------------------------------------------------------------------
+
+
+def vectors(dtype: str, length: int | None) -> Batch:
+    random = np.random.default_rng(3)
+    sizes = [length or n for n in (4, 9, 1, 30)]
+    return Batch.from_list([random.integers(0, 5, n).astype(dtype) for n in sizes], "", Samples.numbered(4))
+
+
+def frames() -> Batch:
+    random = np.random.default_rng(4)
+    shapes = [(3, 8, 9, 3), (2, 5, 12, 3)]
+    return Batch.from_list([random.integers(0, 256, s).astype(np.uint8) for s in shapes], "FHWC", Samples.numbered(2))
+
+
+def plain(dtype: str, shape: tuple[int, ...], layout: str) -> Batch:
+    random = np.random.default_rng(5)
+    return Batch.from_list([random.random(shape).astype(dtype) for _ in range(3)], layout, Samples.numbered(3))
+
+
+KINDS = {
+    "images": lambda: ragged("uint8", 1), "float images": lambda: ragged("float32", 2), "frames": frames,
+    "numbers": lambda: Batch.from_dense(np.arange(4, dtype=np.int32), "", Samples.numbered(4)),
+    "vectors": lambda: vectors("float32", None), "spectra": lambda: plain("float32", (257, 9), "ft"),
+    "boxes": lambda: plain("float32", (4, 4), ""), "points": lambda: plain("float32", (5, 2), ""),
+}  # fmt: skip
+"""Inputs that operators take; an example is tried with each kind, on all its inputs."""
+
+
+def comparable() -> list[type[Operator]]:
+    """Operators with a kernel on both sides that see no more than their samples."""
+    found = [o for o in operators().values() if {"cpu", "gpu"} <= set(o.stages) and o.inputs[0] and o.example]
+    return [o for o in found if not o.per_batch and not o.name.startswith("_")]
+
+
+def takes(op: Any, inputs: list[Batch]) -> bool:
+    """Whether the operator, and then its cpu kernel, takes these inputs."""
+    try:
+        op.infer(*(Spec((None,) * b.ndim, from_numpy(b.dtype), b.layout) for b in inputs))
+        results, rejects = apply(op, *inputs)
+    except (DaliRunError, ValueError, IndexError, TypeError, AttributeError):
+        return False
+    results = results if isinstance(results, tuple) else (results,)
+    return not rejects and any(len(r) and r.sizes.any() for r in results)
+
+
+APART = {
+    "encoders.image", "decoders.inflate", "experimental.inflate", "python_function", "dl_tensor_python_function",
+    "expr", "dump_image",
+}  # fmt: skip
+"""Compared by tests of their own: what they take or give is no plain array."""
+
+
+@pytest.mark.parametrize("cls", comparable(), ids=lambda c: c.name)
+def test_each_example_gives_the_same_on_both_sides(cls: type[Operator]) -> None:
+    """A new operator is compared by its `example`, without being listed anywhere."""
+    if cls.name in APART:
+        pytest.skip("has a test of its own")
+    op = of_example(cls)
+    kinds = [[make() for _ in range(max(1, op.inputs[0]))] for make in KINDS.values()]
+    inputs = next((given for given in kinds if takes(op, given)), None)
+    if inputs is None:
+        pytest.skip("its example takes none of the plain inputs")
+    expected, _ = apply(op, *inputs)
+    got, rejects = apply(op, *inputs, lane=EmulatedLane())
+    assert not rejects
+    both_sides = [(expected, got)] if isinstance(expected, Batch) else list(zip(expected, got, strict=True))
+    for want, have in both_sides:
+        assert_near(want, have, cls)
+
+
+def assert_near(expected: Batch, got: Batch, cls: type[Operator]) -> None:
+    """Equal within the bound that the operator states: levels of integers, or parts of the largest float."""
+    assert (expected.layout, expected.dtype, expected.shapes.tolist()) == (got.layout, got.dtype, got.shapes.tolist())
+    for want, have in zip(expected, got, strict=True):
+        most = max(1.0, float(np.abs(want.astype(float)).max(initial=0)))
+        levels = 0.0 if cls.bound == "exact" else 1.0
+        allowed = levels if want.dtype.kind in "iu" else 1e-4 * most
+        assert np.abs(have.astype(float) - want.astype(float)).max(initial=0) <= allowed

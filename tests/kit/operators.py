@@ -1,0 +1,44 @@
+"""Operators under test: made from plain arguments, called on batches, and built from their own `example`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from dali_run.ops.base import Operator, coerce, find, parameter
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
+
+
+def operator(name: str, per_sample: Sequence[str] = (), **arguments: Any) -> Any:
+    """Operator ``name`` with ``arguments`` as YAML has them; those of ``per_sample`` come as inputs."""
+    cls = find(name)
+    op = cls(per_sample=frozenset(per_sample), **{k: coerce(parameter(cls, k), v) for k, v in arguments.items()})
+    op.check()
+    return op
+
+
+def batch_of(samples: Sequence[Any], layout: str = "") -> Batch:
+    """A ragged batch of arrays."""
+    return Batch.from_list([np.asarray(s) for s in samples], layout, Samples.numbered(len(samples)))
+
+
+def apply(
+    op: Any, *inputs: Batch, args: Mapping[str, Batch] | None = None, lane: Any = None, **context: Any
+) -> tuple[Any, list[Any]]:
+    """The result of the cpu kernel, or, on ``lane``, of the gpu kernel; and the rejects."""
+    stage = "cpu" if lane is None else "gpu"
+    ctx = Context(op, stage, inputs[0].samples, args=dict(args or {}), **context)
+    if lane is not None:
+        ctx.device = lane
+    return op.kernel(stage)(ctx, *inputs), ctx.rejects
+
+
+def of_example(cls: type[Operator]) -> Any:
+    """The operator of ``cls.example``. Arguments that come as inputs there (``$name``) keep their defaults."""
+    step = yaml.safe_load(cls.example)
+    kept = {k: v for k, v in step.items() if k not in ("op", "in", "out", "name", "device", "seed")}
+    return operator(cls.name, **{k: v for k, v in kept.items() if not (isinstance(v, str) and v.startswith("$"))})
