@@ -1,7 +1,7 @@
 // Boxes (ops/boxes): bb_flip and box_encoder. float32 without fused multiply-add, so that results are the CPU's.
 
 // grid (tiles, samples): a thread mirrors one box. `flips` [2, N]: left to right, top to bottom.
-__global__ void flip_boxes(const float* boxes, const long long* starts, const long long* counts, const int* flips,
+extern "C" __global__ void flip_boxes(const float* boxes, const long long* starts, const long long* counts, const int* flips,
                            int samples, int ltrb, float* out, const long long* to) {
     const int i = blockIdx.y;
     const long long k = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -28,7 +28,7 @@ __device__ float overlap(const float* box, const float* anchor) {
 }
 
 // A block finds the anchor that its box overlaps most; the last of equals. `at`: where each box of the batch stands.
-__global__ void best_anchors(const float* boxes, const long long* at, const float* anchors, int count, int* best) {
+extern "C" __global__ void best_anchors(const float* boxes, const long long* at, const float* anchors, int count, int* best) {
     __shared__ float values[128];
     __shared__ int places[128];
     const float* box = boxes + at[blockIdx.x];
@@ -57,7 +57,7 @@ __global__ void best_anchors(const float* boxes, const long long* at, const floa
 // grid (tiles, samples): a thread finds the box of one anchor. Boxes of sample i are at[first[i]] ...; `norms`: 4 means,
 // 4 standard deviations.
 template <typename Label>
-__global__ void encode_boxes(const float* boxes, const long long* at, const long long* first, const long long* counts,
+extern "C" __global__ void encode_boxes(const float* boxes, const long long* at, const long long* first, const long long* counts,
                              const Label* labels, const long long* label_at, const int* best, const float* anchors,
                              int count, float criteria, int offset, float scale, const float* norms, float* out,
                              Label* found) {

@@ -13,7 +13,7 @@ __device__ long long lz4_length(const unsigned char* data, long long& at, long l
 
 // grid (blocks of the batch), 32 threads. `good` [C] is 1 where the block holds exactly what it should; its bytes
 // are `starts`, `sizes`, and go to `out_starts`, `out_sizes`.
-__global__ void inflate(const unsigned char* data, const long long* starts, const long long* sizes, unsigned char* out,
+extern "C" __global__ void inflate(const unsigned char* data, const long long* starts, const long long* sizes, unsigned char* out,
                         const long long* out_starts, const long long* out_sizes, int* good) {
     const int c = blockIdx.x, lane = threadIdx.x;
     long long at = starts[c];
