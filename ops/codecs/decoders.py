@@ -17,6 +17,7 @@ from ..errors import SampleError, SpecError
 from ..images.crop import CropWindow
 from ..images.random_window import WINDOW_SALT, check_window_ranges, random_windows
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
+from .formats import BOMB_RATIO
 from .on_host import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, foresee, read_headers
 from .pixels import channels_of
 
@@ -63,6 +64,9 @@ class ImageDecoder(Operator, abstract=True):
         ),
     ] = -1.0
     max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
+    bomb_ratio: Annotated[
+        float, Arg("refuse images of more than 89 Mpixel that have more pixels than this for each byte; 0: none", ge=0)
+    ] = BOMB_RATIO
     hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000
     affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
     device_memory_padding: Annotated[int, Arg("bytes", ignored=_PADDING)] = 16777216
@@ -103,6 +107,7 @@ class ImageDecoder(Operator, abstract=True):
             self.use_fast_idct,
             self.jpeg_fancy_upsampling or self.parity != "dali",
             self.max_pixels,
+            self.bomb_ratio,
         )
 
     @property

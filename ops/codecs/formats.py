@@ -77,15 +77,34 @@ def probe(data: memoryview) -> Header:
         raise SampleError("truncated", f"the {name} file ends inside its header") from e
     if header.width <= 0 or header.height <= 0:
         raise SampleError("corrupt_data", f"the {name} header claims {header.width} x {header.height} pixels")
+    if max(header.width, header.height) > LARGEST:  # fields of 64 bits hold anything; who multiplies need not wonder
+        raise SampleError("too_large", f"the {name} header claims {header.width} x {header.height} pixels")
+    if not (0 < header.channels < 1 << 16 and 0 < header.bits <= 64):
+        raise SampleError("corrupt_data", f"the {name} header claims {header.channels} channels of {header.bits} bits")
     return header
 
 
-def check_pixels(header_width: int, header_height: int, limit: int) -> None:
-    """Raises SampleError for an image of more than ``limit`` pixels."""
-    if header_width * header_height > limit:
+LARGEST = (1 << 31) - 1
+"""Pixels of a side, for any format."""
+BOMB_RATIO = 1000.0
+"""Pixels for each byte of a file, by default: an empty PNG has 340 of three channels, an empty JPEG 256."""
+BOMB_PIXELS = 89_478_485
+"""Up to here an image may be packed as tightly as it likes (2^28 bytes of RGB; Pillow warns from there): an empty page
+that was scanned as TIFF G4 has 30,000 pixels a byte."""
+
+
+def check_pixels(width: int, height: int, limit: int, nbytes: int = 0, ratio: float = 0) -> None:
+    """Raises SampleError for an image of more than ``limit`` pixels, and for a large one of more than ``ratio`` pixels
+    for each of its ``nbytes`` (0: of any)."""
+    if width * height > limit:
+        raise SampleError(
+            "too_large", f"the header claims {width} x {height} pixels, over the limit of {limit:,} (max_pixels)"
+        )
+    if ratio and width * height > max(BOMB_PIXELS, ratio * nbytes):
         raise SampleError(
             "too_large",
-            f"the header claims {header_width} x {header_height} pixels, over the limit of {limit:,} (max_pixels)",
+            f"the header claims {width} x {height} pixels in a file of {nbytes:,} bytes, over the limit of {ratio:g} "
+            "pixels a byte (bomb_ratio)",
         )
 
 

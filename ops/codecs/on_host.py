@@ -42,6 +42,8 @@ class Rules:
     fast_idct: bool = False
     fancy_upsampling: bool = False
     max_pixels: int = MAX_PIXELS
+    bomb_ratio: float = 0.0
+    """Pixels for each byte of the file; 0 for any number."""
 
 
 T = TypeVar("T")
@@ -136,13 +138,21 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
                                fixed, elements, besides)  # fmt: skip
     for i in np.flatnonzero(jpeg["status"] == _headers.NOT_JPEG).tolist() if others else ():
         with contextlib.suppress(SampleError):
-            header = probe(encoded_bytes(batch, i))
+            data = encoded_bytes(batch, i)
+            header = probe(data)
+            check_pixels(header.width, header.height, rules.max_pixels, len(data), rules.bomb_ratio)
             pixels = header.width * header.height
-            if pixels <= rules.max_pixels:
-                elements[i] = pixels * (fixed or header.channels)
-                # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
-                besides[i] = pixels * (4 + header.channels) * (1 if header.bits <= 8 else 2)
+            elements[i] = min(pixels * (fixed or header.channels), _MOST)
+            # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
+            taken = 4 + header.channels + _INSIDE.get(header.format, 0)
+            besides[i] = min(pixels * taken * (1 if header.bits <= 8 else 2), _MOST)
     return elements, besides
+
+
+_MOST = 1 << 56
+"""Bytes or elements of one image; sums of them stay below 2^63."""
+_INSIDE = {"webp": 8, "jpeg2000": 8, "gif": 2}
+"""Bytes a pixel that a format's own library holds besides (tests/ops/codecs/test_resident.py measures it)."""
 
 
 def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
@@ -162,7 +172,7 @@ def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
         headers.height[i] = header.width if swap else header.height
         headers.width[i] = header.height if swap else header.width
         headers.channels[i] = header.channels
-    check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels)
+    check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels, len(data), rules.bomb_ratio)
 
 
 def straight(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None) -> list[int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ...ops.batch import Batch
+from ...ops.batch import Batch, Samples
+from ...ops.errors import DaliRunError
 from ...ops.gpu.readable_by_gpu import in_device_memory
 from ..compile.schedule import Step
 from ..graph.nodes import Edge
@@ -22,6 +24,14 @@ FOR_WORK = 0.25
 """Part of the host's budget that is kept free for chunks while workers are busy with them."""
 
 IN_PARTS = "over the memory budget: batch in parts"
+
+
+class _Unforeseen(Exception):  # noqa: N818
+    """What a step will hold cannot be told, because of ``problem``."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
 
 
 class BatchBudget:
@@ -53,9 +63,36 @@ class BatchBudget:
         return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
 
     def foresee(self, it: Iteration, step: Step) -> estimate.Foresight:
-        """What ``step`` will hold for the batch."""
-        env = {e: it.env[e] for e in step.needs}
-        return estimate.foresee(step.nodes, step.gives, env, it.samples, self._services.plan.target.device == "null")
+        """What ``step`` will hold for the batch. A sample of which that cannot be told, whatever the code that looks
+        at its header raised, is dropped."""
+        with contextlib.suppress(_Unforeseen):
+            return self._foreseen(it.env, it.samples, step)
+        for slot in it.samples.slot.tolist():
+            one = nodes.cut({e: it.env[e] for e in step.needs}, slot, slot + 1)
+            try:
+                self._foreseen(one, nodes.within(it.samples, slot, slot + 1, {})[1], step)
+            except _Unforeseen as e:
+                fatal = self._services.raised(e.problem, 1)
+                if fatal is not None:
+                    raise fatal from e.problem
+                where = " > ".join(n.name for n in step.nodes)
+                it.dropped.append(Dropped(slot, where, "internal", nodes.described(e.problem)))
+        self.drop(it)
+        with contextlib.suppress(_Unforeseen):
+            return self._foreseen(it.env, it.samples, step)
+        nothing = np.zeros(len(it.samples), np.int64)  # an estimate less: what kernels allocate is counted all the same
+        return estimate.Foresight(nothing, nothing, nothing, "", 0, 0)
+
+    def _foreseen(self, env: Mapping[Edge, Batch], samples: Samples, step: Step) -> estimate.Foresight:
+        needed = {e: env[e] for e in step.needs}
+        try:
+            return estimate.foresee(
+                step.nodes, step.gives, needed, samples, self._services.plan.target.device == "null"
+            )
+        except DaliRunError:
+            raise
+        except Exception as e:
+            raise _Unforeseen(e) from e
 
     def parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, estimate.Foresight]]:
         """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts

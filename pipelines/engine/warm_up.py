@@ -24,17 +24,27 @@ from ...writers.base import Records, ShardFiles
 from ...writers.shards.config import WriteConfig
 from ..compile.plan import Plan
 from .engine import Feed, Request
-from .nodes import Env, Run, run_nodes
+from .memory.budget import Allowance, Ledger
+from .memory.estimate import foresee
+from .nodes import Dropped, Env, Run, drop, run_nodes
 
 _SAMPLES = 2
+_MOST = 256 << 20
+"""Bytes that a sample may take here."""
+_PARTS = 8
+"""Of the budget: a sample may take one of them."""
 
 
 def warm_up(
     plan: Plan, feed: Feed, first: int, left: int, rng: str = "philox",
     sink: Callable[[Mapping[str, Batch]], object] = lambda _: None, isolation: Isolation | None = None,
+    host: Ledger | None = None,
 ) -> float:  # fmt: skip
     """Run the host's part of ``plan`` on samples from position ``first``, of which ``left`` follow; the seconds taken.
     ``sink`` is given the outputs; those of a GPU as zeros of the type that they will have.
+
+    What is held is on the account ``host``, as in the run; a sample that takes a large part of it is left out: large or
+    small, any compiles the same kernels.
 
     Results are thrown away, and so are failures: the run itself will say what is wrong. Operators that see whole
     iterations are left out with all that needs them, because they may keep state.
@@ -43,12 +53,25 @@ def warm_up(
     env: Env = {}
     samples, per_reader = feed.samples(Request(first, min(_SAMPLES, left)))
     run = Run(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader, isolation=isolation)
+    host = Ledger(_MOST * _SAMPLES) if host is None else host
     for node in plan.graph.nodes:
         stateful = node.op.per_batch and not isinstance(node.op, Reader)
         on_host = node.stage == "cpu" or plan.target.device == "null"
         if on_host and not stateful and all(e in env for e in node.reads):
             try:
-                run_nodes([node], env, run)
+                ahead = foresee([node], [], env, run.samples, plan.target.device == "null")
+                large = run.samples.slot[np.maximum(ahead.peak, ahead.sure) > min(_MOST, host.limit // _PARTS)]
+                if len(large):
+                    drop(env, set(large.tolist()))
+                    run.dropped += [Dropped(int(s), node.name, "too_large", "") for s in large]
+                    run.samples = run.samples.take(~np.isin(run.samples.slot, large))
+                    ahead = foresee([node], [], env, run.samples, plan.target.device == "null")
+                with host.work(ahead.at_once):
+                    run.allowance = Allowance(host, ahead.at_once)
+                    try:
+                        run_nodes([node], env, run)
+                    finally:
+                        run.allowance.close()
             except Exception:  # whatever it is, it is not this function's to report
                 break
     outputs = {name: env[edge] for name, edge in plan.graph.outputs.items() if edge in env}

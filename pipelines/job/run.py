@@ -308,8 +308,10 @@ class JobRun:
         requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
         self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
         try:
-            self.warm_up = warm_up(prepared.plan, feed, self.first, self.total, options.rng,
-                                   lambda given: rehearse(config, given), self.engine.services.isolation)  # fmt: skip
+            self.warm_up = warm_up(
+                prepared.plan, feed, self.first, self.total, options.rng, lambda given: rehearse(config, given),
+                self.engine.services.isolation, self.engine.budget.host,
+            )  # fmt: skip
         except BaseException as e:  # Ctrl-C: decoders' processes may run already
             self.engine.stop()
             ours = as_ours(e)
