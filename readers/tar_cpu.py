@@ -24,7 +24,9 @@ COLUMNS = 6
 GOOD = 0
 LOST = 1  # bytes without a header
 TRUNCATED = 2  # the file ends before its member does
-UNSUPPORTED = 3  # a sparse file
+UNSUPPORTED = 3  # a sparse file, or a link out of the archive
+HARD_LINK = 4  # to a member before; of links, DATA and SIZE are the place of the target's name in the names
+SYMBOLIC_LINK = 5
 
 AT, NAMES_USED = range(2)
 """Where a walk stands: place in the data, and bytes of names written."""
@@ -96,13 +98,18 @@ def _starts(data: Any, at: Any, stop: Any, text: Any) -> Any:
 
 _PATH = np.frombuffer(bytearray(b"path="), np.uint8)
 _SIZE = np.frombuffer(bytearray(b"size="), np.uint8)
+_LINK = np.frombuffer(bytearray(b"linkpath="), np.uint8)
 _SPARSE = np.frombuffer(bytearray(b"GNU.sparse."), np.uint8)
 
 
-@numba.njit("Tuple((boolean, int64, int64, int64, boolean))(uint8[::1], int64, int64)", nogil=True, cache=True)
+@numba.njit(
+    "Tuple((boolean, int64, int64, int64, boolean, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True
+)
 def _pax(data: Any, at: Any, stop: Any) -> Any:
-    """Records "length key=value": right, place and length of the path (-1), the size (-1), and is it a sparse file."""
+    """Records "length key=value": right, place and length of the path (-1), the size (-1), is it a sparse file, place
+    and length of a link's target (-1)."""
     path, path_size, size, sparse = np.int64(-1), np.int64(0), np.int64(-1), False
+    link, link_size = np.int64(-1), np.int64(0)
     while at < stop and data[at] != 0:
         length, k = np.int64(0), at
         while k < stop and k - at < 10 and 48 <= data[k] <= 57:
@@ -110,7 +117,7 @@ def _pax(data: Any, at: Any, stop: Any) -> Any:
             k += 1
         end = at + length
         if k >= stop or data[k] != 32 or length <= k - at + 2 or end > stop or data[end - 1] != 10:
-            return False, path, path_size, size, sparse
+            return False, path, path_size, size, sparse, link, link_size
         k += 1
         if _starts(data, k, end, _PATH):
             path, path_size = k + 5, end - 1 - (k + 5)
@@ -118,27 +125,30 @@ def _pax(data: Any, at: Any, stop: Any) -> Any:
             size = np.int64(0)
             for j in range(k + 5, end - 1):
                 if not 48 <= data[j] <= 57 or size >= 1 << 56:
-                    return False, path, path_size, size, sparse
+                    return False, path, path_size, size, sparse, link, link_size
                 size = size * 10 + (data[j] - 48)
+        elif _starts(data, k, end, _LINK):
+            link, link_size = k + 9, end - 1 - (k + 9)
         elif _starts(data, k, end, _SPARSE):
             sparse = True
         at = end
-    return True, path, path_size, size, sparse
+    return True, path, path_size, size, sparse, link, link_size
 
 
 @numba.njit("int64(uint8[::1], int64, int64, int64[:, ::1], uint8[::1], int64[::1])", nogil=True, cache=True)
 def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any) -> Any:
-    """Regular members (and damage) of the archive ``data[start : stop]``, as many as ``members`` and ``names`` hold.
+    """Regular members, links and damage of the archive ``data[start : stop]``, as many as the arrays hold.
 
     ``state[AT]`` is where to go on; it is ``stop`` when all is done.
     """
     rows = 0
     at, used = state[AT], state[NAMES_USED]
     path, path_size, pax_size, sparse = np.int64(-1), np.int64(0), np.int64(-1), False
+    link, link_size = np.int64(-1), np.int64(0)
     first = at  # of the headers that belong to the next member
     zeros = 0
-    while rows < len(members) and len(names) - used >= MAX_NAME:
-        if path < 0 and pax_size < 0 and not sparse:
+    while rows < len(members) and len(names) - used >= 2 * MAX_NAME:
+        if path < 0 and pax_size < 0 and link < 0 and not sparse:
             first = at
         if stop - at < BLOCK:
             rest = False
@@ -171,7 +181,7 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
             members[rows, HEADER], members[rows, DATA], members[rows, SIZE] = begin - start, begin - start, at - begin
             members[rows, KIND], members[rows, NAME], members[rows, NAME_SIZE] = LOST, used, 0
             rows += 1
-            path, pax_size, sparse, zeros = np.int64(-1), np.int64(-1), False, 0
+            path, pax_size, sparse, zeros, link = np.int64(-1), np.int64(-1), False, 0, np.int64(-1)
             continue
         zeros, own = 0, at
         kind = data[at + 156]
@@ -184,14 +194,18 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
         if kind in (120, 103, 76, 75):  # x, g, L, K: what goes before a member
             right = size <= _MAX_EXTENDED and size <= stop - body
             if right and kind == 120:
-                right, p, p_size, s, is_sparse = _pax(data, body, body + size)
+                right, p, p_size, s, is_sparse, target, target_size = _pax(data, body, body + size)
                 if p >= 0:
                     path, path_size = p, p_size
+                if target >= 0:
+                    link, link_size = target, target_size
                 if s >= 0:
                     pax_size = s
                 sparse = sparse or is_sparse
             elif right and kind == 76:
                 path, path_size = body, _length(data, body, size)
+            elif right and kind == 75:
+                link, link_size = body, _length(data, body, size)
             if not right:
                 fits = size <= stop - body
                 end = min(stop, body + (size + BLOCK - 1) // BLOCK * BLOCK) if fits else stop
@@ -204,13 +218,13 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
                 members[rows, NAME_SIZE] = 0
                 rows += 1
                 at = end
-                path, pax_size, sparse = np.int64(-1), np.int64(-1), False
+                path, pax_size, sparse, link = np.int64(-1), np.int64(-1), False, np.int64(-1)
             else:
                 at = min(stop, body + (size + BLOCK - 1) // BLOCK * BLOCK)
             continue
-        if 49 <= kind <= 54:  # links, devices, folders, pipes: no data, whatever the size says
+        if 51 <= kind <= 54:  # devices, folders, pipes: no data, whatever the size says
             at = body
-            path, pax_size, sparse = np.int64(-1), np.int64(-1), False
+            path, pax_size, sparse, link = np.int64(-1), np.int64(-1), False, np.int64(-1)
             continue
         if kind == 83:  # S: GNU sparse, with further blocks of its map
             sparse = True
@@ -221,7 +235,10 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
         members[rows, HEADER], members[rows, DATA], members[rows, SIZE] = first - start, body - start, size
         members[rows, KIND] = UNSUPPORTED if sparse else GOOD
         members[rows, NAME] = used
-        if size > stop - body:
+        if kind == 49 or kind == 50:
+            members[rows, KIND] = HARD_LINK if kind == 49 else SYMBOLIC_LINK
+            at = body
+        elif size > stop - body:
             members[rows, KIND], members[rows, SIZE] = TRUNCATED, stop - body
             at = stop
         else:
@@ -242,8 +259,15 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
             names[used : used + n] = data[header : header + n]
             used += n
         members[rows, NAME_SIZE] = used - members[rows, NAME]
+        if kind == 49 or kind == 50:
+            if link < 0:
+                link, link_size = own + 157, _length(data, own + 157, np.int64(100))
+            n = link_size if link_size < MAX_NAME else np.int64(MAX_NAME)
+            names[used : used + n] = data[link : link + n]
+            members[rows, DATA], members[rows, SIZE] = used, n
+            used += n
         rows += 1
-        path, pax_size, sparse = np.int64(-1), np.int64(-1), False
+        path, pax_size, sparse, link = np.int64(-1), np.int64(-1), False, np.int64(-1)
     state[AT], state[NAMES_USED] = at, used
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,13 +25,13 @@ from .fetch.remote import local_copy
 
 I64 = npt.NDArray[np.int64]
 
-_VERSION = 1  # of the cached index
+_VERSION = 2  # of the cached index
 _BLOCK = 1 << 15
 _THREADS = 16
 _COLUMNS = 6
 # columns of a member, and kinds, as in tar_cpu
 _HEADER, _DATA, _SIZE, _KIND, _NAME, _NAME_SIZE = range(_COLUMNS)
-_GOOD, _LOST, _TRUNCATED, _UNSUPPORTED = range(4)
+_GOOD, _LOST, _TRUNCATED, _UNSUPPORTED, _HARD_LINK, _SYMBOLIC_LINK = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class _Samples:
         if kind == _TRUNCATED:
             return "truncated", damage or f"the archive ends inside a member; the last {size} bytes are lost"
         if kind == _UNSUPPORTED:
-            return "unsupported", "a member is a sparse file, which is not supported"
+            return "unsupported", "a member is a sparse file, or a link to what is no member before it"
         return "corrupt_record", damage or f"no member begins here or in the {size} bytes from here; they are lost"
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
@@ -255,12 +256,48 @@ def _walk(mapped: Mapped, start: int, stop: int) -> tuple[I64, U8]:
         n = walk(mapped.data, start, stop, block, text, state)
         at = int(state[0])
         block[:n, _NAME] += used
+        block[:n, _DATA] += np.where(block[:n, _KIND] >= _HARD_LINK, used, 0)
         used += int(state[1])
         blocks.append(block[:n].copy())
         texts.append(text[: state[1]].copy())
     if not blocks:
         return np.empty((0, _COLUMNS), np.int64), np.empty(1, np.uint8)
-    return np.concatenate(blocks), np.concatenate([*texts, np.zeros(1, np.uint8)])
+    members, names = np.concatenate(blocks), np.concatenate([*texts, np.zeros(1, np.uint8)])
+    return _follow(members, names), names
+
+
+def _follow(members: I64, names: U8) -> I64:
+    """Members with the bytes of what links lead to; one that leads out of the archive is unsupported. (GNU tar stores
+    the second name of a file as a hard link.)"""
+    links = np.flatnonzero(members[:, _KIND] >= _HARD_LINK)
+    if not len(links):
+        return members
+    text = names.tobytes()
+    found: dict[str, int] = {}
+    keep = np.ones(len(members), np.bool_)
+    at = 0
+    for i in [*links.tolist(), len(members)]:
+        for k in range(at, i):  # of equal names the last one counts, as when they are unpacked
+            found[_plain(text, members[k, _NAME], members[k, _NAME_SIZE])] = k
+        at = i + 1
+        if i == len(members):
+            break
+        name = _plain(text, members[i, _NAME], members[i, _NAME_SIZE])
+        target = text[members[i, _DATA] : members[i, _DATA] + members[i, _SIZE]].decode("utf-8", "surrogateescape")
+        if members[i, _KIND] == _SYMBOLIC_LINK:
+            target = posixpath.join(posixpath.dirname(name), target)
+        to = found.get(posixpath.normpath(target), -1)
+        if to >= 0:
+            members[i, [_DATA, _SIZE, _KIND]] = members[to, [_DATA, _SIZE, _KIND]]
+            found[name] = i
+        else:
+            keep[i] = members[i, _KIND] == _HARD_LINK or "." in posixpath.basename(name)  # else it may be of a folder
+            members[i, [_DATA, _SIZE, _KIND]] = members[i, _HEADER], 0, _UNSUPPORTED
+    return members[keep]
+
+
+def _plain(text: bytes, at: int, size: int) -> str:
+    return posixpath.normpath(text[at : at + size].decode("utf-8", "surrogateescape"))
 
 
 def _listed(path: str, mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:

@@ -65,7 +65,8 @@ class ImageDecoder(Operator, abstract=True):
     ] = -1.0
     max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
     bomb_ratio: Annotated[
-        float, Arg("refuse images of more than 89 Mpixel that have more pixels than this for each byte; 0: none", ge=0)
+        float,
+        Arg("refuse images of over 89 Mpixel that have more pixels than this a byte; 0, or max_pixels raised: none", ge=0),
     ] = BOMB_RATIO
     hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000
     affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
@@ -107,7 +108,8 @@ class ImageDecoder(Operator, abstract=True):
             self.use_fast_idct,
             self.jpeg_fancy_upsampling or self.parity != "dali",
             self.max_pixels,
-            self.bomb_ratio,
+            # who has raised the other limit has asked for large images
+            0.0 if self.max_pixels > MAX_PIXELS and self.bomb_ratio == BOMB_RATIO else self.bomb_ratio,
         )
 
     @property

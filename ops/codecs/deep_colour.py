@@ -49,7 +49,7 @@ def decode(data: memoryview, header: Header, mode: str) -> Pixels | None:
     if pixels.dtype != np.uint16 or pixels.shape != (header.height, header.width, header.channels):
         return None
     if header.bits < 16:  # JPEG 2000 has any number of bits
-        return _spread(pixels, (1 << header.bits) - 1)
+        return spread(pixels, (1 << header.bits) - 1)
     return np.ascontiguousarray(pixels)
 
 
@@ -63,12 +63,13 @@ def _ppm(data: memoryview) -> Pixels | None:
     if not 255 < most < 65536 or len(data) - found.end() < size:
         return None
     stored = np.frombuffer(data, ">u2", size // 2, found.end()).reshape(height, width, 3)
-    return _spread(stored.astype(np.uint16), most)
+    return spread(stored.astype(np.uint16), most)
 
 
-def _spread(pixels: Pixels, most: int) -> Pixels:
-    """0 ... ``most`` to 0 ... 65535."""
-    if most == 65535:
+def spread(pixels: Pixels, most: int) -> Pixels:
+    """0 ... ``most`` to the whole range of the type, uint8 or uint16, rounded."""
+    full = int(np.iinfo(pixels.dtype).max)
+    if most == full:
         return pixels
-    wide = np.minimum(pixels, most).astype(np.uint32) * np.uint32(65535)
-    return ((wide + most // 2) // most).astype(np.uint16)
+    wide = np.minimum(pixels, most).astype(np.uint32) * np.uint32(full)
+    return ((wide + most // 2) // most).astype(pixels.dtype)

@@ -12,7 +12,9 @@ import ctypes
 import io
 import logging
 import struct
+import threading
 import warnings
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ import numpy as np
 from ..errors import RejectCode, SampleError
 from . import deep_colour as deep_decode
 from . import webp
+from .deep_colour import spread
 from .formats import Header, check_pixels
 from .pixels import INVERSE_ORIENTATION, Pixels, orient
 
@@ -41,7 +44,12 @@ def decode(data: memoryview, header: Header, adjust_orientation: bool, max_pixel
         deep = deep_decode.decode(data, header, image.mode)
         if deep is not None:
             return orient(deep, header.orientation) if adjust_orientation else deep
+        if header.format == "png":
+            check_chunks(data)
+        _heard.said = []
         image.load()
+        if _heard.said:
+            raise SampleError("corrupt_data", f"the {header.format} is damaged: {_heard.said[0]}")
         check_pixels(image.width, image.height, max_pixels)  # a few formats know their size only now
         pixels = _array(image, header)
     except SampleError:
@@ -97,7 +105,22 @@ def _array(image: Any, header: Header) -> Pixels:
         raise SampleError("unsupported", f"{header.format} with pixels of Pillow's mode {mode} is not decoded")
     if pixels.size == 0:
         raise SampleError("corrupt_data", f"the {header.format} has no pixels")
+    pixels = _whole_range(pixels, header)
     return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def _whole_range(pixels: Pixels, header: Header) -> Pixels:
+    """Samples of other than 8 or 16 bits over the whole range of their type. Pillow leaves those of TIFF as they are
+    stored (12 bits: 0 ... 4095), and shifts those of JPEG 2000 to the top (5 bits: 0, 8 ... 248)."""
+    bits, width = header.bits, 8 * pixels.dtype.itemsize
+    if bits == width or bits >= 16 or pixels.dtype.kind != "u":
+        return pixels
+    most = (1 << bits) - 1
+    if header.format == "tiff" and width == 16 and bits > 8:
+        return spread(pixels, most)
+    if header.format == "jpeg2000" and (bits < 8 or width == 16):
+        return spread(pixels >> (width - bits), most)
+    return pixels
 
 
 def load() -> None:
@@ -120,7 +143,7 @@ def _plugin(format: str) -> Any:
 
     # A handler of its own keeps messages about odd files off stderr; users still get them from their own handlers.
     logging.getLogger("PIL").addHandler(logging.NullHandler())
-    _silence_libtiff()
+    _listen_to_libtiff()
     return {
         "png": PngImagePlugin.PngImageFile,
         "bmp": BmpImagePlugin.BmpImageFile,
@@ -133,16 +156,53 @@ def _plugin(format: str) -> Any:
     }[format]
 
 
-def _silence_libtiff() -> None:
-    """libtiff prints a line to stderr for every odd tag. Its handlers are global, in the library that Pillow loaded."""
+_heard = threading.local()
+"""``said``: what the codecs of libtiff said of damage in the image that this thread decodes."""
+_CODECS = ("Fax", "LZW", "ZIP", "PackBits", "JPEG", "OJPEG", "Thunder", "NeXT", "SGILog", "LogLuv", "Pixar", "LZMA",
+           "ZSTD")  # fmt: skip
+_Handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+@_Handler
+def _listen(module: bytes | None, form: bytes | None, _arguments: int | None) -> None:
+    """A warning or an error of libtiff, in the thread that decodes. Of its codecs it means that pixels are guessed;
+    elsewhere, that a tag is odd."""
+    said = getattr(_heard, "said", None)
+    name = (module or b"").decode("ascii", "replace")
+    if said is not None and name.startswith(_CODECS):
+        said.append(f"{name}: {(form or b'').decode('ascii', 'replace').partition('%')[0].strip() or 'bad data'}")
+
+
+def _listen_to_libtiff() -> None:
+    """libtiff goes on after damage in fax data and the like, and prints a line to stderr for it, as for every odd tag.
+    Its handlers are global, in the library that Pillow loaded."""
     try:
         loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libtiff" in line}
     except OSError:  # no /proc: the lines stay
         return
     for path in loaded:
         library = ctypes.CDLL(path)
-        library.TIFFSetWarningHandler(None)
-        library.TIFFSetErrorHandler(None)
+        library.TIFFSetWarningHandler(_listen)
+        library.TIFFSetErrorHandler(_listen)
+
+
+def check_chunks(data: memoryview) -> None:
+    """Raises SampleError where a chunk of a PNG that holds pixels or colours is not what its checksum says (PNG 3rd
+    ed., 5.3). Pillow does not look at those of pixels."""
+    at = 8
+    while at + 12 <= len(data):
+        length, tag = struct.unpack_from(">I4s", data, at)
+        end = at + 8 + length
+        if end + 4 > len(data):
+            return  # cut off: the decoder says so
+        if tag in _CHECKED and zlib.crc32(data[at + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
+            raise SampleError("corrupt_data", f"the PNG is damaged: the checksum of its {tag.decode()} chunk differs")
+        if tag == b"IEND":
+            return
+        at = end + 4
+
+
+_CHECKED = (b"IHDR", b"PLTE", b"IDAT", b"tRNS")
 
 
 _FILTER = ("ignore", None, UserWarning)

@@ -129,7 +129,9 @@ def run_tar(data: Bytes) -> None:
         assert state[0] > at
         at, total, members = int(state[0]), total + n, members[:n]
         assert (members >= 0).all()
-        assert (members[:, tar_cpu.DATA] + members[:, tar_cpu.SIZE] <= len(data)).all()
+        link = members[:, tar_cpu.KIND] >= tar_cpu.HARD_LINK  # whose target is among the names
+        ends = members[:, tar_cpu.DATA] + members[:, tar_cpu.SIZE]
+        assert (ends <= np.where(link, state[1], len(data))).all()
         assert (members[:, tar_cpu.NAME] + members[:, tar_cpu.NAME_SIZE] <= state[1]).all()
         firsts, parts = np.empty(n, I64), np.empty((n, 2), I64)
         starts, outputs = np.array([0, 3, 6], I64), np.array([0, 1], I64)

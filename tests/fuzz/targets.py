@@ -44,7 +44,7 @@ def small_blocks() -> None:
     from dali_run.readers import lmdb, mxnet, tar_cpu, tfrecord, webdataset
 
     lmdb._BLOCK = mxnet._BLOCK = tfrecord._BLOCK = 3
-    webdataset._BLOCK = tar_cpu.MAX_NAME // 64  # the shortest in which there is room for every name
+    webdataset._BLOCK = 2 * tar_cpu.MAX_NAME // 64  # the shortest in which there is room for every name and link
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:

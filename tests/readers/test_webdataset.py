@@ -357,3 +357,47 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     rows, rejects, _ = read(WebDataset(paths=str(tmp_path / "*.tar"), ext=("jpg", "cls")))
     assert rows == [*FIVE, [b"", b""]]
     assert [(r.slot, r.code) for r in rejects] == [(5, "corrupt_record")]
+
+
+# -- links ------------------------------------------------------------------------------------------------------------
+
+
+def linked(path: Path, items: list[tuple[str, bytes | str, bytes]], fmt: int) -> str:
+    """An archive of files (their bytes), and of links (their kind, and the target as text)."""
+    with tarfile.open(path, "w", format=fmt) as archive:
+        for name, data, kind in items:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            if isinstance(data, str):
+                info.linkname = data
+                archive.addfile(info)
+            else:
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return str(path)
+
+
+@pytest.mark.parametrize("block", [1 << 15, 256])
+@pytest.mark.parametrize("fmt", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_links_are_what_they_lead_to(tmp_path: Path, fmt: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every member is a sample or a reject: GNU tar stores the second name of a file as a hard link."""
+    monkeypatch.setattr("dali_run.readers.webdataset._BLOCK", block)
+    deep = "d" * (60 if fmt == tarfile.USTAR_FORMAT else 180)
+    hard, soft, file = tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.REGTYPE
+    filler: list[tuple[str, bytes | str, bytes]] = [(f"f{k:04d}.jpg", b"f", file) for k in range(600)]
+    path = linked(tmp_path / "a.tar", [
+        ("a.jpg", b"first", file), ("b.jpg", "a.jpg", hard), ("c.jpg", "./b.jpg", hard), *filler,
+        (f"{deep}/d.jpg", b"deep", file), ("e.jpg", f"{deep}/d.jpg", hard), (f"{deep}/f.jpg", "d.jpg", soft),
+        (f"{deep}/g.jpg", "../a.jpg", soft), ("h.jpg", "/etc/passwd", soft), ("i.jpg", "later.jpg", hard),
+        ("folder", "elsewhere", soft), ("j.jpg", "j.jpg", hard), ("k.jpg", "../a.jpg", soft),
+        ("later.jpg", b"x", file),
+    ], fmt)  # fmt: skip
+    rows, rejects, keys = read(WebDataset(paths=path, ext=("jpg",)))
+    bad = {keys[r.slot] for r in rejects}
+    values = {k: row[0] for k, row in zip(keys, rows, strict=True) if not k.startswith("f0") and k not in bad}
+    assert values == {
+        "a": b"first", "b": b"first", "c": b"first", f"{deep}/d": b"deep", "e": b"deep", f"{deep}/f": b"deep",
+        f"{deep}/g": b"first", "later": b"x",
+    }  # fmt: skip
+    assert {keys[r.slot]: r.code for r in rejects} == dict.fromkeys("hijk", "unsupported")
+    assert len(keys) == 600 + 12

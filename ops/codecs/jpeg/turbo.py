@@ -126,8 +126,10 @@ def _clean_without(data: memoryview, extra: int, space: str, out: memoryview) ->
 
 
 def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview) -> None:
+    """Decode what TurboJPEG does not take. Pillow drops libjpeg's warnings, so damage is looked for first."""
     from ..pillow import decode
 
+    check_undamaged(data)
     header = Header("jpeg", int(row["width"]), int(row["height"]), stored_channels(row), 8)
     pixels = decode(data, header, adjust_orientation=False, max_pixels=header.width * header.height)
     if space == "GRAY" and pixels.shape[2] == 3:
@@ -139,6 +141,18 @@ def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview) -> None:
     if pixels.shape[:2] != (header.height, header.width):
         raise SampleError("corrupt_data", "the JPEG header is damaged: two decoders read different sizes from it")
     _copy(pixels[..., ::-1] if space == "BGR" else pixels, out)
+
+
+def check_undamaged(data: memoryview) -> None:
+    """Raises SampleError for a JPEG whose scans are damaged, or coded in a way that nobody here can check."""
+    from .damage_cpu import CANNOT_TELL, CLEAN, WORDS, damage
+
+    raw = np.frombuffer(bytearray(data), np.uint8)
+    found = damage(raw)
+    if found == CANNOT_TELL:
+        raise SampleError("unsupported", f"a JPEG of unusual sampling, of which {WORDS[found]} for damage here")
+    if found != CLEAN:
+        raise SampleError("corrupt_data", f"the JPEG cannot be decoded: Corrupt JPEG data: {WORDS[found]}")
 
 
 def _explain(problem: str) -> SampleError:

@@ -23,7 +23,8 @@ _FILTERS = {
     DALIInterpType.INTERP_NN: "nearest",
 }
 """torchvision's names; they mean the same filters."""
-_WITHOUT_EFFECT = {"jpeg_decoder", "hw_decoder_load", "jpeg_fancy_upsampling", "max_pixels", "name", "initial_fill"}
+_WITHOUT_EFFECT = {"jpeg_decoder", "hw_decoder_load", "jpeg_fancy_upsampling", "max_pixels", "bomb_ratio", "name",
+                   "initial_fill"}  # fmt: skip
 """Arguments that choose how something is done, or that a data set of any order does without."""
 
 
