@@ -66,7 +66,10 @@ class ImageDecoder(Operator, abstract=True):
     max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
     bomb_ratio: Annotated[
         float,
-        Arg("refuse images of over 89 Mpixel that have more pixels than this a byte; 0, or max_pixels raised: none", ge=0),
+        Arg(
+            "refuse images of over 89 Mpixel with more pixels a byte; 0, or max_pixels raised: none",
+            ge=0,
+        ),
     ] = BOMB_RATIO
     hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000
     affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True

@@ -41,11 +41,11 @@ def decode(data: memoryview, header: Header, adjust_orientation: bool, max_pixel
             return orient(pixels, header.orientation) if adjust_orientation else pixels
         image = _plugin(header.format)(io.BytesIO(data))
         check_pixels(image.width, image.height, max_pixels)
+        if header.format == "png":
+            check_chunks(data)
         deep = deep_decode.decode(data, header, image.mode)
         if deep is not None:
             return orient(deep, header.orientation) if adjust_orientation else deep
-        if header.format == "png":
-            check_chunks(data)
         _heard.said = []
         image.load()
         if _heard.said:

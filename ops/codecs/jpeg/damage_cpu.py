@@ -188,7 +188,8 @@ def damage(data: Any) -> Any:
     starts, known = np.zeros(5, np.int64), np.full((4, 64), -1, np.int64)
     there, none = np.zeros(0, np.uint8), np.zeros(64, np.uint8)
     components, width, height, interval = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    most_h, most_v, process, unit = np.int64(1), np.int64(1), np.int64(_SEQUENTIAL), np.int64(8)
+    most_h, most_v, unit = np.int64(1), np.int64(1), np.int64(8)
+    process: Any = np.int64(_SEQUENTIAL)
     which, dc, ac = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64)
     at[_AT], scans = 2, np.int64(0)
     while True:
