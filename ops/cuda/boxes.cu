@@ -57,7 +57,7 @@ extern "C" __global__ void best_anchors(const float* boxes, const long long* at,
 // grid (tiles, samples): a thread finds the box of one anchor. Boxes of sample i are at[first[i]] ...; `norms`: 4 means,
 // 4 standard deviations.
 template <typename Label>
-extern "C" __global__ void encode_boxes(const float* boxes, const long long* at, const long long* first, const long long* counts,
+__global__ void encode_boxes(const float* boxes, const long long* at, const long long* first, const long long* counts,
                              const Label* labels, const long long* label_at, const int* best, const float* anchors,
                              int count, float criteria, int offset, float scale, const float* norms, float* out,
                              Label* found) {

@@ -1,5 +1,5 @@
-"""Kernels can be found by the names that they are launched by. g++, which runs them in tests, finds any function; a GPU's
-driver finds an untemplated kernel only where its name is not mangled."""
+"""Kernels can be found by the names that they are launched by. g++, which runs them in tests, finds any function. The
+driver of a GPU finds a kernel that is no template only where its name is not mangled."""
 
 from __future__ import annotations
 
