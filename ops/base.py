@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_a
 
 from .batch import I64, Batch
 from .errors import SpecError
+from .interfaces import Begun
 from .types import DALIDataType, DALIImageType, DALIInterpType, parse_dtype
 
 Stage = Literal["cpu", "mixed", "gpu"]
@@ -167,6 +168,11 @@ class Operator:
         """What the inputs tell of memory before the work is done, as the headers of images do: elements of each
         sample's output, and bytes that the kernel of ``stage`` holds meanwhile, int64[N] each. None: nothing; the
         engine then takes the declared shape, or the size of the first input."""
+        return None
+
+    def begin(self, ctx: Any, *inputs: Batch) -> Begun | None:
+        """Start the work of a mixed kernel that threads of the host do, as soon as its inputs are read, while batches
+        before this one are on the device. What is returned is the kernel's `Context.begun`; None: there is none."""
         return None
 
     def kernel(self, stage: Stage) -> Kernel:

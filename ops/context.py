@@ -66,8 +66,12 @@ class Context:
     """Where the arrays of `empty` come from, instead of the host's heap or the device."""
     count: Callable[[str, int], None] | None = None
     """Told, for the report, why samples take a slower way, and how many."""
-    decoders: Callable[[str, int], None] | None = None
-    """Told, for the report, which decoder took images, and how many."""
+    decoders: Callable[[str, int, float], None] | None = None
+    """Told, for the report, which decoder took images, how many, and in how many seconds of a CPU thread."""
+    waited: Callable[[str, float], None] | None = None
+    """Told, for the report, which decoder a batch waited for, and how many seconds."""
+    begun: Any = None
+    """What `Operator.begin` gave for these samples."""
     part: str = ""
     """Of a joined operator, see `Reject`."""
     rejects: list[Reject] = field(default_factory=list)
@@ -81,10 +85,15 @@ class Context:
         if all(r.slot != slot for r in self.rejects):
             self.rejects.append(Reject(slot, code, message, self.part))
 
-    def decoded_by(self, decoder: str, images: int) -> None:
-        """So many images were taken by ``decoder``; for the report."""
+    def decoded_by(self, decoder: str, images: int, seconds: float = 0.0) -> None:
+        """So many images were taken by ``decoder``, in so many seconds of CPU threads; for the report."""
         if self.decoders is not None and images:
-            self.decoders(decoder, images)
+            self.decoders(decoder, images, seconds)
+
+    def waited_for(self, decoder: str, seconds: float) -> None:
+        """The batch waited for ``decoder``; for the report."""
+        if self.waited is not None:
+            self.waited(decoder, seconds)
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
         """Call ``check`` once the device is done with this batch. It returns the samples (places in this call) whose

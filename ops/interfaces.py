@@ -115,6 +115,15 @@ class Lender(Protocol):
         ...
 
 
+class Begun(Protocol):
+    """Work of a kernel that threads of the host have started; see `base.Operator.begin`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory that it holds."""
+        ...
+
+
 class Isolation(Protocol):
     """Decoders in processes of their own; see `codecs.isolation`."""
 

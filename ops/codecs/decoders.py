@@ -16,6 +16,7 @@ from ..conversion import saturate
 from ..errors import SampleError, SpecError
 from ..images.crop import CropWindow
 from ..images.random_window import WINDOW_SALT, check_window_ranges, random_windows
+from ..interfaces import Begun
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
 from .formats import BOMB_RATIO
 from .on_host import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, foresee, read_headers
@@ -142,6 +143,11 @@ class ImageDecoder(Operator, abstract=True):
 
     def cpu(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         return decode(ctx, encoded, self.rules, self.cuts(ctx, *inputs))
+
+    def begin(self, ctx: Context, *inputs: Batch) -> Begun | None:
+        from .on_gpu import begin
+
+        return begin(ctx, inputs[0], self.rules, self.cuts(ctx, *inputs[1:]))
 
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         from .on_gpu import decode as decode_on_gpu

@@ -16,6 +16,7 @@ import functools
 import os
 import queue
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +28,7 @@ import numpy.typing as npt
 
 from ..batch import I32, I64, Batch
 from ..context import Context
-from ..errors import DeviceError, SampleError
+from ..errors import DeviceError, Reject, SampleError
 from ..gpu.lane import Lane, pinned_empty
 from ..types import DALIImageType
 from .jpeg import header as jpeg_header
@@ -124,12 +125,29 @@ def decode(
     return start(ctx, batch, rules, decoder, load, windows)()
 
 
-def start(
-    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0, windows: Windows | None = None
-) -> Callable[[], Batch]:
-    """Start what `decode` does; what is returned does the rest, and may wait for engines and threads. What is launched
-    in between runs on the device at the same time."""
-    lane = cast("Lane", ctx.device)
+@dataclass(slots=True)
+class Prepared:
+    """What the host does of a batch before a device is asked: headers, windows, and formats other than JPEG."""
+
+    batch: Batch
+    headers: Headers
+    anchors: I64 | None
+    shapes: I32
+    host: HostPart
+    rejects: list[Reject]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory."""
+        return self.host.nbytes
+
+    def fits(self, batch: Batch) -> bool:
+        """It is about these samples."""
+        return np.array_equal(self.batch.samples.slot, batch.samples.slot)
+
+
+def prepare(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared:
+    """Read the headers, choose the windows, and start the threads on what is no JPEG."""
     headers = read_headers(ctx, batch, rules)
     # What headers say of other formats is believed once: where it turns out wrong, the image is tried again alone.
     others = decode_others(ctx, batch, headers, rules, headers.others, threads().map) if ctx.attempt else {}
@@ -138,7 +156,34 @@ def start(
         anchors, sizes = cut(ctx, headers, windows)
         heights, widths = sizes[:, 0], sizes[:, 1]
     shapes = output_shapes(headers, rules, heights, widths)
-    out = Batch.allocate(ctx.empty, shapes, rules.dtype, "HWC", batch.samples)
+    host = HostPart(ctx, batch, headers, rules, anchors, shapes)
+    if others:
+        host.keep(others)
+    elif headers.others:
+        host.start_others(straight(batch, headers, rules, ctx.isolation))
+    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects)
+
+
+def begin(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
+    """`prepare` ahead of `start`, where there is anything for threads to do."""
+    other = jpeg_header.rows_of(batch)["status"] == jpeg_header.NOT_JPEG
+    return prepare(ctx, batch, rules, windows) if other.any() else None
+
+
+def start(
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0, windows: Windows | None = None
+) -> Callable[[], Batch]:
+    """Start what `decode` does; what is returned does the rest, and may wait for engines and threads. What is launched
+    in between runs on the device at the same time."""
+    lane = cast("Lane", ctx.device)
+    ready: Prepared | None = ctx.begun if ctx.begun is not None and not ctx.attempt and ctx.begun.fits(batch) else None
+    if ready is None:
+        ready = prepare(ctx, batch, rules, windows)
+    elif ready.rejects is not ctx.rejects:
+        known = {r.slot for r in ctx.rejects}
+        ctx.rejects.extend(r for r in ready.rejects if r.slot not in known)
+    batch, headers, anchors, host = ready.batch, ready.headers, ready.anchors, ready.host
+    out = Batch.allocate(ctx.empty, ready.shapes, rules.dtype, "HWC", batch.samples)
     left = headers.good.copy()
     left[list(headers.others)] = False
     launch = None
@@ -156,9 +201,6 @@ def start(
     job = Job(ctx, lane, batch, headers, rules, anchors, out)
     if (by_engine | by_hybrid).any():
         _targets(job, by_engine | by_hybrid)
-    host = HostPart(job, others)
-    if headers.others and not ctx.attempt:
-        host.start_others(straight(batch, headers, rules, ctx.isolation))
     host.start(np.flatnonzero(left & ~by_engine & ~by_hybrid))
     hybrids = hybrid.start(job, np.flatnonzero(by_hybrid)) if hybrid else []
     if launch is not None:
@@ -175,7 +217,7 @@ def start(
         placed = by_engine | by_hybrid
         placed[failed] = False
         _place(job, np.flatnonzero(placed))
-        host.finish()
+        host.finish(job)
         lane.keep(batch.data)
         return out
 
@@ -385,15 +427,25 @@ _AGAIN = "again"
 class HostPart:
     """The images that the CPU decodes: on threads into page-locked memory, then by one copy to the device."""
 
-    def __init__(self, job: Job, others: dict[int, Any]) -> None:
-        self._job = job
-        self._parts: list[tuple[str, I64, Batch, list[Future[list[Odd]]]]] = []
-        if others:
-            which = np.array(sorted(others), np.int64)
-            part = self._stage(which)
-            for k, i in enumerate(which.tolist()):
-                self._place(part, k, i, others[i])
-            self._parts.append((OTHERS, which, part, []))
+    def __init__(
+        self, ctx: Context, batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, shapes: I32
+    ) -> None:
+        self._batch, self._headers, self._rules, self._anchors, self._shapes = batch, headers, rules, anchors, shapes
+        self._isolation = ctx.isolation
+        self._parts: list[tuple[str, I64, Batch, list[Future[tuple[list[Odd], float]]]]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of page-locked memory."""
+        return sum(part.data.nbytes for _, _, part, _ in self._parts)
+
+    def keep(self, others: dict[int, Any]) -> None:
+        """Take whole pictures that are decoded already."""
+        which = np.array(sorted(others), np.int64)
+        part = self._stage(which)
+        for k, i in enumerate(which.tolist()):
+            self._place(part, k, i, others[i])
+        self._parts.append((OTHERS, which, part, []))
 
     def start(self, which: I64) -> None:
         """Decode the JPEGs ``which`` on the threads."""
@@ -401,9 +453,8 @@ class HostPart:
 
     def start_others(self, straight: Sequence[int]) -> None:
         """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes."""
-        headers = self._job.headers
         ours = np.array(straight, np.int64)
-        rest = [i for i in headers.others if headers.good[i]]
+        rest = [i for i in self._headers.others if self._headers.good[i]]
         self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), ours), self._others)
         self._start(PNG, ours, self._straight)
 
@@ -411,69 +462,71 @@ class HostPart:
         if len(which) == 0:
             return
         part = self._stage(which)
+
+        def timed(task: range) -> tuple[list[Odd], float]:
+            began = time.perf_counter()
+            return decode(which, part, task), time.perf_counter() - began
+
         tasks = [range(k, min(k + _TASK, len(which))) for k in range(0, len(which), _TASK)]
-        futures = [threads().submit(decode, which, part, task) for task in tasks]
-        self._parts.append((name, which, part, futures))
+        self._parts.append((name, which, part, [threads().submit(timed, task) for task in tasks]))
 
     def _stage(self, which: I64) -> Batch:
-        job = self._job
-
         def page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
             return pinned_empty(n * np.dtype(dtype).itemsize).view(dtype)
 
-        shapes: I32 = job.out.shapes[which]
-        return Batch.allocate(page_locked, shapes, job.rules.dtype, "HWC", job.batch.samples.take(which))
+        shapes: I32 = self._shapes[which]
+        return Batch.allocate(page_locked, shapes, self._rules.dtype, "HWC", self._batch.samples.take(which))
 
     def _place(self, part: Batch, k: int, i: int, image: Any) -> None:
-        y, x = (0, 0) if self._job.anchors is None else self._job.anchors[i].tolist()
+        y, x = (0, 0) if self._anchors is None else self._anchors[i].tolist()
         rows, columns = part.shapes[k, 0], part.shapes[k, 1]
         part.sample(k)[...] = image[y : y + rows, x : x + columns]
 
     def _jpegs(self, which: I64, part: Batch, task: range) -> list[Odd]:
-        job = self._job
         bad: list[Odd] = []
         for k in task:
             i = int(which[k])
-            anchor = None if job.anchors is None else (int(job.anchors[i, 0]), int(job.anchors[i, 1]))
-            row, orientation = job.headers.jpeg[i], int(job.headers.orientation[i])
+            anchor = None if self._anchors is None else (int(self._anchors[i, 0]), int(self._anchors[i, 1]))
+            row, orientation = self._headers.jpeg[i], int(self._headers.orientation[i])
             try:
-                data = encoded_bytes(job.batch, i)
-                decode_jpeg(data, row, orientation, job.rules, anchor, part, k, job.ctx.isolation)
+                data = encoded_bytes(self._batch, i)
+                decode_jpeg(data, row, orientation, self._rules, anchor, part, k, self._isolation)
             except SampleError as e:
                 bad.append((i, e))
         return bad
 
     def _straight(self, which: I64, part: Batch, task: range) -> list[Odd]:
-        job, places = self._job, np.arange(task.start, task.stop)
-        left = decode_straight(job.batch, which[places], job.rules, job.anchors, part, places)
+        places = np.arange(task.start, task.stop)
+        left = decode_straight(self._batch, which[places], self._rules, self._anchors, part, places)
         odd: list[Odd] = []
         for k in places[left].tolist():
             odd += self._others(which, part, range(k, k + 1)) or [(int(which[k]), OTHERS)]
         return odd
 
     def _others(self, which: I64, part: Batch, task: range) -> list[Odd]:
-        job, headers = self._job, self._job.headers
+        headers, rules = self._headers, self._rules
         odd: list[Odd] = []
         for k in task:
             i = int(which[k])
 
             def use(pixels: Any, k: int = k, i: int = i) -> str:
-                shape = (headers.height[i], headers.width[i], headers.channels[i])
-                if pixels.shape != shape:
+                if pixels.shape != (headers.height[i], headers.width[i], headers.channels[i]):
                     return _AGAIN
-                self._place(part, k, i, recolour(pixels, job.rules.output_type, job.rules.dtype))
+                self._place(part, k, i, recolour(pixels, rules.output_type, rules.dtype))
                 return ""
 
-            if found := decode_other(job.batch, headers, job.rules, job.ctx.isolation, use, i):
+            if found := decode_other(self._batch, headers, rules, self._isolation, use, i):
                 odd.append((i, found))
         return odd
 
-    def finish(self) -> None:
+    def finish(self, job: Job) -> None:
         """Wait for the threads, report what they refused, and enqueue the copies."""
-        job = self._job
         again: list[int] = []
         for name, which, part, futures in self._parts:
-            odd = [pair for future in futures for pair in future.result()]
+            began = time.perf_counter()
+            done = [future.result() for future in futures]
+            job.ctx.waited_for(name, time.perf_counter() - began)
+            odd = [pair for pairs, _ in done for pair in pairs]
             for i, problem in odd:
                 if isinstance(problem, SampleError):
                     job.headers.drop(i)
@@ -483,7 +536,7 @@ class HostPart:
                 else:
                     job.ctx.decoded_by(problem, 1)
             aside = len(odd) if name != TURBO else 0  # a JPEG counts where it was judged, good or bad
-            job.ctx.decoded_by(name, len(which) - aside)
+            job.ctx.decoded_by(name, len(which) - aside, sum(seconds for _, seconds in done))
             good = np.flatnonzero(job.headers.good[which] & ~np.isin(which, again))
             if len(good) == 0:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -264,36 +265,45 @@ def decode(
     ``needed`` are sure to be decoded; damage is found wherever it is."""
     headers = read_headers(ctx, batch, rules)
     ours = straight(batch, headers, rules, ctx.isolation)
+    began = time.perf_counter()
     others = decode_others(ctx, batch, headers, rules, headers.others.keys() - ours) if headers.others else {}
+    aside = time.perf_counter() - began
     anchors = None
     heights, widths = headers.height, headers.width
     if windows is not None:
         anchors, sizes = cut(ctx, headers, windows)
         heights, widths = sizes[:, 0], sizes[:, 1]
     out = Batch.allocate(ctx.empty, output_shapes(headers, rules, heights, widths), rules.dtype, "HWC", batch.samples)
+    began = time.perf_counter()
     left = _baseline(batch, headers, rules, anchors, out, needed)
-    ctx.decoded_by(OURS, len(batch) - headers.bad - int(np.count_nonzero(left)))
+    ended = time.perf_counter()
+    ctx.decoded_by(OURS, len(batch) - headers.bad - int(np.count_nonzero(left)), ended - began)
     if ours:
         which = np.array([i for i in ours if left[i]], np.int64)
         refused = which[decode_straight(batch, which, rules, anchors, out, which)]
         left[which] = False
-        ctx.decoded_by(PNG, len(which) - len(refused))
+        began, ended = ended, time.perf_counter()
+        ctx.decoded_by(PNG, len(which) - len(refused), ended - began)
         others |= _refused(ctx, batch, headers, rules, refused)
         left[refused] = headers.good[refused]
-    rest, foreign = int(np.count_nonzero(left)), sum(bool(left[i]) for i in others)
-    ctx.decoded_by(TURBO, rest - foreign)
-    ctx.decoded_by(OTHERS, foreign)
-    for i in np.flatnonzero(left).tolist() if rest else ():
+        aside += time.perf_counter() - ended
+    for i, image in others.items():
+        if left[i]:
+            anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
+            out.sample(i)[...] = _window(image, anchor, out.shapes[i])
+            left[i] = False
+    ctx.decoded_by(OTHERS, len(others), aside)
+    began = time.perf_counter()
+    rest = np.flatnonzero(left).tolist()
+    for i in rest:
         anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
-        if i in others:
-            out.sample(i)[...] = _window(others[i], anchor, out.shapes[i])
-            continue
         try:
             data, row = encoded_bytes(batch, i), headers.jpeg[i]
             decode_jpeg(data, row, int(headers.orientation[i]), rules, anchor, out, i, ctx.isolation)
         except SampleError as e:
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
+    ctx.decoded_by(TURBO, len(rest), time.perf_counter() - began)
     return out
 
 
@@ -316,7 +326,7 @@ def _baseline(
 ) -> npt.NDArray[np.bool_]:
     """Decode what our own decoder takes; which good images are left for others, [N]."""
     if rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr or rules.fast_idct:
-        return headers.good
+        return headers.good.copy()
     n = len(batch)
     corners = _NO_CORNERS if anchors is None else anchors
     seen = _ALL if needed is None else needed(out.shapes)

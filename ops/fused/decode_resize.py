@@ -18,6 +18,7 @@ from ..context import Context
 from ..images.random_resized_crop import RandomResizedCrop
 from ..images.resampling.resample import Plan
 from ..images.resize import Resampling, Resize, ResizeCropMirror
+from ..interfaces import Begun
 from ..kernels import Kernels
 from ..types import DALIDataType, DALIImageType, to_numpy
 from .resize_normalize import ResizeCropMirrorNormalize, Sampling, part, sampled, sampling
@@ -95,6 +96,18 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
                 ctx.rejects.append(reject)
         return sampled(second, decoded, planned[0])
 
+    def begin(self, ctx: Context, *inputs: Batch) -> Begun | None:
+        encoded, rules = inputs[0], self.decode.rules
+        aside = replace(part(ctx, self.decode, DECODE), rejects=[])
+        headers = host_decode.read_headers(aside, encoded, rules)
+        if not headers.others:
+            return None
+        # all that the CUDA decoder leaves, so that a batch which it leaves altogether is begun as a whole
+        which = np.flatnonzero(~_cuda.takes(headers, rules))
+        some = replace(_some(aside, which), rejects=[])
+        begun: Begun | None = _gpu.begin(some, encoded.take(which), rules, self.decode.cuts(some))
+        return begun
+
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
         decode: ImageDecoder = self.decode
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
@@ -119,10 +132,10 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         _jpeg.limit(planned, output.windows)
         out = wanted.allocate(ctx, encoded.samples)
         left = headers.left(planned.status)
-        others = self._apart(_some(ctx, left), encoded.take(left)) if len(left) else None
+        apart = [(some, self._apart(_some(ctx, some), encoded.take(some))) for some in _begun(ctx, left)]
         decoder.run(ctx, files, planned, output, out.data)
-        if others is not None:
-            _gpu.scatter(ctx.device, others(), out, left)
+        for some, finish in apart:
+            _gpu.scatter(ctx.device, finish(), out, some)
         return out
 
     @cached_property
@@ -165,6 +178,13 @@ def source_windows(plan: Plan, extents: I64) -> I64:
         return windows
     _plans.source_windows(plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.support, extents, windows)
     return windows
+
+
+def _begun(ctx: Context, left: I64) -> list[I64]:
+    """The samples ``left`` to other decoders: those that threads of the host have begun with, and the rest."""
+    slots = ctx.samples.slot
+    ahead = np.flatnonzero(np.isin(slots, ctx.begun.batch.samples.slot)) if ctx.begun is not None else left[:0]
+    return [some for some in (ahead, np.setdiff1d(left, ahead)) if len(some)]
 
 
 def _some(ctx: Context, which: I64) -> Context:

@@ -131,6 +131,7 @@ class BatchBudget:
         for batch in it.env.values():
             places[in_device_memory(batch.data)].append(batch)
         on_host, on_device = map(bytes_of, places)
+        on_host += sum(begun.nbytes for begun in it.begun.values())
         self.host.hold(it.order, on_host, wait=False)
         if self.device is not None:
             self.device.hold(it.order, on_device, wait=False)

@@ -39,6 +39,11 @@ class Channel(Generic[T]):
         for _ in range(depth):
             self._room.put(None)
 
+    def deepen(self) -> None:
+        """Make room for one item more."""
+        self.depth += 1
+        self._room.put(None)
+
     def put(self, item: T) -> None:
         """Append ``item``, waiting for room. Raises Closed when the run was stopped."""
         if self._room.empty():

@@ -30,6 +30,10 @@ from .out_of_memory import REMEDY, OnDevice, out_of_memory
 from .services import Services
 from .workers import Pool
 
+_AHEAD, _LATE = 8, 0.1
+"""Batches more that are read ahead, one by one, while batches wait for pictures that threads of the host decode, for
+that part of the time: one slow picture then holds its batch for as long as several others take."""
+
 _MODEST = 1 / 12
 """Part of the budgets that batches may take which a program did not ask to go together."""
 
@@ -107,8 +111,13 @@ class DevicePart:
         count = launcher_count(step)
         # one launcher alone is this thread: handing a batch to another takes as long as a few launches
         launchers = [Pool(count, f"{name} {k}") for k in range(len(lanes))] if len(lanes) * count > 1 else []
+        most, looked, waited = inbox.depth + _AHEAD, time.perf_counter(), self._services.waited
         try:
             for whole in arriving(inbox, out):
+                now = time.perf_counter()
+                if self._services.waited - waited > _LATE * (now - looked) and inbox.depth < most:
+                    inbox.deepen()
+                    looked, waited = now, self._services.waited
                 try:
                     for it, ahead in self._budget.parts(whole, step):
                         self._make_room(it, ahead)
@@ -174,10 +183,12 @@ class DevicePart:
         on_gpu = self._plan.target.device == "gpu"
         timer = DeviceTimer(cast("Lane", lane), self._services.stats, it.number) if on_gpu else None
         run = self._services.run(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
+                                 begun={} if attempt else it.begun,
                         allocate=None if timer else lane.empty,
                         observe=None if timer else self._services.observer("gpu (emulated)", it.number))  # fmt: skip
         with lane:
             run.results = self._on(lane, step).run_cut(env, run, it.cuts if attempt == 0 else [])
+        it.begun = {}
         run.timer = timer
         return run
 

@@ -25,7 +25,8 @@ from .memory.budget import Allowance
 from .memory.estimate import Foresight, runs
 from .memory.reuse import Recycler
 from .memory.shared_outputs import Band, join, whole_outputs
-from .nodes import Env, Run, bytes_of, cut, drop, guarded
+from .nodes import Env, Run, begin, bytes_of, cut, drop, guarded
+from .out_of_memory import out_of_memory
 from .services import Services
 from .workers import Pool
 
@@ -82,6 +83,8 @@ class HostPart:
         if inbox is None and steps and self.reads_at_once > 1:
             self._read_ahead(named, out)
             return
+        behind = self._plan.steps.index(steps[-1]) + 1 if steps else 0
+        follows = self._plan.steps[behind : behind + 1]
         for it in self._intake.batches() if inbox is None else arriving(inbox, out):
             try:
                 parts = iter([it])
@@ -91,9 +94,23 @@ class HostPart:
                     else:
                         parts = self._chunked(name, step, it)
                 for part in parts:
+                    if follows and part.chunks is None:
+                        self._begin(part, follows[0])
                     out.put(part)
             except BaseException as e:  # raised where the batch is taken
                 end_with(it, out, e)
+
+    def _begin(self, it: Iteration, step: Step) -> None:
+        """Start what threads do of a device step's work, batches before it is its turn."""
+        if step.kind != "device" or self._plan.target.device != "gpu":
+            return
+        try:
+            it.begun = begin(step.nodes, it.env, self._services.run(it))
+        except Exception as e:
+            if not isinstance(e, MemoryError) and not out_of_memory(e):  # of page-locked memory: later, then
+                raise
+        if it.begun:
+            self._budget.holds(it)
 
     # -- whole batches ------------------------------------------------------------------------------------------
 
@@ -121,6 +138,7 @@ class HostPart:
                 self.whole(it, name, step, staging, helpers)
             for step in follows:  # here, many batches at once, and while the bytes are in the cache
                 it.ahead = self._budget.foresee(it, step)
+                self._begin(it, step)
             reading.done()
         except BaseException as e:  # raised where the batch is taken
             reading.fail(e)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...ops.batch import Batch, Origin, Samples
-from ...ops.interfaces import Copies
+from ...ops.interfaces import Begun, Copies
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .latch import Latch
@@ -62,6 +62,8 @@ class Iteration:
     """The error that ends the run with this batch, once those before it are handed out."""
     ahead: Foresight | None = None
     """The memory that the next step will hold, where that is known."""
+    begun: dict[int, Begun] = field(default_factory=dict)
+    """What threads of the host have started of the next step's work, by the node's id."""
     lane: Copies | None = None
     launched: Latch[Run] | None = None
     """The launch on a device that is under way."""

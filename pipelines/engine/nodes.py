@@ -21,7 +21,7 @@ from ...ops.base import Spec, Stage, outputs_of
 from ...ops.batch import Batch, Origin, Samples, concat
 from ...ops.context import Context, Helpers
 from ...ops.errors import DaliRunError, RejectCode, SpecError
-from ...ops.interfaces import Copies, Isolation, Lane, Lender
+from ...ops.interfaces import Begun, Copies, Isolation, Lane, Lender
 from ...ops.types import to_numpy
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
@@ -72,8 +72,12 @@ class Run:
     isolation: Isolation | None = None
     count: Callable[[str, int], None] | None = None
     """Told of samples that take a slower way."""
-    decoders: Callable[[str, int], None] | None = None
-    """Told which decoder took how many images."""
+    decoders: Callable[[str, int, float], None] | None = None
+    """Told which decoder took how many images, in how many seconds."""
+    waited: Callable[[str, float], None] | None = None
+    """Told which decoder a batch waited for, and how long."""
+    begun: Mapping[int, Begun] = field(default_factory=dict)
+    """What `begin` gave, by the node's id."""
     attempt: int = 0
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
     """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
@@ -137,24 +141,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
             env[Edge(node.id, k)] = empty(spec, samples)
         return
     stage: Stage = "cpu" if run.emulate else node.stage
-    ctx = Context(
-        op=node.op,
-        stage=stage,
-        samples=samples,
-        args={k: env[e] for k, e in node.args.items()},
-        seed=run.seeds.get(node.id, 0),
-        rng=run.rng,
-        device=cast("Lane", run.device),
-        source=run.states.get(node.id),
-        allocate_staging=run.allocate_staging,
-        lender=run.lender,
-        pool=run.pool,
-        isolation=run.isolation,
-        count=run.count,
-        decoders=run.decoders,
-        attempt=run.attempt,
-        allocate=run.allocate if run.allowance is None else run.allowance.empty,
-    )
+    ctx = _context(node, stage, samples, env, run)
     taken = sum(b.nbytes for b in inputs)
     if run.mark_device:
         run.mark_device(node, len(samples), taken, 0, False)
@@ -184,6 +171,41 @@ def _run(node: Node, env: Env, run: Run) -> None:
     if ctx.rejects:
         run.dropped += [Dropped(r.slot, node.parts.get(r.part, node.name), r.code, r.message) for r in ctx.rejects]
         drop(env, {r.slot for r in ctx.rejects})
+
+
+def _context(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -> Context:
+    return Context(
+        op=node.op,
+        stage=stage,
+        samples=samples,
+        args={k: env[e] for k, e in node.args.items()},
+        seed=run.seeds.get(node.id, 0),
+        rng=run.rng,
+        device=cast("Lane", run.device),
+        source=run.states.get(node.id),
+        allocate_staging=run.allocate_staging,
+        lender=run.lender,
+        pool=run.pool,
+        isolation=run.isolation,
+        count=run.count,
+        decoders=run.decoders,
+        waited=run.waited,
+        begun=run.begun.get(node.id),
+        attempt=run.attempt,
+        allocate=run.allocate if run.allowance is None else run.allowance.empty,
+    )
+
+
+def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, Begun]:
+    """Have mixed kernels whose inputs are there start what the host does of their work; see `Operator.begin`."""
+    begun = {}
+    for node in nodes:
+        if node.stage == "mixed" and all(e in env for e in (*node.inputs, *node.args.values())):
+            inputs = [env[e] for e in node.inputs]
+            found = node.op.begin(_context(node, "mixed", inputs[0].samples, env, run), *inputs)
+            if found is not None:
+                begun[node.id] = found
+    return begun
 
 
 def finish_late(run: Run, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()) -> None:

@@ -43,6 +43,7 @@ class Services:
             isolation=self.isolation,
             count=self.fell_back,
             decoders=self.decoded,
+            waited=self.waited_for,
             reader_samples=iteration.reader_samples,
             emulate=self.plan.target.device == "null",
             **extra,
@@ -61,9 +62,20 @@ class Services:
         """Take down that samples went a slower way."""
         self.stats.count(self.stats.fallbacks, reason, samples)
 
-    def decoded(self, decoder: str, images: int) -> None:
-        """Take down which decoder took images."""
+    def decoded(self, decoder: str, images: int, seconds: float) -> None:
+        """Take down which decoder took images, and in how many seconds of CPU threads."""
         self.stats.count(self.stats.decoders, decoder, images)
+        if seconds:
+            self.stats.count(self.stats.decoder_busy, decoder, seconds)
+
+    def waited_for(self, decoder: str, seconds: float) -> None:
+        """Take down that a batch on its way to a device waited for a decoder."""
+        self.stats.count(self.stats.decoder_waits, decoder, seconds)
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which batches waited for decoders."""
+        return sum(list(self.stats.decoder_waits.values()))
 
     def raised(self, problem: Exception, samples: int) -> Exception | None:
         """An `ErrorHook`: end the run, or narrow the exception down to its sample."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..graph.nodes import Node
 
@@ -59,6 +59,9 @@ class Span:
     iteration: int
 
 
+Count = TypeVar("Count", int, float)
+
+
 class Stats:
     """All that is recorded of one run; safe to call from any thread."""
 
@@ -74,6 +77,10 @@ class Stats:
         """Samples that another lane or device had to take over, by reason."""
         self.decoders: dict[str, int] = {}
         """Images that each decoder took."""
+        self.decoder_busy: dict[str, float] = {}
+        """Seconds of CPU threads in each decoder."""
+        self.decoder_waits: dict[str, float] = {}
+        """Seconds for which batches on their way to a device waited for each decoder."""
         self.uploads: dict[str, int] = {}
         """Bytes of containers on their way to a GPU: ``registered``, or ``copied:`` and why."""
         self._tracks: dict[str, int] = {}
@@ -114,10 +121,10 @@ class Stats:
             self._tracks[kind] = number = self._tracks.get(kind, -1) + 1
         return f"{kind} {number}"
 
-    def count(self, table: dict[str, int], key: str, n: int = 1) -> None:
+    def count(self, table: dict[str, Count], key: str, n: Count = 1) -> None:
         """Add to one of the tables of counts."""
         with self._lock:
-            table[key] = table.get(key, 0) + n
+            table[key] = table[key] + n if key in table else n
 
     def chrome_trace(self) -> dict[str, Any]:
         """The spans as a Chrome/Perfetto trace (https://ui.perfetto.dev opens it)."""

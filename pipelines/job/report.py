@@ -106,6 +106,13 @@ def build_report(
         ],
         "rejected": dict(sorted(stats.rejected.items())),
         "decoders": dict(sorted(stats.decoders.items())),
+        "decoder_times": {
+            name: {
+                "busy_seconds": round(stats.decoder_busy.get(name, 0.0), 6),
+                "waited_seconds": round(stats.decoder_waits.get(name, 0.0), 6),
+            }
+            for name in sorted(stats.decoders)
+        },
         "fallbacks": dict(sorted(stats.fallbacks.items())),
         "uploads": dict(sorted(stats.uploads.items())),
         "fused": list(plan.fused),

@@ -45,7 +45,7 @@ def html_report(report: Mapping[str, Any]) -> str:
         _operators(report["operators"]),
         *_memory(report.get("memory") or {}),
         *_counts("Rejected samples", "reason", report.get("rejected", {})),
-        *_counts("Images by decoder", "decoder", report.get("decoders", {})),
+        *_decoders(report),
         *_counts("Fallbacks", "what happened", report.get("fallbacks", {})),
         *_counts("Bytes of containers to the GPU", "how", report.get("uploads", {})),
     ]
@@ -133,6 +133,17 @@ def _memory(memory: Mapping[str, float]) -> list[str]:
     )
     rows = [(what, size(memory[k]), size(memory[of]) if of in memory else "-") for k, what, of in names if k in memory]
     return ["<h2>Memory</h2>", table(("of", "at most", "budget"), rows, text=1)] if rows else []
+
+
+def _decoders(report: Mapping[str, Any]) -> list[str]:
+    if not report.get("decoders"):
+        return []
+    times = report.get("decoder_times", {})
+    rows = [
+        (who, f"{n:,}", *(f"{times.get(who, {}).get(k, 0.0):.3f}" for k in ("busy_seconds", "waited_seconds")))
+        for who, n in report["decoders"].items()
+    ]
+    return ["<h2>Images by decoder</h2>", table(("decoder", "images", "CPU s", "batches waited s"), rows, text=1)]
 
 
 def _counts(title: str, what: str, counts: Mapping[str, int]) -> list[str]:

@@ -98,6 +98,10 @@ def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
     return [Text(f"Memory of batches, at most: {', '.join(pools)}{held_back}")]
 
 
+_NOTABLE = 0.1
+"""Seconds for which batches waited for a decoder before that is said."""
+
+
 def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if report.get("rejected"):
@@ -107,6 +111,9 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
         parts.append(Text(f"Containers to the GPU: {size(nbytes)} {way}"))
     if report.get("decoders"):
         parts.append(Text(f"Decoded: {', '.join(f'{n:,} by {who}' for who, n in report['decoders'].items())}"))
+    waits = {who: t["waited_seconds"] for who, t in report.get("decoder_times", {}).items()}
+    if late := [f"{seconds:.3g} s for {who}" for who, seconds in waits.items() if seconds >= _NOTABLE]:
+        parts.append(Text(f"Batches waited {', '.join(late)}"))
     for reason, n in report.get("fallbacks", {}).items():
         parts.append(Text(f"Fallback: {reason} ({n:,})", "yellow"))
     return parts

@@ -1,0 +1,125 @@
+"""Pictures that threads of the host decode for a GPU: begun as soon as they are read, batches ahead, and in order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run.ops.codecs import on_gpu
+from dali_run.ops.codecs.formats import probe
+from dali_run.pipelines.compile.place import Target
+from dali_run.pipelines.compile.plan import compile_graph
+from dali_run.pipelines.engine import device
+from dali_run.pipelines.engine.channel import Channel
+
+from .test_who_decodes import engines, graph, results  # noqa: F401 (a fixture)
+
+FORMATS = ("jpg", "png", "webp", "bmp", "ppm", "tiff", "jp2")
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Pictures of all formats, one of each cut short."""
+    (tmp_path / "a").mkdir()
+    y, x = np.mgrid[:40, :50]
+    for i in range(35):
+        image = Image.fromarray(np.stack([x * 4, y * 4 + i, 128 + 0 * x], -1).astype(np.uint8))
+        path = tmp_path / "a" / f"{i:02d}.{FORMATS[i % 7]}"
+        image.save(path, **({"lossless": True} if i % 7 == 2 else {}))
+        if i >= 28:
+            path.write_bytes(path.read_bytes()[:-250])
+    return tmp_path
+
+
+@pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_readers_begin_is_what_is_made(
+    mixed: Path, decoder: str, fused: bool, engines: Any, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+) -> None:  # fmt: skip
+    begun: list[str] = []
+    start = on_gpu.HostPart._start
+
+    def noted(self: Any, name: str, which: Any, decode: Callable[..., Any]) -> None:
+        begun.extend([threading.current_thread().name.partition("_")[0]] * len(which))
+        start(self, name, which, decode)
+
+    monkeypatch.setattr(on_gpu.HostPart, "_start", noted)
+    expected, here = results(compile_graph(graph(mixed, fused, decoder), Target(), 7), 8)
+    found, report = results(compile_graph(graph(mixed, fused, decoder), Target("gpu"), 7), 8)
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key].astype(float), value.astype(float), atol=1.01 if fused else 0, rtol=0)
+    assert set(begun) <= {"worker"}, "the thread that launches began with them"
+    assert len(begun) >= 25
+    assert report["rejected"] == here["rejected"]
+    assert {k: report["decoders"][k] for k in ("png", "other formats")} == {
+        k: here["decoders"][k] for k in ("png", "other formats")
+    }
+    times = report["decoder_times"]
+    assert times["png"]["busy_seconds"] > 0
+    assert times["other formats"]["waited_seconds"] >= 0
+    assert here["decoder_times"]["other formats"]["busy_seconds"] > 0
+
+
+def test_a_header_that_is_wrong_costs_a_second_try(
+    mixed: Path, engines: Any, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+) -> None:  # fmt: skip
+    """Shapes are believed before pixels are there; where they turn out others, the picture is decoded alone."""
+    data = bytearray((mixed / "a" / "02.webp").read_bytes())
+    assert data[12:16] == b"VP8L"
+    data[24] |= 0x10  # it says that alpha is used
+    (mixed / "a" / "02.webp").write_bytes(data)
+    assert probe(memoryview(data)).channels == 4
+    decode = on_gpu.decode_other
+
+    def without_alpha(batch: Any, headers: Any, rules: Any, isolation: Any, use: Callable[[Any], Any], i: int) -> Any:
+        return decode(batch, headers, rules, isolation, lambda p: use(p[..., :3]), i)
+
+    monkeypatch.setattr(on_gpu, "decode_other", without_alpha)
+    expected, _ = results(compile_graph(graph(mixed), Target(), 7), 8)
+    found, report = results(compile_graph(graph(mixed), Target("gpu"), 7), 8)
+    assert report["fallbacks"]["device check failed: attempt 2"] >= 1
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        np.testing.assert_array_equal(found[key], value)
+
+
+def test_more_is_read_ahead_where_batches_wait(
+    mixed: Path, engines: Any, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+) -> None:  # fmt: skip
+    deeper: list[str] = []
+    deepen = Channel.deepen
+
+    def noted(self: Channel[Any]) -> None:
+        deeper.append(self.name)
+        deepen(self)
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.02)
+        return decode(*args)
+
+    decode = on_gpu.decode_other
+    monkeypatch.setattr(Channel, "deepen", noted)
+    monkeypatch.setattr(on_gpu, "decode_other", slow)
+    found, report = results(compile_graph(graph(mixed), Target("gpu"), 7), 2)
+    assert deeper
+    assert len(deeper) <= device._AHEAD
+    assert report["decoder_times"]["other formats"]["waited_seconds"] > 0
+    keys = [k for k in found if int(k) < 28]
+    assert keys == sorted(keys)
+
+
+def test_a_deeper_channel_takes_more() -> None:
+    channel: Channel[int] = Channel("numbers", 1)
+    channel.put(1)
+    channel.deepen()
+    channel.put(2)  # does not wait
+    assert channel.depth == 2
+    assert [channel.get(), channel.get()] == [1, 2]
