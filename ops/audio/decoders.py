@@ -24,7 +24,6 @@ _files: Any = Kernels(".libsndfile", __package__)
 MAX_SAMPLES = (1 << 29) - 1
 """The default limit on a clip: three hours of stereo at 24 kHz; 2 GiB as float32."""
 TYPES = (DALIDataType.FLOAT, DALIDataType.INT16, DALIDataType.INT32)
-_COMPRESSED = 24  # samples that a byte of a lossy or lossless file is guessed to hold, for memory
 
 
 @dataclass(slots=True)
@@ -64,7 +63,16 @@ class Clips:
             self.sounds.pop(i).close()
 
 
-def open_clips(ctx: Context, encoded: Batch, max_samples: int) -> Clips:
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which part of each file is wanted, float64[N] seconds."""
+
+    offset: npt.NDArray[np.float64]
+    duration: npt.NDArray[np.float64]
+    """0 or less: to the end."""
+
+
+def open_clips(ctx: Context, encoded: Batch, max_samples: int, parts: Parts | None = None) -> Clips:
     """Read the headers of all files. What is no audio, or too long, is rejected."""
     encoded_base = np.ascontiguousarray(encoded.offsets)
     clips = Clips(np.empty((len(encoded), _wav.FIELDS), np.int64), {})
@@ -79,11 +87,36 @@ def open_clips(ctx: Context, encoded: Batch, max_samples: int) -> Clips:
         clips.sounds[i] = sound
         clips.found[i, _wav.FRAMES], clips.found[i, _wav.CHANNELS] = sound.frames, sound.channels
         clips.found[i, _wav.RATE] = sound.rate
+    if parts is not None:
+        _cut(ctx, clips, parts)
     for i in np.flatnonzero(clips.frames.astype(np.float64) * clips.channels > max_samples).tolist():
         ctx.reject(i, "too_large", f"the clip has {int(clips.frames[i])} frames of {int(clips.channels[i])} channels, "
                    f"more than max_samples ({max_samples}) allows")  # fmt: skip
         clips.drop(i)
     return clips
+
+
+def _cut(ctx: Context, clips: Clips, parts: Parts) -> None:
+    """Keep a part of each clip: offset x rate frames are left out, and duration x rate kept, both cut off to integers."""
+    first = (parts.offset * clips.rates).astype(np.int64)
+    wanted = np.where(parts.duration > 0, (parts.duration * clips.rates).astype(np.int64), np.iinfo(np.int64).max)
+    for i in np.flatnonzero((first > clips.frames) & (clips.frames > 0)).tolist():
+        seconds = clips.frames[i] / clips.rates[i]
+        ctx.reject(i, "out_of_bounds", f"the part begins at {parts.offset[i]:g} s of a clip of {seconds:g} s")
+        clips.drop(i)
+    first = np.minimum(np.maximum(first, 0), clips.frames)
+    frames = np.minimum(wanted, clips.frames - first)
+    for i in list(clips.sounds):
+        if first[i] or frames[i] < clips.frames[i]:
+            try:
+                clips.sounds[i].cut(int(first[i]), int(frames[i]))
+            except SampleError as e:
+                ctx.reject(i, e.code, str(e))
+                clips.drop(i)
+                frames[i] = 0
+    width = np.array(_wav.WIDTHS, np.int64)[clips.found[:, _wav.KIND]]
+    clips.found[:, _wav.START] += first * clips.channels * width
+    clips.found[:, _wav.FRAMES] = frames
 
 
 class Audio(Operator, name="decoders.audio"):
@@ -131,16 +164,20 @@ class Audio(Operator, name="decoders.audio"):
         return Spec((None,) if self.downmix else (None, None), self.dtype, ""), Spec((), DALIDataType.FLOAT, "")
 
     def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
-        found = np.empty((len(inputs[0]), _wav.FIELDS), np.int64)
-        _wav.walk(inputs[0].data, np.ascontiguousarray(inputs[0].offsets), inputs[0].sizes, found)
-        samples = found[:, _wav.FRAMES] * (1 if self.downmix else found[:, _wav.CHANNELS])
+        found, base = np.empty((len(inputs[0]), _wav.FIELDS), np.int64), np.ascontiguousarray(inputs[0].offsets)
+        _wav.walk(inputs[0].data, base, inputs[0].sizes, found)
         other = found[:, _wav.KIND] == _wav.OTHER
-        elements = np.where(other, np.minimum(inputs[0].sizes * _COMPRESSED, self.max_samples), samples)
-        rate = self.sample_rate if "sample_rate" not in self.per_sample else 48000.0
+        _wav.foreseen(inputs[0].data, base, inputs[0].sizes, found)
+        decoded = found[:, _wav.FRAMES] * found[:, _wav.CHANNELS]
+        decoded = np.where(decoded > self.max_samples, 0, decoded)  # they will be refused
+        elements = decoded // np.maximum(found[:, _wav.CHANNELS], 1) if self.downmix else decoded
+        besides = np.where(other, 4 * decoded, 0)
         if self.given("sample_rate"):
-            own = np.where(found[:, _wav.RATE] > 0, found[:, _wav.RATE], 16000)
-            elements = (elements * np.maximum(rate / own, 0)).astype(np.int64) + 1 if rate else elements
-        besides = np.where(other | self.given("sample_rate"), 4 * elements, 0)
+            besides += 4 * elements
+            rate = self.sample_rate if "sample_rate" not in self.per_sample else 48000.0
+            if rate:
+                own = np.maximum(found[:, _wav.RATE], 1)
+                elements = np.minimum(elements * (rate / own), self.max_samples).astype(np.int64) + 1
         return elements, besides
 
     def cpu(self, ctx: Context, encoded: Batch) -> tuple[Batch, Batch]:
@@ -161,12 +198,22 @@ class Audio(Operator, name="decoders.audio"):
         return wanted
 
     def decoded(
-        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]]
-    ) -> tuple[Batch, Batch]:
-        """Signals and rates; ``run`` maps over the files of libsndfile."""
-        clips = open_clips(ctx, encoded, self.max_samples)
+        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
+        parts: Parts | None = None,
+    ) -> tuple[Batch, Batch]:  # fmt: skip
+        """Signals and their rates; ``run`` maps over the files of libsndfile."""
+        signals, rates, _ = self.decoded_with_rates(ctx, encoded, wanted, run, parts)
+        return signals, rates
+
+    def decoded_with_rates(
+        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
+        parts: Parts | None = None,
+    ) -> tuple[Batch, Batch, npt.NDArray[np.float64]]:  # fmt: skip
+        """Signals, their rates, and those of the files."""
+        clips = open_clips(ctx, encoded, self.max_samples, parts)
         try:
-            return self._decoded(ctx, encoded, clips, wanted, run)
+            own = clips.rates
+            return *self._decoded(ctx, encoded, clips, wanted, run), own
         finally:
             clips.close()
 

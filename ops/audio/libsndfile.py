@@ -67,6 +67,12 @@ class Sound:
     _held: Any
     """What libsndfile points to."""
 
+    def cut(self, first: int, frames: int) -> None:
+        """Leave out what is before frame ``first`` and after ``frames`` of them. Raises SampleError."""
+        if first and _library()[1].sf_seek(self._handle, first, 0) != first:
+            raise SampleError("corrupt_data", f"{self.format}: frame {first} could not be found")
+        self.frames = frames
+
     def read_into(self, out: npt.NDArray[Any]) -> None:
         """All frames into ``out``, flat, float32, int16 or int32. Raises SampleError where the file does not give them
         all."""

@@ -71,6 +71,36 @@ def walk(data, base, sizes, found):
 
 
 @jit
+def foreseen(data, base, sizes, found):
+    """Frames, channels and rates of files that `walk` left out, for accounts of memory: FLAC and Ogg say them, others
+    are guessed by their size."""
+    for i in range(len(base)):
+        if found[i, KIND] or sizes[i] < 44:
+            continue
+        at, end = base[i], base[i] + sizes[i]
+        found[i, FRAMES], found[i, CHANNELS], found[i, RATE] = 8 * sizes[i], 1, 16000
+        if _tag(data, at, 102, 76, 97, 67) and data[at + 4] & 0x7F == 0:  # "fLaC", STREAMINFO: RFC 9639, 8.2
+            head = at + 18
+            found[i, RATE] = np.int64(data[head]) << 12 | np.int64(data[head + 1]) << 4 | np.int64(data[head + 2]) >> 4
+            found[i, CHANNELS] = (np.int64(data[head + 2]) >> 1 & 7) + 1
+            frames = np.int64(data[head + 3] & 15)
+            for k in range(4, 8):
+                frames = frames << 8 | np.int64(data[head + k])
+            found[i, FRAMES] = frames if frames else 8 * sizes[i]
+        elif _tag(data, at, 79, 103, 103, 83):  # "OggS": the last page says how many frames there are (RFC 3533)
+            for page in range(end - 14, max(at, end - 70000), -1):
+                if _tag(data, page, 79, 103, 103, 83):
+                    frames = _u32(data, page + 6) | _u32(data, page + 10) << 32
+                    if 0 < frames < 1 << 40:
+                        found[i, FRAMES] = frames
+                    break
+            if _tag(data, at + 29, 118, 111, 114, 98):  # a packet of type 1, "vorbis", version, channels, rate
+                found[i, CHANNELS], found[i, RATE] = data[at + 39], _u32(data, at + 40)
+            elif _tag(data, at + 28, 79, 112, 117, 115):  # "OpusHead", version, channels; always 48 kHz
+                found[i, CHANNELS], found[i, RATE] = data[at + 37], 48000
+
+
+@jit
 def _bits(data, at, kind):
     """An integer, as the high bits of 32."""
     if kind == 1:
@@ -108,59 +138,69 @@ def _rounded(x, full):
 
 
 @jit
+def _mix(values, scale, frames, channels, out, to):
+    if channels == 1:
+        for k in range(frames):
+            out[to + k] = values[k] * scale
+        return
+    part = np.float32(1) / np.float32(channels)
+    for k in range(frames):
+        total = np.float32(0)
+        for c in range(channels):
+            total += values[k * channels + c] * scale * part
+        out[to + k] = total
+
+
+@jit
+def _floats(data, at, row, downmix, out, to):
+    """One signal as float32."""
+    n, channels, kind = row[FRAMES], row[CHANNELS], row[KIND]
+    mixed = channels if downmix else 1
+    if kind == 2 and at % 2 == 0:
+        values = data[at : at + 2 * n * channels].view(np.int16)
+        _mix(values, np.float32(1 / 32768), n * channels // mixed, mixed, out, to)
+        return
+    if kind == 5 and at % 4 == 0:
+        _mix(data[at : at + 4 * n * channels].view(np.float32), np.float32(1), n * channels // mixed, mixed, out, to)
+        return
+    width = 8 if kind == 6 else (4 if kind >= 4 else kind)
+    one, two, part = np.empty(1, np.float32), np.empty(1, np.float64), np.float32(1) / np.float32(mixed)
+    for k in range(n * channels // mixed):
+        total = np.float32(0)
+        for c in range(mixed):
+            total += _number(data, at + (k * mixed + c) * width, kind, one, two) * part
+        out[to + k] = total
+
+
+@jit
 def to_floats(data, base, found, downmix, out, out_base):
     """Signals as float32 in [-1, 1], integers divided by 2 to the power of their bits less one; with ``downmix``, the
     mean over channels, as the sum of their values times 1 / channels."""
-    one, two = np.empty(1, np.float32), np.empty(1, np.float64)
     for i in range(len(base)):
-        at, n, channels, kind = base[i] + found[i, START], found[i, FRAMES], found[i, CHANNELS], found[i, KIND]
-        to = out_base[i]
-        if kind == 0 or n == 0:
-            continue
-        if kind == 2 and (channels == 1 or not downmix) and at % 2 == 0:
-            count = n * channels
-            source = data[at : at + 2 * count].view(np.int16)
-            for k in range(count):
-                out[to + k] = source[k] * np.float32(1 / 32768)
-            continue
-        width = 8 if kind == 6 else (4 if kind >= 4 else kind)
-        if not downmix:
-            for k in range(n * channels):
-                out[to + k] = _number(data, at + k * width, kind, one, two)
-            continue
-        part = np.float32(1) / np.float32(channels)
-        for k in range(n):
-            total = np.float32(0)
-            for c in range(channels):
-                total += _number(data, at + (k * channels + c) * width, kind, one, two) * part
-            out[to + k] = total
+        if found[i, KIND] and found[i, FRAMES]:
+            _floats(data, base[i] + found[i, START], found[i], downmix, out, out_base[i])
 
 
 @jit
 def to_integers(data, base, found, downmix, full, out, out_base):
     """Signals as integers of largest value ``full``: the high bits of integers, and floats (what channels are mixed to
     is one) times ``full``, rounded half away from zero."""
-    one, two = np.empty(1, np.float32), np.empty(1, np.float64)
     shift = 16 if full == 32767 else 0
     for i in range(len(base)):
         at, n, channels, kind = base[i] + found[i, START], found[i, FRAMES], found[i, CHANNELS], found[i, KIND]
         to = out_base[i]
         if kind == 0 or n == 0:
             continue
-        width = 8 if kind == 6 else (4 if kind >= 4 else kind)
         if kind <= 4 and (channels == 1 or not downmix):
             if kind == 2 and shift == 16 and at % 2 == 0:
-                source = data[at : at + 2 * n * channels].view(np.int16)
-                for k in range(n * channels):
-                    out[to + k] = source[k]
+                out[to : to + n * channels] = data[at : at + 2 * n * channels].view(np.int16)
                 continue
+            width = 4 if kind == 4 else kind
             for k in range(n * channels):
                 out[to + k] = _bits(data, at + k * width, kind) >> shift
             continue
-        mixed = channels if downmix else 1
-        part = np.float32(1) / np.float32(mixed)
-        for k in range(n * channels // mixed):
-            total = np.float32(0)
-            for c in range(mixed):
-                total += _number(data, at + (k * mixed + c) * width, kind, one, two) * part
-            out[to + k] = _rounded(total, full)
+        count = n if downmix else n * channels
+        floats = np.empty(count, np.float32)
+        _floats(data, at, found[i], downmix, floats, 0)
+        for k in range(count):
+            out[to + k] = _rounded(floats[k], full)
