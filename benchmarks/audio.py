@@ -1,10 +1,10 @@
 """Speech to log-mel features, this engine and NVIDIA DALI in one interleaved run.
 
-    python benchmarks/audio.py [--dali-path SITE_PACKAGES] [--device gpu] [--clips 13000] [--seconds 4] [--json out.json]
+    python benchmarks/audio.py [--dali-path SITE_PACKAGES] [--device gpu] [--clips 13000] [--json out.json]
     python benchmarks/audio.py --device cpu --clips 600 --ours wav:64:2:1,flac:64:2:1 --dali wav:64:2,flac:64:2 ...
 
-The clips are made: ten seconds at 16 kHz each, 16 bits, all different (13,000 are 4.2 GB of WAV), as single files or in a
-tar file. The job: decode, spectrogram (512, windows of 25 ms every 10 ms), 80 mel bands, decibels; results stay where
+The clips are made: ten seconds at 16 kHz each, 16 bits, all different (13,000 are 4.2 GB of WAV), as single files or
+in a tar file. The job: decode, spectrogram (512, windows of 25 ms every 10 ms), 80 mel bands, decibels; results stay where
 they are made. Every setting of both runs in a process of its own, in turns; the best repeat counts. Beside the clips a
 second stands the processor time a clip, which other work on the machine disturbs less, and its median.
 """
@@ -196,7 +196,9 @@ def main() -> None:
                 began = time.perf_counter()
                 make_clips(kind, args.clips, place)
                 size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file())
-                print(f"{kind}: {args.clips} clips, {size / 1e9:.1f} GB, {time.perf_counter() - began:.0f} s", flush=True)
+                print(
+                    f"{kind}: {args.clips} clips, {size / 1e9:.1f} GB, {time.perf_counter() - began:.0f} s", flush=True
+                )
             return str(place)
 
         settings: list[tuple[str, dict[str, Any]]] = []

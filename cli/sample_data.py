@@ -18,13 +18,14 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same pictures.")] = 0,
     json: Json = False,
 ) -> None:
-    """Make sample pictures, LMDB, TFRecord and COCO files.
+    """Make sample pictures, LMDB, TFRecord and COCO files, and sounds.
 
-    Photo-like JPEGs of all kinds in class folders, the same as LMDB and TFRecord, and pictures with boxes and masks.
+    Photo-like JPEGs of all kinds in class folders, the same as LMDB and TFRecord, pictures with boxes and masks, WAV.
 
     DIR/train and DIR/val hold class folders; DIR/lmdb (Caffe Datum) and DIR/tfrecord (Example) hold the training
     pictures; DIR/coco holds annotated ones. 4:2:0, 4:2:2, 4:4:4, gray, progressive and EXIF-rotated files are among
-    them. However few there are, all folders of classes hold every class.
+    them. DIR/audio holds class folders of WAV files, and a manifest as NVIDIA NeMo has it. However few there are, all
+    folders of classes hold every class.
 
     \b
     Examples:
@@ -42,4 +43,4 @@ def command(
     there = "is there already" if made.get("already_there") else "made"
     tell(f"{folder} {there}: {number(made['train'], 'picture')} to train on (also as lmdb and tfrecord), "
                f"{made['val']} to validate with, {len(made['classes'])} classes; "
-               f"{made['coco']['images']} with boxes and masks (coco)")  # fmt: skip
+               f"{made['coco']['images']} with boxes and masks (coco); {number(made['sounds'], 'sound')}")  # fmt: skip

@@ -1003,6 +1003,46 @@ def mxnet_reader(
     """Read images and labels of MXNet's RecordIO files, with or without their index."""
     ...
 
+def nemo_asr_reader(
+    *,
+    manifest_filepaths: str | Sequence[str],
+    random_shuffle: bool = ...,
+    initial_fill: int = ...,
+    num_shards: int = ...,
+    shard_id: int = ...,
+    stick_to_shard: bool = ...,
+    pad_last_batch: bool = ...,
+    shuffle_after_epoch: bool = ...,
+    shuffle_after_epoch_seed: int = ...,
+    shuffle: Literal['none', 'window', 'full'] | None = ...,
+    skip: int = ...,
+    limit: int | None = ...,
+    prefetch_queue_depth: int = ...,
+    lazy_init: bool = ...,
+    read_ahead: bool = ...,
+    dont_use_mmap: bool = ...,
+    skip_cached_images: bool = ...,
+    tensor_init_bytes: int = ...,
+    read_sample_rate: bool = ...,
+    read_text: bool = ...,
+    read_idxs: bool = ...,
+    downmix: bool = ...,
+    dtype: DALIDataType | npt.DTypeLike = ...,
+    sample_rate: float = ...,
+    quality: float = ...,
+    parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+    min_duration: float = ...,
+    max_duration: float = ...,
+    normalize_text: bool | None = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    seed: int | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> list[DataNode]:
+    """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+    ...
+
 def nonsilent_region(
     input: _Tensor,
     /,
@@ -2067,6 +2107,22 @@ class decoders:
 class encoders:
 
     @staticmethod
+    def audio(
+        input: _Tensor,
+        /,
+        *,
+        sample_rate: DataNode | float,
+        format: Literal['flac', 'wav'] = ...,
+        bits: Literal[16, 24, 32] = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Encode signals, (n,) or (n, channels), FLOAT in [-1, 1] or INT16, as files."""
+        ...
+
+    @staticmethod
     def image(
         input: _Tensor,
         /,
@@ -2884,6 +2940,47 @@ class readers:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
         """Read images and labels of MXNet's RecordIO files, with or without their index."""
+        ...
+
+    @staticmethod
+    def nemo_asr(
+        *,
+        manifest_filepaths: str | Sequence[str],
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        read_sample_rate: bool = ...,
+        read_text: bool = ...,
+        read_idxs: bool = ...,
+        downmix: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        sample_rate: float = ...,
+        quality: float = ...,
+        parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+        min_duration: float = ...,
+        max_duration: float = ...,
+        normalize_text: bool | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
         ...
 
     @staticmethod

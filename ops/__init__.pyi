@@ -1118,6 +1118,49 @@ class MultiPaste:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class NemoAsrReader:
+    """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+
+    def __init__(
+        self,
+        *,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        manifest_filepaths: str | Sequence[str] = ...,
+        read_sample_rate: bool = ...,
+        read_text: bool = ...,
+        read_idxs: bool = ...,
+        downmix: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        sample_rate: float = ...,
+        quality: float = ...,
+        parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+        min_duration: float = ...,
+        max_duration: float = ...,
+        normalize_text: bool | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
 class NonsilentRegion:
     """Where a signal is not silent: its first sample, and how many there are to the last (INT32 scalars)."""
 
@@ -2285,6 +2328,23 @@ decoders = _decoders
 
 class _encoders:
 
+    class Audio:
+        """Encode signals, (n,) or (n, channels), FLOAT in [-1, 1] or INT16, as files."""
+
+        def __init__(
+            self,
+            *,
+            format: Literal['flac', 'wav'] = ...,
+            sample_rate: DataNode | float = ...,
+            bits: Literal[16, 24, 32] = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class Image:
         """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG and WebP also with alpha)."""
 
@@ -2873,6 +2933,49 @@ class _readers:
             tensor_init_bytes: int = ...,
             path: str | Sequence[str] = ...,
             index_path: str | Sequence[str] | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class NemoAsr:
+        """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            manifest_filepaths: str | Sequence[str] = ...,
+            read_sample_rate: bool = ...,
+            read_text: bool = ...,
+            read_idxs: bool = ...,
+            downmix: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike = ...,
+            sample_rate: float = ...,
+            quality: float = ...,
+            parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+            min_duration: float = ...,
+            max_duration: float = ...,
+            normalize_text: bool | None = ...,
             device: str | None = ...,
             name: str | None = ...,
             seed: int | None = ...,

@@ -64,7 +64,9 @@ def _entry(line: str) -> Entry:
         raise ValueError(f"needs audio_filepath, the name of a file, got {path!r:.80}")
     if not isinstance(text, str):
         raise ValueError(f"text must be a text, got {text!r:.80}")
-    return Entry(path, max(_seconds(found.get("offset"), "offset"), 0.0), _seconds(found.get("duration"), "duration"), text)
+    return Entry(
+        path, max(_seconds(found.get("offset"), "offset"), 0.0), _seconds(found.get("duration"), "duration"), text
+    )
 
 
 def read_manifest(path: str) -> list[Entry]:
@@ -175,7 +177,9 @@ class NemoAsr(Reader, name="readers.nemo_asr"):
     """
 
     aliases = ("nemo_asr_reader",)
-    example = "{op: readers.nemo_asr, manifest_filepaths: [./train.json], sample_rate: 16000, out: [audio, rates, text]}"
+    example = (
+        "{op: readers.nemo_asr, manifest_filepaths: [./train.json], sample_rate: 16000, out: [audio, rates, text]}"
+    )
     shuffles_list: ClassVar[bool] = True
     locations: ClassVar[tuple[str, ...]] = (*Reader.locations, "manifest_filepaths")
 
@@ -196,9 +200,7 @@ class NemoAsr(Reader, name="readers.nemo_asr"):
     def decoder(self) -> Audio:
         """The decoder of the files."""
         rate = max(self.sample_rate, 0.0)
-        return Audio(
-            downmix=self.downmix, dtype=self.dtype, quality=self.quality, parity=self.parity, sample_rate=rate
-        )
+        return Audio(downmix=self.downmix, dtype=self.dtype, quality=self.quality, parity=self.parity, sample_rate=rate)
 
     @property
     def num_outputs(self) -> int:

@@ -35,9 +35,9 @@ from .bytes.background import Workers
 from .bytes.files_io import Bytes, File
 from .bytes.gathered import Pieces
 
-Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp"]
+Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp", "flac", "wav"]
 ENCODINGS: tuple[str, ...] = get_args(Encode)
-ENCODED = ("keep", "jpeg", "png", "webp")
+ENCODED = ("keep", "jpeg", "png", "webp", "flac", "wav")
 """Encodings whose samples arrive as bytes: 1-D uint8."""
 
 

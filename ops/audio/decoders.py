@@ -97,7 +97,7 @@ def open_clips(ctx: Context, encoded: Batch, max_samples: int, parts: Parts | No
 
 
 def _cut(ctx: Context, clips: Clips, parts: Parts) -> None:
-    """Keep a part of each clip: offset x rate frames are left out, and duration x rate kept, both cut off to integers."""
+    """Keep a part of each clip: offset x rate frames are left out, duration x rate are kept, both without fractions."""
     first = (parts.offset * clips.rates).astype(np.int64)
     wanted = np.where(parts.duration > 0, (parts.duration * clips.rates).astype(np.int64), np.iinfo(np.int64).max)
     for i in np.flatnonzero((first > clips.frames) & (clips.frames > 0)).tolist():

@@ -29,7 +29,9 @@ from ..problems import Mark, Problem, Problems, show
 from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
 from .text import Value
 
-ENCODER = "encoders.image"
+ENCODERS = {"jpeg": "encoders.image", "png": "encoders.image", "webp": "encoders.image", "flac": "encoders.audio",
+            "wav": "encoders.audio"}  # fmt: skip
+"""Operators behind the encodings of fields."""
 _REF = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -465,7 +467,7 @@ class _Build:
             edge = outputs[one.name]
             if one.config.encode == "keep" and edge is not None and not self.comes_from_reader(edge):
                 self.problems.add(one.mark, f"{label}: keep writes the bytes that were read, so it needs "
-                                  "the output of a reader; use raw, npy, jpeg, png or webp")  # fmt: skip
+                                  "the output of a reader; use raw, npy, jpeg, png, webp, flac or wav")  # fmt: skip
                 edge = None
             elif one.config.encode in ENCODED and one.config.encode != "keep":
                 edge = self.encoder(one, edge, label)
@@ -477,7 +479,7 @@ class _Build:
 
     def encoder(self, one: WriteField, edge: Edge | None, label: str) -> Edge | None:
         """The node that encodes a field."""
-        cls = find(ENCODER)
+        cls = find(ENCODERS[one.config.encode])
         args, fine = self.arguments(cls, one.encoder_args, one.arg_marks, label, one.mark)
         if edge is None or not fine:
             return None

@@ -165,7 +165,7 @@ def _size() -> Schema:
 
 
 def _write(writer: type[Writer]) -> Schema:
-    arguments = parameters(find("encoders.image"))
+    arguments = {**parameters(find("encoders.audio")), **parameters(find("encoders.image"))}
     field = {
         "encode": {**_or_variable({"enum": list(ENCODINGS)}), "default": "auto"},
         "quality": _or_variable({"type": "integer", "minimum": 1, "maximum": 100}),

@@ -642,7 +642,7 @@ def _fields(section: _Section) -> tuple[WriteField, ...]:
         extension = one.match("extension", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}"), "letters and digits", "")
         if quality >= 0 and encode not in ("jpeg", "webp"):
             one.say(one.value.key_marks["quality"], f"quality means nothing for encode: {encode}; use jpeg or webp")
-        if encode not in ("jpeg", "png", "webp"):
+        if encode not in ("jpeg", "png", "webp", "flac", "wav"):
             one.finish()
         config = FieldConfig(encode, quality if quality >= 0 else None, extension)
         fields.append(WriteField(name, mark, config, one.entries, one.value.key_marks))

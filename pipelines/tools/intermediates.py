@@ -29,7 +29,14 @@ Entry = tuple[str, int, Batch]
 """Name of an operator, number of its output, and what came out; host memory."""
 CONTACT_SHEET = "contact-sheet.png"
 _SUFFIXES = {"jpeg": ".jpg", "jpeg2000": ".jp2"}
+_SOUNDS = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
+"""Suffixes of sounds by their first bytes."""
 _CELL, _LABEL = 160, 14
+_WIDTH, _HEIGHT = 640, 120
+SIGNAL = 1000
+"""Numbers in a row that are drawn as a signal."""
+SPECTRA = ("ft", "tf")
+"""Layouts of spectrograms."""
 
 
 def inspect_spec(path: Path, overrides: Mapping[str, Any] | None, n: int, folder: Path) -> dict[str, Any]:
@@ -130,6 +137,11 @@ def facts(batch: Batch) -> dict[str, Any]:
 def _write(sample: NDArray[Any], layout: str, stem: Path) -> tuple[Path, Image.Image | None]:
     """The file of one sample, and its picture where it has one."""
     if sample.ndim == 1 and sample.dtype == np.uint8 and sample.size:
+        sound = _SOUNDS.get(sample[:4].tobytes())
+        if sound is not None and sample[8:12].tobytes() != b"WEBP":
+            path = stem.with_name(stem.name + sound)
+            path.write_bytes(sample.tobytes())
+            return path, None
         try:
             kind = recognise(memoryview(sample.tobytes()))
         except SampleError:
@@ -145,13 +157,51 @@ def _write(sample: NDArray[Any], layout: str, stem: Path) -> tuple[Path, Image.I
         return path, None
     path = stem.with_name(stem.name + ".png")
     picture.save(path)
+    if is_signal(sample, layout) or layout in SPECTRA:  # a drawing: the numbers are beside it
+        np.save(stem.with_name(stem.name + ".npy"), sample, allow_pickle=False)
     return path, picture
 
 
+def is_signal(sample: NDArray[Any], layout: str) -> bool:
+    """Long rows of numbers, of a few channels at most, as audio has them."""
+    channels = sample.shape[1] if sample.ndim == 2 else 1
+    return layout == "" and sample.ndim in (1, 2) and channels <= 8 and len(sample) >= SIGNAL and sample.dtype in (
+        np.float32, np.int16)  # fmt: skip
+
+
+def draw_signal(sample: NDArray[Any]) -> Image.Image:
+    """A waveform: for each column the range of its samples, a band for each channel."""
+    bands = []
+    for signal in np.nan_to_num(sample.astype(np.float64).reshape(len(sample), -1)).T:
+        width = min(_WIDTH, len(signal))
+        starts = np.arange(width) * len(signal) // width
+        top = max(float(np.abs(signal).max()), 1e-12)
+        high, low = (f.reduceat(signal, starts) / top for f in (np.maximum, np.minimum))
+        rows = np.linspace(1, -1, _HEIGHT)[:, None]
+        step = 1 / _HEIGHT
+        inside = (rows <= high + step) & (rows >= low - step)
+        bands.append(np.where(inside, 40, np.where(np.abs(rows) < step, 200, 255)).astype(np.uint8))
+    return Image.fromarray(np.concatenate(bands))
+
+
+def draw_spectrum(sample: NDArray[Any], layout: str) -> Image.Image:
+    """A spectrogram: time to the right, frequency upwards; powers by their logarithm, over eight decades."""
+    values = np.nan_to_num((sample if layout == "ft" else sample.T).astype(np.float64))[::-1]
+    if values.min() >= 0 and values.max() > 0:
+        values = np.log10(np.maximum(values / values.max(), 1e-8))
+    low, high = float(values.min()), float(values.max())
+    return Image.fromarray(((values - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))
+
+
 def as_picture(sample: NDArray[Any], layout: str) -> Image.Image | None:
-    """An image as people can see it, None for what is no image: HWC or CHW, 1 or 3 channels (or H x W alone)."""
+    """An image as people can see it, None for what is no image: HWC or CHW, 1 or 3 channels (or H x W alone). Signals
+    and spectrograms are drawn."""
     if sample.size == 0 or sample.dtype.kind not in "uifb":
         return None
+    if is_signal(sample, layout):
+        return draw_signal(sample)
+    if layout in SPECTRA and sample.ndim == 2:
+        return draw_spectrum(sample, layout)
     if layout in ("HWC", "CHW") and sample.ndim == 3:
         pixels = sample if layout == "HWC" else sample.transpose(1, 2, 0)
     elif layout == "HW" and sample.ndim == 2:

@@ -1,5 +1,5 @@
-"""Sample data: photo-like JPEGs in class folders, the same training images as LMDB and as TFRecord files, and annotated
-pictures (sample_coco.py).
+"""Sample data: photo-like JPEGs in class folders, the same training images as LMDB and as TFRecord files, annotated
+pictures (sample_coco.py), and sounds (sample_sounds.py).
 
 Every kind of JPEG that a decoder must know is among them: three chroma samplings, gray, progressive and all eight
 EXIF orientations. The pictures are a function of (seed, number), so that tests and demos mean the same everywhere.
@@ -25,6 +25,7 @@ from PIL import Image, ImageDraw
 
 from ...ops.errors import JobError, SpecError
 from .sample_coco import write_coco
+from .sample_sounds import SOUNDS, write_sounds
 
 CLASSES = ("landscape", "shapes", "text", "texture")
 """Class folders, in the order of their labels."""
@@ -34,7 +35,7 @@ MARKER = "sample-data.json"
 LEAST = 2 * len(CLASSES)
 """Pictures: of every class one to train on, and one to validate with."""
 
-_VERSION = 2
+_VERSION = 3
 _SUBSAMPLING = ("4:2:0", "4:4:4", "4:2:2")
 _TFRECORD_SHARDS = 2
 _Array = NDArray[Any]
@@ -80,6 +81,7 @@ def make_sample_data(folder: Path, count: int = 96, seed: int = 0) -> dict[str, 
     ``train/<class>/*.jpg``, ``val/<class>/*.jpg``; ``lmdb`` (values: Caffe Datum, encoded) and
     ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) hold the training pictures. ``coco``
     has others, a quarter of ``count``, with boxes, polygons and masks: ``images/*.jpg`` and ``instances.json``.
+    ``audio`` has as many sounds: ``<class>/*.wav`` and ``manifest.json``, as NVIDIA NeMo has it.
     A folder that holds exactly this already is left as it is. Raises SpecError where it holds anything else, and for a
     ``count`` below `LEAST`; JobError where nothing can be written.
     """
@@ -130,10 +132,12 @@ def _write(root: Path, count: int, seed: int) -> dict[str, Any]:
     _write_lmdb(root / "lmdb", training)
     _write_tfrecord(root / "tfrecord", training)
     coco = write_coco(root / "coco", count // 4, seed)
+    sounds = write_sounds(root / "audio", max(count // 4, len(SOUNDS)), seed)
     return {
         "classes": list(CLASSES),
         **splits,
         "coco": coco,
+        "sounds": sounds,
         "pictures": [{"name": p.name, **asdict(p)} for p in pictures],
     }
 

@@ -19,7 +19,7 @@ OUT = Path(__file__).with_name("audio.npz")
 
 def cases():
     """Operator, arguments, layout, and kind and shape of the input."""
-    signal = ("float32", (1600,))
+    signal = ("float32", (1000,))
     for more in (
         {}, {"nfft": 512, "window_length": 400, "window_step": 160},
         {"window_length": 256, "window_step": 100, "power": 1},
@@ -40,7 +40,7 @@ def cases():
         {"sample_rate": 16000.0, "nfilter": 64, "freq_low": 20.0, "freq_high": 7600.0, "mel_formula": "htk"},
         {"sample_rate": 16000.0, "nfilter": 8, "freq_high": 9000.0},
     ):  # fmt: skip
-        yield "mel_filter_bank", more, "", "power", (257, 9)
+        yield "mel_filter_bank", more, "", "power", (257, 5)
     yield "mel_filter_bank", {"nfilter": 40}, "tf", "power", (5, 257)
     yield "mel_filter_bank", {"nfilter": 10}, "", "power", (33,)
     yield "mel_filter_bank", {"nfilter": 10}, "", "power", (2, 33, 3)
@@ -68,7 +68,7 @@ def cases():
     for rates in ((44100, 16000), (16000, 44100), (48000, 16000), (8000, 16000), (16000, 16000)):
         for quality in (0.0, 50.0, 100.0):
             more = {"in_rate": float(rates[0]), "out_rate": float(rates[1]), "quality": quality}
-            yield "audio_resample", more, "", "float32", (700,)
+            yield "audio_resample", more, "", "float32", (400,)
     yield "audio_resample", {"scale": 0.5}, "", "float32", (300, 2)
     yield "audio_resample", {"scale": 0.9371}, "", "float32", (600,)
     yield "audio_resample", {"out_length": 100}, "", "float32", (300,)
@@ -83,7 +83,7 @@ def files():
     encodings += [("FLAC", "PCM_16"), ("FLAC", "PCM_24"), ("OGG", "VORBIS"), ("AIFF", "PCM_16")]
     for format_, encoding in encodings:
         for channels in (1, 2, 3):
-            signal = source(channels, "quiet", (400, channels))
+            signal = source(channels, "quiet", (150, channels))
             out = io.BytesIO()
             soundfile.write(out, signal, 16000, format=format_, subtype=encoding)
             settings = [{}, {"downmix": True}]

@@ -12,7 +12,7 @@ from ...ops.batch import I64, Batch
 from ..base import FieldConfig, Records
 from .columns import Column, Kind, as_bytes, as_decimal, as_npy, check_encoded, copy, elements, kind_of
 
-_BY_ENCODING = {"jpeg": "jpg", "png": "png", "webp": "webp", "npy": "npy"}
+_BY_ENCODING = {"jpeg": "jpg", "png": "png", "webp": "webp", "npy": "npy", "flac": "flac", "wav": "wav"}
 _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     (b"\xff\xd8\xff", 0, "jpg"),
     (b"\x89PNG\r\n\x1a\n", 0, "png"),
