@@ -4,9 +4,9 @@
     python benchmarks/audio.py --device cpu --clips 600 --ours wav:64:2:1,flac:64:2:1 --dali wav:64:2,flac:64:2 ...
 
 The clips are made: ten seconds at 16 kHz each, 16 bits, all different (13,000 are 4.2 GB of WAV), as single files or
-in a tar file. The job: decode, spectrogram (512, windows of 25 ms every 10 ms), 80 mel bands, decibels; results stay where
-they are made. Every setting of both runs in a process of its own, in turns; the best repeat counts. Beside the clips a
-second stands the processor time a clip, which other work on the machine disturbs less, and its median.
+in a tar file. The job: decode, spectrogram (512, windows of 25 ms every 10 ms), 80 mel bands, decibels; results stay
+where they are made. Every setting of both runs in a process of its own, in turns; the best repeat counts. Beside the
+clips a second stands the processor time a clip, which other work on the machine disturbs less, and its median.
 """
 
 from __future__ import annotations
