@@ -654,6 +654,23 @@ def file_reader(
     """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them."""
     ...
 
+def filter(
+    input: _Tensor,
+    input1: _Tensor,
+    /,
+    *inputs: _Tensor,
+    anchor: DataNode | _Ints = ...,
+    border: Literal['reflect_101', 'reflect_1001', 'wrap', 'clamp', 'constant'] = ...,
+    mode: Literal['same', 'valid'] = ...,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+    ...
+
 def flip(
     input: _Tensor,
     /,
@@ -694,6 +711,21 @@ def full_like(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """The second input repeated to the shape and layout of the first, and as its type, by the rules of cast."""
+    ...
+
+def gaussian_blur(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    sigma: DataNode | _Floats = ...,
+    window_size: DataNode | _Ints = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Blur with a Gaussian window: by sigma, the length of the window, or both."""
     ...
 
 def get_property(
@@ -914,6 +946,23 @@ def image_decoder_slice(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Decode a part of each image, the one that slice would cut out."""
+    ...
+
+def laplacian(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    window_size: DataNode | _Ints = ...,
+    smoothing_size: DataNode | _Ints | None = ...,
+    scale: DataNode | _Floats = ...,
+    normalized_kernel: bool = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows."""
     ...
 
 def mel_filter_bank(
@@ -2161,6 +2210,24 @@ class experimental:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
         """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+        ...
+
+    @staticmethod
+    def filter(
+        input: _Tensor,
+        input1: _Tensor,
+        /,
+        *inputs: _Tensor,
+        anchor: DataNode | _Ints = ...,
+        border: Literal['reflect_101', 'reflect_1001', 'wrap', 'clamp', 'constant'] = ...,
+        mode: Literal['same', 'valid'] = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
         ...
 
     @staticmethod

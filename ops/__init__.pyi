@@ -740,6 +740,24 @@ class FileReader:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
+class Filter:
+    """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+
+    def __init__(
+        self,
+        *,
+        anchor: DataNode | _Ints = ...,
+        border: Literal['reflect_101', 'reflect_1001', 'wrap', 'clamp', 'constant'] = ...,
+        mode: Literal['same', 'valid'] = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Flip:
     """Mirror images (exact)."""
 
@@ -779,6 +797,23 @@ class FullLike:
     def __init__(
         self,
         *,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class GaussianBlur:
+    """Blur with a Gaussian window: by sigma, the length of the window, or both."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        sigma: DataNode | _Floats = ...,
+        window_size: DataNode | _Ints = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -1014,6 +1049,25 @@ class ImageDecoderSlice:
         rel_shape: DataNode | _Floats | None = ...,
         normalized_anchor: bool = ...,
         normalized_shape: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Laplacian:
+    """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        window_size: DataNode | _Ints = ...,
+        smoothing_size: DataNode | _Ints | None = ...,
+        scale: DataNode | _Floats = ...,
+        normalized_kernel: bool = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -2382,6 +2436,24 @@ class _experimental:
             scale: DataNode | float | None = ...,
             quality: float = ...,
             parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Filter:
+        """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+
+        def __init__(
+            self,
+            *,
+            anchor: DataNode | _Ints = ...,
+            border: Literal['reflect_101', 'reflect_1001', 'wrap', 'clamp', 'constant'] = ...,
+            mode: Literal['same', 'valid'] = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
             device: str | None = ...,
             name: str | None = ...,
             seed: int | None = ...,

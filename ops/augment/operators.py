@@ -15,9 +15,8 @@ import numpy.typing as npt
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
-from ..copies.windows import image_layout
+from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
-from ..images.crop import known_layout
 from ..kernels import Kernels
 from ..streams import uniform
 from ..types import DALIDataType, DALIInterpType

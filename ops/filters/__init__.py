@@ -1,0 +1,1 @@
+"""Blur, convolution and morphology: every value from those around it."""

@@ -1,0 +1,75 @@
+"""Which dimensions of a sample are filtered, and the arrays that kernels find them by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I64, Batch
+from ..context import Context
+from ..conversion import saturate
+from ..errors import SpecError
+
+F32 = npt.NDArray[np.float32]
+FLOATS = np.dtype(np.float32)
+
+BORDERS = {"reflect_101": 0, "reflect_1001": 1, "reflect": 1, "wrap": 2, "clamp": 3, "replicate": 3, "constant": 4}
+"""What lies outside of an image, as kernels take it (cuda/border.cuh)."""
+
+
+def spatial(layout: str, ndim: int) -> tuple[int, int]:
+    """Where the filtered dimensions begin and how many they are: all but frames, and channels first or last.
+
+    Raises SpecError for more than three, or none.
+    """
+    first = 0
+    while first < len(layout) and layout[first] in "FC":
+        first += 1
+    last = ndim - (1 if layout and layout.endswith("C") and first < ndim else 0)
+    inside = layout[first:last]
+    if "F" in inside or "C" in inside:
+        raise SpecError(f"takes frames first, and channels before or after the dimensions of the picture, got {layout}")
+    if not 1 <= last - first <= 3:
+        what = f"layout {layout}" if layout else f"{ndim} dimensions without a layout"
+        raise SpecError(f"filters one to three dimensions, got {last - first} ({what})")
+    return first, last - first
+
+
+def geometry(shapes: I64, layout: str) -> I64:
+    """[M, 5]: pictures one after the other, depth, height, width, channels of each, 1 where there is no such
+    dimension."""
+    first, axes = spatial(layout, shapes.shape[1])
+    out = np.ones((len(shapes), 5), np.int64)
+    out[:, 0] = shapes[:, :first].prod(axis=1)
+    out[:, 4 - axes : 4] = shapes[:, first : first + axes]
+    out[:, 4] = shapes[:, first + axes :].prod(axis=1)
+    out[out.prod(axis=1) == 0, 0] = 0
+    return out
+
+
+def by_axis(values: npt.NDArray[Any], axes: int, what: str) -> npt.NDArray[Any]:
+    """One value for all axes, or one for each, as [M, axes]. Raises SpecError for other numbers."""
+    values = values.reshape(len(values), -1)
+    if values.shape[1] == 1:
+        return np.repeat(values, axes, axis=1)
+    if values.shape[1] != axes:
+        raise SpecError(f"{what} takes one value, or one for each of {axes} dimensions, got {values.shape[1]}")
+    return values
+
+
+def on_host(images: Batch, base: I64) -> tuple[Any, I64]:
+    """Data that compiled loops take, bytes or float32, and where the pieces at ``base`` begin in them."""
+    source = images.data
+    if source.dtype in (np.uint8, np.float32) or len(images) == 0:
+        return source if len(images) else np.zeros(0, np.float32), np.ascontiguousarray(base)
+    low, high = int(images.offsets.min()), int((images.offsets + images.sizes).max())
+    return saturate(source[low:high], np.float32), np.ascontiguousarray(base - low)
+
+
+def host_output(ctx: Context, images: Batch, shapes: Any, dtype: np.dtype[Any]) -> tuple[Batch, bool]:
+    """A batch that compiled loops write to, and whether it is to be converted to ``dtype`` afterwards."""
+    own = dtype if dtype in (np.uint8, np.float32) else FLOATS
+    empty = ctx.empty if own == dtype else np.empty
+    return Batch.allocate(empty, shapes, own, images.layout, images.samples), own != dtype

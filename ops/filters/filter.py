@@ -1,0 +1,192 @@
+"""filter: correlation with a window of one's own for each sample."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch, elements
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES, affordable
+from ..errors import SpecError
+from ..images.frames import Pictures, pictures
+from ..kernels import Kernels
+from ..types import DALIDataType, to_numpy
+from .axes import BORDERS, by_axis, geometry, host_output, on_host, spatial
+
+_kernels: Any = Kernels(".filter_cpu", __package__)
+
+_THREADS = 256
+
+
+class Filter(Operator, name="filter"):
+    """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32.
+
+    The filter is not turned around. Computed in float32. A third input is what lies outside where ``border`` is
+    "constant" (0 without it).
+    """
+
+    aliases: ClassVar[tuple[str, ...]] = ("experimental.filter",)
+    inputs = (2, 3)
+    bound = "1 level; floats within 1e-5 of the largest value times the filter's sum"
+    example = "{op: filter, in: [images, kernels], out: images}"
+
+    anchor: Annotated[
+        tuple[int, ...],
+        Arg("the filter's element that lies on the value, one number for each of its axes; -1: the middle",
+            ge=-1, per_sample=True),
+    ] = (-1,)  # fmt: skip
+    border: Annotated[
+        Literal["reflect_101", "reflect_1001", "wrap", "clamp", "constant"], Arg("what lies outside of the picture")
+    ] = "reflect_101"
+    mode: Annotated[
+        Literal["same", "valid"], Arg("valid: only where the whole filter lies inside; anchor and border do nothing")
+    ] = "same"
+    dtype: Annotated[DALIDataType | None, Arg("type of the output: FLOAT, or by default that of the input")] = None
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if self.dtype not in (None, DALIDataType.FLOAT, data.dtype) and data.dtype is not None:
+            raise SpecError(f"dtype must be FLOAT or the input's, got {self.dtype.name if self.dtype else None}")
+        if specs[1].dtype not in (None, DALIDataType.FLOAT):
+            raise SpecError(f"filters must be float32, got {specs[1]}; cast them first")
+        shape = data.shape
+        if data.ndim is not None:
+            first, axes = spatial(data.layout, data.ndim)
+            if axes < 2:
+                raise SpecError(f"filters images and volumes, got {data}")
+            if self.mode == "valid" and shape is not None:
+                shape = (*shape[:first], *(None,) * axes, *shape[first + axes :])
+        return Spec(shape, data.dtype if self.dtype is None else self.dtype, data.layout)
+
+    def cpu(self, ctx: Context, images: Batch, filters: Batch, *fill: Batch) -> Batch:
+        first, axes = spatial(images.layout, images.ndim)
+        if filters.dtype != np.float32:
+            raise SpecError(f"filters must be float32, got {filters.dtype}; cast them first")
+        framed = filters.layout.startswith("F") and images.layout.startswith("F")
+        if filters.ndim - framed != axes:
+            raise SpecError(f"pictures of {axes} dimensions take filters of as many, got {filters.ndim - framed}")
+        parts = pictures(ctx, images, ["anchor"], np.int64)
+        if framed and parts.sample is None:
+            parts = _frames(images, parts)
+        layout = images.layout if parts.sample is None else images.layout[1:]
+        own = np.arange(len(images)) if parts.sample is None else parts.sample
+        places, extents = _windows(ctx, images, filters, own, framed, axes)
+        anchor = by_axis(parts.arguments["anchor"], axes, "anchor")
+        middle = extents[:, 3 - axes :] // 2
+        anchor = np.where(anchor < 0, middle, anchor)
+        if self.mode == "valid":
+            anchor = np.zeros_like(anchor)
+        bad = np.any(anchor >= extents[:, 3 - axes :], axis=1)
+        where = geometry(parts.shapes, layout)
+        where[bad, 0] = 0
+        for m in np.flatnonzero(bad & (extents.prod(axis=1) > 0)).tolist():
+            said = f"anchor {anchor[m].tolist()} lies outside of the filter {extents[m, 3 - axes :].tolist()}"
+            ctx.reject(int(own[m]), "bad_argument", said)
+        shapes = images.shapes.astype(np.int64)
+        results = where.copy()
+        if self.mode == "valid":
+            results[:, 1:4] = np.maximum(where[:, 1:4] - extents + 1, 0)
+            small = (where[:, 1:4] < extents).any(axis=1)
+            for m in np.flatnonzero(small & ~bad).tolist():
+                ctx.reject(int(own[m]), "bad_shape", f"the filter {extents[m].tolist()} is larger than the picture")
+            if len(images):
+                of_sample = np.full((len(images), axes), np.iinfo(np.int64).max)
+                np.minimum.at(of_sample, own, results[:, 4 - axes : 4])
+                of_sample[of_sample == np.iinfo(np.int64).max] = 0
+                shapes[:, first : first + axes] = of_sample
+                results[:, 4 - axes : 4] = of_sample[own]
+        shapes = affordable(ctx, shapes)
+        results[results.prod(axis=1) == 0, 0] = 0
+        pads = np.zeros((len(own), 4), np.int64)
+        pads[:, 3 - axes : 3] = anchor
+        values = np.zeros(len(own), np.float32)
+        if fill:
+            values = _fills(ctx, images, fill[0], own)
+        dtype = images.dtype if self.dtype is None else np.dtype(to_numpy(self.dtype))
+        sizes = results[:, 0] * results[:, 1:].prod(axis=1)
+        border = np.int32(BORDERS[self.border])
+        if ctx.stage == "cpu":
+            out, convert = host_output(ctx, images, shapes, dtype)
+            to = _places(out, parts, sizes)
+            source, base = on_host(images, parts.offsets)
+            weights = np.ascontiguousarray(filters.data)
+            _kernels.correlate(
+                source, base, where, results, weights, places, extents, pads, border, values, out.data, to
+            )
+            return out.replace(data=saturate(out.data, dtype)) if convert else out
+        out = Batch.allocate(ctx.empty, shapes.astype(np.int32), dtype, images.layout, images.samples)
+        most = int(sizes.max(initial=0))
+        if most == 0:
+            return out
+        tiles = -(-most // _THREADS)
+        there = ctx.device.to_device(filters)
+        shift = int(there.offsets[0] - filters.offsets[0])
+        base, to, before, after, begin, window, shifts, outside = ctx.device.upload(
+            parts.offsets, _places(out, parts, sizes), where, results, places + shift, extents, pads, values
+        )
+        ctx.device.launch(
+            "filter.cu", f"correlate<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>", tiles * len(own), _THREADS,
+            images.data, base, before, after, np.int32(tiles), there.data, begin, window, shifts, border, outside,
+            out.data, to,
+        )  # fmt: skip
+        return out
+
+    gpu = cpu
+
+
+def _frames(images: Batch, parts: Pictures) -> Pictures:
+    """The frames of sequences as pieces."""
+    counts = images.shapes[:, 0].astype(np.int64)
+    sample = np.repeat(np.arange(len(images)), counts)
+    shapes = images.shapes[:, 1:].astype(np.int64)[sample]
+    number = np.arange(len(sample)) - np.repeat(counts.cumsum() - counts, counts)
+    given = {k: v[sample] for k, v in parts.arguments.items()}
+    return Pictures(images.offsets[sample] + number * elements(shapes), shapes, sample, given)
+
+
+def _places(out: Batch, parts: Pictures, sizes: I64) -> I64:
+    """Where the results of the pieces begin."""
+    if parts.sample is None:
+        return out.offsets
+    return sizes.cumsum() - sizes
+
+
+def _windows(ctx: Context, images: Batch, filters: Batch, own: I64, framed: bool, axes: int) -> tuple[I64, I64]:
+    """[M] where the filter of each piece begins, and [M, 3] its extents."""
+    shapes = filters.shapes.astype(np.int64)[:, int(framed) :]
+    extents = np.ones((len(own), 3), np.int64)
+    extents[:, 3 - axes :] = shapes[own]
+    places = filters.offsets[own].copy()
+    if framed:
+        counts = images.shapes[:, 0].astype(np.int64)
+        given = filters.shapes[:, 0].astype(np.int64)
+        for i in np.flatnonzero((given != counts) & (given != 1)).tolist():
+            ctx.reject(i, "bad_argument", f"has filters for {given[i]} frames, the sequence has {counts[i]}")
+        number = np.arange(len(own)) - np.repeat(counts.cumsum() - counts, counts)
+        places += np.where(given[own] == counts[own], number, 0) * elements(shapes)[own]
+    empty = extents.prod(axis=1) == 0
+    for m in np.flatnonzero(empty).tolist():
+        ctx.reject(int(own[m]), "bad_argument", "the filter has no elements")
+    return places, extents
+
+
+def _fills(ctx: Context, images: Batch, fill: Batch, own: I64) -> npt.NDArray[np.float32]:
+    """[M] what lies outside, from the third input: a number, or one for each frame."""
+    if not fill.on_host:
+        fill = fill.replace(data=fill.data.get())
+    sizes = fill.sizes
+    if fill.layout.startswith("F") and len(own) != len(images):
+        counts = images.shapes[:, 0].astype(np.int64)
+        number = np.arange(len(own)) - np.repeat(counts.cumsum() - counts, counts)
+        at = fill.offsets[own] + np.minimum(number, sizes[own] - 1)
+    else:
+        at = fill.offsets[own]
+    for i in np.flatnonzero(sizes == 0).tolist():
+        ctx.reject(i, "bad_argument", "the fill value is empty")
+    values: npt.NDArray[np.float32] = np.where(sizes[own] > 0, fill.data[np.minimum(at, fill.data.size - 1)], 0)
+    return values.astype(np.float32)

@@ -1,0 +1,241 @@
+"""gaussian_blur and laplacian: a window along each axis, one axis after the other, in float32."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES
+from ..errors import SpecError
+from ..images.frames import Pictures, pictures
+from ..kernels import Kernels
+from ..types import DALIDataType, to_numpy
+from .axes import F32, by_axis, geometry, host_output, on_host, spatial
+
+I32 = npt.NDArray[np.int32]
+
+_kernels: Any = Kernels(".separable_cpu", __package__)
+
+_LONGEST = 23
+"""Of the laplacian's windows, as in DALI."""
+_THREADS = 256
+
+
+class Separable(Operator, abstract=True):
+    """What the operators of this module share: the sum of terms, each a product of windows along the axes.
+
+    Borders mirror the picture without repeating its edge. Frames and channels are not filtered.
+    """
+
+    bound = "1 level; floats within 1e-5 of the largest value"
+
+    dtype: Annotated[DALIDataType | None, Arg("type of the output: FLOAT, or by default that of the input")] = None
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if self.dtype not in (None, DALIDataType.FLOAT, data.dtype) and data.dtype is not None:
+            raise SpecError(f"dtype must be FLOAT or the input's, got {self.dtype.name if self.dtype else None}")
+        if data.ndim is not None:
+            spatial(data.layout, data.ndim)
+        return Spec(data.shape, data.dtype if self.dtype is None else self.dtype, data.layout)
+
+    def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
+        """[M, T, 3, L] windows, each from its first place on, their [M, T, 3] lengths, and [M, T] factors of the terms;
+        axes are depth, height, width."""
+        raise NotImplementedError
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        _, axes = spatial(images.layout, images.ndim)
+        parts = pictures(ctx, images, self.arguments())
+        layout = images.layout if parts.sample is None else images.layout[1:]
+        windows, lengths, factors = self.windows(ctx, parts, axes)
+        dtype = images.dtype if self.dtype is None else np.dtype(to_numpy(self.dtype))
+        where = geometry(parts.shapes, layout)
+        if ctx.stage != "cpu":
+            return self._on_gpu(ctx, images, parts, where, windows, lengths, factors, dtype)
+        source, base = on_host(images, parts.offsets)
+        out, convert = host_output(ctx, images, images.shapes, dtype)
+        _kernels.separable(source, base, where, windows, lengths, factors, out.data, parts.places(out))
+        return out.replace(data=saturate(out.data, dtype)) if convert else out
+
+    gpu = cpu
+
+    def arguments(self) -> tuple[str, ...]:
+        """Those that may be given per sample and per frame."""
+        raise NotImplementedError
+
+    def _on_gpu(
+        self, ctx: Context, images: Batch, parts: Pictures, where: Any, windows: F32, lengths: I32, factors: F32,
+        dtype: np.dtype[Any],
+    ) -> Batch:  # fmt: skip
+        """A kernel for each axis that any picture has a window along, for each term."""
+        lane = ctx.device
+        out = Batch.allocate(ctx.empty, images.shapes, dtype, images.layout, images.samples)
+        most = int(where.prod(axis=1).max(initial=0))
+        if most == 0:
+            return out
+        terms = windows.shape[1]
+        passes = [
+            [axis for axis in (2, 1, 0) if (lengths[:, t, axis] > 1).any()] or [2] for t in range(terms)
+        ]  # the width first: rows lie in the cache then
+        between = [lane.empty(out.data.size if max(map(len, passes)) > n else 0, np.float32) for n in (1, 2)]
+        total = lane.empty(out.data.size if terms > 1 else 0, np.float32)
+        base, to, sizes, weights, counts, scale = lane.upload(
+            parts.offsets, parts.places(out), where, windows, lengths, factors
+        )
+        tiles = -(-most // _THREADS)
+        for t in range(terms):
+            source, begin = images.data, base
+            for n, axis in enumerate(passes[t]):
+                last = n == len(passes[t]) - 1
+                target = (total if t < terms - 1 else out.data) if last else between[n % 2]
+                name = f"along<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[target.dtype]}>"
+                lane.launch(
+                    "separable.cu", name, tiles * len(parts), _THREADS, source, begin, sizes, np.int32(tiles),
+                    weights, counts, scale, np.int32(terms), np.int32(t), np.int32(windows.shape[3]), np.int32(axis),
+                    np.int32(last), total, np.int32(last and t > 0), target, to,
+                )  # fmt: skip
+                source, begin = target, to
+        return out
+
+
+class GaussianBlur(Separable, name="gaussian_blur"):
+    """Blur with a Gaussian window: by sigma, the length of the window, or both.
+
+    A sigma alone makes windows of 2 ceil(3 sigma) + 1, a length alone a sigma of ((length - 1) / 2 - 1) 0.3 + 0.8.
+    """
+
+    example = "{op: gaussian_blur, in: images, sigma: $sigma, out: images}"
+
+    sigma: Annotated[
+        tuple[float, ...], Arg("standard deviation in pixels, or one for each axis, outermost first; 0: by the window",
+                               ge=0, per_sample=True)
+    ] = (0.0,)  # fmt: skip
+    window_size: Annotated[
+        tuple[int, ...], Arg("length of the window, odd, or one for each axis; 0: by sigma", ge=0, per_sample=True)
+    ] = (0,)
+
+    def check(self) -> None:
+        if not self.given("sigma") and not self.given("window_size"):
+            raise SpecError("needs sigma, window_size, or both")
+        if "window_size" not in self.per_sample and any(w and w % 2 == 0 for w in self.window_size):
+            raise SpecError(f"window_size must be odd, got {list(self.window_size)}")
+
+    def arguments(self) -> tuple[str, ...]:
+        return "sigma", "window_size"
+
+    def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
+        sigma = by_axis(parts.arguments["sigma"].astype(np.float32), axes, "sigma")
+        length = by_axis(parts.arguments["window_size"].astype(np.int64), axes, "window_size")
+        bad = ~(np.isfinite(sigma) & (sigma >= 0)) | (length < 0) | ((length > 0) & (length % 2 == 0))
+        bad |= ((sigma == 0) & (length == 0)) | (sigma > _WIDEST) | (length > 6 * _WIDEST)
+        if bad.any():
+            wrong = np.flatnonzero(bad.any(axis=1))
+            for m in wrong.tolist():
+                i = m if parts.sample is None else int(parts.sample[m])
+                said = f"sigma {sigma[m].tolist()}, window_size {length[m].tolist()}"
+                ctx.reject(i, "bad_argument", f"needs a positive sigma or an odd window_size, got {said}")
+            sigma[wrong], length[wrong] = 1, 1
+        length = np.where(length == 0, 2 * np.ceil(3 * sigma).astype(np.int64) + 1, length)
+        radius = (length - 1) // 2
+        sigma = np.where(sigma == 0, (radius - 1) * np.float32(0.3) + np.float32(0.8), sigma).astype(np.float32)
+        longest = int(length.max(initial=1))
+        windows = np.zeros((len(parts), 1, 3, longest), np.float32)
+        lengths = np.ones((len(parts), 1, 3), np.int32)
+        windows[:, 0, : 3 - axes, 0] = 1
+        away = np.arange(longest) - radius[..., None]
+        scale = np.float32(0.5) / (sigma * sigma)
+        bell = np.exp(-(away * away * scale[..., None]).astype(np.float32)).astype(np.float32)
+        bell[away > radius[..., None]] = 0
+        windows[:, 0, 3 - axes :] = bell / bell.sum(axis=-1, keepdims=True, dtype=np.float32)
+        lengths[:, 0, 3 - axes :] = length
+        return windows, lengths, np.ones((len(parts), 1), np.float32)
+
+
+_WIDEST = 1000.0
+"""The largest sigma: windows of 6,001."""
+
+
+class Laplacian(Separable, name="laplacian"):
+    """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows.
+
+    Window and smoothing sizes are odd, from 3 and 1 to 23; smoothing has the window's size by default.
+    """
+
+    example = "{op: laplacian, in: images, window_size: 5, dtype: FLOAT, out: edges}"
+
+    window_size: Annotated[
+        tuple[int, ...], Arg("length of the derivative's window, or one for each axis", ge=3, le=23, per_sample=True)
+    ] = (3,)
+    smoothing_size: Annotated[
+        tuple[int, ...] | None, Arg("length of the smoothing window, or one for each axis", ge=1, le=23,
+                                    per_sample=True)
+    ] = None  # fmt: skip
+    scale: Annotated[tuple[float, ...], Arg("factor of each derivative, or one for all", per_sample=True)] = (1.0,)
+    normalized_kernel: Annotated[
+        bool, Arg("scale each derivative by 2^(axes + 2 - the sum of its windows' lengths); excludes scale")
+    ] = False
+
+    def check(self) -> None:
+        if self.normalized_kernel and self.given("scale"):
+            raise SpecError("normalized_kernel and scale exclude each other")
+        for name in ("window_size", "smoothing_size"):
+            if name not in self.per_sample and any(w % 2 == 0 for w in getattr(self, name) or ()):
+                raise SpecError(f"{name} must be odd, got {list(getattr(self, name))}")
+
+    def arguments(self) -> tuple[str, ...]:
+        given = ("window_size", "scale")
+        return (*given, "smoothing_size") if self.given("smoothing_size") else given
+
+    def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
+        given = {k: by_axis(v, axes, k) for k, v in parts.arguments.items()}
+        window = given["window_size"].astype(np.int64)
+        smooth = given.get("smoothing_size", window).astype(np.int64)
+        bad = ((window % 2 == 0) | (window < 3) | (window > _LONGEST)).any(axis=1)
+        bad |= ((smooth % 2 == 0) | (smooth < 1) | (smooth > _LONGEST)).any(axis=1)
+        for m in np.flatnonzero(bad).tolist():
+            said = f"window_size {window[m].tolist()}, smoothing_size {smooth[m].tolist()}"
+            ctx.reject(m if parts.sample is None else int(parts.sample[m]), "bad_argument",
+                       f"sizes of windows are odd, from 3 (smoothing: 1) to {_LONGEST}, got {said}")  # fmt: skip
+        window, smooth = np.where(bad[:, None], 3, window), np.where(bad[:, None], 1, smooth)
+        tables = _derivatives()
+        windows = np.zeros((len(parts), axes, 3, _LONGEST), np.float32)
+        lengths = np.ones((len(parts), axes, 3), np.int32)
+        windows[:, :, : 3 - axes, 0] = 1
+        factors = given["scale"].astype(np.float32).copy()
+        for term in range(axes):
+            for axis in range(axes):
+                size = window[:, axis] if axis == term else smooth[:, axis]
+                windows[:, term, 3 - axes + axis] = tables[1 if axis == term else 0, size]
+                lengths[:, term, 3 - axes + axis] = size
+            if self.normalized_kernel:
+                lengths_of_term = lengths[:, term, 3 - axes :].sum(axis=1)
+                factors[:, term] = np.exp2((axes + 2 - lengths_of_term).astype(np.float32))
+        return windows, lengths, factors
+
+
+_tables: list[F32] = []
+
+
+def _derivatives() -> F32:
+    """[2, 24, 23]: smoothing and second derivative windows by length, as OpenCV's getDerivKernels has them: binomial
+    coefficients, and those of two less twice differenced."""
+    if not _tables:
+        out = np.zeros((2, _LONGEST + 1, _LONGEST), np.float32)
+        row = np.ones(1)
+        rows = [row]
+        for _ in range(_LONGEST):
+            row = np.convolve(row, [1, 1])
+            rows.append(row)
+        for size in range(1, _LONGEST + 1, 2):
+            out[0, size, :size] = rows[size - 1]
+            if size >= 3:
+                out[1, size, :size] = np.convolve(rows[size - 3], [1, -2, 1])
+        _tables.append(out)
+    return _tables[0]

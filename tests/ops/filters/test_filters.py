@@ -1,0 +1,144 @@
+"""gaussian_blur, laplacian and filter: DALI's results (golden/make_filters.py), OpenCV's, and the CUDA kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from dali_run.ops.base import Spec
+from dali_run.ops.errors import SpecError
+from dali_run.ops.filters import filter, separable  # noqa: F401  # declare the operators
+from dali_run.ops.types import DALIDataType
+
+from ...kit.dali_cases import apply, batch_of, cases, largest_difference, operator, ours, source
+from ...kit.emulated_lane import EmulatedLane
+
+NAMES = ("gaussian_blur", "laplacian", "filter")
+IMAGE = source(3, 0, 256, "uint8", [21, 26, 3])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_of_dali(name: str) -> None:
+    values = differing = 0
+    for case, inputs, wanted in cases("filters"):
+        if case["op"] != name:
+            continue
+        got, rejects = ours(case, inputs)
+        assert not rejects, case
+        off = largest_difference(got[0], wanted[0])
+        assert off <= (1e-5 if wanted[0].dtype.kind == "f" else 1), (case, off)
+        if wanted[0].dtype.kind != "f":
+            values, differing = values + wanted[0].size, differing + np.count_nonzero(got[0] != wanted[0])
+    assert values > 5000
+    assert differing <= 0.002 * values
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cuda_run_on_the_cpu(name: str) -> None:
+    lane = EmulatedLane()
+    for case, inputs, _ in cases("filters"):
+        if case["op"] != name:
+            continue
+        (want,), _ = ours(case, inputs)
+        (got,), rejects = ours(case, inputs, lane)
+        assert not rejects
+        assert largest_difference(got, want) <= (1e-5 if want.dtype.kind == "f" else 1), case
+    assert lane.launched
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_gpu(name: str) -> None:
+    from dali_run.ops.gpu.lane import Lane
+
+    for case, inputs, _ in cases("filters"):
+        if case["op"] != name or case.get("per_sample"):
+            continue
+        (want,), _ = ours(case, inputs)
+        op = operator(name, **case["arguments"])
+        given = [batch_of([a], i["layout"] or "") for a, i in zip(inputs, case["inputs"], strict=True)]
+        with Lane() as lane:
+            out, rejects = apply(op, *[lane.to_device(g) for g in given], lane=lane)
+            assert not rejects
+            got = lane.to_host(out)
+            lane.synchronize()
+        assert largest_difference(got.sample(0), want) <= (1e-5 if want.dtype.kind == "f" else 1), case
+
+
+def ragged(count: int = 5) -> list[np.ndarray]:
+    return [source(k, 0, 256, "uint8", [7 + 3 * k, 19 - 2 * k, 3]) for k in range(count)]
+
+
+@pytest.mark.parametrize("lane", [None, EmulatedLane()])
+def test_each_sample_has_its_own_window(lane: Any) -> None:
+    images, sigmas = ragged(), [0.3, 0.8, 1.5, 2.2, 4.0]
+    args = {"sigma": batch_of([np.float32([s]) for s in sigmas])}
+    out, rejects = apply(operator("gaussian_blur", ("sigma",)), batch_of(images, "HWC"), args=args, lane=lane)
+    assert not rejects
+    for got, image, sigma in zip(out, images, sigmas, strict=True):
+        size = 2 * int(np.ceil(3 * sigma)) + 1
+        padded = np.pad(image.astype(np.float64), ((size, size), (size, size), (0, 0)), "reflect")
+        want = cv2.GaussianBlur(padded, (size, size), sigma)[size:-size, size:-size]
+        assert np.abs(got - want).max() <= 0.5 + 1e-3
+
+
+def test_laplacian_is_that_of_opencv() -> None:
+    for size in (1, 3, 5, 7):
+        arguments = {"window_size": max(size, 3), "smoothing_size": size, "dtype": "FLOAT"}
+        out, _ = apply(operator("laplacian", **arguments), batch_of([IMAGE], "HWC"))
+        want = cv2.Laplacian(IMAGE.astype(np.float32), -1, ksize=size)
+        assert np.abs(out.sample(0) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("lane", [None, EmulatedLane()])
+def test_filters_of_many_sizes_and_volumes(lane: Any) -> None:
+    images = ragged()
+    filters = [source(k, -1, 1, "float32", [1 + k, 5 - k]) for k in range(5)]
+    out, rejects = apply(operator("filter", dtype="FLOAT"), batch_of(images, "HWC"), batch_of(filters), lane=lane)
+    assert not rejects
+    for got, image, window in zip(out, images, filters, strict=True):
+        want = cv2.filter2D(image.astype(np.float32), -1, window, borderType=cv2.BORDER_REFLECT_101)
+        np.testing.assert_allclose(got, want, atol=1e-2)
+    volume, window = source(1, 0, 256, "uint8", [6, 7, 8]), source(2, -1, 1, "float32", [3, 2, 3])
+    for mode in ("same", "valid"):
+        op = operator("filter", dtype="FLOAT", mode=mode, border="constant")
+        out, rejects = apply(op, batch_of([volume], "DHW"), batch_of([window]), lane=lane)
+        assert not rejects
+        padded = np.pad(volume.astype(np.float64), ((1, 1), (1, 0), (1, 1))) if mode == "same" else volume
+        views = np.lib.stride_tricks.sliding_window_view(padded, window.shape)
+        np.testing.assert_allclose(out.sample(0), np.einsum("xyzabc,abc->xyz", views, window), atol=1e-2)
+
+
+def test_bad_samples_are_rejected_alone() -> None:
+    args = {"sigma": batch_of([np.float32([s]) for s in (1.0, -1.0, np.nan, 0.0, 2.0)])}
+    out, rejects = apply(operator("gaussian_blur", ("sigma",)), batch_of(ragged(), "HWC"), args=args)
+    assert [(r.slot, r.code) for r in rejects] == [(1, "bad_argument"), (2, "bad_argument"), (3, "bad_argument")]
+    alone, _ = apply(operator("gaussian_blur", sigma=2.0), batch_of(ragged()[4:], "HWC"))
+    np.testing.assert_array_equal(out.sample(4), alone.sample(0))
+    filters = batch_of([np.ones((3, 3), np.float32), np.ones((40, 3), np.float32)])
+    op = operator("filter", mode="valid")
+    out, rejects = apply(op, batch_of(ragged(2), "HWC"), filters)
+    assert [(r.slot, r.code) for r in rejects] == [(1, "bad_shape")]
+    assert out.sample(0).shape == (5, 17, 3)
+    filters = batch_of([np.ones((3, 3), np.float32), np.ones((2, 3), np.float32)])
+    _, rejects = apply(operator("filter", anchor=[2, 2]), batch_of(ragged(2), "HWC"), filters)
+    assert [(r.slot, r.code) for r in rejects] == [(1, "bad_argument")]
+
+
+def test_refused_before_anything_runs() -> None:
+    image = Spec((4, 4, 3), DALIDataType.UINT8, "HWC")
+    with pytest.raises(SpecError, match="needs sigma"):
+        operator("gaussian_blur")
+    with pytest.raises(SpecError, match="odd"):
+        operator("gaussian_blur", window_size=4)
+    with pytest.raises(SpecError, match="FLOAT"):
+        operator("gaussian_blur", sigma=1.0, dtype="INT16").infer(image)
+    with pytest.raises(SpecError, match="one to three dimensions"):
+        operator("gaussian_blur", sigma=1.0).infer(Spec((4, 4, 4, 4), DALIDataType.UINT8, ""))
+    with pytest.raises(SpecError, match="exclude"):
+        operator("laplacian", normalized_kernel=True, scale=2.0)
+    with pytest.raises(SpecError, match="float32"):
+        operator("filter").infer(image, Spec((3, 3), DALIDataType.INT32, ""))
