@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from dali_run.pipelines.python.stubs import classes_stub, functions_stub
 from dali_run.pipelines.settings import table
 from dali_run.pipelines.tools.reference import operators_page
+from docs.rooms_svg import draw
 
 HERE = Path(__file__).parent
 
@@ -16,6 +19,7 @@ def pages() -> dict[Path, str]:
     """The generated files and what they should hold."""
     root = HERE.parent
     return {
+        HERE / "architecture.svg": draw(),
         HERE / "operators.md": operators_page(),
         HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),
         root / "dali_run" / "fn.pyi": functions_stub(),

@@ -6,6 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,14 @@ class EmulatedLane:
         """Nothing is freed early here."""
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        self._run(kernel, lambda: _compiled(source, kernel), grid, block, args)
+
+    def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        self._run(kernel, lambda: compiled(text, kernel), grid, block, args)
+
+    def _run(
+        self, kernel: str, made: Callable[[], Any], grid: int | tuple[int, ...], block: int, args: tuple[Any, ...]
+    ) -> None:
         width, height = (grid, 1) if isinstance(grid, int) else (*grid, 1)[:2]
         self.launched.append(kernel)
         if min(width, height) <= 0:
@@ -99,4 +108,4 @@ class EmulatedLane:
         for a in args:
             values.append(ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray) else np.array(a))
         where = [ctypes.addressof(v) if isinstance(v, ctypes.c_void_p) else v.ctypes.data for v in values]
-        _compiled(source, kernel)(int(width), int(height), int(block), (ctypes.c_void_p * len(where))(*where))
+        made()(int(width), int(height), int(block), (ctypes.c_void_p * len(where))(*where))

@@ -1,0 +1,84 @@
+"""docs/architecture.svg: the rooms of the package in the order that `make lint` holds them to, and the way of a batch.
+
+Drawn from pyproject.toml's import contracts and the folders themselves, so that it cannot be out of date unnoticed
+(`make docs`, and tests/test_docs.py).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("pipelines", "readers", "writers", "ops")
+WIDTH, LEFT, ROW, GAP = 960, 120, 34, 8
+FLOW = [
+    ("readers", "index, order, bytes of records"), ("intake", "samples of the next batch"),
+    ("host part", "decode and transform in chunks"), ("device part", "launch on a lane, settle in order"),
+    ("writers", "frame, publish, journal"),
+]  # fmt: skip
+
+
+def layers(folder: str) -> list[list[str]]:
+    """The floors of ``folder``, top first, each with the rooms that exist."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (rules,) = [c["layers"] for c in contracts if c["name"] == f"rooms of {folder}"]
+    floors = [[re.sub(r"[()\s]", "", room) for room in re.split(r"[:|]", floor)] for floor in rules]
+    there = [[r for r in floor if modules(folder, r)] for floor in floors]
+    return [floor for floor in there if floor]
+
+
+def modules(folder: str, room: str) -> int:
+    """Modules of a room: those of a folder, and of the folders in it; 1 for a file."""
+    path = ROOT / folder / room
+    if path.is_dir():
+        return sum(p.name != "__init__.py" for p in path.rglob("*.py"))
+    return int(path.with_suffix(".py").exists())
+
+
+def box(x: float, y: float, width: float, height: float, text: str, kind: str) -> str:
+    middle = f'x="{x + width / 2:g}" y="{y + height / 2 + 4:g}"'
+    return (f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5"/>'
+            f'<text {middle}>{escape(text)}</text>')  # fmt: skip
+
+
+def draw() -> str:
+    """The picture as SVG."""
+    parts, y = [], 30
+    parts.append('<text class="head" x="12" y="20">Imports go down only. A number: modules in a folder.</text>')
+    for folder in ("cli", *FOLDERS):
+        floors = [[]] if folder == "cli" else layers(folder)
+        top = y
+        for floor in floors:
+            names = [f"{r} {modules(folder, r)}" if (ROOT / folder / r).is_dir() else r for r in floor]
+            names = names or [f"a command a file {modules('cli', '')}"]
+            for k in range(0, len(names), 7):
+                row = names[k : k + 7]
+                width = (WIDTH - LEFT - 12 - GAP * (len(row) - 1)) / len(row)
+                for i, name in enumerate(row):
+                    kind = "room" if name[-1].isdigit() else "file"
+                    parts.append(box(LEFT + i * (width + GAP), y, width, ROW - 8, name, kind))
+                y += ROW - 2
+        parts.append(f'<text class="folder" x="12" y="{top + 18}">{folder}</text>')
+        y += 10
+        parts.append(f'<line x1="12" y1="{y - 8}" x2="{WIDTH - 12}" y2="{y - 8}"/>')
+    y += 20
+    parts.append(f'<text class="head" x="12" y="{y}">The way of a batch; queues between the threads</text>')
+    y += 12
+    width = (WIDTH - 24 - 24 * (len(FLOW) - 1)) / len(FLOW)
+    for i, (name, what) in enumerate(FLOW):
+        x = 12 + i * (width + 24)
+        parts.append(box(x, y, width, 30, name, "step"))
+        parts.append(f'<text class="small" x="{x + width / 2:g}" y="{y + 46}">{escape(what)}</text>')
+        if i:
+            parts.append(f'<path class="arrow" d="M{x - 22:g} {y + 15} h16 m-5 -4 l5 4 l-5 4"/>')
+    y += 64
+    style = """text{font:13px system-ui,sans-serif;text-anchor:middle;fill:#1c2733}
+.head,.folder{text-anchor:start;font-weight:600}.small{font-size:11px;fill:#4d5b69}
+rect{stroke:#7c8ea1}.room{fill:#dcebf7}.file{fill:#f4f6f8}.step{fill:#dff0dd}
+line{stroke:#c3ccd6}.arrow{stroke:#4d5b69;fill:none;stroke-width:1.5}svg{background:#fff}"""
+    body = "\n".join(parts)
+    begin = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" role="img" '
+    return f'{begin}aria-label="Rooms of dali-run and the way of a batch">\n<style>{style}</style>\n{body}\n</svg>\n'
