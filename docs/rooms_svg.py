@@ -26,16 +26,14 @@ def layers(folder: str) -> list[list[str]]:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (rules,) = [c["layers"] for c in contracts if c["name"] == f"rooms of {folder}"]
     floors = [[re.sub(r"[()\s]", "", room) for room in re.split(r"[:|]", floor)] for floor in rules]
-    there = [[r for r in floor if modules(folder, r)] for floor in floors]
+    there = [[r for r in floor if exists(folder, r)] for floor in floors]
     return [floor for floor in there if floor]
 
 
-def modules(folder: str, room: str) -> int:
-    """Modules of a room: those of a folder, and of the folders in it; 1 for a file."""
+def exists(folder: str, room: str) -> bool:
+    """A room is a folder, or a file."""
     path = ROOT / folder / room
-    if path.is_dir():
-        return sum(p.name != "__init__.py" for p in path.rglob("*.py"))
-    return int(path.with_suffix(".py").exists())
+    return path.is_dir() or path.with_suffix(".py").exists()
 
 
 def box(x: float, y: float, width: float, height: float, text: str, kind: str) -> str:
@@ -47,18 +45,17 @@ def box(x: float, y: float, width: float, height: float, text: str, kind: str) -
 def draw() -> str:
     """The picture as SVG."""
     parts, y = [], 30
-    parts.append('<text class="head" x="12" y="20">Imports go down only. A number: modules in a folder.</text>')
+    parts.append('<text class="head" x="12" y="20">Imports go down only. Blue: a folder; grey: a file.</text>')
     for folder in ("cli", *FOLDERS):
         floors = [[]] if folder == "cli" else layers(folder)
         top = y
         for floor in floors:
-            names = [f"{r} {modules(folder, r)}" if (ROOT / folder / r).is_dir() else r for r in floor]
-            names = names or [f"a command a file {modules('cli', '')}"]
+            names = floor or ["one file a command"]
             for k in range(0, len(names), 7):
                 row = names[k : k + 7]
                 width = (WIDTH - LEFT - 12 - GAP * (len(row) - 1)) / len(row)
                 for i, name in enumerate(row):
-                    kind = "room" if name[-1].isdigit() else "file"
+                    kind = "file" if (ROOT / folder / name).with_suffix(".py").exists() else "room"
                     parts.append(box(LEFT + i * (width + GAP), y, width, ROW - 8, name, kind))
                 y += ROW - 2
         parts.append(f'<text class="folder" x="12" y="{top + 18}">{folder}</text>')
