@@ -18,7 +18,7 @@ from ..context import Context
 from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
 from ..kernels import Kernels
-from ..streams import uniform
+from ..streams import Streams, uniform
 from ..types import DALIDataType, DALIInterpType
 from . import policies, suites
 from .suites import F32, OPERATIONS, WIDTH, WIDTHS, Suite
@@ -27,6 +27,7 @@ I32 = npt.NDArray[np.int32]
 
 _kernels: Any = Kernels(".augment_cpu", __package__)
 _gpu: Any = Kernels(".on_gpu", __package__)
+_philox: Any = Kernels("..draws.philox_cpu", __package__)
 
 _SKIP = 257
 """How many draws apart the elements of a sample begin, as in DALI."""
@@ -178,13 +179,20 @@ class Drawing(Augmenting, abstract=True):
         """[N, count] numbers of 0 ... choices - 1."""
         # As in DALI, all random numbers of one call come from one stream there.
         streams = ctx.streams(0 if ctx.rng == "dali" else what)
-        drawn = streams.draws(np.arange(count) * _SKIP).astype(np.uint64)
-        chosen: I32 = (drawn * np.uint64(choices) >> np.uint64(32)).astype(np.int32)
+        chosen: I32 = (_drawn(streams, count).astype(np.uint64) * np.uint64(choices) >> np.uint64(32)).astype(np.int32)
         return chosen
 
     def signs(self, ctx: Context, count: int) -> I32:
         """[N, count]: 1 where a magnitude is negated."""
         return self.draws(ctx, _SIGN, count, 2)
+
+
+def _drawn(streams: Streams, count: int) -> npt.NDArray[np.uint32]:
+    """The first ``count`` elements' draws of each sample, [N, count]."""
+    n = len(streams.sequence)
+    out = np.empty((n * count, 1), np.uint32)
+    _philox.element_draws(np.uint64(streams.key), streams.sequence, np.full(n, count), _SKIP, out)
+    return out.reshape(n, count)
 
 
 def _one_or_two(value: tuple[float, ...] | None) -> Any:
@@ -333,7 +341,7 @@ class AutoAugment(Drawing, name="auto_aug.auto_augment"):
         count = which.shape[1]
         policy = self.draws(ctx, _POLICY, 1, len(which))[:, 0]
         streams = ctx.streams(0 if ctx.rng == "dali" else _RUN)
-        run = uniform(streams.draws(np.arange(count) * _SKIP), 0.0, 1.0) < share[policy]
+        run = uniform(_drawn(streams, count), 0.0, 1.0) < share[policy]
         sign = self.signs(ctx, count) if suite.negated else np.zeros((len(policy), count), np.int32)
         codes = np.where(run, suite.codes[which[policy]], 0).astype(np.int32)
         return codes, suite.rows[which[policy], bins[policy], sign]
