@@ -29,6 +29,7 @@ def command(
     format_: Annotated[str | None, typer.Option("--format", help="Encode pictures anew: jpeg, png or webp.")] = None,
     quality: Annotated[int | None, typer.Option(min=1, max=100, help="Of jpeg and webp.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Of Parquet files: these columns only.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Take the first N records only.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the writer, as --set takes.")
     ] = None,
@@ -62,7 +63,7 @@ def command(
             raise typer.BadParameter(f"needs KEY=VALUE, got {change!r}", param_hint="--option")
         options[key] = setting(value, f"--option {key}")
     names = tuple(filter(None, (columns or "").split(",")))
-    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options, names)
+    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options, names, limit)
     if show:
         print_json(conversion(source, target, wanted, say))
         return

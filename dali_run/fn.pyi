@@ -1145,6 +1145,19 @@ def normalize(
     """scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift."""
     ...
 
+def number_from_text(
+    input: _Tensor,
+    /,
+    *,
+    dtype: DALIDataType | npt.DTypeLike = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Read whole numbers that are written in decimal (``cls`` of webdataset: ``7``, ``-12``, with blanks around it)."""
+    ...
+
 def numpy_reader(
     *,
     random_shuffle: bool = ...,

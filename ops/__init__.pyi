@@ -1275,6 +1275,21 @@ class Normalize:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class NumberFromText:
+    """Read whole numbers that are written in decimal (``cls`` of webdataset: ``7``, ``-12``, with blanks around it)."""
+
+    def __init__(
+        self,
+        *,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class NumpyReader:
     """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files."""
 

@@ -386,7 +386,17 @@ def find(name: str) -> type[Operator]:
     """The operator ``name`` (or an alias of it). Raises SpecError with the nearest names."""
     if name in _OPS:
         return _OPS[name]
-    raise SpecError(f"there is no operator {name!r}{nearest(name, _OPS) or '; `dali-run ops` lists them'}")
+    raise SpecError(f"there is no operator {name!r}{hint(name, _OPS) or '; `dali-run ops` lists them'}")
+
+
+def hint(name: str, known: typing.Iterable[str]) -> str:
+    """What to say of an operator ``name`` that there is not: DALI has it, or the nearest of the names ``known``; those
+    that the engine alone uses are left out."""
+    from .dali_names import DALI_NAMES
+
+    if name in DALI_NAMES:
+        return ": DALI has one, dali-run does not (yet); `dali-run ops` lists those that it has"
+    return nearest(name, [n for n in known if not any(part.startswith("_") for part in n.split("."))])
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:

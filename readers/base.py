@@ -72,7 +72,9 @@ class Reader(Operator, abstract=True):
     skip: Annotated[int, Arg("leave out this many records at the start", ge=0)] = 0
     limit: Annotated[int | None, Arg("read at most this many records", ge=1)] = None
     prefetch_queue_depth: Annotated[int, Arg("batches read ahead", ge=1)] = 1
-    lazy_init: Annotated[bool, Arg("open the data set at the first read", ignored="indexes are always lazy")] = False
+    lazy_init: Annotated[bool, Arg("a pipeline in Python opens the data set when it runs, not when it is built")] = (
+        False
+    )
     read_ahead: Annotated[bool, Arg("load whole files at once", ignored="extents are read whole anyway")] = False
     dont_use_mmap: Annotated[bool, Arg("read instead of mapping", ignored="chosen by the reader")] = False
     skip_cached_images: Annotated[bool, Arg("skip what a decoder cached", ignored="there is no decoder cache")] = False

@@ -77,7 +77,7 @@ class ExternalSource(Operator, name="external_source"):
     def check(self) -> None:
         if self.source is not None and not callable(self.source) and not hasattr(self.source, "__iter__"):
             raise ArgumentTypeError(f"source must be callable or iterable, got {self.source!r}; external_source is for "
-                                    "Python")  # fmt: skip
+                                    "programs")  # fmt: skip
         if self.cycle not in (None, False, "no"):
             if inspect.isgenerator(self.source):
                 raise ArgumentTypeError("a generator ends once and for all, so that cycle cannot begin it again; give "

@@ -146,6 +146,17 @@ def _index(mapped: Mapped, i: int) -> I64:
     return rows
 
 
+def framed(path: str) -> I64:
+    """Where the records of the file ``path`` begin. Raises JobError for a damaged file, or one that is no RecordIO."""
+    mapped = Mapped([path])
+    rows = _index(mapped, 0)
+    starts: I64 = rows[:, _START] - mapped.starts[0]
+    wrong = np.flatnonzero(rows[:, _KIND] != 0)
+    if len(wrong):
+        raise JobError(f"{path}: what lies at byte {starts[wrong[0]]} is damaged, or no record of RecordIO's")
+    return starts
+
+
 def _inside(offsets: I64, size: int) -> bool:
     return bool(len(offsets) > 0 and offsets[0] == 0 and (np.diff(offsets) >= 8).all() and offsets[-1] <= size - 8)
 

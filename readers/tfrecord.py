@@ -177,6 +177,19 @@ def _walk(mapped: Mapped, at: int, stop: int, check: bool) -> tuple[I64, I64, I3
     return offsets, sizes, kinds
 
 
+def framed(path: str) -> tuple[I64, I64]:
+    """Where the records of the file ``path`` lie, and their sizes, framing included. Raises JobError for a damaged
+    file, or one that is no TFRecord."""
+    mapped = Mapped([path])
+    start, size = int(mapped.starts[0]), int(mapped.sizes[0])
+    offsets, sizes, kinds = _walk(mapped, start, start + size, True)
+    wrong = np.flatnonzero(kinds != 0)
+    if mapped.damage or len(wrong):
+        at = max(int(offsets[wrong[0]]) - start - 12, 0) if len(wrong) else size
+        raise JobError(f"{path}: what lies at byte {at} is damaged, or no record of TFRecord's")
+    return offsets - start - 12, sizes + 16
+
+
 def _listed(path: str, mapped: Mapped, i: int) -> tuple[I64, I64, I32]:
     """An index as DALI's tfrecord2idx writes it: lines of offset and length, framing included."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])

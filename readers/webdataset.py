@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -191,6 +192,21 @@ def _as(batch: Batch, dtype: np.dtype[np.generic]) -> Batch:
     whole = len(batch.data) // dtype.itemsize * dtype.itemsize
     shapes = batch.shapes // dtype.itemsize
     return Batch(batch.data[:whole].view(dtype), batch.offsets // dtype.itemsize, shapes, "", batch.samples)
+
+
+def members_of(path: str) -> list[tuple[str, int, int]]:
+    """Name, offset and size of the files in the archive ``path``. Raises JobError for a damaged or compressed one."""
+    mapped = Mapped([path])
+    if mapped.unpacked[0]:
+        raise JobError(f"{path}: is compressed, so that offsets say nothing of it; unpack it first")
+    members, names = _members(mapped, 0)
+    found = []
+    for row in members.tolist():
+        if row[_KIND] != _GOOD:
+            raise JobError(f"{path}: the member at byte {row[_HEADER]} is damaged, or of no kind that holds data")
+        name = names[row[_NAME] : row[_NAME] + row[_NAME_SIZE]].tobytes()
+        found.append((os.fsdecode(name), row[_DATA], row[_SIZE]))
+    return found
 
 
 def _table(archive: _Archive, start: int) -> tuple[I64, I64, I64]:

@@ -59,6 +59,8 @@ class OneHot(Operator, name="one_hot"):
         shapes = data.shapes[:, :0] if scalars else data.shapes
         at = self._axis(shapes.shape[1])
         new = np.insert(shapes, at, self.num_classes, axis=1)
+        if self.axis_name is not None and not data.layout and shapes.shape[1]:
+            raise SpecError(f"axis_name {self.axis_name!r} needs an input with a layout")
         layout = with_axis("" if scalars else data.layout, self.axis_name, at, shapes.shape[1])
         out = Batch.allocate(ctx.empty, new, to_numpy(self.dtype), layout, data.samples)
         values = saturate(np.array([self.off_value, self.on_value]), out.dtype)

@@ -128,7 +128,7 @@ class Reshaping(Operator, abstract=True):
         rest = np.where(free, 1, shape).prod(axis=1)
         fitting = np.where(rest > 0, volume // np.maximum(rest, 1), 0)
         shape = np.where(free, fitting[:, None], shape)
-        wrong = (shape.prod(axis=1) != volume) | (free.sum(axis=1) > 1)
+        wrong = (shape.prod(axis=1) != volume) | (free.sum(axis=1) > 1) | (free.any(axis=1) & (rest == 0))
         for i in np.flatnonzero(wrong).tolist():
             ctx.reject(
                 i, "bad_shape",

@@ -330,9 +330,13 @@ class Numpy(Operator, name="decoders.numpy"):
         for i in range(len(encoded)):
             try:
                 data = encoded_bytes(encoded, i)
-                arrays[i] = view(data, read_header(data))
+                header = read_header(data)
+                arrays[i] = view(data, header)
             except SampleError as e:
                 ctx.reject(i, e.code, str(e))
+                continue
+            if behind := len(data) - header.offset - arrays[i].nbytes:
+                ctx.reject(i, "corrupt_data", f"has {behind} bytes behind its data")
         first = next(iter(arrays.values()), np.empty(0, np.float32))
         dtype = to_numpy(self.dtype) if self.dtype is not None else first.dtype.newbyteorder("=")
         for i, array in list(arrays.items()):
@@ -362,7 +366,10 @@ class ReadFile(Operator, name="io.file.read"):
     use_o_direct: Annotated[bool, Arg("bypass the page cache", ignored="the page cache is used")] = False
 
     def infer(self, *specs: Spec) -> Spec:
-        check_encoded(specs[0])
+        path = specs[0]
+        if path.dtype is DALIDataType.INT8:  # characters, as C has them
+            path = Spec(path.shape, DALIDataType.UINT8, path.layout)
+        check_encoded(path)
         return Spec((None,), DALIDataType.UINT8, "")
 
     def cpu(self, ctx: Context, filepaths: Batch) -> Batch:

@@ -264,6 +264,9 @@ def _box_muller(pair: F32 | F64) -> npt.NDArray[Any]:
     return result
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 class Beta(Random, name="random.beta"):
     """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
 
@@ -277,8 +280,8 @@ class Beta(Random, name="random.beta"):
         Random.check(self)
         for name in ("alpha", "beta"):
             value = getattr(self, name)
-            if not (value > 0 and np.isfinite(value)):
-                raise SpecError(f"{name} must be positive, got {value}")
+            if not 0 < value <= _LARGEST:
+                raise SpecError(f"{name} must be a positive float32, got {value}")
 
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         from .beta_cpu import beta_variates
@@ -286,8 +289,8 @@ class Beta(Random, name="random.beta"):
         parameters = []
         for name in ("alpha", "beta"):
             value = ctx.arg(name, np.float64)
-            bad = ~((value > 0) & np.isfinite(value))
-            _reject(ctx, bad, name + " must be positive, got {}", value)
+            bad = ~((value > 0) & (value <= _LARGEST))
+            _reject(ctx, bad, name + " must be a positive float32, got {}", value)
             parameters.append(np.where(bad, 1.0, value))
         alpha, beta = parameters
         out = np.empty(int(elements.counts.sum()), np.float64)

@@ -37,6 +37,9 @@ class Sources:
                     raise JobError(f"{node.where}: {e}") from None
                 self.states[node.id] = source
                 order = node.op.order(len(source), plan.seeds[node.id], batch_size, getattr(source, "groups", None))
+                if 0 < order.size < order.num_shards:
+                    raise SpecError(f"{node.where}: num_shards is {order.num_shards}, but there are only {order.size} "
+                                    "records")  # fmt: skip
                 self.readers.append((node.id, node.name, node.op, source, order))
             self.states |= {n.id: FedBatches() for n in plan.graph.nodes if isinstance(n.op, ExternalSource)}
         except BaseException:

@@ -74,6 +74,8 @@ class Wanted:
     """Of the writer."""
     columns: tuple[str, ...] = ()
     """Of Parquet files; all of them where there are none."""
+    limit: int | None = None
+    """The first so many records; all by default."""
 
     @property
     def target(self) -> str:
@@ -102,6 +104,8 @@ class Found:
     """Fields that are lists of numbers, whatever the first sample has."""
     text: tuple[str, ...] = ()
     """Fields of bytes that are texts."""
+    numerals: tuple[str, ...] = ()
+    """Fields of bytes that are whole numbers, written out."""
 
 
 def _check_distinct(names: dict[str, str], to: str) -> None:
@@ -145,6 +149,9 @@ def conversion(
     fields: dict[str, dict[str, Any]] = {}
     picture = _picture(found) if wanted.touches_pictures else None
     for f, kind in found.fields.items():
+        if f in found.numerals and wanted.to not in ("webdataset", "files"):  # there they are texts again
+            graph.append({"op": "number_from_text", "in": variables[f], "out": variables[f]})
+            kind = "numbers"
         config: dict[str, Any] = {"encode": "keep"} if kind == "bytes" else {}
         if kind == "bytes" and wanted.to in ("webdataset", "files"):
             extension = found.extensions.get(f, f if f in _EXTENSIONS else "")
@@ -157,6 +164,8 @@ def conversion(
         fields[names[f]] = config
     if picture is None and wanted.touches_pictures:
         raise SpecError(f"{source} holds no pictures to resize or encode; its fields: {', '.join(found.fields)}")
+    if wanted.limit is not None:
+        graph[0]["limit"] = wanted.limit
     options = dict(wanted.options)
     if wanted.to == "lmdb" and found.named:
         options.setdefault("key", "sample")
@@ -401,7 +410,13 @@ def _tar(paths: list[Path], _: Sequence[str] = ()) -> Found:
     if not extensions:
         raise SpecError(f"{paths[0]}: holds no samples")
     step = {"op": "readers.webdataset", "paths": _absolute(paths), "ext": extensions}
-    return Found(step, dict.fromkeys(extensions, "bytes"), {e: e for e in extensions}, named=True)
+    numerals = tuple(e for e in extensions if all(_is_numeral(r.fields[e]) for r in records if e in r.fields))
+    return Found(step, dict.fromkeys(extensions, "bytes"), {e: e for e in extensions}, named=True, numerals=numerals)
+
+
+def _is_numeral(text: Any) -> bool:
+    """A whole number as Python writes it: what is read as a number comes out as the same text again."""
+    return isinstance(text, bytes) and re.fullmatch(rb"0|-?[1-9]\d{0,17}", text) is not None
 
 
 def _recordio(paths: list[Path], _: Sequence[str] = ()) -> Found:

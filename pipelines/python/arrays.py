@@ -25,6 +25,8 @@ def as_array(value: Any) -> Any:
     """
     if isinstance(value, Tensor):
         value = value.array
+    if type(value).__name__ == "PyCapsule":
+        value = _Capsule(value)
     if isinstance(value, np.ndarray):
         array = value
     elif hasattr(value, "__cuda_array_interface__") and not hasattr(value, "__array_interface__"):
@@ -45,6 +47,19 @@ def as_array(value: Any) -> Any:
         raise TypeError(f"data of {type(value).__name__} (dtype {array.dtype}) is no array of numbers; give arrays of "
                         "NumPy, CuPy, PyTorch, or of a library that speaks DLPack") from None  # fmt: skip
     return array
+
+
+class _Capsule:
+    """A bare capsule of DLPack's, of an array on the host, as NumPy asks for it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU, 0
 
 
 def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | None = None) -> Any:

@@ -41,7 +41,8 @@ class Building(Settings):
         self._names: list[str] | None = None
         self._plan: Plan | None = None
         self._sources: Sources | None = None
-        self._inputs: dict[str, Input] = {}
+        self._opened = False
+        self._own_inputs: dict[str, Input] = {}
         self._workers: WorkerPool | None = None
 
     def __enter__(self) -> Self:
@@ -119,11 +120,29 @@ class Building(Settings):
             return
         self._check_batch_size()
         self._plan = compile_graph(self._builder.build(self._named_outputs()), self._target(), self._run_seed)
-        self._sources = Sources(self._plan, self._batch_size)
-        for node in self._plan.graph.nodes:
+        if not any(isinstance(n.op, Reader) and n.op.lazy_init for n in self._plan.graph.nodes):
+            self._open()
+
+    def _open(self) -> None:
+        """Open the data sets and start worker processes, once."""
+        plan = self.plan  # building it may have opened them
+        if self._opened:
+            return
+        self._opened = True
+        self._sources = Sources(plan, self._batch_size)
+        for node in plan.graph.nodes:
             if node.id in self._sources.states and not isinstance(node.op, Reader):
-                self._inputs[node.name] = Input.of(node, self._sources.states[node.id], self._batch_size)
+                self._own_inputs[node.name] = Input.of(node, self._sources.states[node.id], self._batch_size)
+        if self._checkpointing:
+            for i in self._own_inputs.values():
+                i.say_if_lost()
         self.start_py_workers()
+
+    @property
+    def _inputs(self) -> dict[str, Input]:
+        """The external_sources by their names."""
+        self._open()
+        return self._own_inputs
 
     def _target(self) -> Target:
         if self._device_id is None:
@@ -138,6 +157,7 @@ class Building(Settings):
     def start_py_workers(self) -> None:
         """Start the processes of parallel external_sources; call it before anything touches a GPU when they fork."""
         self.build()
+        self._open()
         parallel = [i for i in self._inputs.values() if i.op.parallel and i.has_source]
         if not parallel or self._workers is not None or self._py_num_workers < 1:
             return
@@ -191,6 +211,7 @@ class Building(Settings):
         """Sizes and sharding of the reader ``name``, or of all by name. Raises SpecError where
         there is no such reader."""
         self.build()
+        self._open()
         assert self._sources is not None
         return meta_of({n: reader_facts(op, order) for _, n, op, _, order in self._sources.readers}, name)
 

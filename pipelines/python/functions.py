@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from ...ops.base import Operator, find, nearest, operators, parameters, type_name
+from ...ops.base import Operator, find, hint, operators, parameters, type_name
 from ...ops.errors import ArgumentNameError
 from ..plugins import load_operators
 from .data_node import apply
@@ -61,7 +61,7 @@ class Namespace(ModuleType):
             return self._make(known[full])
         if any(k.startswith(full + ".") for k in known):
             return Namespace(f"{self.__name__}.{name}", full + ".", self._make, self._spell)
-        raise AttributeError(f"{self.__name__} has no {name!r}{nearest(full, known)}")
+        raise AttributeError(f"{self.__name__} has no {name!r}{hint(full, known)}")
 
     def __dir__(self) -> list[str]:
         spelled = [self._spell(n) for n in names()]

@@ -54,6 +54,7 @@ class Pipeline(Running):
     def checkpoint_with(self, extra: Mapping[str, Any], filename: str | os.PathLike[str] | None = None) -> bytes:
         """As `checkpoint`, with plain data of an iterator's beside it."""
         plan = self.plan
+        self._open()
         assert self._sources is not None
         data = dump_checkpoint(
             graph=plan.graph,

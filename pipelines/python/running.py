@@ -53,6 +53,7 @@ class Running(Building):
     def _start(self) -> Engine:
         if self._engine is None:
             plan = self.plan
+            self._open()
             assert self._sources is not None
             options = Options(
                 num_threads=self._num_threads,

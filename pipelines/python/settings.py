@@ -113,8 +113,8 @@ class Settings:
         self._output_layout = output_layout
         self._on_error = on_error
         self._run = checked(settings)
-        self._stream_policy = stream_policy
-        self._concurrency = concurrency
+        self._stream_policy = StreamPolicy[stream_policy] if isinstance(stream_policy, str) else stream_policy
+        self._concurrency = OperatorConcurrency[concurrency] if isinstance(concurrency, str) else concurrency
         _say_ignored(bytes_per_sample, max_streams, default_cuda_stream_priority, stream_policy, concurrency,
                      set_affinity)  # fmt: skip
         self._prepare()
@@ -235,6 +235,7 @@ class Settings:
             "prefetch_queue_depth": dict(self._prefetch) if isinstance(self._prefetch, Mapping) else self._prefetch,
             "exec_async": self._exec_async, "exec_dynamic": self._exec_dynamic,
             "enable_memory_stats": self._memory_stats, "enable_checkpointing": self._checkpointing,
+            "stream_policy": self._stream_policy, "concurrency": self._concurrency,
             "py_num_workers": self._py_num_workers, "py_start_method": self._py_start_method,
             "output_dtype": self._output_dtype, "output_ndim": self._output_ndim,
             "output_layout": self._output_layout, "on_error": self._on_error, **self._run.plain(),

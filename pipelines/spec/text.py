@@ -161,6 +161,10 @@ def _mark_at(text: str, position: int, name: str) -> Mark:
     return Mark(name, text.count("\n", 0, position) + 1, position - line_start + 1)
 
 
+_BARE = re.compile(r"[\s:,\[](\$\{[^{}]*\})")
+"""A variable without quotes: between braces, YAML reads its brace as another mapping."""
+
+
 def _syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
     at = getattr(e, "problem_mark", None) or getattr(e, "context_mark", None)
     if at is None:
@@ -172,6 +176,8 @@ def _syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
         reason += "; indent with spaces, not with tabs"
     elif here in ("@", "`", "%"):
         reason += f"; quote text that starts with {here}"
+    elif at.line < len(lines) and _BARE.search(lines[at.line]):
+        reason += f'; quote variables between braces: "{_BARE.search(lines[at.line])[1]}"'
     return Mark(name, at.line + 1, at.column + 1), f"is not valid YAML: {reason}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...ops.errors import SpecError
+from ...ops.errors import DeviceError, SpecError
 from ...readers.fetch.gpu_reads import describe
 from ..compile.place import Target, resolve_target
 from ..compile.plan import compile_graph
@@ -58,6 +58,14 @@ def problem_line(problem: Mapping[str, Any]) -> str:
     return f"{problem['file']}:{problem['line']}:{problem['column']}: {problem['text']}"
 
 
+def _target_of(device: str) -> Target:
+    """What ``device`` means here, or, where it means a GPU that is not there, a GPU without one: nothing is run."""
+    try:
+        return resolve_target(device)
+    except DeviceError:
+        return Target("null")
+
+
 def _targets(device: str) -> list[Target]:
     if device == "cpu":
         return [Target("cpu")]
@@ -80,7 +88,7 @@ def describe_job(
     with running_code(plugins):
         built = load_spec(path, overrides)
     settings, write = built.spec.pipeline, built.spec.write
-    target = resolve_target(device or settings.device)
+    target = _target_of(device or settings.device)
     plan: dict[str, Any] = {"name": built.spec.name, **compile_graph(built.graph, target, settings.seed).describe()}
     plan |= {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "write": None}
     plan["memory"] = settings.memory.describe(target.device)

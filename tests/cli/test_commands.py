@@ -359,14 +359,14 @@ def test_validate_says_what_beginners_need(spec: Path, capsys: pytest.CaptureFix
 
 
 def test_validate_notes_what_has_no_effect(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec.write_text(spec.read_text().replace("name: Reader,", "name: Reader, lazy_init: true,"))
+    spec.write_text(spec.read_text().replace("name: Reader,", "name: Reader, read_ahead: true,"))
     assert cli.main(["validate", str(spec)]) == 0
     printed, err = capsys.readouterr()
     assert ": right: " in printed
-    assert err.startswith(f"{spec}:6:38: note: step 1 (readers.file): argument 'lazy_init' has no effect")
+    assert err.startswith(f"{spec}:6:38: note: step 1 (readers.file): argument 'read_ahead' has no effect")
     assert len(err.splitlines()) == 1
     assert cli.main(["run", str(spec), "--limit", "4"]) == 0
-    assert "'lazy_init' has no effect" in capsys.readouterr().err
+    assert "'read_ahead' has no effect" in capsys.readouterr().err
     assert cli.main(["run", str(spec), "--limit", "4", "--fresh", "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
 
@@ -416,6 +416,8 @@ def test_plan_shows_stages_and_outputs(capsys: pytest.CaptureFixture[str]) -> No
     stages = {o["name"]: o["runs_on"] for o in plan["operators"]}
     assert stages["Reader"] == "cpu"
     assert stages["decoders.image"] == "mixed"
+    assert cli.main(["plan", VAL, "--device", "gpu", "--json"]) == 0  # nothing is run: no GPU is needed
+    assert {o["name"]: o["runs_on"] for o in json.loads(capsys.readouterr().out)["operators"]} == stages
     assert cli.main(["plan", VAL, "--device", "cpu", "--json"]) == 0
     assert {o["runs_on"] for o in json.loads(capsys.readouterr().out)["operators"]} == {"cpu"}
 

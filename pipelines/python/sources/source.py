@@ -13,6 +13,7 @@ from ....ops.errors import JobError
 from ....ops.types import DALIDataType, from_numpy, parse_dtype
 from ....readers.external_source import BatchInfo, ExternalSource, FedBatches, SampleInfo
 from ...graph.nodes import Node
+from ...user_warnings import warn
 from ..arrays import as_batch, describe_batch
 from ..data_node import DataNode, apply
 from ..functions import wrap
@@ -132,6 +133,18 @@ class Input:
     def is_function(self) -> bool:
         """The source is asked by number, so that it can go on from anywhere."""
         return self._function is not None
+
+    def say_if_lost(self) -> None:
+        """Warn where a checkpoint cannot say how far the source has come."""
+        kind = ""
+        if self._iterator is not None:
+            kind = "a generator function" if callable(self.op.source) else "an iterable"
+        elif self._function is not None and not self.wants_info:
+            kind = "a callable that is not told which batch or sample it is asked for"
+        if kind:
+            warn(f"{self.name}: checkpoints do not hold the state of its source, {kind}; a pipeline that goes on from "
+                 "one reads the source again up to there. A callable that takes SampleInfo, BatchInfo or the iteration "
+                 "needs no state")  # fmt: skip
 
     def _begin(self) -> Iterator[Any]:
         source = self.op.source

@@ -84,11 +84,6 @@ def records(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
 def test_every_pair_keeps_every_byte(
     pictures: Path, converted: dict[str, Path], tmp_path: Path, source: str, to: str
 ) -> None:  # fmt: skip
-    if to == "recordio" and source == "webdataset":
-        # Both members of an archive are bytes; a RecordIO record holds one.
-        with pytest.raises(SpecError, match="one field of encoded bytes"):
-            convert(converted[source], tmp_path / "out", Wanted(to))
-        return
     result = convert(converted[source], tmp_path / "out", Wanted(to, samples=3))
     assert result.exit_code == 0, result.message
     assert payloads(tmp_path / "out") == originals(pictures)
@@ -162,6 +157,21 @@ def test_there_and_back_is_the_same_archive(converted: dict[str, Path], tmp_path
         return found
 
     assert names(again) == sorted(names(first), key=lambda n: (n.partition(".")[0], n.endswith("cls")))
+
+
+def test_labels_are_numbers_again_behind_a_tar(converted: dict[str, Path], tmp_path: Path) -> None:
+    convert(converted["webdataset"], tmp_path / "tfrecord", Wanted("tfrecord"))
+    convert(tmp_path / "tfrecord", tmp_path / "lmdb", Wanted("lmdb"))
+    convert(converted["webdataset"], tmp_path / "recordio", Wanted("recordio"))
+    for to, key in (("tfrecord", "cls"), ("recordio", "label")):
+        found = [rest[key] for _, rest in records(tmp_path / to)]
+        assert sorted({int(v) for v in found}) == sorted({int(r["cls"]) for _, r in records(converted["webdataset"])})
+        assert not any(isinstance(v, bytes) for v in found)
+
+
+def test_the_first_records_only(pictures: Path, tmp_path: Path) -> None:
+    convert(pictures, tmp_path / "out", Wanted("tfrecord", limit=3))
+    assert len(list(records(tmp_path / "out"))) == 3
 
 
 def huggingface(path: Path, pictures: Path) -> Any:

@@ -1,22 +1,25 @@
 """What programs for DALI do that pipelines of our own rarely do. What is expected was printed by DALI 2.4."""
 
+import io
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 import dali_run.fn as fn
+import dali_run.types as types
 from dali_run import Pipeline, ops, pipeline_def
-from dali_run.ops.base import coerce, operators, parameters
+from dali_run.ops.base import coerce, operators, parameters, strip_optional
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.pipeline import do_not_convert, experimental
+from dali_run.pipeline import OperatorConcurrency, StreamPolicy, do_not_convert, experimental
 from dali_run.pipelines.plugins import load_operators
 from dali_run.plugin.numpy import DALIGenericIterator, LastBatchPolicy
-from dali_run.tensors import TensorListCPU
+from dali_run.tensors import TensorCPU, TensorListCPU
 
 IMAGE = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
 MATRIX = np.arange(12, dtype=np.uint8).reshape(3, 4)
@@ -157,7 +160,7 @@ def test_paths_may_be_path_objects_wherever_a_text_is_taken() -> None:
     taken = 0
     for cls in operators().values():
         for p in parameters(cls).values():
-            if p.type is Any:
+            if Any in (p.type, *get_args(strip_optional(p.type))):
                 continue
             for make in (lambda x: x, lambda x: [x]):
                 try:
@@ -384,3 +387,95 @@ def test_arrays_as_sources(parallel: bool, debug: bool) -> None:
     with pytest.raises(StopIteration):
         pipe.run()
     pipe.close()
+
+
+def test_lazy_readers_are_opened_when_they_run(tmp_path: Path) -> None:
+    def reading() -> Any:
+        return fn.readers.file(file_root=tmp_path / "later", lazy_init=True, name="R")
+
+    pipe = pipeline_def(reading, batch_size=1, num_threads=1, device_id=None)()
+    pipe.build()
+    again = Pipeline.deserialize(pipe.serialize())
+    with pytest.raises(JobError, match="no such folder"):
+        pipeline_def(reading, batch_size=1, num_threads=1, device_id=None)().run()
+    (tmp_path / "later" / "c").mkdir(parents=True)
+    (tmp_path / "later" / "c" / "a.jpg").write_bytes(b"abc")
+    assert bytes(pipe.run()[0].at(0)) == b"abc"
+    assert again.epoch_size("R") == 1
+    for one in (pipe, again):
+        one.close()
+    eager = pipeline_def(lambda: fn.readers.file(file_root=tmp_path / "none"), batch_size=1, num_threads=1)()
+    with pytest.raises(JobError, match="no such folder"):
+        eager.build()
+
+
+def test_more_shards_than_records_are_refused_when_the_pipeline_is_built(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    pipe = pipeline_def(lambda: fn.readers.file(files=[tmp_path / "a"], num_shards=3), batch_size=1, num_threads=1)()
+    with pytest.raises(SpecError, match="num_shards is 3"):
+        pipe.build()
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ([[IMAGE] * 2], "an iterable"),
+        (lambda: iter([[IMAGE] * 2]), "a callable that is not told"),
+        (lambda i: [IMAGE] * 2, ""),
+        (None, ""),
+    ],
+)
+def test_checkpoints_of_sources_that_hold_state(source: Any, kind: str) -> None:
+    pipe = Pipeline(2, 1, None, enable_checkpointing=True)
+    with pipe:
+        pipe.set_outputs(fn.external_source(source=source, name="x"))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        pipe.build()
+    assert [kind in str(w.message) and "checkpoints do not hold" in str(w.message) for w in said] == [True] * bool(kind)
+    pipe.close()
+
+
+def test_deprecated_arguments() -> None:
+    image = lambda: given(IMAGE, layout="HWC")  # noqa: E731
+    for arguments, words in (({"output_dtype": types.FLOAT}, "deprecated alias for 'dtype'"),
+                             ({"image_type": types.RGB}, "has no effect")):  # fmt: skip
+        with pytest.warns(DeprecationWarning, match=words):
+            run(lambda a=arguments: fn.crop(image(), crop=[1, 1], **a))
+
+
+def test_arguments_that_dali_refuses() -> None:
+    with pytest.raises(JobError, match="do not fill"):
+        run(lambda: fn.reshape(given([np.zeros((4, 2)), np.zeros((3, 0))]), rel_shape=[-1, 1]))
+    file = io.BytesIO()
+    np.save(file, MATRIX)
+    for behind in (b"", b"123456789"):
+        encoded = np.frombuffer(file.getvalue() + behind, np.uint8)
+        if behind:
+            with pytest.raises(JobError, match="9 bytes behind its data"):
+                run(lambda e=encoded: fn.decoders.numpy(given(e)))
+        else:
+            assert np.array_equal(run(lambda e=encoded: fn.decoders.numpy(given(e)))[0].at(0), MATRIX)
+    with pytest.raises(SpecError, match="needs an input with a layout"):
+        run(lambda: fn.one_hot(given(MATRIX), axis=-1, axis_name="O", num_classes=3))
+    (out,) = run(lambda: fn.one_hot(given(MATRIX, layout="HW"), axis=-1, axis_name="O", num_classes=3))
+    assert out.layout() == "HWO"
+    with pytest.raises(SpecError, match="positive float32"):
+        run(lambda: fn.random.beta(alpha=1e100))
+
+
+def test_small_things(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    path = np.frombuffer(str(tmp_path / "x").encode(), np.int8)
+    assert bytes(run(lambda: fn.io.file.read(types.Constant(path, device="cpu")))[0].at(0)) == b"abc"
+    capsule = np.arange(3.0).__dlpack__()
+    assert np.array_equal(TensorCPU(capsule), np.arange(3.0))
+    policies = {"stream_policy": StreamPolicy.PER_OPERATOR, "concurrency": OperatorConcurrency.FULL}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pipe = Pipeline(1, 1, None, **policies)
+        with pipe:
+            pipe.set_outputs(fn.random.uniform())
+        again = Pipeline.deserialize(pipe.serialize())
+    assert (again.stream_policy, again.concurrency) == tuple(policies.values())
+    again.close()

@@ -167,3 +167,21 @@ def test_serialize_and_iterators() -> None:
     with pytest.raises(RuntimeError, match="no whole batch"):
         DALIGenericIterator(pipe, ["a"], size=3, last_batch_policy=LastBatchPolicy.DROP)
     pipe.close()
+
+
+def test_operators_that_dali_has_and_this_engine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dali_run.ops.base import find
+    from dali_run.ops.dali_names import DALI_NAMES
+    from dali_run.pipelines.plugins import find_operator
+
+    missing = "readers.video_resize"
+    assert missing in DALI_NAMES
+    from dali_run.ops import base
+
+    monkeypatch.setattr(base, "_OPS", {k: v for k, v in base._OPS.items() if k != missing})
+    with pytest.raises(SpecError, match="DALI has one, dali-run does not"):
+        find(missing)
+    with pytest.raises(SpecError) as caught:
+        find_operator("readers.fil")
+    assert "did you mean readers.file" in str(caught.value)
+    assert "_" not in str(caught.value)

@@ -170,7 +170,7 @@ def test_warnings_point_at_the_program_s_line(root: str) -> None:
 
     @pipeline_def(batch_size=2, num_threads=1, device_id=None, bytes_per_sample=3)
     def told() -> Any:
-        files, _ = fn.readers.file(file_root=root, name="Reader", lazy_init=True)
+        files, _ = fn.readers.file(file_root=root, name="Reader", read_ahead=True)
         return files, fn.external_source(source=lambda _: [np.zeros(3, np.uint8)] * 2, layout="HWC")
 
     with warnings.catch_warnings(record=True) as found:
@@ -179,7 +179,7 @@ def test_warnings_point_at_the_program_s_line(root: str) -> None:
         pipe.build()
         pipe.run()
     said = [str(w.message) for w in found]
-    assert [any(words in s for s in said) for words in ("bytes_per_sample", "lazy_init", "layout 'HWC'")] == [True] * 3
+    assert [any(words in s for s in said) for words in ("bytes_per_sample", "read_ahead", "layout 'HWC'")] == [True] * 3
     assert {w.filename for w in found} == {__file__}
 
 

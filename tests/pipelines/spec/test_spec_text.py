@@ -113,6 +113,8 @@ def test_aliases_and_merge_keys() -> None:
         ("---\n...\n---\n...", "second document"),
         ("a:\n\t- b", "tabs"),
         ("a: @b", "quote text that starts with @"),
+        ("a: {b: ${c}, d: 1}", 'quote variables between braces: "${c}"'),
+        ("a: [${c}, 1]", 'quote variables between braces: "${c}"'),
         ("a: b: c", "not valid YAML"),
         ("[1, 2", "not valid YAML"),
         ("%YAML 9.9.9\n---\na", "not valid YAML"),

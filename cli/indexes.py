@@ -1,0 +1,60 @@
+"""``tfrecord2idx``, ``rec2idx`` and ``wds2idx``: DALI's scripts that write indexes, with their arguments."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .output import JOB_FAILED, say, tell
+
+
+def tfrecord2idx(arguments: Sequence[str] | None = None) -> int:
+    """``tfrecord2idx FILE INDEX``."""
+    from ..pipelines.tools.indexes import write_tfrecord_index
+
+    parser = _parser("tfrecord2idx", "Write the index of a TFRecord file, for readers.tfrecord.")
+    parser.add_argument("file", help="TFRecord file")
+    parser.add_argument("index", help="index to write")
+    given = parser.parse_args(arguments)
+    return _written(write_tfrecord_index, given.file, given.index)
+
+
+def rec2idx(arguments: Sequence[str] | None = None) -> int:
+    """``rec2idx RECORD INDEX``."""
+    from ..pipelines.tools.indexes import write_recordio_index
+
+    parser = _parser("rec2idx", "Write the index of a RecordIO file, for readers.mxnet.")
+    parser.add_argument("record", help="RecordIO file (.rec)")
+    parser.add_argument("index", help="index to write")
+    given = parser.parse_args(arguments)
+    return _written(write_recordio_index, given.record, given.index)
+
+
+def wds2idx(arguments: Sequence[str] | None = None) -> int:
+    """``wds2idx ARCHIVE [INDEX]``; the index is the archive's name up to its first dot, with ``.idx``, by default."""
+    from ..pipelines.tools.indexes import write_webdataset_index
+
+    parser = _parser("wds2idx", "Write the index of a tar archive, for readers.webdataset.")
+    parser.add_argument("archive", help="tar archive")
+    parser.add_argument("index", nargs="?", help="index to write (ARCHIVE up to its first dot, .idx)")
+    given = parser.parse_args(arguments)
+    folder, slash, name = given.archive.rpartition("/")
+    index = given.index or f"{folder}{slash}{name[:1]}{name[1:].partition('.')[0]}.idx"
+    return _written(write_webdataset_index, given.archive, index)
+
+
+def _parser(name: str, what: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=name, description=what)
+
+
+def _written(write: Callable[[Path, Path], int], source: str, index: str) -> int:
+    from ..ops.errors import DaliRunError
+
+    try:
+        n = write(Path(source), Path(index))
+    except DaliRunError as e:
+        say(str(e))
+        return JOB_FAILED
+    tell(f"{index}: {n} samples")
+    return 0

@@ -1,0 +1,71 @@
+"""number_from_text: numbers that are written out, as labels in tar archives are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..errors import SpecError
+from ..types import DALIDataType, to_numpy
+
+_WIDEST = 32
+"""Bytes of a text that may be a number, blanks around it included."""
+_DIGITS = 18
+"""Digits that always fit into an int64."""
+
+
+class NumberFromText(Operator, name="number_from_text"):
+    """Read whole numbers that are written in decimal (``cls`` of webdataset: ``7``, ``-12``, with blanks around it).
+
+    A text that is no whole number, or does not fit into ``dtype``, costs its sample.
+    """
+
+    example = "{op: number_from_text, in: cls, out: label}"
+
+    dtype: Annotated[DALIDataType, Arg("type of the number, an integer or a floating-point one")] = DALIDataType.INT64
+
+    def infer(self, *specs: Spec) -> Spec:
+        text = specs[0]
+        if text.dtype not in (None, DALIDataType.UINT8) or text.ndim not in (None, 1):
+            raise SpecError(f"takes text, uint8[?], got {text}")
+        if self.dtype is DALIDataType.BOOL:
+            raise SpecError("dtype must be a number's type, got BOOL")
+        return Spec((), self.dtype, "")
+
+    def cpu(self, ctx: Context, text: Batch) -> Batch:
+        n, dtype = len(text), to_numpy(self.dtype)
+        sizes = np.minimum(text.sizes, _WIDEST)
+        within = np.arange(_WIDEST)
+        there = within < sizes[:, None]
+        at = np.where(there, text.offsets[:, None] + within, 0)
+        letters = np.where(there, text.data[at] if len(text.data) else np.uint8(32), np.uint8(32))
+        blank = (letters == 32) | ((letters >= 9) & (letters <= 13)) | (letters == 0)
+        digit = (letters >= 48) & (letters <= 57)
+        sign = (letters == 43) | (letters == 45)
+        inside = ~blank
+        first = inside.argmax(axis=1)
+        last = _WIDEST - 1 - inside[:, ::-1].argmax(axis=1)
+        whole = inside == ((within >= first[:, None]) & (within <= last[:, None]))
+        signed = np.take_along_axis(sign, first[:, None], axis=1)[:, 0]
+        good = whole.all(axis=1) & (text.sizes <= _WIDEST)
+        good &= (digit | blank | (sign & (within == first[:, None]))).all(axis=1)
+        count = digit.sum(axis=1)
+        good &= (count > 0) & (count <= _DIGITS)
+        values = np.zeros(n, np.int64)
+        for k in range(_WIDEST):
+            values = np.where(good & digit[:, k], values * 10 + (letters[:, k].astype(np.int64) - 48), values)
+        minus = signed & (np.take_along_axis(letters, first[:, None], axis=1)[:, 0] == 45)
+        values = np.where(minus, -values, values)
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            good &= (values >= limits.min) & (values <= limits.max)
+        for i in np.flatnonzero(~good).tolist():
+            shown = bytes(text.sample(i)[:_WIDEST])
+            ctx.reject(i, "corrupt_data", f"{shown!r} is no whole number that {self.dtype.name} holds")
+        out = Batch.allocate(ctx.empty, np.empty((n, 0), np.int32), dtype, "", text.samples)
+        out.data[:] = np.where(good, values, 0).astype(dtype)
+        return out
