@@ -39,8 +39,8 @@ class PythonFunction(Operator, name="python_function"):
     def check(self) -> None:
         if not callable(self.function):
             raise SpecError(
-                f"function must be callable, got {self.function!r}; python_function is for programs: a spec names files "
-                "with operators of its own in `plugins:`"
+                f"function must be callable, got {self.function!r}; python_function is for programs: a spec names "
+                "files with operators of its own in `plugins:`"
             )
         if len(self.output_layouts) > self.num_outputs:
             raise SpecError(f"output_layouts names {len(self.output_layouts)} layouts for {self.num_outputs} outputs")

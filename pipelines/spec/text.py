@@ -176,8 +176,8 @@ def _syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
         reason += "; indent with spaces, not with tabs"
     elif here in ("@", "`", "%"):
         reason += f"; quote text that starts with {here}"
-    elif at.line < len(lines) and _BARE.search(lines[at.line]):
-        reason += f'; quote variables between braces: "{_BARE.search(lines[at.line])[1]}"'
+    elif bare := _BARE.search(lines[at.line] if at.line < len(lines) else ""):
+        reason += f'; quote variables between braces: "{bare[1]}"'
     return Mark(name, at.line + 1, at.column + 1), f"is not valid YAML: {reason}"
 
 
