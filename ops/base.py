@@ -112,6 +112,12 @@ class Operator:
     """Equal operators on equal inputs may be computed once. Not so where one calls the program, which may count."""
     late: ClassVar[bool] = False
     """The gpu kernel's output is on the host, and not before the device is done (`Context.finish_later`)."""
+    flows_back: ClassVar[bool] = False
+    """Without a GPU kernel it takes data from the GPU all the same (encoders: writers need the host)."""
+    light: ClassVar[bool] = False
+    """It sees whole batches, and takes next to no time: what a program hands over, say."""
+    decodes: ClassVar[bool] = False
+    """It decodes images: settings of decoders concern it."""
     bound: ClassVar[str] = "exact"
     """How far CPU and GPU results may be apart, for people."""
     example: ClassVar[str] = ""

@@ -48,6 +48,7 @@ class ExternalSource(Operator, name="external_source"):
     """Batches from a callable, an iterable or `Pipeline.feed_input`; only in Python."""
 
     inputs = (0, 0)
+    light = True
     per_batch = True
     shared = False
 

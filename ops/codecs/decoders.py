@@ -32,6 +32,7 @@ _ALLOWED = (
 class ImageDecoder(Operator, abstract=True):
     """What all image decoders share."""
 
+    decodes = True
     bound = (
         "JPEG: the CPU and our CUDA decoder are bit-identical to libjpeg-turbo; nvJPEG differs by up to a few levels"
     )

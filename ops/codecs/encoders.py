@@ -30,6 +30,7 @@ class EncodeImage(Operator, name="encoders.image"):
     layouts = ("HWC",)
     late = True
     bound = "exact; with fast_dct, GPUs use the accurate DCT all the same"
+    flows_back = True
     example = "{op: encoders.image, in: images, format: jpeg, quality: 90, out: encoded}"
 
     format: Annotated[Format, Arg("file format")] = "jpeg"

@@ -12,9 +12,15 @@ from ..graph.nodes import Graph, Node
 
 
 def infer(graph: Graph) -> Graph:
-    """The graph with ``specs`` filled in. Raises SpecError, with the place, where an operator cannot take its input."""
+    """The graph with ``specs`` filled in; nodes that have them (a spec's, inferred while it was read) keep them.
+
+    Raises SpecError, with the place, where an operator cannot take its input.
+    """
     nodes: list[Node] = []
     for node in graph.nodes:
+        if node.specs:
+            nodes.append(node)
+            continue
         given = [nodes[e.node].specs[e.output] for e in node.inputs]
         try:
             nodes.append(replace(node, specs=infer_node(node, given)))

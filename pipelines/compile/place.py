@@ -56,48 +56,46 @@ def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
     raise SpecError(f"device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got {device!r}")
 
 
-def place(graph: Graph, target: Target, problems: list[tuple[Node, str]] | None = None) -> Graph:
-    """The graph with ``stage`` filled in.
+def place(graph: Graph, target: Target) -> Graph:
+    """The graph with ``stage`` filled in. Raises SpecError, with the place, for the first stage that cannot be."""
+    stages, problems = _stages(graph, target)
+    for node, text in problems:
+        raise SpecError(f"{node.where}: {text}")
+    return replace(graph, nodes=tuple(replace(n, stage=s) for n, s in zip(graph.nodes, stages, strict=True)))
 
-    Raises SpecError, with the place, for the first stage that cannot be; with ``problems`` given, all of them go there
-    instead.
-    """
-    found: list[tuple[Node, str]] = []
-    nodes: list[Node] = []
+
+def impossible(graph: Graph, target: Target) -> list[tuple[Node, str]]:
+    """The nodes that cannot be placed, each with the reason."""
+    return _stages(graph, target)[1]
+
+
+def _stages(graph: Graph, target: Target) -> tuple[list[Stage], list[tuple[Node, str]]]:
+    stages: list[Stage] = []
+    problems: list[tuple[Node, str]] = []
+
+    def on_device(edge: Edge) -> bool:
+        return stages[edge.node] != "cpu" and not graph.node(edge).op.late
+
     bound_to_host = set() if target.device == "cpu" else _bound_to_host(graph)
     for node in graph.nodes:
-        on_device = any(_on_device(nodes[e.node]) for e in node.inputs)
-        stage: Stage = (
-            "gpu" if on_device else "cpu"
-        )  # where the next ones are checked from, if this one cannot be placed
+        from_device = any(map(on_device, node.inputs))
         try:
-            if target.device == "cpu":
-                stage = _on_cpu(node)
-            else:
-                stage = _stage(node, on_device, node.id in bound_to_host, target)
+            on_cpu = target.device == "cpu"
+            stage = _on_cpu(node) if on_cpu else _stage(node, from_device, node.id in bound_to_host, target)
         except SpecError as e:
-            found.append((node, str(e)))
+            problems.append((node, str(e)))
+            stage = "gpu" if from_device else "cpu"  # the next nodes are checked from there
         for name, edge in node.args.items():
-            if _on_device(nodes[edge.node]):
-                found.append((node, f"argument {name!r} comes from the GPU ({nodes[edge.node].name}); "
-                                    "arguments are computed on the CPU"))  # fmt: skip
-        nodes.append(replace(node, stage=stage))
-    if problems is not None:
-        problems += found
-    elif found:
-        node, text = found[0]
-        raise SpecError(f"{node.where}: {text}")
-    return replace(graph, nodes=tuple(nodes))
+            if on_device(edge):
+                problems.append((node, f"argument {name!r} comes from the GPU ({graph.node(edge).name}); arguments are "
+                                       "computed on the CPU"))  # fmt: skip
+        stages.append(stage)
+    return stages, problems
 
 
 def is_late(node: Node) -> bool:
     """It runs on the GPU, and its outputs come on the host."""
     return node.op.late and node.stage != "cpu"
-
-
-def _on_device(node: Node) -> bool:
-    """Its outputs are on the GPU."""
-    return node.stage != "cpu" and not is_late(node)
 
 
 def _on_cpu(node: Node) -> Stage:
@@ -107,7 +105,7 @@ def _on_cpu(node: Node) -> Stage:
 
 
 def _flows_back(node: Node) -> bool:
-    return node.op.name.startswith("encoders.") or node.device == "cpu"
+    return node.op.flows_back or node.device == "cpu"
 
 
 def _bound_to_host(graph: Graph) -> set[int]:

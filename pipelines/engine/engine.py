@@ -67,7 +67,7 @@ _PATIENCE = 16
 def is_light(plan: Plan) -> bool:
     """Nothing in the plan reads, decodes or runs code of the user's: all of it is arithmetic on a few numbers."""
     light = all(s.kind == "whole" for s in plan.steps)
-    return light and all(not n.op.per_batch or n.op.name == "external_source" for n in plan.graph.nodes)
+    return light and all(not n.op.per_batch or n.op.light for n in plan.graph.nodes)
 
 
 class Engine:

@@ -18,12 +18,12 @@ from ...ops.errors import SpecError
 from ...ops.formulas import expression
 from ...readers.base import Reader
 from ...writers.base import ENCODED, FieldConfig, Writer, find_writer, make_writer, options_of
-from ..compile.infer import infer, infer_node
-from ..compile.place import Target, place
+from ..compile.infer import infer_node
+from ..compile.place import Target, impossible
 from ..compile.prune import prune
 from ..graph.arguments import check_argument, no_argument
 from ..graph.builder import GraphBuilder, parity_defaults
-from ..graph.nodes import Edge, Graph, Node
+from ..graph.nodes import Edge, Graph
 from ..plugins import NotRunError, load_installed_plugins, load_operators, load_plugin
 from ..problems import Mark, Problem, Problems, show
 from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
@@ -97,9 +97,7 @@ def _load_plugins(spec: Spec, problems: Problems, not_run: list[NotRunError]) ->
 def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
     """Report operators that cannot be where the spec wants them. A spec for any device must work on a GPU."""
     target = Target("cpu") if spec.pipeline.device == "cpu" else Target("null")
-    found: list[tuple[Node, str]] = []
-    place(infer(prune(graph)), target, found)
-    for node, text in found:
+    for node, text in impossible(prune(graph), target):
         problems.add(node.mark, f"{node.mark.label if node.mark else node.name}: {text}")
 
 
@@ -135,7 +133,8 @@ class _Build:
         self.all_known = all_known
         """All operators are known: what is unknown is a mistake."""
         self.graph = GraphBuilder(defaults=parity_defaults(spec.pipeline.parity))
-        self.specs: list[tuple[BatchSpec, ...]] = []
+        self.inferred = 0
+        """Nodes of the graph whose specs are known."""
         """What comes out of every node so far."""
         self.names: dict[str, Known] = {}
         self.notes = Problems()
@@ -235,13 +234,15 @@ class _Build:
     def infer(self, mark: Mark, label: str) -> bool:
         """Find out what comes out of the nodes added since; report what cannot take its input."""
         fine = True
-        for node in self.graph.nodes[len(self.specs) :]:
+        nodes = self.graph.nodes
+        for node in nodes[self.inferred :]:
             try:
-                specs = infer_node(node, [self.specs[e.node][e.output] for e in node.inputs])
+                specs = infer_node(node, [nodes[e.node].specs[e.output] for e in node.inputs])
             except SpecError as e:
                 self.problems.add(mark, f"{label}: {e}")
                 specs, fine = (BatchSpec(),) * node.op.num_outputs, False
-            self.specs.append(specs)
+            nodes[node.id] = replace(node, specs=specs)
+        self.inferred = len(nodes)
         return fine
 
     def say(self, step: Step, text: str) -> None:
@@ -499,7 +500,7 @@ class _Build:
         write = self.spec.write
         if writer is None or write is None or any(e is None for e in outputs.values()) or set(configs) != set(outputs):
             return
-        specs = {n: self.specs[e.node][e.output] for n, e in outputs.items() if e is not None}
+        specs = {n: self.graph.nodes[e.node].specs[e.output] for n, e in outputs.items() if e is not None}
         try:
             writer.check(configs, specs)
         except SpecError as e:

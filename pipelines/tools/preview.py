@@ -97,7 +97,7 @@ def describe_job(
     if containers and target.device != "cpu":
         indices = target.indices if target.device == "gpu" else ()
         plan["upload"] = describe(settings.upload, indices, threads_of(settings.num_threads))
-    decodes = any(n.op.name.startswith("decoders.image") for n in built.graph.nodes)
+    decodes = any(n.op.decodes for n in built.graph.nodes)
     plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
     if write is not None:
         plan["write"] = {
