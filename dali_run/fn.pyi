@@ -1442,6 +1442,22 @@ def reinterpret(
     """Treat the bytes as if they were of another type, shape or layout."""
     ...
 
+def remap(
+    input: _Tensor,
+    input1: _Tensor,
+    input2: _Tensor,
+    /,
+    *,
+    interp: DALIInterpType = ...,
+    pixel_origin: Literal['corner', 'center'] = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+    ...
+
 def reshape(
     input: _Tensor,
     /,
@@ -1661,6 +1677,21 @@ def spectrogram(
     """The power (or magnitude) of every frequency in windows of a signal."""
     ...
 
+def sphere(
+    input: _Tensor,
+    /,
+    *,
+    mask: DataNode | int = ...,
+    fill_value: float = ...,
+    interp_type: DALIInterpType = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Take each pixel from its distance to the centre squared, counted in half the longer side (cut off to pixels)."""
+    ...
+
 def squeeze(
     input: _Tensor,
     /,
@@ -1829,6 +1860,46 @@ def warp_affine(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Sample images at an affine map of the output's coordinates; [0, 0] is the corner of the first pixel."""
+    ...
+
+def warp_perspective(
+    input: _Tensor,
+    /,
+    *inputs: _Tensor,
+    matrix: DataNode | _Floats = ...,
+    inverse_map: bool = ...,
+    size: DataNode | _Floats = ...,
+    border_mode: Literal['constant', 'replicate', 'reflect', 'reflect_101', 'wrap'] = ...,
+    fill_value: _Floats = ...,
+    interp_type: DALIInterpType = ...,
+    pixel_origin: Literal['corner', 'center'] = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Sample images at a perspective map of the output's coordinates."""
+    ...
+
+def water(
+    input: _Tensor,
+    /,
+    *,
+    mask: DataNode | int = ...,
+    fill_value: float = ...,
+    interp_type: DALIInterpType = ...,
+    ampl_x: float = ...,
+    ampl_y: float = ...,
+    freq_x: float = ...,
+    freq_y: float = ...,
+    phase_x: float = ...,
+    phase_y: float = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Take pixel (x, y) from (x + ampl_x sin(freq_x y + phase_x), y + ampl_y cos(freq_y x + phase_y))."""
     ...
 
 def zeros(
@@ -2278,6 +2349,43 @@ class experimental:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
         """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
+        ...
+
+    @staticmethod
+    def remap(
+        input: _Tensor,
+        input1: _Tensor,
+        input2: _Tensor,
+        /,
+        *,
+        interp: DALIInterpType = ...,
+        pixel_origin: Literal['corner', 'center'] = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+        ...
+
+    @staticmethod
+    def warp_perspective(
+        input: _Tensor,
+        /,
+        *inputs: _Tensor,
+        matrix: DataNode | _Floats = ...,
+        inverse_map: bool = ...,
+        size: DataNode | _Floats = ...,
+        border_mode: Literal['constant', 'replicate', 'reflect', 'reflect_101', 'wrap'] = ...,
+        fill_value: _Floats = ...,
+        interp_type: DALIInterpType = ...,
+        pixel_origin: Literal['corner', 'center'] = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Sample images at a perspective map of the output's coordinates."""
         ...
 
     class decoders:

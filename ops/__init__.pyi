@@ -1631,6 +1631,22 @@ class Reinterpret:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class Remap:
+    """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+
+    def __init__(
+        self,
+        *,
+        interp: DALIInterpType = ...,
+        pixel_origin: Literal['corner', 'center'] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Reshape:
     """Treat the elements as if they had another shape or layout. Nothing is copied."""
 
@@ -1867,6 +1883,23 @@ class Spectrogram:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class Sphere:
+    """Take each pixel from its distance to the centre squared, counted in half the longer side (cut off to pixels)."""
+
+    def __init__(
+        self,
+        *,
+        mask: DataNode | int = ...,
+        fill_value: float = ...,
+        interp_type: DALIInterpType = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Squeeze:
     """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
 
@@ -2035,6 +2068,50 @@ class WarpAffine:
         output_dtype: DALIDataType | npt.DTypeLike | None = ...,
         matrix: DataNode | _Floats = ...,
         inverse_map: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class WarpPerspective:
+    """Sample images at a perspective map of the output's coordinates."""
+
+    def __init__(
+        self,
+        *,
+        matrix: DataNode | _Floats = ...,
+        inverse_map: bool = ...,
+        size: DataNode | _Floats = ...,
+        border_mode: Literal['constant', 'replicate', 'reflect', 'reflect_101', 'wrap'] = ...,
+        fill_value: _Floats = ...,
+        interp_type: DALIInterpType = ...,
+        pixel_origin: Literal['corner', 'center'] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Water:
+    """Take pixel (x, y) from (x + ampl_x sin(freq_x y + phase_x), y + ampl_y cos(freq_y x + phase_y))."""
+
+    def __init__(
+        self,
+        *,
+        mask: DataNode | int = ...,
+        fill_value: float = ...,
+        interp_type: DALIInterpType = ...,
+        ampl_x: float = ...,
+        ampl_y: float = ...,
+        freq_x: float = ...,
+        freq_y: float = ...,
+        phase_x: float = ...,
+        phase_y: float = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -2508,6 +2585,43 @@ class _experimental:
             dtype: DALIDataType | npt.DTypeLike = ...,
             adjust_orientation: bool = ...,
             image_type: DALIImageType = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Remap:
+        """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+
+        def __init__(
+            self,
+            *,
+            interp: DALIInterpType = ...,
+            pixel_origin: Literal['corner', 'center'] = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class WarpPerspective:
+        """Sample images at a perspective map of the output's coordinates."""
+
+        def __init__(
+            self,
+            *,
+            matrix: DataNode | _Floats = ...,
+            inverse_map: bool = ...,
+            size: DataNode | _Floats = ...,
+            border_mode: Literal['constant', 'replicate', 'reflect', 'reflect_101', 'wrap'] = ...,
+            fill_value: _Floats = ...,
+            interp_type: DALIInterpType = ...,
+            pixel_origin: Literal['corner', 'center'] = ...,
             device: str | None = ...,
             name: str | None = ...,
             seed: int | None = ...,

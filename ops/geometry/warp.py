@@ -15,13 +15,18 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
-from ..copies.strided import CUDA_TYPES, affordable
+from ..copies.strided import CUDA_TYPES, Border, affordable
 from ..copies.windows import image_layout, known_layout, refused, round_half_away
 from ..errors import SpecError
+from ..kernels import Kernels
 from ..sequences.unfold import by_frame, largest
 from ..types import DALIDataType, DALIInterpType, to_numpy
+from .sampling import Filter, Kind
 
 F64 = npt.NDArray[np.float64]
+
+_loops: Any = Kernels(".sampling_cpu", __package__)
+_volumes: Any = Kernels(".warp_cpu", __package__)
 
 
 class Warping(Operator, abstract=True):
@@ -115,18 +120,22 @@ class Warping(Operator, abstract=True):
         self, ctx: Context, images: Batch, shape: I64, dtype: np.dtype[Any], geometry: I64, matrices: Any, linear: bool,
         fill: np.float32,
     ) -> Batch:  # fmt: skip
-        from . import warp_cpu
-
         source, base = images.data, images.offsets
         if source.dtype not in (np.uint8, np.float32):
             lo, hi = (int(base.min()), int((base + images.sizes).max())) if len(images) else (0, 0)
             source, base = saturate(source[lo:hi], np.float32), base - lo
         own = dtype if dtype in (np.uint8, np.float32) else np.dtype(np.float32)
-        out = Batch.allocate(np.empty, shape.astype(np.int32), own, images.layout, images.samples)
+        out = Batch.allocate(ctx.empty, shape.astype(np.int32), own, images.layout, images.samples)
         filled = self.fill_value is not None
         base = np.ascontiguousarray(base)
-        warp = warp_cpu.warp if spatial_axes(images.layout) == 2 else warp_cpu.warp_volumes
-        warp(source, base, geometry, matrices, linear, filled, fill, out.data, out.offsets)
+        if spatial_axes(images.layout) == 3:
+            _volumes.warp_volumes(source, base, geometry, matrices, linear, filled, fill, out.data, out.offsets)
+        else:
+            border, how = Border.FILL if filled else Border.EDGE, Filter.LINEAR if linear else Filter.NEAREST
+            none, fills = np.zeros(1, np.float32), np.array([[fill]], np.float32)
+            begins = np.zeros((len(images), 2), np.int64)
+            _loops.sample(source, base, geometry, int(Kind.AFFINE), of_centres(matrices), none, none, begins, int(how),
+                          int(border), fills, out.data, out.offsets)  # fmt: skip
         return out if own == dtype else out.replace(data=saturate(out.data, dtype))
 
     def _gpu(
@@ -145,6 +154,15 @@ class Warping(Operator, abstract=True):
             images.data, base, sizes, maps, np.int32(linear), np.int32(self.fill_value is not None), fill, out.data, to,
         )  # fmt: skip
         return out
+
+
+def of_centres(matrices: F64) -> F64:
+    """[N, 2, 3] maps of corners' coordinates as parameters of `Kind.AFFINE`, [N, 9]."""
+    params = np.zeros((len(matrices), 9))
+    params[:, :6] = matrices.reshape(-1, 6)
+    params[:, [2, 5]] += matrices[:, :, :2].sum(axis=2) / 2 - 0.5
+    params[:, 8] = 1
+    return params
 
 
 def spatial_axes(layout: str) -> int:

@@ -1,4 +1,4 @@
-"""The CPU kernel of rotate and warp_affine: every sample in one call, without the GIL."""
+"""The CPU kernel of rotate and warp_affine for volumes: every sample in one call, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -11,28 +11,6 @@ import numpy as np
 from ..copies.strided_cpu import put
 
 jit = numba.njit(nogil=True, cache=True)
-
-
-@jit
-def warp(src, base, geometry, matrices, linear, filled, fill, dst, out_base):
-    """``geometry`` [N, 6]: frames, height, width, channels of the input, height and width of the output; ``matrices``
-    [N, 2, 3] map the output's pixel centres (x, y, 1) to the input."""
-    for i in range(len(base)):
-        frames, rows, columns, channels, height, width = geometry[i]
-        m = matrices[i]
-        for frame in range(frames):
-            start = base[i] + frame * rows * columns * channels
-            o = out_base[i] + frame * height * width * channels
-            for y in range(height):
-                v = y + 0.5
-                for x in range(width):
-                    u = x + 0.5
-                    sx, sy = m[0, 0] * u + m[0, 1] * v + m[0, 2], m[1, 0] * u + m[1, 1] * v + m[1, 2]
-                    if not linear:
-                        _nearest(src, start, rows, columns, channels, sx, sy, filled, fill, dst, o)
-                    else:
-                        _linear(src, start, rows, columns, channels, sx - 0.5, sy - 0.5, filled, fill, dst, o)
-                    o += channels
 
 
 @jit
@@ -86,37 +64,3 @@ def _voxel(src, start, inner, sx, sy, sz, linear, filled, fill, dst, o):
 def _cell(value, limit):
     """The integer below ``value``, kept within one step outside of 0 ... limit - 1."""
     return int(np.floor(min(max(value, -2.0), limit + 1.0)))
-
-
-@jit
-def _nearest(src, start, rows, columns, channels, sx, sy, filled, fill, dst, o):
-    x, y = _cell(sx, columns), _cell(sy, rows)
-    if filled and (x < 0 or y < 0 or x >= columns or y >= rows):
-        for c in range(channels):
-            dst[o + c] = put(fill, dst)
-        return
-    x, y = min(max(x, 0), columns - 1), min(max(y, 0), rows - 1)
-    at = start + (y * columns + x) * channels
-    for c in range(channels):
-        dst[o + c] = put(np.float32(src[at + c]), dst)
-
-
-@jit
-def _linear(src, start, rows, columns, channels, sx, sy, filled, fill, dst, o):
-    x, y = _cell(sx, columns), _cell(sy, rows)
-    inside = 0 <= x < columns - 1 and 0 <= y < rows - 1
-    # Far outside every corner is the same; the weights then count for nothing.
-    fx, fy = np.float32(min(max(sx - x, 0.0), 1.0)), np.float32(min(max(sy - y, 0.0), 1.0))
-    left, right = min(max(x, 0), columns - 1), min(max(x + 1, 0), columns - 1)
-    top, bottom = min(max(y, 0), rows - 1) * columns, min(max(y + 1, 0), rows - 1) * columns
-    for c in range(channels):
-        at = start + c
-        a, b = np.float32(src[at + (top + left) * channels]), np.float32(src[at + (top + right) * channels])
-        d, e = np.float32(src[at + (bottom + left) * channels]), np.float32(src[at + (bottom + right) * channels])
-        if filled and not inside:
-            west, east = 0 <= x < columns, 0 <= x + 1 < columns
-            north, south = 0 <= y < rows, 0 <= y + 1 < rows
-            a, b = a if west and north else fill, b if east and north else fill
-            d, e = d if west and south else fill, e if east and south else fill
-        upper, lower = a + (b - a) * fx, d + (e - d) * fx
-        dst[o + c] = put(upper + (lower - upper) * fy, dst)

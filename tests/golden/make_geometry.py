@@ -34,10 +34,10 @@ def perspective():
             yield {
                 "op": PERSPECTIVE,
                 "inputs": [["HWC", dtype, (19, 14, 3)]],
-                "arguments": {**arguments, "interp_type": interp, "fill_value": [1.5, 2.5, -3]},
+                "arguments": {**arguments, "interp_type": interp, "fill_value": [1.25, 2.75, -3]},
             }
     yield {"op": PERSPECTIVE, "inputs": [IMAGE], "arguments": {**arguments, "size": [14.6, 44.4], "fill_value": 7}}
-    yield {"op": PERSPECTIVE, "inputs": [IMAGE], "arguments": {**arguments, "fill_value": [1, 2.5, 300]}}
+    yield {"op": PERSPECTIVE, "inputs": [IMAGE], "arguments": {**arguments, "fill_value": [1, 2.75, 300]}}
     yield {"op": PERSPECTIVE, "inputs": [IMAGE], "arguments": {**arguments, "inverse_map": False}}
     yield {"op": PERSPECTIVE, "inputs": [IMAGE, ["", "float32", (3, 3)]], "arguments": {}}
     rows = [MATRIX[:3], MATRIX[3:6], MATRIX[6:]]
@@ -53,7 +53,7 @@ def perspective():
 def displacement():
     for interp in ("INTERP_NN", "INTERP_LINEAR"):
         for dtype in ("uint8", "float32"):
-            for fill in (0.0, 77.5):
+            for fill in (0.0, 77.25):
                 settings = {"interp_type": interp, "fill_value": fill}
                 image = ["HWC", dtype, (37, 51, 3)]
                 yield {"op": "water", "inputs": [image], "arguments": settings}

@@ -1,0 +1,132 @@
+// Pixels taken from elsewhere (ops/geometry/sampling.py): a thread makes one output pixel. Coordinates are those of
+// pixel centres.
+#include "convert.cuh"
+
+enum Geometry { PLANES, ROWS, COLUMNS, CHANNELS, HEIGHT, WIDTH, FIELDS };
+enum Kind { PERSPECTIVE, AFFINE, WATER, SPHERE, MAPS };
+enum Filter { NEAREST, NEAREST_EVEN, LINEAR, CUBIC };
+enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
+
+// Index `i` as one inside [0, n), or -1 for what stands outside.
+__device__ __forceinline__ int inside(int i, int n, int border) {
+    if (i >= 0 && i < n) return i;
+    if (border == FILL) return -1;
+    if (border == EDGE || n == 1) return i < 0 ? 0 : n - 1;
+    const int period = border == WRAP ? n : border == REFLECT_1001 ? 2 * n : 2 * n - 2;
+    i %= period;
+    if (i < 0) i += period;
+    if (i < n) return i;
+    return border == REFLECT_1001 ? 2 * n - 1 - i : 2 * n - 2 - i;
+}
+
+// Where the output pixel (x, y) comes from.
+__device__ __forceinline__ void place(int kind, const double* p, int x, int y, int rows, int columns, const float* map_x,
+                                      const float* map_y, const long long* begins, int at, double& sx, double& sy) {
+    if (kind == PERSPECTIVE) {
+        const double w = p[6] * x + p[7] * y + p[8], scale = w != 0 ? 1 / w : 0;
+        sx = (p[0] * x + p[1] * y + p[2]) * scale;
+        sy = (p[3] * x + p[4] * y + p[5]) * scale;
+    } else if (kind == AFFINE) {
+        sx = p[0] * x + p[1] * y + p[2];
+        sy = p[3] * x + p[4] * y + p[5];
+    } else if (kind == WATER) {
+        const float fx = static_cast<float>(x), fy = static_cast<float>(y);
+        const float along = __fadd_rn(__fmul_rn(static_cast<float>(p[2]), fy), static_cast<float>(p[4]));
+        const float down = __fadd_rn(__fmul_rn(static_cast<float>(p[3]), fx), static_cast<float>(p[5]));
+        sx = static_cast<double>(__fadd_rn(fx, __fmul_rn(static_cast<float>(p[0]), sinf(along)))) - 0.5;
+        sy = static_cast<double>(__fadd_rn(fy, __fmul_rn(static_cast<float>(p[1]), cosf(down)))) - 0.5;
+    } else if (kind == SPHERE) {
+        const float half_x = columns * 0.5f, half_y = rows * 0.5f;
+        int whole = static_cast<int>(half_x > half_y ? half_x : half_y);
+        if (whole < 1) whole = 1;
+        const float dx = (x + 0.5f) - half_x, dy = (y + 0.5f) - half_y;
+        const float far = sqrtf(__fadd_rn(__fmul_rn(dx, dx), __fmul_rn(dy, dy))) / static_cast<float>(whole);
+        sx = static_cast<double>(__fadd_rn(half_x, __fmul_rn(far, dx))) - 0.5;
+        sy = static_cast<double>(__fadd_rn(half_y, __fmul_rn(far, dy))) - 0.5;
+    } else {
+        sx = static_cast<double>(map_x[begins[0] + at]) - p[0];
+        sy = static_cast<double>(map_y[begins[1] + at]) - p[0];
+    }
+    const double far_away = 1e8;
+    sx = sx > far_away ? far_away : sx > -far_away ? sx : -far_away;  // what is no number, too
+    sy = sy > far_away ? far_away : sy > -far_away ? sy : -far_away;
+}
+
+// Keys' cubic with a = -3/4, as OpenCV has it.
+__device__ __forceinline__ void keys(float t, float* weights) {
+    const float a = -0.75f, u = t + 1, s = 1 - t;
+    weights[0] = ((a * u - 5 * a) * u + 8 * a) * u - 4 * a;
+    weights[1] = ((a + 2) * t - (a + 3)) * t * t + 1;
+    weights[2] = ((a + 2) * s - (a + 3)) * s * s + 1;
+    weights[3] = 1 - weights[0] - weights[1] - weights[2];
+}
+
+// grid (tiles, samples); `params` [N][9]; `map_base` [N][2]; the maps are of one element for each pixel of an output plane; `fills`
+// [1 or N][fill_width].
+template <typename In, typename Out>
+__global__ void sample(const In* source, const long long* base, const long long* geometry, int kind,
+                       const double* params, const float* map_x, const float* map_y, const long long* map_base, int filter,
+                       int border, const float* fills, int fill_width, int fill_rows, Out* target,
+                       const long long* out_base) {
+    const int sample = blockIdx.y;
+    geometry += static_cast<long long>(sample) * FIELDS;
+    params += 9LL * sample;
+    fills += static_cast<long long>(fill_rows) * sample * fill_width;
+    const int rows = static_cast<int>(geometry[ROWS]), columns = static_cast<int>(geometry[COLUMNS]);
+    const int channels = static_cast<int>(geometry[CHANNELS]);
+    const int width = static_cast<int>(geometry[WIDTH]), height = static_cast<int>(geometry[HEIGHT]);
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const long long plane = static_cast<long long>(height) * width;
+    if (i >= geometry[PLANES] * plane) return;
+    const int within = static_cast<int>(i % plane), x = within % width, y = within / width;
+    const In* image = source + base[sample] + i / plane * rows * columns * channels;
+    Out* out = target + out_base[sample] + i * channels;
+    double sx, sy;
+    place(kind, params, x, y, rows, columns, map_x, map_y, map_base + 2LL * sample, within, sx, sy);
+
+    if (filter == NEAREST || filter == NEAREST_EVEN) {
+        const int a = inside(static_cast<int>(filter == NEAREST ? floor(sx + 0.5) : rint(sx)), columns, border);
+        const int b = inside(static_cast<int>(filter == NEAREST ? floor(sy + 0.5) : rint(sy)), rows, border);
+        for (int c = 0; c < channels; ++c)
+            out[c] = a < 0 || b < 0 ? saturate<Out>(fills[fill_width > 1 ? c : 0])
+                                    : saturate<Out>(image[(static_cast<long long>(b) * columns + a) * channels + c]);
+        return;
+    }
+    const double left = floor(sx), top = floor(sy);
+    const int x0 = static_cast<int>(left), y0 = static_cast<int>(top);
+    const float fx = static_cast<float>(sx - left), fy = static_cast<float>(sy - top);
+    if (filter == LINEAR) {
+        const int i0 = inside(x0, columns, border), i1 = inside(x0 + 1, columns, border);
+        const int j0 = inside(y0, rows, border), j1 = inside(y0 + 1, rows, border);
+        const In *upper = image + static_cast<long long>(j0) * columns * channels,
+                 *lower = image + static_cast<long long>(j1) * columns * channels;
+        for (int c = 0; c < channels; ++c) {
+            const float fill = fills[fill_width > 1 ? c : 0];
+            const float a = i0 < 0 || j0 < 0 ? fill : static_cast<float>(plain(upper[i0 * channels + c]));
+            const float b = i1 < 0 || j0 < 0 ? fill : static_cast<float>(plain(upper[i1 * channels + c]));
+            const float d = i0 < 0 || j1 < 0 ? fill : static_cast<float>(plain(lower[i0 * channels + c]));
+            const float e = i1 < 0 || j1 < 0 ? fill : static_cast<float>(plain(lower[i1 * channels + c]));
+            const float first = a + (b - a) * fx, second = d + (e - d) * fx;
+            out[c] = saturate<Out>(first + (second - first) * fy);
+        }
+        return;
+    }
+    float across[4], down[4];
+    keys(fx, across);
+    keys(fy, down);
+    for (int c = 0; c < channels; ++c) {
+        const float fill = fills[fill_width > 1 ? c : 0];
+        float total = 0;
+        for (int r = 0; r < 4; ++r) {
+            const int j = inside(y0 + r - 1, rows, border);
+            float line = 0;
+            for (int k = 0; k < 4; ++k) {
+                const int column = inside(x0 + k - 1, columns, border);
+                const long long at = (static_cast<long long>(j) * columns + column) * channels + c;
+                line += across[k] * (j < 0 || column < 0 ? fill : static_cast<float>(plain(image[at])));
+            }
+            total += down[r] * line;
+        }
+        out[c] = saturate<Out>(total);
+    }
+}

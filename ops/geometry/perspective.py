@@ -1,0 +1,204 @@
+"""warp_perspective, remap: images sampled along a perspective map, or where maps say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..copies.strided import Border
+from ..copies.windows import image_layout, known_layout, round_half_away
+from ..errors import SpecError
+from ..sequences.unfold import by_frame, of_frame, of_sequence
+from ..types import DALIDataType, DALIInterpType
+from .sampling import FILTERS, Filter, Kind, Places, sampled
+
+F64 = npt.NDArray[np.float64]
+Origin = Literal["corner", "center"]
+_BORDERS = {"constant": Border.FILL, "replicate": Border.EDGE, "reflect": Border.REFLECT_1001,
+            "reflect_101": Border.REFLECT_101, "wrap": Border.WRAP}  # fmt: skip
+_HALF = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
+"""From coordinates of corners to those of centres."""
+
+
+def checked_filter(name: str, interp: DALIInterpType) -> None:
+    """Raises SpecError for filters that only resizing has."""
+    if interp not in FILTERS:
+        raise SpecError(f"{name} must be NN, LINEAR or CUBIC here, got {interp.name.removeprefix('INTERP_')}")
+
+
+class WarpPerspective(Operator, name="experimental.warp_perspective"):
+    """Sample images at a perspective map of the output's coordinates.
+
+    ``matrix`` (three rows of three), or the second input, maps (x, y, 1) of the output to the input, up to a factor;
+    with ``inverse_map: false`` the input to the output. [0, 0] is the corner of the first pixel, or its center, as in
+    OpenCV, whose filters and borders these are. Any number of channels and any type are taken.
+    """
+
+    aliases = ("warp_perspective",)
+    layouts = ("HWC", "HW", "FHWC", "CHW", "FCHW")
+    inputs = (1, 2)
+    bound = "1 level; floats within 1e-4 of the range of the neighbours"
+    example = "{op: experimental.warp_perspective, in: images, matrix: $matrix, size: [224, 224], out: images}"
+
+    matrix: Annotated[tuple[float, ...], Arg("three rows of three, or a second input", per_sample=True, rows=True)] = ()
+    inverse_map: Annotated[bool, Arg("matrix maps output to input")] = True
+    size: Annotated[
+        tuple[float, ...], Arg("(height, width) of the output; by default those of the input", ge=0, per_sample=True)
+    ] = ()
+    border_mode: Annotated[
+        Literal["constant", "replicate", "reflect", "reflect_101", "wrap"], Arg("what stands outside the input")
+    ] = "constant"
+    fill_value: Annotated[tuple[float, ...], Arg("what constant is: one value, or one for each channel; 0")] = ()
+    interp_type: Annotated[DALIInterpType, Arg("NN, LINEAR or CUBIC")] = DALIInterpType.INTERP_LINEAR
+    pixel_origin: Annotated[Origin, Arg("what [0, 0] is of the first pixel")] = "corner"
+
+    def check(self) -> None:
+        checked_filter("interp_type", self.interp_type)
+        if self.matrix and len(self.matrix) != 9:
+            raise SpecError(f"matrix takes 9 values, three rows of three, got {len(self.matrix)}")
+        if self.size and len(self.size) != 2:
+            raise SpecError(f"size takes (height, width), got {len(self.size)} values")
+
+    def infer(self, *specs: Spec) -> Spec:
+        if (len(specs) == 2) == self.given("matrix"):
+            raise SpecError("needs a matrix: the argument, or a second input, not both")
+        data = specs[0]
+        layout = image_layout(data.layout, data.ndim, self.layouts)
+        if layout and layout not in self.layouts:
+            raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {layout}")
+        if data.shape is None or not layout:
+            return Spec(None, data.dtype, layout)
+        channels = data.shape[layout.index("C")] if "C" in layout else 1
+        if len(self.fill_value) > 1 and channels not in (None, len(self.fill_value)):
+            raise SpecError(f"fill_value needs 1 or {channels} values, got {len(self.fill_value)}")
+        shape, at = list(data.shape), layout.index("H")
+        if "size" in self.per_sample:
+            shape[at : at + 2] = [None, None]
+        elif self.size:
+            shape[at : at + 2] = np.maximum(round_half_away(np.array(self.size)), 1).tolist()
+        return Spec(tuple(shape), data.dtype, layout)
+
+    @by_frame()
+    def cpu(self, ctx: Context, images: Batch, *inputs: Batch) -> Batch:
+        """The images of the batch, sampled along their maps."""
+        images = images.replace(layout=known_layout(images, self.layouts))
+        if inputs:
+            rows = inputs[0].dense()
+            values = rows if inputs[0].on_host else rows.get()  # matrices are checked on the host
+        else:
+            values = ctx.arg("matrix")
+        values = np.asarray(values, np.float64).reshape(len(images), -1)
+        if values.shape[1] != 9:
+            raise SpecError(f"a matrix holds 3 x 3 values, got {values.shape[1]}")
+        matrices = values.reshape(-1, 3, 3)
+        if not self.inverse_map:
+            matrices = inverted(matrices)
+        if self.pixel_origin == "corner":
+            matrices = _HALF @ matrices @ np.linalg.inv(_HALF)
+        wrong: npt.NDArray[np.bool_] = np.any(~np.isfinite(matrices), axis=(1, 2))
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_argument", "the transform is not finite, or cannot be inverted")
+        params = np.where(wrong[:, None], 0, matrices.reshape(-1, 9))
+        how = FILTERS[self.interp_type]
+        how = Filter.NEAREST_EVEN if how is Filter.NEAREST else how
+        fill, refused = self._fill(ctx, images)
+        return sampled(ctx, images, self._sizes(ctx, images), Places(Kind.PERSPECTIVE, params), how,
+                       _BORDERS[self.border_mode], fill, wrong | refused)  # fmt: skip
+
+    gpu = cpu
+
+    def _sizes(self, ctx: Context, images: Batch) -> I64:
+        at = images.layout.index("H")
+        if not self.given("size"):
+            return images.shapes[:, at : at + 2].astype(np.int64)
+        size = ctx.arg("size")
+        if size.shape[1] != 2:
+            raise SpecError(f"size takes (height, width), got {size.shape[1]} values")
+        wrong: npt.NDArray[np.bool_] = np.any(~(size >= 0), axis=1)
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_argument", f"size must not be negative, got {size[i].tolist()}")
+        return np.where(wrong[:, None], 0, np.maximum(round_half_away(size), 1))
+
+    def _fill(self, ctx: Context, images: Batch) -> tuple[F64, npt.NDArray[np.bool_]]:
+        """[1, K or 1] what stands outside, and the samples that have another number of channels."""
+        values = np.array([self.fill_value or (0.0,)])
+        at = images.layout.find("C")
+        channels = images.shapes[:, at] if at >= 0 else np.ones(len(images), np.int32)
+        odd = (channels != values.shape[1]) & (values.shape[1] > 1)
+        for i in np.flatnonzero(odd).tolist():
+            ctx.reject(i, "bad_argument", f"fill_value has {values.shape[1]} values for {channels[i]} channels; give "
+                       "one value, or one for each channel")  # fmt: skip
+        if at >= 0 and images.layout[-1] != "C" and values.shape[1] > 1:
+            raise SpecError(f"fill_value takes one value for images of the layout {images.layout}")
+        return values, odd
+
+
+def inverted(matrices: F64) -> F64:
+    """The inverses of [N, d, d]; NaN where there is none."""
+    possible = np.isfinite(matrices).all(axis=(1, 2)) & (np.linalg.det(np.nan_to_num(matrices)) != 0)
+    found: F64 = np.linalg.inv(np.where(possible[:, None, None], matrices, np.eye(matrices.shape[1])))
+    found[~possible] = np.nan
+    return found
+
+
+class Remap(Operator, name="experimental.remap"):
+    """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside.
+
+    The maps have the size of the output; sequences take one for all frames, or one for each. [0, 0] is the corner of
+    the first pixel, or its center, as in OpenCV. Any number of channels and any type are taken, on both devices (DALI:
+    1 or 3 channels, on a GPU).
+    """
+
+    aliases = ("remap",)
+    layouts = ("HWC", "FHWC")
+    inputs = (3, 3)
+    bound = "1 level; floats within 1e-4 of the range of the neighbours"
+    example = "{op: experimental.remap, in: [images, mapx, mapy], pixel_origin: center, out: images}"
+
+    interp: Annotated[DALIInterpType, Arg("NN, LINEAR or CUBIC")] = DALIInterpType.INTERP_LINEAR
+    pixel_origin: Annotated[Origin, Arg("what [0, 0] is of the first pixel")] = "corner"
+
+    def check(self) -> None:
+        checked_filter("interp", self.interp)
+
+    def infer(self, *specs: Spec) -> Spec:
+        given = [of_frame(s) if s.layout[:1] == "F" else s for s in specs]
+        frames = [s.shape[0] for s in specs if s.layout[:1] == "F" and s.shape is not None]
+        image, maps = given[0], given[1:]
+        if image.layout not in ("", "HWC") or image.ndim not in (None, 3):
+            raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {specs[0]}")
+        size: tuple[int | None, ...] = (None, None)
+        for spec in maps:
+            if spec.dtype not in (None, DALIDataType.FLOAT):
+                raise SpecError(f"takes maps of FLOAT, got {spec}; cast them first")
+            if spec.shape is not None:
+                if not (len(spec.shape) == 2 or (len(spec.shape) == 3 and spec.shape[2] in (None, 1))):
+                    raise SpecError(f"takes maps with a number for each pixel (HW), got {spec}")
+                size = spec.shape[:2]
+        out = Spec(None if image.shape is None else (*size, image.shape[-1]), image.dtype, "HWC")
+        return of_sequence(out, frames[0]) if frames else out
+
+    @by_frame(always=True)
+    def cpu(self, ctx: Context, images: Batch, mapx: Batch, mapy: Batch) -> Batch:
+        """The images of the batch, sampled where the maps say."""
+        images = images.replace(layout="HWC")
+        if images.ndim != 3 or mapx.dtype != np.float32 or mapy.dtype != np.float32 or mapx.ndim not in (2, 3):
+            raise SpecError("takes images of the layout HWC and two maps of float32")
+        sizes = mapx.shapes[:, :2].astype(np.int64)
+        wrong = (mapy.shapes[:, :2] != sizes).any(axis=1) | (mapx.sizes != mapy.sizes)
+        wrong |= mapx.sizes != sizes.prod(axis=1)
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_shape", f"the maps have shapes {mapx.shapes[i].tolist()} and {mapy.shapes[i].tolist()}; "
+                       "they need the same, with one number for each pixel")  # fmt: skip
+        params = np.zeros((len(images), 9))
+        params[:, 0] = 0.5 if self.pixel_origin == "corner" else 0.0
+        begins = np.column_stack([mapx.offsets, mapy.offsets])
+        places = Places(Kind.MAPS, params, mapx.data, mapy.data, begins)
+        return sampled(ctx, images, sizes, places, FILTERS[self.interp], Border.FILL, np.zeros((1, 1)), wrong)
+
+    gpu = cpu

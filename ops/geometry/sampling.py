@@ -1,0 +1,156 @@
+"""Pixels taken from elsewhere in their image, by a formula or by maps: warp_perspective, remap, water, sphere.
+
+Coordinates inside are those of pixel centres: (0, 0) is the middle of the first pixel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I64, Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES, Border, Target, affordable, row_major, run_into, whole
+from ..copies.windows import refused
+from ..interfaces import DeviceArray
+from ..kernels import Kernels
+from ..types import DALIInterpType
+
+F64 = npt.NDArray[np.float64]
+_loops: Any = Kernels(".sampling_cpu", __package__)
+
+
+class Kind(IntEnum):
+    """Where pixels come from. Values are those of the kernels."""
+
+    PERSPECTIVE = 0
+    """`Places.params`: nine numbers of a matrix, row by row, for (x, y, 1) of the output."""
+    AFFINE = 1
+    """The same, the last three being 0, 0, 1."""
+    WATER = 2
+    """Amplitudes, frequencies and phases, each of x and of y; in float32."""
+    SPHERE = 3
+    MAPS = 4
+    """Coordinates of each output pixel; the first parameter is taken off them."""
+
+
+class Filter(IntEnum):
+    """How pixels are taken there. Values are those of the kernels."""
+
+    NEAREST = 0
+    """Halves go up."""
+    NEAREST_EVEN = 1
+    LINEAR = 2
+    CUBIC = 3
+
+
+FILTERS = {
+    DALIInterpType.INTERP_NN: Filter.NEAREST, DALIInterpType.INTERP_LINEAR: Filter.LINEAR,
+    DALIInterpType.INTERP_CUBIC: Filter.CUBIC,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the pixels of N samples come from."""
+
+    kind: Kind
+    params: F64
+    """[N, 9]; unused ones are 0."""
+    map_x: npt.NDArray[np.float32] | DeviceArray | None = None
+    map_y: npt.NDArray[np.float32] | DeviceArray | None = None
+    """Of all samples, where the kernel runs."""
+    map_base: I64 | None = None
+    """[N, 2] where the maps of each sample begin, that of x and that of y."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How samples are laid out: PLANES images of ROWS x COLUMNS pixels of CHANNELS elements, one after the other."""
+
+    first: int
+    """The dimension of rows."""
+    channels_last: bool
+
+    @staticmethod
+    def of(layout: str) -> Grid:
+        """By a layout that holds HW, and C behind it or not."""
+        return Grid(layout.index("H"), layout.endswith("C"))
+
+    def geometry(self, shapes: I64, sizes: I64) -> I64:
+        """[N, 6] for the kernels, with the ``sizes`` [N, 2] of the output."""
+        planes = shapes[:, : self.first].prod(axis=1)
+        channels = shapes[:, -1] if self.channels_last else np.ones_like(planes)
+        return np.column_stack([planes, shapes[:, self.first : self.first + 2], channels, sizes])
+
+
+def sampled(
+    ctx: Context, images: Batch, sizes: I64, places: Places, how: Filter, border: Border, fill: F64,
+    skip: npt.NDArray[np.bool_] | None = None, copied: npt.NDArray[np.bool_] | None = None,
+) -> Batch:  # fmt: skip
+    """``images`` of a layout with HW sampled at ``places``; ``sizes`` [N, 2] of the outputs, ``fill`` [N or 1, K or 1]
+    outside. Samples ``skip`` [N], and those without pixels, come out empty; ``copied`` [N] as they are."""
+    grid = Grid.of(images.layout)
+    shape = images.shapes.astype(np.int64)
+    shape[:, grid.first : grid.first + 2] = sizes
+    empty = images.sizes == 0
+    shape = affordable(ctx, refused(shape, empty if skip is None else empty | skip))
+    geometry = grid.geometry(images.shapes.astype(np.int64), shape[:, grid.first : grid.first + 2])
+    geometry[shape.prod(axis=1) == 0, 0] = 0
+    # The fill is a value of the input's type.
+    fills = saturate(saturate(fill, images.dtype), np.float32)
+    if copied is not None:
+        geometry[copied, 0] = 0
+    run = _cpu if ctx.stage == "cpu" else _gpu
+    out = run(ctx, images, shape.astype(np.int32), images.dtype, geometry, places, how, border, fills)
+    if copied is not None and copied.any():
+        plan = whole(images)
+        plan = replace(plan, shape=np.where(copied[:, None], plan.shape, 0))
+        run_into(ctx, plan, images, Target(out, out.offsets, row_major(shape)))
+    return out
+
+
+def _cpu(
+    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, places: Places, how: Filter,
+    border: Border, fills: npt.NDArray[Any],
+) -> Batch:  # fmt: skip
+    source, base = images.data, images.offsets
+    if source.dtype not in (np.uint8, np.float32):
+        lo, hi = (int(base.min()), int((base + images.sizes).max())) if len(images) else (0, 0)
+        source, base = saturate(source[lo:hi], np.float32), base - lo
+    own = dtype if dtype in (np.uint8, np.float32) else np.dtype(np.float32)
+    out = Batch.allocate(ctx.empty, shape, own, images.layout, images.samples)
+    none = np.zeros(1, np.float32)
+    map_x, map_y = (none if m is None else m for m in (places.map_x, places.map_y))
+    map_base = np.zeros((len(images), 2), np.int64) if places.map_base is None else places.map_base
+    _loops.sample(source, np.ascontiguousarray(base), geometry, int(places.kind), places.params, map_x, map_y, map_base,
+                  int(how), int(border), fills, out.data, out.offsets)  # fmt: skip
+    return out if own == dtype else out.replace(data=saturate(out.data, dtype))
+
+
+def _gpu(
+    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, places: Places, how: Filter,
+    border: Border, fills: npt.NDArray[Any],
+) -> Batch:  # fmt: skip
+    out = Batch.allocate(ctx.empty, shape, dtype, images.layout, images.samples)
+    if out.data.size == 0:
+        return out
+    map_base = np.zeros((len(images), 2), np.int64) if places.map_base is None else places.map_base
+    base, sizes, params, begins, values, to = ctx.device.upload(
+        images.offsets, geometry, places.params, map_base, fills, out.offsets
+    )
+    pixels = int((geometry[:, 0] * geometry[:, 4] * geometry[:, 5]).max())
+    map_x = params if places.map_x is None else places.map_x
+    map_y = params if places.map_y is None else places.map_y
+    ctx.device.launch(
+        "sampling.cu", f"sample<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>", (-(-pixels // 256), len(images)),
+        256,
+        images.data, base, sizes, np.int32(places.kind), params, map_x, map_y, begins, np.int32(how), np.int32(border),
+        values, np.int32(fills.shape[1]), np.int32(len(fills) > 1), out.data, to,
+    )  # fmt: skip
+    return out

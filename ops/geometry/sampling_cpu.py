@@ -1,0 +1,309 @@
+"""The CPU kernel of all operators that take pixels from elsewhere: every sample in one call, without the GIL.
+
+Coordinates are those of pixel centres: (0, 0) is the middle of the first pixel.
+"""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: ARG001, ARG005
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from ..copies.strided_cpu import put
+from .sampling_simd_cpu import load_word, store_word
+
+jit = numba.njit(nogil=True, cache=True, error_model="numpy")  # a check of each division would leave loops scalar
+
+PERSPECTIVE, AFFINE, WATER, SPHERE, MAPS = range(5)
+NEAREST, NEAREST_EVEN, LINEAR, CUBIC = range(4)
+_FAR = 1e8
+
+
+@jit
+def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, border, fills, dst, out_base):
+    """``geometry`` [N, 6]: planes, rows, columns and channels of the input, height and width of the output; ``params``
+    [N, 9] and the maps as `sampling.Places`; ``fills`` [N or 1, K or 1] stand outside where ``border`` is 0."""
+    widest = 0
+    for i in range(len(base)):
+        widest = max(widest, geometry[i, 5])
+    sx, sy = np.empty(widest, np.float64), np.empty(widest, np.float64)
+    x0, y0 = np.empty(widest, np.int32), np.empty(widest, np.int32)
+    fx, fy = np.empty(widest, np.float32), np.empty(widest, np.float32)
+    wave, words = np.empty(widest, np.float32), np.empty((5, widest), np.uint32)
+    for i in range(len(base)):
+        planes, rows, columns, channels, height, width = geometry[i]
+        if planes * channels == 0:
+            continue
+        p, fill = params[i], fills[i if fills.shape[0] > 1 else 0]
+        if kind == WATER:
+            for x in range(width):
+                wave[x] = np.float32(p[1]) * np.cos(np.float32(p[3]) * np.float32(x) + np.float32(p[5]))
+        for y in range(height):
+            _coordinates(kind, p, wave, y, width, rows, columns, map_x, map_y, map_base[i], sx, sy)
+            _cells(interp, width, sx, sy, x0, y0, fx, fy)
+            for plane in range(planes):
+                start = base[i] + plane * rows * columns * channels
+                o = out_base[i] + (plane * height + y) * width * channels
+                if channels == 3 and _bytes(src, dst) and interp != CUBIC:
+                    _pixels(
+                        src, start, rows, columns, width, interp == LINEAR, x0, y0, fx, fy, border, fill, dst, o, words
+                    )
+                elif interp == LINEAR:
+                    _linear(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, fill, dst, o)
+                elif interp == CUBIC:
+                    _cubic(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, fill, dst, o)
+                else:
+                    _nearest(src, start, rows, columns, channels, width, x0, y0, border, fill, dst, o)
+
+
+@jit
+def _coordinates(kind, p, wave, y, width, rows, columns, map_x, map_y, begins, sx, sy):
+    """Where the pixels of the output's row ``y`` come from."""
+    v = np.float64(y)
+    if kind == PERSPECTIVE:
+        a, b, c = p[1] * v + p[2], p[4] * v + p[5], p[7] * v + p[8]
+        for x in range(width):
+            u = np.float64(x)
+            w = p[6] * u + c
+            scale = 1 / w if w != 0 else 0.0
+            sx[x], sy[x] = (p[0] * u + a) * scale, (p[3] * u + b) * scale
+    elif kind == AFFINE:
+        a, b = p[1] * v + p[2], p[4] * v + p[5]
+        for x in range(width):
+            u = np.float64(x)
+            sx[x], sy[x] = p[0] * u + a, p[3] * u + b
+    elif kind == WATER:
+        shift = np.float32(p[0]) * np.sin(np.float32(p[2]) * np.float32(y) + np.float32(p[4]))
+        for x in range(width):
+            sx[x] = np.float64(np.float32(x) + shift) - 0.5
+            sy[x] = np.float64(np.float32(y) + wave[x]) - 0.5
+    elif kind == SPHERE:
+        half_x, half_y = np.float32(columns * 0.5), np.float32(rows * 0.5)
+        reach = np.float32(max(int(max(half_x, half_y)), 1))
+        dy = np.float32(y + 0.5) - half_y
+        for x in range(width):
+            dx = np.float32(x + 0.5) - half_x
+            far = np.sqrt(dx * dx + dy * dy) / reach
+            sx[x], sy[x] = np.float64(half_x + far * dx) - 0.5, np.float64(half_y + far * dy) - 0.5
+    else:
+        a, b = begins[0] + y * width, begins[1] + y * width
+        for x in range(width):
+            sx[x], sy[x] = np.float64(map_x[a + x]) - p[0], np.float64(map_y[b + x]) - p[0]
+
+
+@jit
+def _cells(interp, width, sx, sy, x0, y0, fx, fy):
+    """The pixels at or before the coordinates and the parts of a pixel that are left; the nearest pixels. What is no
+    number lies far outside."""
+    for x in range(width):
+        a, b = sx[x], sy[x]
+        sx[x] = _FAR if a > _FAR else a if a > -_FAR else -_FAR
+        sy[x] = _FAR if b > _FAR else b if b > -_FAR else -_FAR
+    if interp == NEAREST:
+        for x in range(width):
+            x0[x], y0[x] = np.int32(np.floor(sx[x] + 0.5)), np.int32(np.floor(sy[x] + 0.5))
+    elif interp == NEAREST_EVEN:
+        for x in range(width):
+            x0[x], y0[x] = np.int32(np.rint(sx[x])), np.int32(np.rint(sy[x]))
+    else:
+        for x in range(width):
+            a, b = np.floor(sx[x]), np.floor(sy[x])
+            x0[x], y0[x] = np.int32(a), np.int32(b)
+            fx[x], fy[x] = np.float32(sx[x] - a), np.float32(sy[x] - b)
+
+
+@jit
+def _inside(i, n, border):
+    """Index ``i`` as one inside [0, n), or -1 for what stands outside (`strided.Border`)."""
+    if 0 <= i < n:
+        return i
+    if border == 0:
+        return -1
+    if border == 1 or n == 1:
+        return 0 if i < 0 else n - 1
+    if border == 4:
+        return i % n
+    if border == 2:
+        i %= 2 * n
+        return i if i < n else 2 * n - 1 - i
+    i %= 2 * n - 2
+    return i if i < n else 2 * n - 2 - i
+
+
+@jit
+def _nearest(src, start, rows, columns, channels, width, x0, y0, border, fill, dst, o):
+    for x in range(width):
+        i, j, to = _inside(np.int64(x0[x]), columns, border), _inside(np.int64(y0[x]), rows, border), o + x * channels
+        if i < 0 or j < 0:
+            for c in range(channels):
+                dst[to + c] = put(fill[c if fill.shape[0] > 1 else 0], dst)
+            continue
+        at = start + (j * columns + i) * channels
+        for c in range(channels):
+            dst[to + c] = _as(src[at + c], dst)
+
+
+@jit
+def _linear(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, fill, dst, o):
+    line = columns * channels
+    for x in range(width):
+        i, j, to = np.int64(x0[x]), np.int64(y0[x]), o + x * channels
+        u, v = fx[x], fy[x]
+        if 0 <= i < columns - 1 and 0 <= j < rows - 1:
+            at = start + j * line + i * channels
+            for c in range(channels):
+                a, b = np.float32(src[at + c]), np.float32(src[at + channels + c])
+                d, e = np.float32(src[at + line + c]), np.float32(src[at + line + channels + c])
+                upper, lower = a + (b - a) * u, d + (e - d) * u
+                dst[to + c] = put(upper + (lower - upper) * v, dst)
+            continue
+        i0, i1 = _inside(i, columns, border), _inside(i + 1, columns, border)
+        j0, j1 = _inside(j, rows, border), _inside(j + 1, rows, border)
+        for c in range(channels):
+            out = fill[c if fill.shape[0] > 1 else 0]
+            a, b = _tap(src, start, line, channels, i0, j0, c, out), _tap(src, start, line, channels, i1, j0, c, out)
+            d, e = _tap(src, start, line, channels, i0, j1, c, out), _tap(src, start, line, channels, i1, j1, c, out)
+            upper, lower = a + (b - a) * u, d + (e - d) * u
+            dst[to + c] = put(upper + (lower - upper) * v, dst)
+
+
+@jit
+def _tap(src, start, line, channels, i, j, c, out):
+    return out if i < 0 or j < 0 else np.float32(src[start + j * line + i * channels + c])
+
+
+@jit
+def _cubic(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, fill, dst, o):
+    across, down = np.empty(4, np.float32), np.empty(4, np.float32)
+    i, j = np.empty(4, np.int64), np.empty(4, np.int64)
+    for x in range(width):
+        _keys(fx[x], across)
+        _keys(fy[x], down)
+        for k in range(4):
+            i[k] = _inside(np.int64(x0[x]) + k - 1, columns, border)
+            j[k] = _inside(np.int64(y0[x]) + k - 1, rows, border)
+        for c in range(channels):
+            out, total = fill[c if fill.shape[0] > 1 else 0], np.float32(0)
+            for r in range(4):
+                line = np.float32(0)
+                for k in range(4):
+                    line += across[k] * _tap(src, start, columns * channels, channels, i[k], j[r], c, out)
+                total += down[r] * line
+            dst[o + x * channels + c] = put(total, dst)
+
+
+@jit
+def _keys(t, weights):
+    """Keys' cubic with a = -3/4, as OpenCV has it."""
+    a, one = np.float32(-0.75), np.float32(1)
+    u, s = t + one, one - t
+    weights[0] = ((a * u - 5 * a) * u + 8 * a) * u - 4 * a
+    weights[1] = ((a + 2) * t - (a + 3)) * t * t + one
+    weights[2] = ((a + 2) * s - (a + 3)) * s * s + one
+    weights[3] = one - weights[0] - weights[1] - weights[2]
+
+
+def _bytes(src: Any, dst: Any) -> Any:
+    """Whether both arrays are of uint8 (compiled below)."""
+
+
+@overload(_bytes)
+def _bytes_compiled(src, dst):
+    if src.dtype == types.uint8 and dst.dtype == types.uint8:
+        return lambda src, dst: True
+    return lambda src, dst: False
+
+
+def _pixels(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words):
+    """A row of pixels of three uint8 channels (compiled below)."""
+
+
+@overload(_pixels)
+def _pixels_compiled(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words):
+    if src.dtype == types.uint8 and dst.dtype == types.uint8:
+        return _pixels_of_bytes
+    return lambda src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words: None
+
+
+def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words):
+    """Pixels travel as words of four bytes, so that only loading and storing them is done one by one; the sums are
+    vectorised. A word's fourth byte is written where the next pixel goes, and the last pixel of a row is not."""
+    line = columns * 3
+    limit = len(src) - 4 - line - 3
+    wide = fill.shape[0] > 1
+    blank = _rounded(fill[0]) | _rounded(fill[1 if wide else 0]) << np.uint32(8)
+    blank |= _rounded(fill[2 if wide else 0]) << np.uint32(16)
+    end = len(src) - 3  # where no word can be loaded
+    tail = np.uint32(src[end]) | np.uint32(src[end + 1]) << np.uint32(8) | np.uint32(src[end + 2]) << np.uint32(16)
+    a, b, d, e, out = words[0, :width], words[1, :width], words[2, :width], words[3, :width], words[4, :width]
+    for x in range(width):
+        i, j = np.int64(x0[x]), np.int64(y0[x])
+        at = start + j * line + i * 3
+        if 0 <= i < columns - 1 and 0 <= j < rows - 1 and at <= limit:
+            a[x] = load_word(src, at)
+            if linear:
+                b[x], d[x], e[x] = load_word(src, at + 3), load_word(src, at + line), load_word(src, at + line + 3)
+            continue
+        if border == 0 and (i < -1 or j < -1 or i >= columns or j >= rows):
+            a[x] = b[x] = d[x] = e[x] = blank
+            continue
+        i0, j0 = _inside(i, columns, border), _inside(j, rows, border)
+        a[x] = _pixel(src, start, line, i0, j0, blank, tail)
+        if linear:
+            i1, j1 = _inside(i + 1, columns, border), _inside(j + 1, rows, border)
+            b[x] = _pixel(src, start, line, i1, j0, blank, tail)
+            d[x], e[x] = _pixel(src, start, line, i0, j1, blank, tail), _pixel(src, start, line, i1, j1, blank, tail)
+    if linear:
+        for x in range(width):
+            u, v = fx[x], fy[x]
+            first = _byte(a[x], b[x], d[x], e[x], 0, u, v)
+            second = _byte(a[x], b[x], d[x], e[x], 8, u, v)
+            third = _byte(a[x], b[x], d[x], e[x], 16, u, v)
+            out[x] = first | second << np.uint32(8) | third << np.uint32(16)
+    else:
+        out = a
+    for x in range(width - 1):
+        store_word(dst, o + 3 * x, out[x])
+    to, word = o + 3 * (width - 1), out[width - 1]
+    dst[to], dst[to + 1], dst[to + 2] = word & 255, word >> 8 & 255, word >> 16 & 255
+
+
+@jit
+def _rounded(value):
+    """A value of 0 to 255 as an integer."""
+    return np.uint32(np.int32(value + np.float32(0.5)))
+
+
+@numba.njit(inline="always")
+def _pixel(src, start, line, i, j, blank, tail):
+    """The three bytes of a pixel, and any fourth."""
+    at = start + j * line + i * 3 if i >= 0 and j >= 0 else -1
+    return blank if at < 0 else load_word(src, at) if at <= len(src) - 4 else tail
+
+
+@jit
+def _byte(a, b, d, e, shift, fx, fy):
+    """One channel of a pixel between four, rounded."""
+    s, m = np.uint32(shift), np.uint32(255)
+    a, b = np.float32(np.int32(a >> s & m)), np.float32(np.int32(b >> s & m))
+    d, e = np.float32(np.int32(d >> s & m)), np.float32(np.int32(e >> s & m))
+    upper, lower = a + (b - a) * fx, d + (e - d) * fx
+    return np.uint32(np.int32(upper + (lower - upper) * fy + np.float32(0.5)))
+
+
+def _as(value, dst):
+    """A value as the element type of ``dst`` (compiled below)."""
+
+
+@overload(_as)
+def _as_compiled(value, dst):
+    if value == dst.dtype:
+        return lambda value, dst: value
+    return lambda value, dst: put(np.float32(value), dst)
