@@ -75,7 +75,12 @@ def walk(data: Any, at: Any, stop: Any, check: Any, offsets: Any, sizes: Any, ki
             else:
                 start = at
                 at += 1
-                while at < stop and not (_fits(data, at, stop) and _is_header(data, at, stop)):
+                # Zeros are no header (the checksum of a length of 0 is not 0), and bombs are full of them.
+                while at < stop and not (
+                    _fits(data, at, stop)
+                    and (_u64(data, at) != 0 or _u32(data, at + 8) != 0)
+                    and _is_header(data, at, stop)
+                ):
                     at += 1
                 offsets[n], sizes[n], kinds[n] = start, at - start, LOST
         n += 1

@@ -64,7 +64,18 @@ _AFTER_SHORT = np.stack([_zeros_tables(SHORT), _zeros_tables(2 * SHORT)])
 
 intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
 
-HARDWARE = platform.machine().lower() in ("x86_64", "amd64") and bool(llvm.get_host_cpu_features().get("sse4.2"))
+
+def _has_instruction() -> bool:
+    """Numba compiles for a processor with SSE 4.2: this one, or that which NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say
+    (``generic`` where one cache serves many machines); LLVM ends the process for an instruction that is not there."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    if numba.config.CPU_FEATURES is not None:
+        return "+sse4.2" in numba.config.CPU_FEATURES.split(",")
+    return numba.config.CPU_NAME in (None, "host") and bool(llvm.get_host_cpu_features().get("sse4.2"))
+
+
+HARDWARE = _has_instruction()
 
 
 @intrinsic

@@ -48,6 +48,8 @@ MAX_RATIO = 200
 thousand times."""
 FREE_UNPACKED = 1 << 28
 """Bytes that a gzip'ed file may unpack to whatever its size."""
+BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
+"""Above so many bytes a file that is packed more than so many times is a bomb: a run of one byte is packed 1,030 times."""
 _COPY = 1 << 16  # bytes unpacked at a time, and what damage may cost
 
 
@@ -276,6 +278,8 @@ def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
             out.write(decoder.decompress(chunk, 16 * _COPY))
             if out.tell() > limit:
                 raise OverflowError(f"{limit} bytes")
+            if out.tell() > max(BOMB_UNPACKED, BOMB_RATIO * packed.tell()):
+                raise OverflowError(f"{BOMB_RATIO} times its size")
             if out.tell() > max(FREE_UNPACKED, MAX_RATIO * packed.tell()):
                 raise OverflowError(f"{MAX_RATIO} times its size")
             chunk = decoder.unused_data.lstrip(b"\0") if decoder.eof else decoder.unconsumed_tail

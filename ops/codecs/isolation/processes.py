@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
@@ -47,6 +48,8 @@ _KEPT = 32 << 20
 _ENOUGH = 100_000
 """Images after which a worker makes room for a fresh one: decoders lose some 20 bytes for a damaged file."""
 _ANSWER = 1 << 16
+_KEEPERS = 10
+"""Keepers that may be killed in a row before a job gives up: an OOM killer may take several."""
 _PROGRAM = f"""
 import json, sys
 fd, jpeg, sys.path[:] = json.loads(sys.argv[1])
@@ -145,9 +148,9 @@ class Isolation:
         request = json.dumps(
             {"what": what, "size": len(data), "timeout": self.timeout, "pixels": pixels, **arguments}
         ).encode()
-        code = 0
-        for fresh in (False, True):
-            worker = self._worker(fresh)
+        code = attempts = lost = 0
+        while attempts < 2 and lost < _KEEPERS:
+            worker = self._worker(fresh=attempts + lost > 0)
             try:
                 answer = worker.ask(data, request)
             except BaseException:  # no memory for the bytes, say
@@ -167,6 +170,10 @@ class Isolation:
             if self._closed:
                 break
             code = answer["died"]
+            if answer.get("keeper"):  # it was killed, and its workers with it: that is not the image's doing
+                lost += 1
+            else:
+                attempts += 1
             self._told(f"decoder process replaced: {_how(code, self.timeout)[1]}")
         if self._closed:
             raise JobError("the run was stopped")
@@ -180,15 +187,19 @@ class Isolation:
             with contextlib.suppress(IndexError):
                 return self._idle.pop()
         with self._lock:
-            if self._closed:
-                raise JobError("the run was stopped")
-            if self._keeper is not None:
+            for k in range(_KEEPERS):
+                if self._closed:
+                    raise JobError("the run was stopped")
                 try:
+                    if self._keeper is None:
+                        self._keeper = _Keeper(self.jpeg)
                     return self._keeper.worker()
-                except OSError:  # it was killed; another one will do
-                    self._keeper.close()
-            self._keeper = _Keeper(self.jpeg)
-            return self._keeper.worker()
+                except OSError:  # it was killed, perhaps before it was up; another one will do
+                    if self._keeper is not None:
+                        self._keeper.close()
+                    self._keeper = None
+                    time.sleep(min(0.01 * 2**k, 1.0))  # what kills them, short of memory, say, may pass
+        raise JobError(_cannot_start(f"{_KEEPERS} of them in a row were killed; is there memory for them?"))
 
 
 def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
@@ -225,6 +236,8 @@ class _Keeper:
             if not _receive(here):
                 here.close()
                 self.process.wait()
+                if self.process.returncode < 0:
+                    raise ChildProcessError("killed while it started")
                 printed.seek(0)
                 last = printed.read().decode(errors="replace").strip().splitlines()[-1:]
                 raise JobError(_cannot_start(last[0] if last else f"exit code {self.process.returncode}"))
@@ -278,7 +291,8 @@ class _Worker:
             self._channel.send(request)
         answer = _receive(self._channel)
         # without the keeper's word, both were killed
-        found: Mapping[str, Any] = json.loads(answer) if answer else {"died": -int(signal.SIGKILL)}
+        gone = {"died": -int(signal.SIGKILL), "keeper": True}
+        found: Mapping[str, Any] = json.loads(answer) if answer else gone
         return found
 
     def view(self, answer: Mapping[str, Any]) -> Pixels:

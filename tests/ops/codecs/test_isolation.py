@@ -212,6 +212,30 @@ def test_idle_workers_and_the_keeper_may_be_killed(obedient: Isolation) -> None:
     assert obedient.pids != [keeper]
 
 
+def test_an_oom_killer_that_comes_back_costs_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keepers are killed again and again, at work and while they start: no image is blamed, and the job goes on."""
+    counter = tmp_path / "starts"
+    killing = (
+        f"import os, signal\nwith open({str(counter)!r}, 'a') as f:\n    f.write('x')\n    f.flush()\n"
+        f"    if f.tell() in (2, 3, 4): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    monkeypatch.setattr(isolation_module, "_PROGRAM", killing + isolation_module._PROGRAM)
+    data = picture()
+    with Isolation() as isolation:
+        wanted = decode(isolation, data)
+        for _ in range(3):
+            (keeper,) = isolation.pids
+            (worker,) = descendants(keeper)
+            os.kill(keeper, signal.SIGKILL)
+            wait_for(lambda worker=worker: not alive(worker))  # type: ignore[misc]
+            np.testing.assert_array_equal(decode(isolation, data), wanted)
+    assert len(counter.read_text()) == 7
+    monkeypatch.setattr(isolation_module, "_KEEPERS", 3)
+    counter.write_text("x")
+    with Isolation() as isolation, pytest.raises(JobError, match="3 of them in a row were killed"):
+        decode(isolation, data)
+
+
 def test_workers_are_renewed_before_what_decoders_lose_adds_up(
     obedient: Isolation, reasons: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

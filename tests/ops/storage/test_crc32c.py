@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numba
 import numpy as np
 import pytest
@@ -57,3 +62,17 @@ def test_masked_and_many() -> None:
 def masked_of(length: int) -> int:
     crc = bitwise(length.to_bytes(8, "little"))
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("variables", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "x86-64"}])
+def test_processors_without_the_instruction(variables: dict[str, str], tmp_path: Path) -> None:
+    """One cache for many machines is compiled for a generic processor; LLVM would end the process."""
+    program = (
+        "import numpy as np; from dali_run.ops.storage.crc32c_cpu import crc32c, HARDWARE; "
+        "assert not HARDWARE; data = np.frombuffer(b'123456789' * 300, np.uint8).copy(); print(crc32c(data, 0, 2700))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True,
+        env={**os.environ, **variables, "NUMBA_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.stdout.strip() == str(bitwise(b"123456789" * 300)), done.stderr[-500:]
