@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .interrupts import heeded
-from .output import INTERRUPTED, JOB_FAILED, Json, done, errors_as_json, print_json, say, tell
+from .output import INTERRUPTED, JOB_FAILED, FollowLinks, Json, done, errors_as_json, print_json, say, tell
 
 NAME = "convert"
 
@@ -35,6 +35,7 @@ def command(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
     append: Annotated[bool, typer.Option("--append", help="Add what SRC got since the last run.")] = False,
+    follow_links: FollowLinks = False,
     show: Annotated[bool, typer.Option("--show", help="Print the spec that does it, and stop.")] = False,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -63,7 +64,8 @@ def command(
             raise typer.BadParameter(f"needs KEY=VALUE, got {change!r}", param_hint="--option")
         options[key] = setting(value, f"--option {key}")
     names = tuple(filter(None, (columns or "").split(",")))
-    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options, names, limit)
+    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options, names, limit,
+                    follow_links)  # fmt: skip
     if show:
         print_json(conversion(source, target, wanted, say))
         return

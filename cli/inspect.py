@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .output import Json, Set, console, overrides, print_json
+from .output import FollowLinks, Json, Set, console, overrides, print_json
 
 NAME = "inspect"
 _SPECS = (".yaml", ".yml", ".json")
@@ -20,6 +20,7 @@ def command(
         Path | None, typer.Option(metavar="DIR", help="Where pictures go; for a spec inspect/<its name> by default.")
     ] = None,
     changes: Set = None,
+    follow_links: FollowLinks = False,
     json: Json = False,
 ) -> None:
     """Look at every intermediate of a spec, or into a data set.
@@ -44,7 +45,7 @@ def command(
     else:
         from ..pipelines.tools.datasets import inspect_data
 
-        found = inspect_data(target, samples, out)
+        found = inspect_data(target, samples, out, follow_links)
     if json:
         print_json(found)
         return

@@ -32,6 +32,9 @@ Set = Annotated[
     ),
 ]
 Plugins = Annotated[bool, typer.Option("--plugins", help="Run the Python files that the spec names.")]
+FollowLinks = Annotated[
+    bool, typer.Option("--follow-links", help="Read what symbolic links lead to, outside of the data set, too.")
+]
 Settings = Annotated[
     Path | None, typer.Option("--settings", metavar="FILE", help="Overrides in a YAML file, as dali-run tune writes.")
 ]

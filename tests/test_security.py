@@ -206,3 +206,44 @@ def test_streams_that_go_away_do_not_end_a_job(finished: Path, redirection: str)
     assert (place / "code").read_text().strip() == "3"
     for path in (place / "out").glob("small-0*.tar"):
         assert (place / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("where", ["top", "folder", "whole folder"])
+def test_no_link_out_of_a_data_set_is_followed(place: Path, where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    train = place / "data/train"
+    secret = place / "secret"
+    secret.mkdir()
+    shutil.copy(sorted(train.rglob("*.jpg"))[1], secret / "mine.jpg")
+    inner = sorted(p for p in train.iterdir() if p.is_dir())[0]
+    (inner / "fine.jpg").symlink_to(sorted(inner.glob("*.jpg"))[1])  # leads to where it is read anyhow
+    if where == "whole folder":
+        (train / "zz").symlink_to(secret)
+    else:
+        (train / "zz.jpg" if where == "top" else inner / "zz.jpg").symlink_to(secret / "mine.jpg")
+    out = place / "converted"
+    for command in (["convert", str(train), str(out), "--to", "tfrecord"], ["inspect", str(train)]):
+        assert main(command) == 2
+        assert "--follow-links" in capsys.readouterr().err
+        assert not out.exists()
+    assert main(["inspect", str(train), "--follow-links"]) == 0
+    if where != "top":
+        assert main(["convert", str(train), str(out), "--to", "tfrecord", "--follow-links"]) == 0
+
+
+@pytest.mark.parametrize("lie", ["../secret.tfrecord", "/etc/passwd", "..", "a/../../b"])
+def test_a_manifest_is_data(finished: Path, lie: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = finished / "out/manifest.json"
+    good = path.read_text()
+    told = json.loads(good)
+    told["shards"][0]["files"][0]["name"] = lie
+    path.write_text(json.dumps(told))
+    try:
+        for name in ("inspect", "convert"):
+            code = commands(finished)[name]()
+            said = capsys.readouterr()
+            assert code in (1, 2) or name == "convert", said
+            assert "internal error" not in said.err
+            assert "root:" not in said.out
+        assert main(["verify", str(finished / "out")]) == 1
+    finally:
+        path.write_text(good)

@@ -30,7 +30,16 @@ from ...writers.shards.manifest import sides, stages
 from ...writers.shards.mirror import state_of
 from ..plugins import load_operators
 from ..spec.model import is_field_name
-from ..tools.datasets import DataSet, Record, datum_fields, example_fields, read_through, tar_records
+from ..tools.datasets import (
+    DataSet,
+    Record,
+    check_links,
+    datum_fields,
+    example_fields,
+    read_through,
+    tar_records,
+    written_files,
+)
 from ..tools.remote_sample import CONTAINERS, skeleton
 from .run import JobResult, Progress, run_job
 
@@ -76,6 +85,8 @@ class Wanted:
     """Of Parquet files; all of them where there are none."""
     limit: int | None = None
     """The first so many records; all by default."""
+    follow_links: bool = False
+    """Read what symbolic links lead to that lie in the source and lead out of it."""
 
     @property
     def target(self) -> str:
@@ -136,6 +147,8 @@ def conversion(
         )
     columns = wanted.columns
     _check_finished(str(source))
+    if not wanted.follow_links and not is_url(source):
+        check_links(Path(plain_path(str(source))))
     found = look_behind(str(source), columns) if is_url(source) else look(Path(plain_path(str(source))), columns)
     names = {f: _plain(f) if wanted.to in _IN_FILE_NAMES else _allowed(f) for f in found.fields}
     _check_distinct(names, wanted.to)
@@ -473,11 +486,7 @@ def _is_picture_name(name: str) -> bool:
 
 def _listed(output: Path) -> list[str]:
     """The files of an output of ours, without what tells about it."""
-    try:
-        shards = json.loads((output / "manifest.json").read_bytes())["shards"]
-        return [f["name"] for s in shards for f in s["files"] if f["name"] != f"{s['shard']}.jsonl"]
-    except (ValueError, KeyError, TypeError) as e:
-        raise SpecError(f"{output / 'manifest.json'}: is no manifest of dali-run ({e})") from None
+    return [name for shard, _, names in written_files(output) for name in names if name != f"{shard}.jsonl"]
 
 
 _READERS: tuple[Callable[[list[Path], Sequence[str]], Found], ...] = (_tfrecord, _lmdb, _tar, _recordio, _parquet)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import io
 import itertools
-import json
 import os
 import re
 import tarfile
@@ -30,6 +29,7 @@ from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.parquet.reader import columns_of
 from ...readers.records.varint import varint
+from ...writers.bytes import sidecar
 from ..plugins import load_operators
 from .intermediates import as_picture, save_pictures
 from .remote_sample import skeleton
@@ -60,11 +60,11 @@ class DataSet:
     records: Iterator[Record]
 
 
-def inspect_data(target: Path | str, n: int, out: Path | None = None) -> dict[str, Any]:
+def inspect_data(target: Path | str, n: int, out: Path | None = None, follow_links: bool = False) -> dict[str, Any]:
     """The first ``n`` records at ``target`` as plain data. Their pictures go to the folder ``out``, with a contact
     sheet. Of what lies behind a URL, the first container or the first files are copied here, and looked at.
 
-    Raises SpecError for what is no data set.
+    Raises SpecError for what is no data set, and for links that lead out of it unless they are to be followed.
     """
     if is_url(target):
         with skeleton(str(target), n) as seen:
@@ -73,6 +73,8 @@ def inspect_data(target: Path | str, n: int, out: Path | None = None) -> dict[st
                 sample["source"] = sample["source"].replace(str(seen.place), str(target).rstrip("/"))
             return {**told, "target": str(target), "records": told["records"] if len(seen.containers) == 1 else None}
     target = Path(plain_path(str(target)))
+    if not follow_links:
+        check_links(target)
     found = open_data(target)
     rows = []
     pictures: dict[str, list[Image.Image]] = {}
@@ -163,14 +165,45 @@ def open_data(target: Path) -> DataSet:
     return _shards([target])
 
 
+def check_links(target: Path) -> None:
+    """Raises SpecError where a folder, or a folder in it, holds a symbolic link that leads out of it: a data set may
+    come from anybody, and what is read of it ends up in pictures and in outputs."""
+    root = os.path.realpath(target)
+    folders = [root] if os.path.isdir(root) else []
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    leads = os.path.realpath(entry.path)
+                    if leads != root and not leads.startswith(root + os.sep):
+                        raise SpecError(
+                            f"{entry.path} is a link to {leads}, outside of {target}; if that is as it should be, "
+                            "--follow-links reads it"
+                        )
+                elif folder == root and entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+
+
+def written_files(output: Path) -> list[tuple[str, int, list[str]]]:
+    """Name, number of samples and files of the shards of an output of ours, by its manifest, which is data: SpecError
+    where it is none, JobError where it names files outside of the folder."""
+    path = output / "manifest.json"
+    try:
+        shards = sidecar.read_json(path)["shards"]
+        found = [(str(s["shard"]), int(s["samples"]), [f["name"] for f in s["files"]]) for s in shards]
+    except (OSError, ValueError, LookupError, TypeError) as e:
+        raise SpecError(f"{path}: is no manifest of dali-run ({e})") from None
+    for _, _, names in found:
+        for name in names:
+            sidecar.inside(output, name)
+    return found
+
+
 def _output(target: Path) -> DataSet:
     """What a job of ours wrote."""
-    try:
-        shards = json.loads((target / "manifest.json").read_text())["shards"]
-        names = [f["name"] for s in shards for f in s["files"]]
-        count = sum(int(s["samples"]) for s in shards)
-    except (ValueError, KeyError, TypeError) as e:
-        raise SpecError(f"{target / 'manifest.json'}: is no manifest of dali-run ({e})") from None
+    shards = written_files(target)
+    names = [name for _, _, files in shards for name in files]
+    count = sum(samples for _, samples, _ in shards)
     paths = [target / n for n in names if not n.endswith((".idx", ".jsonl"))]
     databases = [p.parent for p in paths if p.name == "data.mdb"]
     found = _lmdb(databases) if databases else _shards(paths)
