@@ -70,9 +70,10 @@ def _has_instruction() -> bool:
     (``generic`` where one cache serves many machines); LLVM ends the process for an instruction that is not there."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
-    if numba.config.CPU_FEATURES is not None:
-        return "+sse4.2" in numba.config.CPU_FEATURES.split(",")
-    return numba.config.CPU_NAME in (None, "host") and bool(llvm.get_host_cpu_features().get("sse4.2"))
+    config: Any = numba.config  # whose names are made of the environment
+    if config.CPU_FEATURES is not None:
+        return "+sse4.2" in config.CPU_FEATURES.split(",")
+    return config.CPU_NAME in (None, "host") and bool(llvm.get_host_cpu_features().get("sse4.2"))
 
 
 HARDWARE = _has_instruction()
