@@ -49,7 +49,7 @@ thousand times."""
 FREE_UNPACKED = 1 << 28
 """Bytes that a gzip'ed file may unpack to whatever its size."""
 BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
-"""Above so many bytes a file that is packed more than so many times is a bomb: runs of a byte are packed 1,030 times."""
+"""Above so many bytes a file that is packed more than so many times is a bomb: runs of a byte shrink 1,030 times."""
 _COPY = 1 << 16  # bytes unpacked at a time, and what damage may cost
 
 
