@@ -80,7 +80,8 @@ def measure_ours(
     gpu = {o["name"]: round(o["gpu_seconds"] or o["cpu_seconds"], 3) for o in report["operators"]}
     return {"images_per_second": n / taken, "cpu_ms_per_image": 1e3 * processor / n, "first_batch_s": first,
             "fused": report["fused"], "busy": busy, "operators": gpu, "fallbacks": report["fallbacks"],
-            "decoders": report["decoders"], "rejected": report["rejected"], "memory": report["memory"]}  # fmt: skip
+            "decoders": report["decoders"], "decoder_times": report["decoder_times"], "rejected": report["rejected"],
+            "memory": report["memory"]}  # fmt: skip
 
 
 def read_by_dali(source: str, root: str) -> Any:

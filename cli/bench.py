@@ -18,13 +18,17 @@ NAME = "bench"
 def command(
     specs: Annotated[list[Path] | None, typer.Argument(metavar="[SPEC]...", help="YAML specs of jobs.")] = None,
     suite: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The specs of a suite: imagenet (decode, val, train, resize).")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The specs of a suite: imagenet (decode, val, train, resize), web (val, train)."
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The suite's images: FOLDER/<class>/<file>.")
     ] = None,
     strata: Annotated[
-        bool, typer.Option("--strata", help="Each kind of JPEG by itself, too: 4:4:4, 4:2:0, gray, progressive, large.")
+        bool,
+        typer.Option("--strata", help="Each format and kind of JPEG by itself, too: png, 4:2:0, progressive, large."),
     ] = False,
     changes: Set = None,
     settings: Settings = None,
@@ -72,6 +76,7 @@ def command(
       dali-run bench spec.yaml --sweep batch_size=64,256 num_threads=2,4 --html bench.html
       dali-run bench spec.yaml --json now.json --baseline before.json --fail-below 0.95
       dali-run bench --suite imagenet --data ./train --strata --html bench.html
+      dali-run bench --suite web --data ./train --strata --no-encode --peer dali --peer-python dali=~/dali/bin/python
       dali-run bench spec.yaml --no-encode --peer dali --peer-python dali=~/dali/bin/python
     """
     from ..pipelines.bench.measure import Measurement
@@ -89,7 +94,7 @@ def command(
         if data is not None:
             if not data.is_dir():
                 raise typer.BadParameter(f"there is no folder {data}", param_hint="--data")
-            given["data"] = str(data.absolute())
+            given["data"] = str(_images(suite, data, Path(folder)).absolute())
         bench = Bench(
             specs={
                 name: Measurement(str(path), given, seconds, warm_up, to_host, not no_encode)
@@ -132,6 +137,13 @@ def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path
     if data is None:
         raise typer.BadParameter("needs --data: the folder of images to measure with", param_hint="--suite")
     return {**made, **write_suite(suite, folder)}
+
+
+def _images(suite: str | None, data: Path, folder: Path) -> Path:
+    """The folder that is read: a suite may make its images of those in ``data``."""
+    from ..pipelines.bench.suites import SUITES, suite_data
+
+    return data if suite not in SUITES else suite_data(suite, data, folder)
 
 
 def _told_apart(given: list[Path], sweep: list[str] | None) -> tuple[list[Path], list[str]]:

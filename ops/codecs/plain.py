@@ -17,7 +17,7 @@ _PNM = re.compile(rb"P[56](?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\
 
 
 def view(data: memoryview, header: Header) -> Pixels | None:
-    """(H, W, C) uint8, a view of ``data``; None where the file is none of these."""
+    """(H, W, C) uint8, perhaps a view of ``data``; None where the file is none of these."""
     if header.bits != 8:
         return None
     if header.format == "pnm":
@@ -51,9 +51,12 @@ def _bmp(data: memoryview, header: Header) -> Pixels | None:
     pitch, rows = (3 * width + 3) & ~3, abs(height)
     if at < 14 + size or len(data) - at < pitch * rows:
         return None
-    lines = np.frombuffer(data, np.uint8, pitch * rows, at).reshape(rows, pitch)
-    pixels = lines[:, : 3 * width].reshape(rows, width, 3)[..., ::-1]
-    return pixels if height < 0 else pixels[::-1]
+    lines = np.frombuffer(data, np.uint8, pitch * rows, at).reshape(rows, pitch)[:, : 3 * width]
+    stored = lines.reshape(rows, width, 3) if height < 0 else lines.reshape(rows, width, 3)[::-1]
+    pixels = np.empty((rows, width, 3), np.uint8)
+    for k in range(3):  # one channel after the other: NumPy is slow where the innermost axis is short
+        pixels[..., k] = stored[..., 2 - k]
+    return pixels
 
 
 _HEADERS = (40, 108, 124)

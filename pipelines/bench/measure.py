@@ -22,8 +22,8 @@ from ..engine.stats import Stats
 from ..job.report import build_report
 from ..job.run import depends_on_batches, options_of
 from ..spec.build import BuiltSpec, build, load_spec
-from .jpeg_kinds import only
 from .machine import limits
+from .strata import only
 
 FEWEST_BATCHES = 4
 """A measurement has so many at least, however short: with one, it would say when a batch happened to come."""
@@ -45,7 +45,7 @@ class Measurement:
     encode: bool = True
     """Include the encoders that ``write:`` asks for."""
     stratum: str = ""
-    """Of the data set's files only these; see `bench.jpeg_kinds`."""
+    """Of the data set's files only these; see `bench.strata`."""
 
     def compiled(self) -> tuple[BuiltSpec, Plan]:
         """The spec as it is measured, and its plan. Raises SpecError, DeviceError."""

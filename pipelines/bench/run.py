@@ -17,11 +17,11 @@ from ...ops.errors import SpecError
 from ..compile.plan import compile_graph
 from ..cores import threads_of
 from ..wording import count
-from .jpeg_kinds import strata_of
 from .machine import facts
 from .measure import FEWEST_BATCHES, Measurement
 from .peers.dali import dali_script
 from .peers.recipe import recipe_of
+from .strata import strata_of
 
 SCHEMA_VERSION = 2
 OURS = "dali-run"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from .web_mix import write_mix
 
 _HEAD = """\
 version: 1
@@ -38,7 +40,26 @@ _IMAGENET = {
     "resize": _HEAD + _DECODE + _SHORTER + _OUTPUTS
     + "write: {writer: tfrecord, path: ./out, fields: {image: {encode: jpeg, quality: 90}, label: {}}}\n",
 }  # fmt: skip
-SUITES: Mapping[str, Mapping[str, str]] = {"imagenet": _IMAGENET}
+SUITES: Mapping[str, Mapping[str, str]] = {"imagenet": _IMAGENET, "web": {k: _IMAGENET[k] for k in ("val", "train")}}
+MADE: Mapping[str, Callable[..., object]] = {"web": write_mix}
+"""Suites whose images are made of those that are given, by what makes them."""
+FEWEST = 2000
+"""Files that are made, or as many as are given."""
+
+
+def suite_data(name: str, images: Path, folder: Path) -> Path:
+    """The images that suite ``name`` is measured with: ``images`` (FOLDER/<class>/<file>), or what is made of them in
+    ``folder``. Raises SpecError where there are none."""
+    if name not in MADE:
+        return images
+    kinds = (".jpg", ".jpeg", ".png", ".webp")
+    pictures = sorted(p for p in images.rglob("*") if p.suffix.lower() in kinds)
+    MADE[name](pictures[:_SOURCES], folder / "images", count=max(FEWEST, len(pictures)))
+    return folder / "images"
+
+
+_SOURCES = 200
+"""Pictures that a mix is made of, at most."""
 
 
 def write_suite(name: str, folder: Path) -> dict[str, Path]:

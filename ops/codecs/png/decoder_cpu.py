@@ -3,7 +3,7 @@ ourselves.
 
 The decoder takes files that are in order from the first byte to IEND; whatever looks unusual gets the status `OTHER`,
 and Pillow then has the last word. So this decoder may only be stricter, never more lenient: what Pillow checks is
-checked here (the CRCs of all chunks but IDAT, Adler-32, the sizes of chunks, compressed texts), and pixels are equal.
+checked here (CRCs, Adler-32, the sizes of chunks, compressed texts), and pixels are equal.
 
 Facts: PNG (W3C, 3rd ed.): clauses 5 (chunks), 7 (scanlines), 8 (interlace), 9 (filters), 11 (chunks in detail).
 
@@ -110,6 +110,8 @@ def _walk(
         if length > end - at - 12:
             return False
         following = body + length + 4
+        if (call_3(functions[3], (0, at + 4, length + 4)) & 0xFFFFFFFF) != _big_32(body + length):
+            return False
         if tag == _IDAT:
             if at == start + 8 or (data and data != at):  # between IDATs: nothing
                 return False
@@ -124,8 +126,6 @@ def _walk(
                 parts[_DATA], n_packed = packed.ctypes.data, n_packed + length
             data = at = following
             continue
-        if (call_3(functions[3], (0, at + 4, length + 4)) & 0xFFFFFFFF) != _big_32(body + length):
-            return False
         if at == start + 8:
             parts[_WIDTH], parts[_HEIGHT] = _big_32(body), _big_32(body + 4)
             parts[_BITS], parts[_KIND] = u8_at(np.uint64(body + 8)), u8_at(np.uint64(body + 9))
@@ -235,6 +235,12 @@ def _emit(
 
 
 @njit(nogil=True, cache=True)
+def _filter(at: Any, n: Any, k: Any, rows: Any) -> Any:
+    """The filter of scanline ``k``, of ``rows`` that have ``n`` bytes each."""
+    return np.int64(u8_at(np.uint64(at + k * (n + 1)))) if k < rows else np.int64(0)
+
+
+@njit(nogil=True, cache=True)
 def _scanlines(
     at: Any, width: Any, height: Any, bits: Any, kind: Any, palette: Any, colours: Any, lines: Any, window: Any,
     down: Any, across: Any, y0: Any, x0: Any, channels: Any, bgr: Any, target: Any, pitch: Any, size: Any,
@@ -252,18 +258,18 @@ def _scanlines(
     last = min(max((window[3] - x0 + across - 1) // across, first), width)
     for y in range(0, height, ROWS):
         rows = min(ROWS, height - y)
-        a = np.int64(u8_at(np.uint64(at)))
-        b = np.int64(u8_at(np.uint64(at + n + 1))) if rows > 1 else 0
-        c = np.int64(u8_at(np.uint64(at + 2 * (n + 1)))) if rows > 2 else 0
-        d = np.int64(u8_at(np.uint64(at + 3 * (n + 1)))) if rows > 3 else 0
-        if a > 4 or b > 4 or c > 4 or d > 4:
+        filters = (
+            _filter(at, n, 0, rows), _filter(at, n, 1, rows), _filter(at, n, 2, rows), _filter(at, n, 3, rows),
+            _filter(at, n, 4, rows), _filter(at, n, 5, rows), _filter(at, n, 6, rows), _filter(at, n, 7, rows),
+        )  # fmt: skip
+        if max(filters) > 4:
             return False
         for k in range(PAD):  # left of the picture, all is 0
             lines[k] = 0
         if step <= 4:
-            unfilter_4(at + 1, n + 1, base + wide, wide, steps + ROWS - 1, step, (a, b, c, d))
+            unfilter_4(at + 1, n + 1, base + wide, wide, steps + ROWS - 1, step, filters)
         else:
-            unfilter_8(at + 1, n + 1, base + wide, wide, steps + ROWS - 1, step, (a, b, c, d))
+            unfilter_8(at + 1, n + 1, base + wide, wide, steps + ROWS - 1, step, filters)
         at += rows * (n + 1)
         for k in range(rows):
             row = y0 + (y + k) * down

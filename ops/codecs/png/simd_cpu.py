@@ -17,9 +17,9 @@ from numba.extending import intrinsic
 
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
-ROWS = 4
-"""Rows that are unfiltered together."""
-PAD = 64
+ROWS = 8
+"""Rows that are unfiltered together: a step takes the same 20 cycles for 4, 8 and, nearly, 16."""
+PAD = 128
 """Bytes before and behind a row that may be read and written: 8 for each of `ROWS`, and a vector."""
 
 
@@ -56,7 +56,7 @@ def _unfilterer(lanes: int) -> Any:
     found. So one vector holds a pixel of each row, and what makes a row slow, that each pixel needs the one before,
     costs the same for all rows together.
     """
-    pixel, bytes_, words = ir.IntType(8 * lanes), ir.VectorType(_I8, lanes), ir.VectorType(_I16, lanes * ROWS)
+    pixel, words = ir.IntType(8 * lanes), ir.VectorType(_I16, lanes * ROWS)
     truth = ir.VectorType(ir.IntType(1), lanes * ROWS)
 
     def unfilter(_typing, source, pitch, target, target_pitch, steps, step, filters):
@@ -79,15 +79,18 @@ def _unfilterer(lanes: int) -> Any:
             corner = cgutils.alloca_once_value(builder, zero)  # and the one above that
             above = builder.sub(target, target_pitch)
 
-            def load(address):
-                value = builder.load(builder.inttoptr(address, pixel.as_pointer()), align=1)
-                return builder.zext(builder.bitcast(value, bytes_), ir.VectorType(_I16, lanes))
+            packed = ir.VectorType(pixel, ROWS)
+            narrow = ir.VectorType(_I8, lanes * ROWS)
 
-            def joined(parts):
-                while len(parts) > 1:
-                    n = 2 * parts[0].type.count
-                    parts = [_shuffle(builder, a, b, range(n)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-                return parts[0]
+            def load(address):
+                return builder.load(builder.inttoptr(address, pixel.as_pointer()), align=1)
+
+            def widened(pixels):
+                """A pixel of each row as 16 bits a byte."""
+                vector = ir.Constant(packed, ir.Undefined)
+                for k, value in enumerate(pixels):
+                    vector = builder.insert_element(vector, value, ir.Constant(_I32, k))
+                return builder.zext(builder.bitcast(vector, narrow), words)
 
             def larger(a, b):
                 return builder.select(builder.icmp_signed(">", a, b), a, b)
@@ -99,15 +102,12 @@ def _unfilterer(lanes: int) -> Any:
                 """All rows, row k at pixel ``t - k``; with ``first``, rows that have not begun stay 0."""
                 place = builder.mul(t, step)
                 places = [builder.sub(place, builder.mul(step, ir.Constant(_I64, k))) for k in range(ROWS)]
-                stored = joined([
-                    load(builder.add(builder.add(source, builder.mul(pitch, ir.Constant(_I64, k))), places[k]))
-                    for k in range(ROWS)
-                ])  # fmt: skip
+                rows = [builder.add(source, builder.mul(pitch, ir.Constant(_I64, k))) for k in range(ROWS)]
+                stored = widened([load(builder.add(row, at)) for row, at in zip(rows, places, strict=True)])
                 a, c = builder.load(before), builder.load(corner)
-                top = load(builder.add(above, place))
-                wide = _shuffle(builder, top, top, [*range(lanes)] + [0] * (lanes * (ROWS - 1)))
+                top = widened([load(builder.add(above, place))])
                 n = lanes * ROWS
-                b = _shuffle(builder, wide, a, [*range(lanes), *range(n, 2 * n - lanes)])
+                b = _shuffle(builder, top, a, [*range(lanes), *range(n, 2 * n - lanes)])
                 by_a, by_b = builder.sub(b, c), builder.sub(a, c)
                 far_a, far_b, far_c = distance(by_a), distance(by_b), distance(builder.add(by_a, by_b))
                 nearer = builder.select(builder.icmp_signed("<=", far_b, far_c), b, c)
@@ -125,12 +125,11 @@ def _unfilterer(lanes: int) -> Any:
                     ])  # fmt: skip
                 builder.store(found, before)
                 builder.store(b, corner)
+                values = builder.bitcast(builder.trunc(found, narrow), packed)
                 for k in range(ROWS):
-                    part = _shuffle(builder, found, found, range(lanes * k, lanes * (k + 1)))
-                    value = builder.bitcast(builder.trunc(part, bytes_), pixel)
                     row = builder.add(target, builder.mul(target_pitch, ir.Constant(_I64, k)))
-                    address = builder.add(row, places[k])
-                    builder.store(value, builder.inttoptr(address, pixel.as_pointer()), align=1)
+                    address = builder.inttoptr(builder.add(row, places[k]), pixel.as_pointer())
+                    builder.store(builder.extract_element(values, ir.Constant(_I32, k)), address, align=1)
 
             for t in range(ROWS - 1):
                 at(ir.Constant(_I64, t), t)

@@ -14,11 +14,12 @@ import simplejpeg
 from PIL import Image
 
 from dali_run.ops.errors import SpecError
-from dali_run.pipelines.bench.jpeg_kinds import only, strata_of
 from dali_run.pipelines.bench.measure import Measurement
 from dali_run.pipelines.bench.peers.recipe import Recipe, recipe_of
 from dali_run.pipelines.bench.run import Bench, median_of, peer_files, run_bench
-from dali_run.pipelines.bench.suites import SUITES, write_suite
+from dali_run.pipelines.bench.strata import only, strata_of
+from dali_run.pipelines.bench.suites import SUITES, suite_data, write_suite
+from dali_run.pipelines.bench.web_mix import write_mix
 from dali_run.pipelines.spec.build import load_spec
 
 
@@ -126,10 +127,13 @@ def test_files_are_sorted_by_kind(data: Path) -> None:
     picture(data / "b", "wide.jpg", subsampling=1)
     large = np.zeros((2000, 4000, 3), np.uint8)
     (data / "b" / "large.jpg").write_bytes(simplejpeg.encode_jpeg(large, quality=10, colorsubsampling="420"))
-    Image.fromarray(large[:9, :9]).save(data / "b" / "other.png")
+    Image.fromarray(large[:9, :9]).save(data / "b" / "a.png")
+    Image.fromarray(large[:9, :9]).convert("CMYK").save(data / "b" / "cmyk.jpg")
+    (data / "b" / "other.jpg").write_bytes(b"no picture")
     graph = load_spec(suite_spec(data, "decode").spec, {"data": str(data)}).graph
     found = strata_of(graph)
-    expected = {"4:2:0": 3, "4:4:4": 1, "4:2:2": 1, "gray": 1, "progressive": 1, "large": 1, "other": 1}
+    expected = {"4:2:0": 3, "4:4:4": 1, "4:2:2": 1, "gray": 1, "progressive": 1, "large": 1, "other": 1,
+                "png": 1, "cmyk": 1}  # fmt: skip
     assert found == expected
     assert next(iter(found)) == "4:2:0"
     for kind, count in expected.items():
@@ -165,6 +169,21 @@ def test_strata_need_files(tmp_path: Path) -> None:
     spec.write_text("version: 1\ngraph: [{op: random.uniform, out: x}]\noutputs: {x: x}\n")
     with pytest.raises(SpecError, match=r"one readers\.file"):
         strata_of(load_spec(spec).graph)
+
+
+def test_a_mix_has_its_shares_and_bytes(data: Path, tmp_path: Path) -> None:
+    pictures = sorted(data.rglob("*.jpg"))
+    made = suite_data("web", data, tmp_path)
+    files = sorted((made / "0").iterdir())
+    assert len(files) == 2000
+    spec = write_suite("web", tmp_path)["val"]
+    found = strata_of(load_spec(spec, {"data": str(made)}).graph)
+    assert found == {"4:2:0": 1240, "progressive": 500, "png": 120, "webp": 100, "cmyk": 40}
+    counts = write_mix(pictures, tmp_path / "more", count=1, nbytes=5 << 20, shares={"png": 1.0, "pnm": 1.0})
+    assert sum(p.stat().st_size for p in (tmp_path / "more").rglob("*.p*m")) > 2 << 20
+    assert abs(counts["png"] - counts["pnm"]) <= 1
+    with pytest.raises(SpecError, match="no pictures"):
+        write_mix([], tmp_path / "none", count=1)
 
 
 def test_every_spec_of_a_suite_builds(tmp_path: Path, data: Path) -> None:

@@ -175,6 +175,7 @@ RGB = picture(8, 2, 20, 30)[0]
 PACKED = zlib.compress(b"t")
 TEXT = chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(2 << 20)))
 ODD = {
+    "CRC of IDAT": encoded(RGB, 8, 2)[:-13] + b"x" + encoded(RGB, 8, 2)[-12:],
     "no IEND": encoded(RGB, 8, 2, end=b""),
     "behind IEND": encoded(RGB, 8, 2) + b"x",
     "too few rows": encoded(RGB, 8, 2, cut=91),

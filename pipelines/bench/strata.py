@@ -1,7 +1,7 @@
-"""Strata: the kinds of JPEGs in a data set, so that each can be measured by itself.
+"""Strata: the formats and kinds of JPEGs in a data set, so that each can be measured by itself.
 
-A mean over a data set hides what some kinds cost: progressive files do not go through the GPU's engines, large photos
-are bound by other things than small ones, and 4:2:0 has half the blocks of 4:4:4.
+A mean over a data set hides what some kinds cost: other formats are decoded on the CPU, large photos are bound by other
+things than small ones, and 4:2:0 has half the blocks of 4:4:4.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from ...ops.errors import SpecError
+from ...ops.codecs.formats import recognise
+from ...ops.errors import SampleError, SpecError
 from ...readers.file import File
 from ..graph.nodes import Graph
 
@@ -29,9 +31,10 @@ _BASELINE = (0xC0, 0xC1)
 def strata_of(graph: Graph) -> dict[str, int]:
     """How many files of each stratum ``graph``'s data set has, the largest first.
 
-    Strata: ``large`` (8 megapixels and more), ``progressive`` (or anything else that is not sequential Huffman),
-    ``gray``, one for each chroma subsampling, ``other``; a file is in the first that holds for it. Raises SpecError
-    where the graph does not read files.
+    Strata: the formats other than JPEG (``png``, ``webp``, ...), and of JPEGs ``large`` (8 megapixels and more),
+    ``progressive`` (or anything else that is not sequential Huffman), ``gray``, ``cmyk``, one for each chroma
+    subsampling, ``other``; a file is in the first that holds for it. Raises SpecError where the graph does not read
+    files.
     """
     files, _ = _files(graph)
     found: dict[str, int] = {}
@@ -84,8 +87,17 @@ def _kinds(files: Sequence[str]) -> list[str]:
             if row["status"] != TRUNCATED:
                 break
         assert row is not None
-        kinds.append(_kind({k: row[k] for k in row.dtype.names}) if row["status"] in (OK, UNSUPPORTED) else "other")
+        jpeg = row["status"] in (OK, UNSUPPORTED)
+        kinds.append(_kind({k: row[k] for k in row.dtype.names}) if jpeg else _format(data))
     return kinds
+
+
+def _format(data: npt.NDArray[np.uint8]) -> str:
+    try:
+        found = recognise(memoryview(data))
+    except SampleError:
+        return "other"
+    return "other" if found == "jpeg" else found
 
 
 def _kind(header: Mapping[str, np.ndarray]) -> str:
@@ -95,6 +107,8 @@ def _kind(header: Mapping[str, np.ndarray]) -> str:
         return "progressive"
     if header["components"] == 1:
         return "gray"
+    if header["components"] == 4:
+        return "cmyk"
     h, v = header["h"], header["v"]
     if header["components"] == 3 and h[1] == h[2] == v[1] == v[2] == 1:
         return _SAMPLING.get((int(h[0]), int(v[0])), "other")
