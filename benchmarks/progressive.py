@@ -6,7 +6,7 @@ The pictures of FOLDER are encoded again by all cores, as progressive JPEGs of 4
 tables), turned over, cut and of another quality each time, until there are so many gigabytes of different bytes. Then:
 
 1. the first 512 are compared with Pillow (libjpeg-turbo), and so is what is accepted of `--mutate` damaged ones;
-2. each kernel is timed, a launch for every level of scans that refine each other: one batch alone on the GPU;
+2. each kernel is timed, one batch alone on the GPU;
 3. batches run on several streams with the files on the GPU ("resident"), and with their headers and scans walked,
    planned and copied each time ("host");
 4. the job of benchmarks/imagenet.py (decode, shorter side 256, crop 224, normalise) runs from files, ours and DALI's
@@ -160,11 +160,11 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=4.2)
     parser.add_argument("--scratch", type=Path, help="where the data set goes while the benchmark runs")
     parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--lanes", default="1,2,4,6")
+    parser.add_argument("--lanes", default="1,2,4,6,8")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--mutate", type=int, default=3000)
-    parser.add_argument("--ours", default="1024:12:4,1024:12:6", help="batch:threads:lanes")
+    parser.add_argument("--ours", default="1024:12:4,1024:12:6,1024:12:8", help="batch:threads:lanes")
     parser.add_argument("--dali", default="256:16", help="batch:threads")
     parser.add_argument("--dali-path", help="folder that `import nvidia.dali` works from")
     parser.add_argument("--define", action="append", default=[], help="compile-time size, e.g. SCAN_WARPS=24")

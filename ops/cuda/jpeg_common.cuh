@@ -4,8 +4,10 @@
 
 #ifndef EMULATED
 #define PAUSE() __nanosleep(40)
+#define LONG_PAUSE() __nanosleep(1000)
 #else
 #define PAUSE()
+#define LONG_PAUSE()
 #endif
 
 typedef unsigned char u8;
@@ -81,6 +83,7 @@ struct Scan {
     i32 mcus_x, mcus;             // per row, in all
     i32 restart;                  // interval in MCUs, or 0
     i32 count, level;             // parts; scans in a row before it that it builds on
+    u32 after[4];                 // bit j, of all 128: it refines what the scan 1 + j before it, in the file, has said
     ScanPart part[4];
 };
 
@@ -122,6 +125,7 @@ struct Batch {
     u64 *blocks;                  // per block: where its AC coefficients are, how many, and its DC
     u32 *entries;                 // AC coefficients: zig-zag position and value
     i16 *coefficients;            // of pictures in many scans
+    i32 *progress;                // of such a scan, by its stream's place among the images: MCUs whose coefficients stand
     u8 *planes;
     float *weights;
     const float *filters;         // tabulated filters

@@ -1,5 +1,6 @@
 // The scans of progressive pictures (T.81, annex G): a warp takes one, from its first bit to its last, and thousands are
-// under way. All scans of a level are one launch; those of the next level refine what they have left in memory.
+// under way. All scans of a picture are at once: one that refines what others say follows them at a distance. It only
+// ever waits for scans that have begun before it.
 //
 // All lanes follow the stream together, in the same state. That a block has 64 coefficients and a warp 32 lanes is used
 // where scans refine: a lane has coefficients i and i + 32 of a block, which share a word, and one vote finds the place
@@ -13,6 +14,8 @@
 #define SCAN_WARPS 24  // on a multiprocessor, at least
 #endif
 #define AHEAD 2        // blocks that a refining scan fetches before it needs them
+#define TOLD 64        // MCUs after which a scan says how far it is
+#define ALL 0x7fffffff
 
 // Place of a coefficient in its block, by zig-zag index.
 DEVICE int kept_at(int k) { return (k & 31) << 1 | k >> 5; }
@@ -100,8 +103,39 @@ struct ScanReader {
             w0 = w1, w1 = w2, w2 = *next++;
         }
     }
-    DEVICE void skip(int n) { position += n, advance(); }
+    DEVICE void skip(int n) {  // n <= 32
+        position += n;
+        if (position < 32) return;
+        position -= 32, at += 32;
+        w0 = w1, w1 = w2, w2 = *next++;
+    }
 };
+
+// What a scan has stored of its first MCUs is seen by whoever learns of it from here.
+DEVICE void tell(const Batch *batch, const Scan &scan, int mcus) {
+    __threadfence();
+    __syncwarp();
+    if (threadIdx.x == 0) *(volatile i32 *)(batch->progress + scan.image) = mcus;
+}
+
+// Waits until all scans that this one refines have said more than the first `mcus`. Returns how many they have. These may
+// be loaded then, but not through the first-level cache, which does not know what other multiprocessors have stored.
+DEVICE int wait_for_more(const Batch *batch, const Scan &scan, int mcus) {
+    const volatile i32 *before = (const volatile i32 *)batch->progress + scan.image - 1 - (int)threadIdx.x;
+    for (;;) {
+        int ready = ALL;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (scan.after[i] >> threadIdx.x & 1) ready = min(ready, (int)before[-32 * i]);
+#pragma unroll
+        for (int step = 16; step > 0; step >>= 1) ready = min(ready, (int)__shfl_xor_sync(~0u, ready, step));
+        if (ready > mcus) {
+            __threadfence();
+            return ready;
+        }
+        LONG_PAUSE();
+    }
+}
 
 // One restart interval of a scan after the other.
 struct Turn {
@@ -152,12 +186,12 @@ DEVICE u32 first_dc(const Batch *batch, const Scan &scan, const Image &image, Sc
                     i16 *to = block_of(batch, part, x * part.h, y * part.v + i);
                     for (int j = 0; j < part.h; j++, to += 64) {
                         u32 bits_here = reader.peek(), entry = codes.entry[(p << bits) + (bits_here >> (32 - bits))];
-                        if (entry == 0) entry = longer_code(codes, symbols, p, bits_here, bits);
+                        if (__builtin_expect(entry == 0, 0)) entry = longer_code(codes, symbols, p, bits_here, bits);
                         if (run_of(entry)) flags |= BAD_CODE;
                         u32 length = entry & 255, size = entry >> 16;
                         if (size) before[p] += extended(bits_here << length, size);
                         reader.skip(length + size);
-                        if (threadIdx.x == 0) *to = (i16)((u32)before[p] << scan.low);
+                        *to = (i16)((u32)before[p] << scan.low);  // by all lanes: a branch takes longer
                     }
                 }
                 if (before[p] >= 1 << 24 || before[p] <= -(1 << 24)) flags |= BAD_CODE;  // libjpeg refuses such sums, later
@@ -176,6 +210,7 @@ DEVICE u32 more_dc(const Batch *batch, const Scan &scan, const Stream &stream) {
     int in_mcu = 0;
     for (int p = 0; p < scan.count; p++) in_mcu += scan.part[p].h * scan.part[p].v;
     u32 flags = 0;
+    wait_for_more(batch, scan, ALL - 1);
     for (Turn turn = {0, 0, 0, 0}; turn.open(scan, stream);) {
         int blocks = turn.left * in_mcu, first = turn.nth * scan.restart;
         if (turn.begin + blocks > turn.end) return MISSING;
@@ -188,7 +223,7 @@ DEVICE u32 more_dc(const Batch *batch, const Scan &scan, const Stream &stream) {
             const ScanPart &part = scan.part[p];
             int y = mcu / scan.mcus_x, x = mcu - y * scan.mcus_x, row = nth / part.h;
             i16 *to = block_of(batch, part, x * part.h + nth - row * part.h, y * part.v + row);
-            *to = (i16)(*to | 1 << scan.low);
+            *to = (i16)(__ldcg(to) | 1 << scan.low);
         }
         flags |= turn.close(turn.begin + blocks, stream);
         if (flags) break;
@@ -220,6 +255,7 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
     ScanReader reader;
     Walk walk = {0, 0};
     u32 flags = 0;
+    int passed = 0, to_tell = TOLD;  // blocks
     for (Turn turn = {0, 0, 0, 0}; turn.open(scan, stream);) {
         reader.seek(stream, turn.begin);
         while (turn.left > 0) {
@@ -227,7 +263,7 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
 #pragma unroll 1
             do {
                 u32 bits = reader.peek(), entry = entries[bits >> (32 - CODE_BITS)];
-                if (entry == 0) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
+                if (__builtin_expect(entry == 0, 0)) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
                 u32 length = entry & 255, size = entry >> 16;
                 int run = run_of(entry);
                 bits <<= length;
@@ -239,12 +275,15 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
                 k += run;
                 reader.skip(length + size);
                 // Without a size, a run of zeros: what is stored in the place behind it is what is there.
+                i16 value = (i16)((u32)extended(bits, max(size, 1)) << low);
                 if (k > last) flags |= BAD_CODE;
-                else if (size && threadIdx.x == 0) to[2 * walk.word + kept_at(k)] = (i16)((u32)extended(bits, size) << low);
+                if (k <= last && size) to[2 * walk.word + kept_at(k)] = value;  // by all lanes, as above
                 k++;
             } while (k <= last);
             if (run_of_blocks > turn.left) flags |= BAD_CODE, run_of_blocks = turn.left;
             turn.left -= run_of_blocks;
+            passed += run_of_blocks;
+            if (passed >= to_tell) tell(batch, scan, passed), to_tell = passed + TOLD;
             walk.move(run_of_blocks, per_row, row_words);
             if (flags || reader.bit() > turn.end) break;
         }
@@ -277,11 +316,16 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
     u32 *mine = kept((u32 *)(batch->coefficients + scan.part[0].coefficients) + lane);
     ScanReader reader;
     Walk walk = {0, 0}, fetched = {0, 0};
-    int to_fetch = scan.mcus;
+    int fetches = 0, ready = 0;
+    const int mcus = (int)arrived(scan.mcus);
     u32 ahead[AHEAD];
     auto fetch = [&]() {
-        u32 word = to_fetch > 0 ? mine[fetched.word] : 0;
-        to_fetch--;
+        u32 word = 0;
+        if (fetches < mcus) {
+            if (fetches >= ready) ready = wait_for_more(batch, scan, fetches);
+            word = __ldcg(mine + fetched.word);
+        }
+        fetches++;
         fetched.move(1, per_row, row_words);
         return word;
     };
@@ -296,6 +340,7 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
 #pragma unroll
             for (int i = 1; i < AHEAD; i++) ahead[i - 1] = ahead[i];
             ahead[AHEAD - 1] = fetch();
+            if (fetches % TOLD == 0 && fetches > AHEAD) tell(batch, scan, fetches - AHEAD - 1);
             int value0 = (i16)word, value1 = (int)word >> 16;
             bool old0 = within0 && value0, old1 = within1 && value1;
             u32 olds0 = __ballot_sync(~0u, old0), olds1 = __ballot_sync(~0u, old1);
@@ -316,7 +361,7 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
 #pragma unroll 1
                 do {
                     u32 bits = reader.peek(), entry = entries[bits >> (32 - CODE_BITS)];
-                    if (entry == 0) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
+                    if (__builtin_expect(entry == 0, 0)) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
                     u32 length = entry & 255, size = entry >> 16;
                     int run = run_of(entry);
                     bits <<= length;
@@ -363,14 +408,21 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
 
 KERNEL __launch_bounds__(32, SCAN_WARPS) jpeg_scans(const Batch *batch) {
     __shared__ ScanCodes codes;
-    // Launches take the scans in order: those of a level, the largest first.
+    // In order: the scans of a picture as they are in its file, and the largest pictures first.
     u32 nth = threadIdx.x == 0 ? atomicAdd(batch->tickets + 2, 1u) : 0;
     const Scan &scan = batch->scans[__shfl_sync(~0u, nth, 0)];
     int at = scan.image;
     const Image &image = batch->images[at];
-    if (batch->status[at]) return;
-    const Stream stream = stream_of(batch, at);
-    u32 flags = scan.first == 0 ? scan.high == 0 ? first_dc(batch, scan, image, codes, stream) : more_dc(batch, scan, stream)
-                : scan.high == 0 ? first_ac(batch, scan, image, codes, stream) : more_ac(batch, scan, image, codes, stream);
-    if (flags && threadIdx.x == 0) mark(batch, image, at, (int)flags);
+    // Another scan of the picture may be found to be bad just now.
+    int lost = threadIdx.x == 0 ? batch->status[at] | *(const volatile i32 *)(batch->status + image.owner) : 0;
+    if (!__shfl_sync(~0u, lost, 0)) {
+        const Stream stream = stream_of(batch, at);
+        u32 flags;
+        if (scan.first == 0)
+            flags = scan.high == 0 ? first_dc(batch, scan, image, codes, stream) : more_dc(batch, scan, stream);
+        else
+            flags = scan.high == 0 ? first_ac(batch, scan, image, codes, stream) : more_ac(batch, scan, image, codes, stream);
+        if (flags && threadIdx.x == 0) mark(batch, image, at, (int)flags);
+    }
+    tell(batch, scan, ALL);
 }

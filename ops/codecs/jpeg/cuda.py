@@ -4,7 +4,7 @@ Everything here works on arrays with one row an image; nothing costs Python time
 device. A batch is one upload of metadata, one memset and a dozen launches on a stream of the caller's:
 
     tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize
-                      -> scans, level by level         -> dense
+                      -> scans                         -> dense
 
 The second row is for pictures in many scans, progressive ones.
 
@@ -107,7 +107,9 @@ IMAGE = np.dtype(
 )
 SCAN_PART = np.dtype(_fields(np.int64, "coefficients") + _fields(np.int32, "h v table stride"))
 SCAN = np.dtype(
-    _fields(np.int32, "image first last high low mcus_x mcus restart count level") + _fields((SCAN_PART, 4), "part")
+    _fields(np.int32, "image first last high low mcus_x mcus restart count level")
+    + _fields((np.uint32, 4), "after")
+    + _fields((SCAN_PART, 4), "part")
 )
 AXIS = np.dtype(
     _fields(np.int64, "weights stride")
@@ -117,8 +119,11 @@ AXIS = np.dtype(
 RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
 PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))
 _POINTERS = (
-    _fields(np.uint64, "raw words segments stream tables starts blocks entries coefficients planes weights filters")
-    + _fields(np.uint64, "out status tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first")
+    _fields(np.uint64, "raw words segments stream tables starts blocks entries coefficients progress planes")
+    + _fields(
+        np.uint64,
+        "weights filters out status tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first",
+    )
     + _fields(np.uint64, "dense_first pixel_first resize_first resize pixels scans")
 )
 _POINTER_NAMES = tuple(name for name, _ in _POINTERS)
@@ -320,7 +325,7 @@ def plan_decode(
     unstuff_first, entropy_first = (sheet.take(name, rows + 1, np.int32) for name in ("unstuff_first", "entropy_first"))
     totals = np.zeros(_loops.TOTALS, np.int64)
     if rows > n:
-        images[n:] = np.zeros((), IMAGE)  # scans have one component
+        images[n:].view(np.uint8)[:] = 0  # scans have one component; a record at a time takes 50 times as long
     limits = (
         UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1,
         _MAX_BLOCKS_IN_SCANS,
@@ -605,6 +610,7 @@ class Decoder:
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
             "entropy_chain": 8 * int(plan.entropy_first[-1]),
             "coefficients": 2 * plan.coefficients,
+            "progress": 4 * len(plan.records),
         }
         fixed = {
             "words": 4 * plan.words,
@@ -630,7 +636,7 @@ class Decoder:
             ("jpeg_coefficients", int(plan.entropy_first[-1]), ENTROPY_THREADS),
             ("jpeg_dc", n, DC_THREADS),
             ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
-            *(("jpeg_scans", scans, SCAN_THREADS) for scans in plan.levels.tolist() if scans),
+            ("jpeg_scans", len(plan.records) - n, SCAN_THREADS),
             ("jpeg_dense", int(plan.dense_first[-1]), IDCT_THREADS),
         ]
         if output.pixels is not None:

@@ -178,17 +178,31 @@ _MOST_SCAN_BYTES = 1 << 27
 _READ_PAST = 384
 """Bytes after a stream that a warp may read before it sees that it is over: a block has 63 codes of 31 bits."""
 _SIZES = 28
-"""Classes of sizes by which scans of a level are put in order: powers of two."""
+"""Classes of sizes by which pictures are put in order: powers of two."""
 
 
 @numba.njit(nogil=True, cache=True)
-def _size_class(scan: Any) -> Any:
-    """0 for the largest scans."""
-    size, found = np.int64(scan.end - scan.begin), _SIZES - 1
+def _size_class(row: Any, table: Any) -> Any:
+    """0 for the pictures with the largest scans."""
+    size, found = np.int64(0), _SIZES - 1
+    for s in range(row.first_scan, row.first_scan + row.scan_count):
+        size = max(size, np.int64(table[s].end - table[s].begin))
     while size > 1 and found > 0:
         size >>= 1
         found -= 1
     return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _refines(scan: Any, other: Any) -> Any:
+    """Whether a scan has coefficients of another one before it."""
+    if scan.high == 0 or scan.last < other.first or other.last < scan.first:
+        return False
+    for i in range(scan.count):
+        for j in range(other.count):
+            if scan.component[i] == other.component[j]:
+                return True
+    return False
 
 
 @numba.njit(nogil=True, cache=True)
@@ -197,29 +211,31 @@ def _plan_scans(
     unstuff_chunk: Any, unstuffs: Any, unstuff_first: Any, at: Any, totals: Any,
 ) -> Any:  # fmt: skip
     """Plan the scans of pictures that have many: their streams as rows of ``images`` from ``at`` on, what is in them as
-    rows of ``scans``, by levels and, in a level, the largest first, so that none of these is begun last. Returns how
-    many thread blocks unstuff all there is."""
-    places = np.zeros((len(levels), _SIZES), np.int64)
+    rows of ``scans``, the largest pictures first, so that none of these is begun last. Those of a picture remain in the
+    order of its file: one may only refine what is before it. Returns how many thread blocks unstuff all there is."""
+    places = np.zeros(_SIZES, np.int64)
     for i in range(len(headers)):
         if headers[i].status == MANY_SCANS and status[i] == 0:
-            for s in range(headers[i].first_scan, headers[i].first_scan + headers[i].scan_count):
-                places[table[s].level, _size_class(table[s])] += 1
-                levels[table[s].level] += 1
+            places[_size_class(headers[i], table)] += headers[i].scan_count
     place = np.int64(0)
-    for level in range(len(levels)):
-        for size in range(_SIZES):
-            place, places[level, size] = place + places[level, size], place
+    for size in range(_SIZES):
+        place, places[size] = place + places[size], place
     for i in range(len(headers)):
         row = headers[i]
         if row.status != MANY_SCANS or status[i] != 0:
             continue
         picture = images[i]
+        size = _size_class(row, table)
+        first, places[size] = places[size], places[size] + row.scan_count
         for s in range(row.first_scan, row.first_scan + row.scan_count):
             known, stream = table[s], images[at]
-            size = _size_class(known)
-            nth = places[known.level, size]
-            places[known.level, size] += 1
+            levels[known.level] += 1
+            nth = first + s - row.first_scan
             scan = scans[nth]
+            scan.after[:] = 0
+            for other in range(row.first_scan, s):
+                if _refines(known, table[other]):
+                    scan.after[(s - other - 1) >> 5] |= np.uint32(1 << ((s - other - 1) & 31))
             alone = known.count == 1
             one = component[i, known.component[0]]
             mcus_x = _ceil(one.width, 8) if alone else picture.mcus_x

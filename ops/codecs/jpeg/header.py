@@ -10,7 +10,11 @@ Names follow ITU-T T.81 (JPEG), TIFF 6.0 and Exif 2.3 (orientation), and Adobe T
 
 from __future__ import annotations
 
+import functools
+import os
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -89,14 +93,42 @@ def read_scans(
     buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Walk the header of every image, and progressive ones to their end: HEADER rows, and the SCAN rows that those
-    with status MANY_SCANS point to."""
-    table, scans = np.empty(len(offsets), HEADER), np.empty(_SCANS_EACH * len(offsets), SCAN)
-    while True:
-        columns = scans.view(np.int32).reshape(len(scans), SCAN_COLUMNS)
-        count = _walk_all(*_views(buffer, offsets, sizes, table), columns, True)
-        if count <= len(scans):
-            return table, scans[:count]
-        scans = np.empty(count, SCAN)
+    with status MANY_SCANS point to. Large batches of progressive ones are dealt to some threads: each byte is looked
+    at."""
+    table = read_headers(buffer, offsets, sizes)
+    scanned = np.cumsum(np.where(table["sof"] == 0xC2, sizes, 0), dtype=np.int64)
+    if not len(table) or scanned[-1] == 0:
+        return table, np.empty(0, SCAN)
+    pieces = int(min(_WALKERS, scanned[-1] // _BYTES_OF_A_WALK + 1))
+    ends = np.searchsorted(scanned, scanned[-1] * np.arange(1, pieces) // pieces).tolist()
+
+    def walk(begin: int, end: int) -> NDArray[Any]:
+        views = _views(buffer, offsets[begin:end], sizes[begin:end], table[begin:end])
+        scans = np.empty(_SCANS_EACH * (end - begin), SCAN)
+        while True:
+            count = _walk_all(*views, scans.view(np.int32).reshape(len(scans), SCAN_COLUMNS), True)
+            if count <= len(scans):
+                return scans[:count]
+            scans = np.empty(count, SCAN)
+
+    borders = list(pairwise([0, *ends, len(table)]))
+    found = [_walkers().submit(walk, a, b) for a, b in borders[1:]]
+    parts = [walk(*borders[0]), *(f.result() for f in found)]
+    before = 0
+    for (begin, end), part in zip(borders, parts, strict=True):
+        table["first_scan"][begin:end] += before
+        before += len(part)
+    return table, np.concatenate(parts)
+
+
+@functools.cache
+def _walkers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_WALKERS - 1, thread_name_prefix="walk")
+
+
+os.register_at_fork(after_in_child=_walkers.cache_clear)  # its threads remain with the parent
+_WALKERS = 4
+_BYTES_OF_A_WALK = 4 << 20  # less is walked sooner than another thread is awake
 
 
 _SCANS_EACH = 12  # libjpeg makes ten

@@ -219,6 +219,57 @@ def test_too_many_scans_are_for_the_cpu() -> None:
     np.testing.assert_array_equal(table[:66], table[66:])
 
 
+def test_many_bytes_are_walked_by_several_threads() -> None:
+    """The same rows and scans as one by one, wherever the pieces begin."""
+    kinds = [encode(40, 30), encode(30, 20, gray=True), encode(20, 20, progressive=False), b"", encode(50, 40)]
+    padding = segment(0xFE, bytes(60_000)) * 4
+    files = [kinds[i % 5][:2] + padding * (i % 3) + kinds[i % 5][2:] for i in range(90)]
+    rows, table = jpeg_header.read_scans(*packed(files))
+    apart = [jpeg_header.read_scans(*packed([f])) for f in files]
+    assert sum(map(len, files)) > 3 * jpeg_header._BYTES_OF_A_WALK
+    np.testing.assert_array_equal(table, np.concatenate([scans for _, scans in apart]))
+    for row, (one, scans) in zip(rows, apart, strict=True):
+        assert row["scan_count"] == len(scans)
+        np.testing.assert_array_equal(table[row["first_scan"] :][: len(scans)], scans)
+        for name in jpeg_header.HEADER.names or ():
+            assert name == "first_scan" or (row[name] == one[0][name]).all()
+
+
+def test_a_scan_waits_for_all_that_it_refines_and_for_nothing_after_it() -> None:
+    """As planned: earlier in the order in which scans are taken, by the same picture's distances in its file."""
+    files = [
+        Picture.random(16, 16, YCC420).encoded(DEEP),
+        encode(300, 200),
+        Picture.random(40, 40, YCC420).encoded(DEEP),
+    ]
+    bands: list[Scan] = [((0,), k, k, 0, 1) for k in range(1, 64)]
+    files.append(Picture.random(16, 16, YCC420).encoded([*WHOLE[:1], *bands, ((0,), 1, 63, 1, 0), *WHOLE[2:]]))
+    buffer, offsets, sizes = packed(files)
+    rows, table = jpeg_header.read_scans(buffer, offsets, sizes)
+    plan = jpeg_gpu.plan_decode(rows, offsets, sizes, scans=table)
+    taken = {int(scan["image"]): nth for nth, scan in enumerate(plan.scans)}
+    assert len(taken) == len(table)
+    for i, row in enumerate(rows):
+        mine = table[row["first_scan"] :][: row["scan_count"]]
+        for s, scan in enumerate(mine):
+            at = plan.heads + int(row["first_scan"]) + s
+            planned = plan.scans[taken[at]]
+            bits = sum(int(word) << 32 * k for k, word in enumerate(planned["after"]))
+            waits = {s - 1 - j for j in range(128) if bits >> j & 1}
+            last: dict[tuple[int, int], int] = {}  # of each coefficient, the scan that said something about it last
+            for t, other in enumerate(mine[:s]):
+                for c in other["component"][: other["count"]].tolist():
+                    last |= {(c, k): t for k in range(other["first"], other["last"] + 1)}
+            own = [
+                (c, k)
+                for c in scan["component"][: scan["count"]].tolist()
+                for k in range(scan["first"], scan["last"] + 1)
+            ]
+            assert {last[place] for place in own if place in last} <= waits <= set(range(s)), (i, s)
+            assert bool(waits) == (scan["high"] > 0)
+            assert all(taken[at - s + t] < taken[at] for t in waits)
+
+
 def test_levels_follow_from_what_builds_on_what() -> None:
     file = Picture.random(16, 16, YCC420).encoded(DEEP)
     _, table = jpeg_header.read_scans(*packed([file]))

@@ -73,7 +73,7 @@ def run(runtime: Any, scans: list[bytes], restarts: list[int]) -> list[tuple[byt
     lengths = {"words": 4 * int(words.sum()), "segments": 4 * (sum(restarts) + 1), "stream": 8 * n, "status": 4 * n,
                "tickets": 256, "unstuff_chain": 8 * int(first[-1])}  # fmt: skip
     batch = np.zeros(1, jpeg_gpu.BATCH)
-    batch["count"] = n
+    batch["count"] = batch["records"] = n
     arrays: dict[str, NDArray[np.uint8]] = {k: np.zeros(size, np.uint8) for k, size in lengths.items()}
     arrays |= {"raw": raw, "images": images.view(np.uint8), "unstuff_first": first.view(np.uint8)}
     owners, work = [], runtime.work()
