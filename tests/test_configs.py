@@ -123,7 +123,7 @@ def test_opens_with_a_comment_and_compiles_for_both_devices(name: str) -> None:
     on_gpu = compile_graph(built.graph, Target("null"))
     decodes = [n for n in on_gpu.graph.nodes if n.op.name.startswith("decoders.")]
     assert all(n.stage == "mixed" for n in decodes)
-    reads_plainly = "_to_" in name or name == "librispeech_logmel.yaml"  # whose reader decodes
+    reads_plainly = "_to_" in name or name in ("librispeech_logmel.yaml", "video_clips.yaml")  # whose readers decode
     assert bool(decodes) == (not reads_plainly)
 
 
@@ -175,6 +175,19 @@ def test_librispeech_logmel(sample: Path, tmp_path: Path) -> None:
     for one, line in zip(tensors(out, "features"), lines, strict=True):
         assert one.shape[0] == 64
         assert abs(one.shape[1] - (line["duration"] * 100 + 1)) <= 1
+
+
+def test_video_clips(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    from tests.kit.videos import make_video
+
+    for label in range(2):
+        (tmp_path / "in" / str(label)).mkdir(parents=True)
+        make_video(tmp_path / "in" / str(label) / "v.mp4", 70, size=(120, 160))
+    out = run("video_clips.yaml", tmp_path / "out", tmp_path / "in")
+    found = list(records(out))
+    assert [int(r["label"][0]) for r in found] == [0, 0, 1, 1]
+    assert all(r["clip/shape"].tolist() == [16, 112, 112, 3] for r in found)
 
 
 # -- one by one -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Video: files to sequences of frames."""

@@ -1,0 +1,185 @@
+"""decoders.video: video files to sequences of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec, Stage
+from ..batch import I64, Batch
+from ..codecs.decoders import check_encoded
+from ..context import Context
+from ..errors import SampleError, SpecError
+from ..types import DALIDataType
+from .media import Clip, require
+
+PadMode = Literal["none", "constant", "edge", "repeat", "reflect_1001", "symmetric", "reflect_101", "reflect"]
+MAX_PIXELS = 1 << 31
+"""The default limit on all frames of a sequence together; 6 GiB."""
+NO_FRAME = -1
+"""In place of a frame's number: a picture of the fill value."""
+
+
+def padded(numbers: Sequence[int], count: int, mode: PadMode) -> list[int]:
+    """Frames ``numbers`` of a video of ``count``; those behind its end by ``mode``, none of them with "none"."""
+    period = {"reflect_1001": 2 * count, "symmetric": 2 * count, "reflect_101": 2 * count - 2, "reflect": 2 * count - 2}
+    out = []
+    for n in numbers:
+        if n < count:
+            out.append(n)
+        elif mode == "constant":
+            out.append(NO_FRAME)
+        elif mode in ("edge", "repeat"):
+            out.append(count - 1)
+        elif mode in period:
+            m = n % max(period[mode], 1)
+            mirrored = 2 * count - 1 - m if mode in ("reflect_1001", "symmetric") else 2 * count - 2 - m
+            out.append(m if m < count else mirrored)
+    return out
+
+
+def fill_of(values: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """One value, or one for each channel, as three."""
+    return np.broadcast_to(np.array(values, np.uint8), (3,)).copy()
+
+
+def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
+    """Frames ``numbers`` into ``out`` (F, height, width, 3), each decoded once. Raises SampleError."""
+    places: dict[int, list[int]] = {}
+    for k, n in enumerate(numbers):
+        places.setdefault(n, []).append(k)
+    for k in places.pop(NO_FRAME, ()):
+        out[k] = fill
+
+    def put(number: int, picture: npt.NDArray[np.uint8]) -> None:
+        for k in places[number]:
+            out[k] = picture
+
+    clip.decode(sorted(places), put)
+
+
+class Video(Operator, name="decoders.video"):
+    """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8).
+
+    All frames, or ``sequence_length`` of them from ``start_frame`` on, every ``stride``-th one; or those before
+    ``end_frame``; or the ones that ``frames`` lists. What lies behind the end follows ``pad_mode``. Frames are found by
+    the times of packets, so that seeks are exact; colours follow the matrix and the range that the stream names.
+
+    On a GPU, threads of the CPU decode, and the frames travel.
+    """
+
+    aliases = ("experimental.decoders.video",)
+    bound = "exact"
+    example = "{op: decoders.video, in: files, start_frame: 0, sequence_length: 16, stride: 2, out: frames}"
+
+    start_frame: Annotated[int | None, Arg("the first frame; 0 by default", per_sample=True)] = None
+    stride: Annotated[int | None, Arg("every so many frames; 1 by default", per_sample=True)] = None
+    sequence_length: Annotated[int | None, Arg("frames", per_sample=True)] = None
+    end_frame: Annotated[int | None, Arg("the frame behind the last", per_sample=True)] = None
+    frames: Annotated[tuple[int, ...] | None, Arg("numbers of frames, in any order", per_sample=True)] = None
+    pad_mode: Annotated[
+        PadMode,
+        Arg("behind the end: fill_value, the last frame, or frames mirrored with or without the last one; none"),
+    ] = "constant"
+    fill_value: Annotated[tuple[int, ...], Arg("of pad_mode constant: one, or R, G and B", ge=0, le=255)] = (0,)
+    max_pixels: Annotated[int, Arg("refuse sequences of more pixels, all frames together", ge=1)] = MAX_PIXELS
+    build_index: Annotated[bool, Arg("index frames first", ignored="packets are always indexed")] = True
+    affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def check(self) -> None:
+        if self.given("frames") and any(
+            self.given(n) for n in ("start_frame", "stride", "sequence_length", "end_frame")
+        ):
+            raise SpecError("frames excludes start_frame, stride, sequence_length and end_frame")
+        if self.given("sequence_length") and self.given("end_frame"):
+            raise SpecError("sequence_length and end_frame exclude each other")
+        if len(self.fill_value) not in (1, 3):
+            raise SpecError(f"fill_value takes 1 or 3 values, got {len(self.fill_value)}")
+        require()
+
+    def infer(self, *specs: Spec) -> Spec:
+        check_encoded(specs[0])
+        length = None if "sequence_length" in self.per_sample or self.pad_mode == "none" else self.sequence_length
+        return Spec((length, None, None, 3), DALIDataType.UINT8, "FHWC")
+
+    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+        elements = np.zeros(len(inputs[0]), np.int64)
+        for i in range(len(inputs[0])):
+            try:
+                with Clip(inputs[0].sample(i)) as clip:
+                    frames = clip.guess
+                    if self.given("frames"):
+                        frames = 64 if self.frames is None else len(self.frames)
+                    elif self.sequence_length is not None:
+                        frames = self.sequence_length
+                    elements[i] = min(frames * clip.height * clip.width, self.max_pixels) * 3
+            except SampleError:
+                continue
+        return elements, np.full(len(elements), 1 << 24, np.int64)  # what a decoder holds of its own
+
+    def cpu(self, ctx: Context, encoded: Batch) -> Batch:
+        return self._decoded(ctx, encoded, map)
+
+    def mixed(self, ctx: Context, encoded: Batch) -> Batch:
+        from ..codecs.on_gpu import threads
+
+        found: Batch = ctx.device.to_device(self._decoded(ctx, encoded, threads().map))
+        return found
+
+    def _decoded(self, ctx: Context, encoded: Batch, run: Callable[..., Iterable[Any]]) -> Batch:
+        numbers: dict[str, I64] = {}
+        for name in ("start_frame", "stride", "sequence_length", "end_frame"):
+            if self.given(name):
+                numbers[name] = ctx.arg(name, np.int64)
+        listed = ctx.arg("frames", np.int64) if self.given("frames") else None
+
+        def decode(i: int) -> npt.NDArray[np.uint8] | SampleError:
+            own = {k: int(v[i]) for k, v in numbers.items()}
+            try:
+                with Clip(encoded.sample(i)) as clip:
+                    return self._sequence(clip, own, None if listed is None else listed[i].tolist())
+            except SampleError as e:
+                return e
+
+        empty = np.zeros((0, 0, 0, 3), np.uint8)
+        videos = list(run(decode, range(len(encoded))))
+        for i, video in enumerate(videos):
+            if isinstance(video, SampleError):
+                ctx.reject(i, video.code, str(video))
+                videos[i] = empty
+        shapes = np.array([v.shape for v in videos], np.int32).reshape(-1, 4)
+        out = Batch.allocate(ctx.empty if ctx.stage == "cpu" else np.empty, shapes, np.uint8, "FHWC", encoded.samples)
+        for i, video in enumerate(videos):
+            out.sample(i)[...] = video
+            videos[i] = empty
+        return out
+
+    def _sequence(self, clip: Clip, own: dict[str, int], listed: list[int] | None) -> npt.NDArray[np.uint8]:
+        count = len(clip)
+        if listed is None:
+            start, stride = own.get("start_frame", 0), own.get("stride", 1)
+            if start < 0 or stride < 1 or min(own.values(), default=0) < 0:
+                raise SampleError("bad_argument", "start_frame, end_frame and sequence_length must not be negative, "
+                                  f"and stride at least 1; got {own}")  # fmt: skip
+            if start >= count:
+                raise SampleError("out_of_bounds", f"start_frame is {start}, and the video has {count} frames")
+            if "sequence_length" in own:
+                listed = [start + k * stride for k in range(own["sequence_length"])]
+            else:
+                listed = list(range(start, own.get("end_frame", count), stride))
+        elif min(listed, default=0) < 0:
+            raise SampleError("bad_argument", f"frames are numbered from 0, got {min(listed)}")
+        wanted = padded(listed, count, self.pad_mode)
+        if len(wanted) * clip.height * clip.width > self.max_pixels:
+            raise SampleError("too_large", f"{len(wanted)} frames of {clip.width} x {clip.height} are more than "
+                              f"max_pixels ({self.max_pixels}) allows")  # fmt: skip
+        out = np.empty((len(wanted), clip.height, clip.width, 3), np.uint8)
+        decode_into(clip, wanted, fill_of(self.fill_value), out)
+        return out

@@ -1,0 +1,218 @@
+"""Videos through FFmpeg, as the package av (PyAV) carries it: which frames there are, and the ones that are asked for.
+
+The frames of a file are numbered in the order in which they are shown. An index comes from the packets alone, nothing
+is decoded for it; a seek goes to the key frame before a frame, and what comes out is compared with the index by its
+time.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import RejectCode, SampleError, SpecError
+
+Put = Callable[[int, npt.NDArray[np.uint8]], None]
+
+_FAR = 24
+"""Frames that are rather decoded than jumped over, where there is no key frame between."""
+_HIDDEN = frozenset(("vp8",))
+"""Codecs with packets that show nothing, so that packets do not count frames."""
+
+
+def require() -> Any:
+    """The package av. Raises SpecError where it is not installed."""
+    try:
+        import av
+    except ImportError as e:
+        raise SpecError(f"video needs the package av: pip install 'dali-run[media]' ({e})") from None
+    return av
+
+
+class Clip:
+    """The first video stream of a file. Close it, or use it as a context."""
+
+    def __init__(self, source: str | npt.NDArray[np.uint8]) -> None:
+        """``source``: a path, or the file's bytes. Raises SampleError."""
+        av = require()
+        self._errors = (av.error.FFmpegError, ValueError, EOFError)
+        self._source = source
+        if not isinstance(source, str) and not len(source):
+            raise SampleError("truncated", "the file is empty")
+        self._open()
+        context = self._stream.codec_context
+        self.height, self.width = int(context.height), int(context.width)
+        if self.height < 1 or self.width < 1:
+            self.close()
+            raise SampleError("corrupt_data", "its video has no size")
+        self._frames: Iterator[Any] | None = None
+
+    def _open(self) -> None:
+        source = self._source
+        try:
+            self._container = require().open(source if isinstance(source, str) else io.BytesIO(source.data))
+        except self._errors as e:
+            raise SampleError(_code(e), f"no video that FFmpeg reads: {_reason(e)}") from None
+        streams = self._container.streams.video
+        if not streams:
+            self.close()
+            raise SampleError("unsupported", "there is no video stream in it")
+        self._stream = streams[0]
+        context = self._stream.codec_context
+        if context is None:
+            self.close()
+            raise SampleError("unsupported", "there is no decoder for its video stream")
+        context.thread_count = 1  # files are decoded beside each other
+
+    def __enter__(self) -> Clip:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._frames = None  # a generator would hold it
+        with suppress(Exception):
+            self._container.close()
+
+    @property
+    def guess(self) -> int:
+        """About how many frames there are, by the header alone."""
+        if self._stream.frames:
+            return int(self._stream.frames)
+        rate = float(self._stream.average_rate or 25)
+        duration = self._container.duration
+        return max(1, int(rate * duration / 1e6)) if duration else 250
+
+    @cached_property
+    def _index(self) -> tuple[list[int], list[int]]:
+        """Times of all frames and of the key frames, in the stream's units; empty where packets do not tell."""
+        times, keys = [], []
+        if self._stream.codec_context.name in _HIDDEN:
+            return [], []
+        try:
+            for packet in self._container.demux(self._stream):
+                if packet.size == 0 or packet.is_discard:
+                    continue
+                if packet.pts is None:
+                    return [], []
+                times.append(packet.pts)
+                if packet.is_keyframe:
+                    keys.append(packet.pts)
+        except self._errors as e:
+            if not times:
+                raise SampleError("corrupt_data", f"its packets cannot be read: {_reason(e)}") from None
+        declared = int(self._stream.frames)
+        if len(times) < declared:
+            raise SampleError("truncated", f"{len(times)} of {declared} frames are there")
+        if len(set(times)) != len(times) or not keys:
+            return [], []
+        return sorted(times), sorted(keys)
+
+    @cached_property
+    def _shown(self) -> list[float]:
+        """Times of all frames by decoding them, for files whose packets do not tell; seconds."""
+        return [float(frame.time or 0.0) for frame in self._decoded(None)]
+
+    @cached_property
+    def times(self) -> npt.NDArray[np.float64]:
+        """Seconds at which each frame is shown; NaN-free, one for each frame. Raises SampleError."""
+        times, _ = self._index
+        found = [float(t * self._stream.time_base) for t in times] if times else self._shown
+        if not found:
+            raise SampleError("corrupt_data", "no frame of it can be decoded")
+        return np.array(found, np.float64)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def decode(self, wanted: Sequence[int], put: Put) -> None:
+        """``put(number, picture)`` for each frame of ``wanted`` (rising), uint8 RGB (height, width, 3). Raises
+        SampleError."""
+        times, keys = self._index
+        if not times:
+            self._count(wanted, put)
+            return
+        places = {t: n for n, t in enumerate(times)}
+        at = -1  # the last frame that came out
+        for number in wanted:
+            if number <= at:
+                continue
+            target = times[number]
+            key = keys[max(bisect.bisect_right(keys, target) - 1, 0)]
+            if self._frames is None or (number - at > _FAR and places.get(key, 0) > at + 1):
+                self._frames = self._decoded(key if places.get(key, 0) else None)
+            for frame in self._frames:
+                at = places.get(frame.pts, -1)
+                if at >= number:
+                    break
+            if at != number:  # the seek missed it: from the start, once
+                self._frames = self._decoded(None)
+                at = next((places[f.pts] for f in self._frames if self._holds(f, target)), -1)
+                if at != number:
+                    raise SampleError("corrupt_data", f"frame {number} cannot be decoded")
+                frame = self._last
+            self._check(frame, number)
+            put(number, self._picture(frame))
+
+    def _holds(self, frame: Any, target: int) -> bool:
+        self._last = frame
+        return bool(frame.pts == target)
+
+    def _count(self, wanted: Sequence[int], put: Put) -> None:
+        """`decode` for files whose packets do not tell which frames there are."""
+        left = iter(wanted)
+        number = next(left, None)
+        for n, frame in enumerate(self._decoded(None)):
+            if number is None:
+                return
+            if n == number:
+                self._check(frame, n)
+                put(n, self._picture(frame))
+                number = next(left, None)
+        if number is not None:
+            raise SampleError("corrupt_data", f"frame {number} cannot be decoded")
+
+    def _decoded(self, start: int | None) -> Iterator[Any]:
+        """Frames from the key frame at ``start`` on, or all of them."""
+        try:
+            if start is None or not self._sought(start):
+                self._container.close()  # streams without an index cannot be rewound
+                self._open()
+            yield from self._container.decode(self._stream)
+        except self._errors as e:
+            if isinstance(e, EOFError):
+                return
+            raise SampleError("corrupt_data", f"damaged: {_reason(e)}") from None
+
+    def _sought(self, start: int) -> bool:
+        try:
+            self._container.seek(start, stream=self._stream, backward=True)
+        except self._errors:
+            return False
+        return True
+
+    def _check(self, frame: Any, number: int) -> None:
+        if frame.is_corrupt:
+            raise SampleError("corrupt_data", f"frame {number} is damaged")
+
+    def _picture(self, frame: Any) -> npt.NDArray[np.uint8]:
+        """RGB by the matrix and range that the stream names (BT.601 where it names none)."""
+        picture: npt.NDArray[np.uint8] = frame.to_ndarray(format="rgb24", width=self.width, height=self.height)
+        return picture
+
+
+def _reason(e: BaseException) -> str:
+    return str(getattr(e, "strerror", None) or e or type(e).__name__)
+
+
+def _code(e: BaseException) -> RejectCode:
+    return "read_failed" if isinstance(e, OSError) and not type(e).__module__.startswith("av") else "unsupported"

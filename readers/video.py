@@ -1,0 +1,419 @@
+"""experimental.readers.video, readers.video: sequences of frames out of video files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch, Origin
+from ..ops.context import Context
+from ..ops.errors import JobError, SampleError, SpecError
+from ..ops.storage.inventory import Pieces
+from ..ops.storage.urls import is_url
+from ..ops.types import DALIDataType, DALIImageType
+from ..ops.video.decoders import NO_FRAME, PadMode, decode_into, fill_of, padded
+from ..ops.video.media import Clip, require
+from .base import Reader
+from .fetch.parallel import spread
+from .fetch.remote import local_copy
+from .file import FileSet, list_folder, scalars, subdirectories
+
+I64 = npt.NDArray[np.int64]
+Rounding = Literal["start_down_end_up", "start_up_end_down", "all_up", "all_down"]
+
+_WORK = 64 << 20  # one file's frames are worth a task of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file, or the part of it that a list names."""
+
+    path: str
+    label: int
+    start: float | None = None
+    end: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """How parts are cut into sequences."""
+
+    length: int
+    step: int
+    stride: int
+    pads: bool
+    uniform: bool
+
+    def starts(self, first: int, end: int) -> list[int]:
+        """Where the sequences of frames [first, end) begin. Those are whole that end, with a stride behind their last
+        frame, by ``end``; one more follows where sequences are padded."""
+        if end <= first:
+            return []
+        if self.uniform:
+            return [first]
+        whole = range(first, max(end - self.stride * self.length + 1, first), self.step)
+        behind = first + len(whole) * self.step
+        return [*whole, *([behind] if self.pads and behind < end else [])]
+
+
+def boundary(times: npt.NDArray[np.float64], second: float, up: bool) -> int:
+    """The frame at ``second``, or the next (the one before) where there is none just then."""
+    close = 1e-9 * max(1.0, abs(second))
+    if up:
+        return int(np.searchsorted(times, second - close, side="left"))
+    return max(int(np.searchsorted(times, second + close, side="right")) - 1, 0)
+
+
+class _Videos:
+    """Sequences by number: file, first frame, and the end of what they may show."""
+
+    groups: I64 | None = None
+
+    def __init__(self, reader: VideoReader, parts: Sequence[Part]) -> None:
+        self._reader, self._parts = reader, parts
+        self._files = FileSet(None, [os.fsencode(p.path) for p in parts])
+        self._problems: dict[int, SampleError] = {}
+        self._times: list[npt.NDArray[np.float64]] = []
+        self._extents: list[tuple[int, int]] = []
+        rows = []
+        for number, part in enumerate(parts):
+            times, extent = np.empty(0), (0, 0)
+            try:
+                with Clip(local_copy(part.path)) as clip:
+                    times, extent = clip.times, (clip.height, clip.width)
+            except SampleError as e:
+                self._problems[number] = e
+                rows.append((number, 0, 0))  # one sample that says so
+            self._times.append(times)
+            self._extents.append(extent)
+            if number not in self._problems:
+                first, end = self._bounds(part, times)
+                rows += [(number, start, end) for start in reader.cut.starts(first, end)]
+        self._rows: I64 = np.array(rows, np.int64).reshape(-1, 3)
+        if not len(self._rows):
+            raise JobError(f"none of {len(parts)} videos has a sequence of {reader.sequence_length} frames; give a "
+                           "shorter sequence_length, or pad")  # fmt: skip
+
+    def _bounds(self, part: Part, times: npt.NDArray[np.float64]) -> tuple[int, int]:
+        """The first frame of ``part``, and the frame behind its last."""
+        count = len(times)
+        if part.start is None:
+            return 0, count
+        if self._reader.by_frames:
+            first, end = (None if v is None else int(v) for v in (part.start, part.end))
+            first = first + count if first is not None and first < 0 else first
+            end = end + count if end is not None and end < 0 else end
+        else:
+            rounding = self._reader.rounding
+            first = boundary(times, part.start, rounding in ("start_up_end_down", "all_up"))
+            end = None if part.end is None else boundary(times, part.end, rounding in ("start_down_end_up", "all_up"))
+        return max(first or 0, 0), count if end is None else min(end, count)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def origin(self, index: int) -> Origin:
+        """The key is the file's, with the first frame where it holds several sequences."""
+        file, start, _ = (int(v) for v in self._rows[index])
+        whole = self._files.origin(file)
+        return Origin(f"{whole.key}#{start:06d}", whole.source, start, named=whole.named)
+
+    def fingerprint(self) -> str:
+        labels = np.array([p.label for p in self._parts], np.int64)
+        return hashlib.sha256(self._files.fingerprint().encode() + self._rows.tobytes() + labels.tobytes()).hexdigest()
+
+    def pieces(self) -> Pieces:
+        files = self._files.pieces()
+        counts = np.bincount(self._rows[:, 0], minlength=len(self._parts)).astype(np.int64)
+        labels = np.array([p.label for p in self._parts], np.int64)
+        return Pieces(files.blob, {**files.state, "label": labels}, counts)
+
+    def close(self) -> None:
+        self._files.close()
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        rows = self._rows[ctx.samples.index]
+        numbers = [self._numbers(*(int(v) for v in row)) for row in rows]
+        shapes = np.zeros((len(rows), 4), np.int32)
+        for i, row in enumerate(rows):
+            shapes[i] = len(numbers[i]), *self._extents[int(row[0])], 3
+        out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", ctx.samples)
+        problems: dict[int, SampleError] = {}
+        files = np.unique(rows[:, 0])
+
+        def decode(low: int, high: int) -> None:
+            for file in files[low:high].tolist():
+                which = np.flatnonzero(rows[:, 0] == file).tolist()
+                self._decode(file, which, numbers, out, problems)
+
+        spread(ctx, len(files), len(files) * _WORK, decode)
+        for i, problem in sorted(problems.items()):
+            ctx.reject(i, problem.code, f"{self._parts[int(rows[i, 0])].path}: {problem}")
+        results = [out]
+        if self._reader.has_labels:
+            labels = np.array([self._parts[f].label for f in rows[:, 0].tolist()], np.int32)
+            results.append(scalars(labels, ctx))
+        if self._reader.enable_frame_num == "sequence":
+            results.append(_lists([np.array(n, np.int32) for n in numbers], np.int32, ctx))
+        elif self._reader.enable_frame_num != "none":
+            results.append(scalars(rows[:, 1].astype(np.int32), ctx))
+        if self._reader.enable_timestamps:
+            times = [
+                np.array([self._times[f][n] if n != NO_FRAME else -1.0 for n in own], np.float64)
+                for f, own in zip(rows[:, 0].tolist(), numbers, strict=True)
+            ]
+            results.append(_lists(times, np.float64, ctx))
+        return tuple(results)
+
+    def _numbers(self, file: int, start: int, end: int) -> list[int]:
+        cut, count = self._reader.cut, len(self._times[file])
+        if file in self._problems:
+            return []
+        if cut.uniform:
+            return [int(n) for n in np.floor(np.linspace(start, end - 1, cut.length) + 0.5)]
+        wanted = [start + k * cut.stride for k in range(cut.length)]
+        mode = self._reader.padding
+        return wanted if mode == "none" and wanted[-1] < count else padded(wanted, end, mode)
+
+    def _decode(self, file: int, which: list[int], numbers: list[list[int]], out: Batch,
+                problems: dict[int, SampleError]) -> None:  # fmt: skip
+        """The sequences ``which`` of one file, in one pass where they follow each other."""
+        if file in self._problems:
+            problems.update(dict.fromkeys(which, self._problems[file]))
+            return
+        try:
+            with Clip(local_copy(self._parts[file].path)) as clip:
+                together = np.concatenate([np.array(numbers[i], np.int64) for i in which])
+                views = [out.sample(i) for i in which]
+                if len(which) == 1:
+                    decode_into(clip, numbers[which[0]], fill_of(self._reader.fill), views[0])
+                    return
+                places: dict[int, list[tuple[int, int]]] = {}
+                for k, i in enumerate(which):
+                    for f, n in enumerate(numbers[i]):
+                        places.setdefault(n, []).append((k, f))
+                for k, f in places.pop(NO_FRAME, ()):
+                    views[k][f] = fill_of(self._reader.fill)
+
+                def put(number: int, picture: npt.NDArray[np.uint8]) -> None:
+                    for k, f in places[number]:
+                        views[k][f] = picture
+
+                clip.decode(sorted(set(together.tolist()) - {NO_FRAME}), put)
+        except SampleError as e:
+            if len(which) == 1:
+                problems[which[0]] = e
+                return
+            for i in which:  # those before the damage are good
+                self._decode(file, [i], numbers, out, problems)
+
+
+def _lists(values: Sequence[npt.NDArray[np.generic]], dtype: npt.DTypeLike, ctx: Context) -> Batch:
+    if not values:
+        return Batch(np.empty(0, dtype), np.zeros(0, np.int64), np.zeros((0, 1), np.int32), "", ctx.samples)
+    return Batch.from_list(list(values), "", ctx.samples)
+
+
+class VideoReader(Reader, abstract=True):
+    """What both readers of videos share."""
+
+    shuffles_list: ClassVar[bool] = True
+    locations: ClassVar[tuple[str, ...]] = (*Reader.locations, "filenames")
+
+    sequence_length: Annotated[int, Arg("frames of a sequence", ge=1)]
+    filenames: Annotated[tuple[str, ...], Arg("the files")] = ()
+    file_root: Annotated[str, Arg("folder of folders, which are the labels; or what relative names start from")] = ""
+    file_list: Annotated[str, Arg("text file: a name, a label, and maybe where it starts and ends, on every line")] = ""
+    labels: Annotated[tuple[int, ...] | None, Arg("labels of filenames; an empty list numbers them")] = None
+    step: Annotated[int, Arg("frames from one sequence to the next; below 1: sequence_length")] = -1
+    stride: Annotated[int, Arg("every so many frames", ge=1)] = 1
+    enable_frame_num: Annotated[
+        Literal["none", "scalar", "sequence"] | bool, Arg("output the number of the first frame, or of each")
+    ] = "none"
+    enable_timestamps: Annotated[bool, Arg("output the seconds at which each frame is shown")] = False
+    image_type: Annotated[DALIImageType, Arg("RGB")] = DALIImageType.RGB
+
+    @property
+    def cut(self) -> Sequences:
+        """How files are cut into sequences."""
+        raise NotImplementedError
+
+    @property
+    def padding(self) -> PadMode:
+        """What follows the end of a video."""
+        raise NotImplementedError
+
+    @property
+    def fill(self) -> tuple[int, ...]:
+        """Of frames that are not there."""
+        return (0,)
+
+    @property
+    def by_frames(self) -> bool:
+        """file_list holds numbers of frames, not seconds."""
+        raise NotImplementedError
+
+    @property
+    def rounding(self) -> Rounding:
+        """Of seconds to frames."""
+        raise NotImplementedError
+
+    @property
+    def has_labels(self) -> bool:
+        """There is an output for them."""
+        return bool(self.file_list) or self.labels is not None or not self.filenames
+
+    @property
+    def num_outputs(self) -> int:
+        return 1 + self.has_labels + (self.enable_frame_num not in ("none", False)) + self.enable_timestamps
+
+    def check(self) -> None:
+        super().check()
+        if (self.filenames and self.file_list) or not (self.filenames or self.file_list or self.file_root):
+            raise SpecError("give one of filenames, file_list and file_root")
+        if self.labels and len(self.labels) != len(self.filenames):
+            raise SpecError(f"{len(self.labels)} labels for {len(self.filenames)} files")
+        if self.image_type is not DALIImageType.RGB:
+            raise SpecError("frames are RGB here; convert them with color_space_conversion")
+        require()
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        out = [Spec((self.sequence_length, None, None, 3), DALIDataType.UINT8, "FHWC")]
+        out += [Spec((1,), DALIDataType.INT32)] if self.has_labels else []
+        if self.enable_frame_num not in ("none", False):
+            one = self.enable_frame_num != "sequence"
+            out.append(Spec((1 if one else self.sequence_length,), DALIDataType.INT32))
+        return (*out, *([Spec((self.sequence_length,), DALIDataType.FLOAT64)] if self.enable_timestamps else []))
+
+    def open(self) -> _Videos:
+        return _Videos(self, self._parts())
+
+    def _parts(self) -> list[Part]:
+        if self.filenames:
+            labels = self.labels or range(len(self.filenames))
+            names = [os.path.join(self.file_root, n) for n in self.filenames]
+            return [Part(name, label) for name, label in zip(names, labels, strict=True)]
+        if self.file_list:
+            return read_video_list(self.file_list, self.file_root)
+        found = []
+        for label, folder in enumerate(subdirectories(self.file_root, lambda name: True)):  # noqa: ARG005
+            inside = os.path.join(self.file_root, os.fsdecode(folder))
+            names = sorted(os.fsdecode(n) for n in list_folder(os.fsencode(inside)))
+            paths = [os.path.join(inside, n) for n in names]
+            found += [Part(p, label) for p in paths if is_url(p) or os.path.isfile(p)]
+        if not found:
+            raise JobError(f"file_root {self.file_root} has no files <folder>/<file>")
+        return found
+
+
+def read_video_list(path: str, root: str) -> list[Part]:
+    """The lines ``name label [start [end]]`` of a text file. Raises JobError with the line that is wrong."""
+    try:
+        lines = Path(local_copy(path)).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as e:
+        raise JobError(f"{path} cannot be read: {e}") from None
+    parts = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            if not 2 <= len(words) <= 4:
+                raise ValueError
+            start, end = ([float(w) for w in words[2:]] + [None, None])[:2]
+            parts.append(Part(os.path.join(root, words[0]), int(words[1]), start, end))
+        except ValueError:
+            raise JobError(
+                f"{path}:{number}: needs a name, a label, and maybe a start and an end, got {line[:200]!r}"
+            ) from None
+    if not parts:
+        raise JobError(f"{path} lists no videos")
+    return parts
+
+
+class ExperimentalVideo(VideoReader, name="experimental.readers.video"):
+    """Read sequences of frames (FHWC, RGB, UINT8) out of videos of any container and codec that FFmpeg reads.
+
+    A sequence begins every ``step`` frames, and takes every ``stride``-th of them; it needs stride x sequence_length
+    frames. With a ``pad_mode``, one more begins where fewer are left. Outputs: the frames, their label (INT32, shape
+    (1,)) where there are any, the number of the first frame or of each (-1 where there is none), and their times in
+    seconds.
+
+    In ``file_list`` the end is exclusive; a time between two frames goes up or down as ``file_list_rounding`` says, one
+    that is a frame's goes to that frame.
+    """
+
+    example = "{op: experimental.readers.video, file_root: ./videos, sequence_length: 16, out: [frames, labels]}"
+
+    pad_mode: Annotated[PadMode, Arg("of the last sequence: as in decoders.video")] = "none"
+    fill_value: Annotated[tuple[int, ...], Arg("of pad_mode constant: one, or R, G and B", ge=0, le=255)] = (0,)
+    uniform_sample: Annotated[bool, Arg("one sequence of each file, its frames spread over all of it")] = False
+    file_list_format: Annotated[Literal["timestamps", "frames"], Arg("what starts and ends are")] = "timestamps"
+    file_list_rounding: Annotated[Rounding, Arg("of times between two frames")] = "start_down_end_up"
+    file_list_include_end: Annotated[bool, Arg("take the end", ignored="in DALI it changes nothing either")] = True
+
+    @property
+    def cut(self) -> Sequences:
+        step = self.step if self.step > 0 else self.sequence_length
+        return Sequences(self.sequence_length, step, self.stride, self.pad_mode != "none", self.uniform_sample)
+
+    @property
+    def padding(self) -> PadMode:
+        return self.pad_mode
+
+    @property
+    def fill(self) -> tuple[int, ...]:
+        return self.fill_value
+
+    @property
+    def by_frames(self) -> bool:
+        return self.file_list_format == "frames"
+
+    @property
+    def rounding(self) -> Rounding:
+        return self.file_list_rounding
+
+    def check(self) -> None:
+        super().check()
+        if len(self.fill_value) not in (1, 3):
+            raise SpecError(f"fill_value takes 1 or 3 values, got {len(self.fill_value)}")
+
+
+class Video(VideoReader, name="readers.video"):
+    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the
+    arguments of DALI's older reader. Threads of the CPU decode."""
+
+    aliases = ("video_reader",)
+    example = "{op: readers.video, file_root: ./videos, sequence_length: 16, out: [frames, labels]}"
+
+    pad_sequences: Annotated[bool, Arg("one more sequence at the end, filled up with black frames")] = False
+    file_list_frame_num: Annotated[bool, Arg("starts and ends of file_list are numbers of frames, not seconds")] = False
+    file_list_include_preceding_frame: Annotated[bool, Arg("a start between two frames goes to the first")] = False
+    channels: Annotated[int, Arg("colours", ge=3, le=3)] = 3
+    skip_vfr_check: Annotated[bool, Arg("of frame rates that vary", ignored="frames go by their own times")] = False
+    additional_decode_surfaces: Annotated[int, Arg("of NVDEC", ignored="the CPU decodes")] = 2
+
+    @property
+    def cut(self) -> Sequences:
+        step = self.step if self.step > 0 else self.sequence_length
+        return Sequences(self.sequence_length, step, self.stride, self.pad_sequences, False)
+
+    @property
+    def padding(self) -> PadMode:
+        return "constant" if self.pad_sequences else "none"
+
+    @property
+    def by_frames(self) -> bool:
+        return self.file_list_frame_num
+
+    @property
+    def rounding(self) -> Rounding:
+        return "all_down" if self.file_list_include_preceding_frame else "start_up_end_down"

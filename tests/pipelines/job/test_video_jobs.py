@@ -1,0 +1,51 @@
+"""Whole jobs on videos, on the CPU and through the GPU's engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tfrecord
+
+from dali_run.pipelines.job.run import REJECTS, run_job
+from tests.kit.fake_cupy import faked
+from tests.kit.videos import make_video
+
+pytest.importorskip("av")
+
+
+def test_files_become_cropped_sequences_and_bad_ones_rejects(tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "0"
+    folder.mkdir(parents=True)
+    frames = [make_video(folder / f"{k}.mp4", 12 + k, size=(48, 64 + 16 * k)) for k in range(3)]
+    whole = (folder / "0.mp4").read_bytes()
+    (folder / "half.mp4").write_bytes(whole[: len(whole) // 2])
+    found = {}
+    for device in ("cpu", "gpu"):
+        out = tmp_path / device
+        spec = tmp_path / "spec.yaml"
+        spec.write_text(f"""version: 1
+name: videos
+pipeline: {{batch_size: 3}}
+graph:
+  - {{op: readers.file, file_root: {tmp_path / "in"}, file_filters: ['*.mp4'], out: [files, labels]}}
+  - {{op: decoders.video, in: files, start_frame: 1, sequence_length: 5, stride: 2, out: frames}}
+  - {{op: crop, in: frames, crop: [40, 50], out: frames}}
+outputs: {{frames: frames}}
+write: {{writer: tfrecord, path: {out}, fields: {{frames: {{encode: raw}}}}}}
+on_error: {{policy: skip, max_errors: 50%}}
+""")
+        if device == "cpu":
+            done = run_job(spec, {}, device="cpu")
+        else:
+            with faked(1, memory=True):
+                done = run_job(spec, {}, device="gpu")
+        assert done.exit_code == REJECTS, done.message
+        records = [r for shard in sorted(out.glob("*.tfrecord")) for r in tfrecord.tfrecord_loader(str(shard), None)]
+        found[device] = [np.frombuffer(r["frames"], np.uint8).reshape(r["frames/shape"]) for r in records]
+    assert len(found["cpu"]) == len(found["gpu"]) == 3
+    for k, (a, b) in enumerate(zip(found["cpu"], found["gpu"], strict=True)):
+        np.testing.assert_array_equal(a, b)
+        left = (frames[k][0].shape[1] - 50) // 2
+        np.testing.assert_array_equal(a, np.array(frames[k][1:11:2])[:, 4:44, left : left + 50])
