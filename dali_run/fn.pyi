@@ -1843,6 +1843,50 @@ def uniform(
     """Uniform in [min, max), or one of ``values``."""
     ...
 
+def video_reader(
+    *,
+    sequence_length: int,
+    random_shuffle: bool = ...,
+    initial_fill: int = ...,
+    num_shards: int = ...,
+    shard_id: int = ...,
+    stick_to_shard: bool = ...,
+    pad_last_batch: bool = ...,
+    shuffle_after_epoch: bool = ...,
+    shuffle_after_epoch_seed: int = ...,
+    shuffle: Literal['none', 'window', 'full'] | None = ...,
+    skip: int = ...,
+    limit: int | None = ...,
+    prefetch_queue_depth: int = ...,
+    lazy_init: bool = ...,
+    read_ahead: bool = ...,
+    dont_use_mmap: bool = ...,
+    skip_cached_images: bool = ...,
+    tensor_init_bytes: int = ...,
+    filenames: str | Sequence[str] = ...,
+    file_root: str = ...,
+    file_list: str = ...,
+    labels: _Ints | None = ...,
+    step: int = ...,
+    stride: int = ...,
+    enable_frame_num: Literal['none', 'scalar', 'sequence'] | bool = ...,
+    enable_timestamps: bool = ...,
+    image_type: DALIImageType = ...,
+    pad_sequences: bool = ...,
+    file_list_frame_num: bool = ...,
+    file_list_include_preceding_frame: bool = ...,
+    channels: int = ...,
+    skip_vfr_check: bool = ...,
+    additional_decode_surfaces: int = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    seed: int | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> Any:
+    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+    ...
+
 def warp_affine(
     input: _Tensor,
     /,
@@ -2237,6 +2281,29 @@ class decoders:
         """Decode .npy files: arrays of any shape, of one type and number of dimensions. Pickles are refused."""
         ...
 
+    @staticmethod
+    def video(
+        input: _Tensor,
+        /,
+        *,
+        start_frame: DataNode | int | None = ...,
+        stride: DataNode | int | None = ...,
+        sequence_length: DataNode | int | None = ...,
+        end_frame: DataNode | int | None = ...,
+        frames: DataNode | _Ints | None = ...,
+        pad_mode: Literal['none', 'constant', 'edge', 'repeat', 'reflect_1001', 'symmetric', 'reflect_101', 'reflect'] = ...,
+        fill_value: _Ints = ...,
+        max_pixels: int = ...,
+        build_index: bool = ...,
+        affine: bool = ...,
+        device: Literal['cpu', 'mixed'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8)."""
+        ...
+
 class encoders:
 
     @staticmethod
@@ -2551,6 +2618,76 @@ class experimental:
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
             """Decode a part of each image, the one that slice would cut out."""
+            ...
+
+        @staticmethod
+        def video(
+            input: _Tensor,
+            /,
+            *,
+            start_frame: DataNode | int | None = ...,
+            stride: DataNode | int | None = ...,
+            sequence_length: DataNode | int | None = ...,
+            end_frame: DataNode | int | None = ...,
+            frames: DataNode | _Ints | None = ...,
+            pad_mode: Literal['none', 'constant', 'edge', 'repeat', 'reflect_1001', 'symmetric', 'reflect_101', 'reflect'] = ...,
+            fill_value: _Ints = ...,
+            max_pixels: int = ...,
+            build_index: bool = ...,
+            affine: bool = ...,
+            device: Literal['cpu', 'mixed'] | None = ...,
+            name: str | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8)."""
+            ...
+
+    class readers:
+
+        @staticmethod
+        def video(
+            *,
+            sequence_length: int,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            filenames: str | Sequence[str] = ...,
+            file_root: str = ...,
+            file_list: str = ...,
+            labels: _Ints | None = ...,
+            step: int = ...,
+            stride: int = ...,
+            enable_frame_num: Literal['none', 'scalar', 'sequence'] | bool = ...,
+            enable_timestamps: bool = ...,
+            image_type: DALIImageType = ...,
+            pad_mode: Literal['none', 'constant', 'edge', 'repeat', 'reflect_1001', 'symmetric', 'reflect_101', 'reflect'] = ...,
+            fill_value: _Ints = ...,
+            uniform_sample: bool = ...,
+            file_list_format: Literal['timestamps', 'frames'] = ...,
+            file_list_rounding: Literal['start_down_end_up', 'start_up_end_down', 'all_up', 'all_down'] = ...,
+            file_list_include_end: bool = ...,
+            device: Literal['cpu'] | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> Any:
+            """Read sequences of frames (FHWC, RGB, UINT8) out of videos of any container and codec that FFmpeg reads."""
             ...
 
 class io:
@@ -3283,6 +3420,51 @@ class readers:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
         """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
+        ...
+
+    @staticmethod
+    def video(
+        *,
+        sequence_length: int,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        filenames: str | Sequence[str] = ...,
+        file_root: str = ...,
+        file_list: str = ...,
+        labels: _Ints | None = ...,
+        step: int = ...,
+        stride: int = ...,
+        enable_frame_num: Literal['none', 'scalar', 'sequence'] | bool = ...,
+        enable_timestamps: bool = ...,
+        image_type: DALIImageType = ...,
+        pad_sequences: bool = ...,
+        file_list_frame_num: bool = ...,
+        file_list_include_preceding_frame: bool = ...,
+        channels: int = ...,
+        skip_vfr_check: bool = ...,
+        additional_decode_surfaces: int = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> Any:
+        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
         ...
 
     @staticmethod

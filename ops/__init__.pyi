@@ -2055,6 +2055,53 @@ class Uniform:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class VideoReader:
+    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+
+    def __init__(
+        self,
+        *,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        sequence_length: int = ...,
+        filenames: str | Sequence[str] = ...,
+        file_root: str = ...,
+        file_list: str = ...,
+        labels: _Ints | None = ...,
+        step: int = ...,
+        stride: int = ...,
+        enable_frame_num: Literal['none', 'scalar', 'sequence'] | bool = ...,
+        enable_timestamps: bool = ...,
+        image_type: DALIImageType = ...,
+        pad_sequences: bool = ...,
+        file_list_frame_num: bool = ...,
+        file_list_include_preceding_frame: bool = ...,
+        channels: int = ...,
+        skip_vfr_check: bool = ...,
+        additional_decode_surfaces: int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
 class WarpAffine:
     """Sample images at an affine map of the output's coordinates; [0, 0] is the corner of the first pixel."""
 
@@ -2470,6 +2517,30 @@ class _decoders:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+    class Video:
+        """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8)."""
+
+        def __init__(
+            self,
+            *,
+            start_frame: DataNode | int | None = ...,
+            stride: DataNode | int | None = ...,
+            sequence_length: DataNode | int | None = ...,
+            end_frame: DataNode | int | None = ...,
+            frames: DataNode | _Ints | None = ...,
+            pad_mode: Literal['none', 'constant', 'edge', 'repeat', 'reflect_1001', 'symmetric', 'reflect_101', 'reflect'] = ...,
+            fill_value: _Ints = ...,
+            max_pixels: int = ...,
+            build_index: bool = ...,
+            affine: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 decoders = _decoders
 
 class _encoders:
@@ -2797,6 +2868,79 @@ class _experimental:
                 bytes_per_sample_hint: _Ints | None = ...,
             ) -> None: ...
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+        class Video:
+            """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8)."""
+
+            def __init__(
+                self,
+                *,
+                start_frame: DataNode | int | None = ...,
+                stride: DataNode | int | None = ...,
+                sequence_length: DataNode | int | None = ...,
+                end_frame: DataNode | int | None = ...,
+                frames: DataNode | _Ints | None = ...,
+                pad_mode: Literal['none', 'constant', 'edge', 'repeat', 'reflect_1001', 'symmetric', 'reflect_101', 'reflect'] = ...,
+                fill_value: _Ints = ...,
+                max_pixels: int = ...,
+                build_index: bool = ...,
+                affine: bool = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class readers:
+
+        class Video:
+            """Read sequences of frames (FHWC, RGB, UINT8) out of videos of any container and codec that FFmpeg reads."""
+
+            def __init__(
+                self,
+                *,
+                random_shuffle: bool = ...,
+                initial_fill: int = ...,
+                num_shards: int = ...,
+                shard_id: int = ...,
+                stick_to_shard: bool = ...,
+                pad_last_batch: bool = ...,
+                shuffle_after_epoch: bool = ...,
+                shuffle_after_epoch_seed: int = ...,
+                shuffle: Literal['none', 'window', 'full'] | None = ...,
+                skip: int = ...,
+                limit: int | None = ...,
+                prefetch_queue_depth: int = ...,
+                lazy_init: bool = ...,
+                read_ahead: bool = ...,
+                dont_use_mmap: bool = ...,
+                skip_cached_images: bool = ...,
+                tensor_init_bytes: int = ...,
+                sequence_length: int = ...,
+                filenames: str | Sequence[str] = ...,
+                file_root: str = ...,
+                file_list: str = ...,
+                labels: _Ints | None = ...,
+                step: int = ...,
+                stride: int = ...,
+                enable_frame_num: Literal['none', 'scalar', 'sequence'] | bool = ...,
+                enable_timestamps: bool = ...,
+                image_type: DALIImageType = ...,
+                pad_mode: Literal['none', 'constant', 'edge', 'repeat', 'reflect_1001', 'symmetric', 'reflect_101', 'reflect'] = ...,
+                fill_value: _Ints = ...,
+                uniform_sample: bool = ...,
+                file_list_format: Literal['timestamps', 'frames'] = ...,
+                file_list_rounding: Literal['start_down_end_up', 'start_up_end_down', 'all_up', 'all_down'] = ...,
+                file_list_include_end: bool = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 experimental = _experimental
 
@@ -3304,6 +3448,53 @@ class _readers:
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Video:
+        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            sequence_length: int = ...,
+            filenames: str | Sequence[str] = ...,
+            file_root: str = ...,
+            file_list: str = ...,
+            labels: _Ints | None = ...,
+            step: int = ...,
+            stride: int = ...,
+            enable_frame_num: Literal['none', 'scalar', 'sequence'] | bool = ...,
+            enable_timestamps: bool = ...,
+            image_type: DALIImageType = ...,
+            pad_sequences: bool = ...,
+            file_list_frame_num: bool = ...,
+            file_list_include_preceding_frame: bool = ...,
+            channels: int = ...,
+            skip_vfr_check: bool = ...,
+            additional_decode_surfaces: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class Webdataset:
         """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot."""
