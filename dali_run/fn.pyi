@@ -526,6 +526,18 @@ def encoded_as(
     """Whether an encoded image has a format and a size already, by its header alone."""
     ...
 
+def equalize(
+    input: _Tensor,
+    /,
+    *,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+    ...
+
 def erase(
     input: _Tensor,
     /,
@@ -963,6 +975,23 @@ def laplacian(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows."""
+    ...
+
+def lookup_table(
+    input: _Tensor,
+    /,
+    *,
+    keys: _Ints = ...,
+    values: _Floats = ...,
+    default_value: float = ...,
+    dtype: DALIDataType | npt.DTypeLike = ...,
+    output_dtype: DALIDataType | npt.DTypeLike | None = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Replace integers: keys by their values, all others by ``default_value``."""
     ...
 
 def mel_filter_bank(
@@ -2364,6 +2393,19 @@ class experimental:
         ...
 
     @staticmethod
+    def equalize(
+        input: _Tensor,
+        /,
+        *,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+        ...
+
+    @staticmethod
     def filter(
         input: _Tensor,
         input1: _Tensor,
@@ -2708,6 +2750,58 @@ class io:
         ) -> DataNode:
             """Read whole files; the input holds their paths as bytes."""
             ...
+
+class noise:
+
+    @staticmethod
+    def gaussian(
+        input: _Tensor,
+        /,
+        *,
+        mean: DataNode | float = ...,
+        stddev: DataNode | float = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Add normally distributed noise to every value; integers are rounded and saturate."""
+        ...
+
+    @staticmethod
+    def salt_and_pepper(
+        input: _Tensor,
+        /,
+        *,
+        prob: DataNode | float = ...,
+        salt_vs_pepper: DataNode | float = ...,
+        per_channel: bool = ...,
+        salt_val: DataNode | float | None = ...,
+        pepper_val: DataNode | float | None = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Replace pixels at random by salt (white) or pepper (black)."""
+        ...
+
+    @staticmethod
+    def shot(
+        input: _Tensor,
+        /,
+        *,
+        factor: DataNode | float = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Shot noise: every value becomes a Poisson-distributed number of events times ``factor``, with itself as its mean."""
+        ...
 
 class random:
 

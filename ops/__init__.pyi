@@ -593,6 +593,20 @@ class EncodedAs:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class Equalize:
+    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+
+    def __init__(
+        self,
+        *,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Erase:
     """Fill one or more boxes of each sample with a value."""
 
@@ -1068,6 +1082,25 @@ class Laplacian:
         smoothing_size: DataNode | _Ints | None = ...,
         scale: DataNode | _Floats = ...,
         normalized_kernel: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class LookupTable:
+    """Replace integers: keys by their values, all others by ``default_value``."""
+
+    def __init__(
+        self,
+        *,
+        keys: _Ints = ...,
+        values: _Floats = ...,
+        default_value: float = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        output_dtype: DALIDataType | npt.DTypeLike | None = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -2607,6 +2640,20 @@ class _experimental:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+    class Equalize:
+        """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+
+        def __init__(
+            self,
+            *,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class Filter:
         """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
 
@@ -2965,6 +3012,60 @@ class _io:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 io = _io
+
+class _noise:
+
+    class Gaussian:
+        """Add normally distributed noise to every value; integers are rounded and saturate."""
+
+        def __init__(
+            self,
+            *,
+            mean: DataNode | float = ...,
+            stddev: DataNode | float = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class SaltAndPepper:
+        """Replace pixels at random by salt (white) or pepper (black)."""
+
+        def __init__(
+            self,
+            *,
+            prob: DataNode | float = ...,
+            salt_vs_pepper: DataNode | float = ...,
+            per_channel: bool = ...,
+            salt_val: DataNode | float | None = ...,
+            pepper_val: DataNode | float | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Shot:
+        """Shot noise: every value becomes a Poisson-distributed number of events times ``factor``, with itself as its mean."""
+
+        def __init__(
+            self,
+            *,
+            factor: DataNode | float = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+noise = _noise
 
 class _random:
 

@@ -192,7 +192,12 @@ def steps(name: str) -> Callable[[Path], Iterator[Row]]:
     return compare
 
 
-STEPS: dict[str, dict[str, float]] = {"linear": {}, "filters": {}}
+STEPS: dict[str, dict[str, float]] = {
+    "linear": {},
+    "filters": {},
+    "noise": {},
+    "tables": {},
+}
 """Results of `steps`, and the bounds that are not a level, or 1e-4 of floats."""
 NUMERIC = {"strided": strided, "resize": resize, "color": color} | {name: steps(name) for name in STEPS}
 

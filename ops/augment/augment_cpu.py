@@ -9,6 +9,7 @@ import numba
 import numpy as np
 
 from ..color.linear import _FROM_YIQ, _TO_YIQ
+from ..color.tables_cpu import equalized
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -94,23 +95,6 @@ def _count(image, channels, counts):
 
 
 @jit
-def _equalized(counts, total, table):
-    """OpenCV's equalizeHist as a table: the cumulative histogram from the first value that occurs, as 0 ... 255."""
-    first = 0
-    while first < 255 and counts[first] == 0:
-        first += 1
-    if counts[first] == total:
-        table[:] = first
-        return
-    scale = np.float32(255.0) / np.float32(total - counts[first])
-    sum_ = 0
-    table[: first + 1] = 0
-    for v in range(first + 1, 256):
-        sum_ += counts[v]
-        table[v] = np.uint8(min(np.rint(np.float32(sum_) * scale), np.float32(255)))
-
-
-@jit
 def _stretched(counts, table):
     """Auto contrast as a table: the smallest value becomes 0, the largest 255."""
     low, high = 0, 255
@@ -158,7 +142,7 @@ def tables(kind, p, image, channels, counts, table):
         else:
             for c in range(channels):
                 if kind == EQUALIZE:
-                    _equalized(counts[c], total, table[c])
+                    equalized(counts[c], total, table[c])
                 else:
                     _stretched(counts[c], table[c])
         return

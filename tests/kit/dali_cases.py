@@ -67,7 +67,9 @@ def apply(op: Any, *inputs: Batch, args: dict[str, Batch] | None = None, lane: A
 def ours(case: dict[str, Any], inputs: list[np.ndarray], lane: Any = None) -> tuple[list[np.ndarray], list[Any]]:
     """What we make of a case: its outputs in order, and the rejects."""
     named = case.get("per_sample", {})
-    op = operator(case["op"], named, **case["arguments"])
+    arguments = dict(case["arguments"])
+    seed = arguments.pop("seed", 1)
+    op = operator(case["op"], named, **arguments)
     count, outs, rejects = case.get("batch", 1), [], []
     for iteration in range(case.get("iterations", 1)):
         samples = Samples.numbered(count)
@@ -79,7 +81,6 @@ def ours(case: dict[str, Any], inputs: list[np.ndarray], lane: Any = None) -> tu
             k: batch_of([np.array(v["values"], v["dtype"])] * count, v.get("layout") or "", samples)
             for k, v in named.items()
         }
-        seed = case["arguments"].get("seed", 1)
         out, wrong = apply(op, *given, args=args, lane=lane, seed=seed, rng="dali")
         outs += list(out)
         rejects += wrong

@@ -1,0 +1,130 @@
+"""lookup_table and equalize: every value replaced by what a table has for it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES
+from ..copies.windows import image_layout, known_layout
+from ..errors import SpecError
+from ..kernels import Kernels
+from ..types import DALIDataType, from_numpy, to_numpy
+
+_kernels: Any = Kernels(".tables_cpu", __package__)
+
+_THREADS = 256
+_LAST_KEY = 65535
+
+
+class LookupTable(Operator, name="lookup_table"):
+    """Replace integers: keys by their values, all others by ``default_value``.
+
+    Of equal keys the last counts. Values are rounded half away from zero and saturate.
+    """
+
+    example = "{op: lookup_table, in: labels, keys: [0, 7, 9], values: [1, 2, 2], dtype: INT32, out: labels}"
+
+    keys: Annotated[tuple[int, ...], Arg("what is replaced", ge=0, le=_LAST_KEY)] = ()
+    values: Annotated[tuple[float, ...], Arg("by what, as many as keys")] = ()
+    default_value: Annotated[float, Arg("for what is no key")] = 0.0
+    dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
+    output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+
+    def check(self) -> None:
+        if len(self.keys) != len(self.values):
+            raise SpecError(f"keys and values go together, got {len(self.keys)} and {len(self.values)}")
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.dtype is not None and to_numpy(data.dtype).kind not in "iu":
+            raise SpecError(f"takes integers, got {data}; cast them first")
+        return Spec(data.shape, self.dtype, data.layout)
+
+    @cached_property
+    def _table(self) -> npt.NDArray[Any]:
+        """The value of each number from 0 to the largest key, and the default at the end."""
+        table = np.full(max(self.keys, default=-1) + 2, self.default_value, np.float64)
+        table[list(self.keys)] = self.values
+        return saturate(table, to_numpy(self.dtype))
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        if data.dtype.kind not in "iu":
+            raise SpecError(f"takes integers, got {data.dtype}; cast them first")
+        table = self._table
+        out = Batch.allocate(ctx.empty, data.shapes, table.dtype, data.layout, data.samples)
+        if ctx.stage == "cpu":
+            packed = data.packed()
+            start = int(packed.offsets[0]) if len(packed) else 0
+            values = packed.data[start : start + out.data.size]
+            last = len(table) - 1
+            if values.dtype.itemsize == 1:  # the table of all values is small
+                every = np.arange(256).astype(np.uint8).view(values.dtype).astype(np.int64)
+                table = table[np.where((every >= 0) & (every < last), every, last)]
+                np.take(table, values.view(np.uint8), out=out.data)
+            else:
+                inside = (values >= 0) & (values < last)
+                np.take(table, np.where(inside, values, last).astype(np.int64), out=out.data)
+            return out
+        sizes = data.sizes
+        most = int(sizes.max(initial=0))
+        if most:
+            tiles = -(-most // (4 * _THREADS))
+            base, counts, values, to = ctx.device.upload(data.offsets, sizes, table, out.offsets)
+            ctx.device.launch(
+                "tables.cu", f"look_up<{CUDA_TYPES[data.dtype]}, {CUDA_TYPES[table.dtype]}>", tiles * len(data),
+                _THREADS, data.data, base, counts, np.int32(tiles), values, np.int32(len(table) - 1), out.data, to,
+            )  # fmt: skip
+        return out
+
+    gpu = cpu
+
+
+class Equalize(Operator, name="equalize"):
+    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+
+    aliases: ClassVar[tuple[str, ...]] = ("experimental.equalize",)
+    layouts = ("HW", "HWC", "CHW", "FHW", "FHWC", "FCHW")
+    example = "{op: equalize, in: images, out: images}"
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.dtype not in (None, DALIDataType.UINT8):
+            raise SpecError(f"takes uint8 images, got {data}; cast them first")
+        layout = image_layout(data.layout, data.ndim, self.layouts)
+        if data.ndim is not None and layout not in self.layouts:
+            raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {data}")
+        return Spec(data.shape, DALIDataType.UINT8, layout)
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        if images.dtype != np.uint8:
+            raise SpecError(f"takes uint8 images, got {from_numpy(images.dtype).name}; cast them first")
+        images = images.replace(layout=known_layout(images, self.layouts))
+        geometry = np.ones((len(images), 3), np.int64)  # pictures, pixels, channels
+        shapes = images.shapes.astype(np.int64)
+        first = images.layout.index("H")
+        geometry[:, 0] = shapes[:, :first].prod(axis=1)
+        geometry[:, 1] = shapes[:, first : first + 2].prod(axis=1)
+        geometry[:, 2] = shapes[:, first + 2 :].prod(axis=1)
+        geometry[geometry.prod(axis=1) == 0, 0] = 0
+        out = Batch.allocate(ctx.empty, images.shapes, np.uint8, images.layout, images.samples)
+        if ctx.stage == "cpu":
+            _kernels.equalize(images.data, np.ascontiguousarray(images.offsets), geometry, out.data, out.offsets)
+            return out
+        planes = int((geometry[:, 0] * geometry[:, 2]).max(initial=0))
+        if planes:
+            base, sizes, to = ctx.device.upload(images.offsets, geometry, out.offsets)
+            ctx.device.launch(
+                "tables.cu", "equalize", planes * len(images), 512, images.data, base, sizes, np.int32(planes),
+                out.data, to,
+            )  # fmt: skip
+        return out
+
+    gpu = cpu

@@ -1,0 +1,35 @@
+// Philox4x32-10 (ops/streams.py): the draws of a stream (key, sequence) by their numbers.
+#pragma once
+
+struct Four { unsigned word[4]; };
+
+// Draws 4 `number` ... 4 `number` + 3.
+__device__ __forceinline__ Four philox(unsigned long long key, unsigned long long sequence, unsigned long long number) {
+    unsigned c0 = static_cast<unsigned>(number), c1 = static_cast<unsigned>(number >> 32);
+    unsigned c2 = static_cast<unsigned>(sequence), c3 = static_cast<unsigned>(sequence >> 32);
+    unsigned k0 = static_cast<unsigned>(key), k1 = static_cast<unsigned>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+        const unsigned long long p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
+        c0 = static_cast<unsigned>(p1 >> 32) ^ c1 ^ k0;
+        c2 = static_cast<unsigned>(p0 >> 32) ^ c3 ^ k1;
+        c1 = static_cast<unsigned>(p1);
+        c3 = static_cast<unsigned>(p0);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return {{c0, c1, c2, c3}};
+}
+
+struct Draws {  // of one element, one after the other
+    unsigned long long key, sequence, at, known;
+    Four four;
+    __device__ Draws(unsigned long long k, unsigned long long s, unsigned long long first)
+        : key(k), sequence(s), at(first), known(first >> 2), four(philox(k, s, first >> 2)) {}
+    __device__ unsigned next() {
+        if (at >> 2 != known) {
+            known = at >> 2;
+            four = philox(key, sequence, known);
+        }
+        return four.word[at++ & 3];
+    }
+};

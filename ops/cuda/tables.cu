@@ -1,0 +1,56 @@
+// lookup_table and equalize (ops/color/tables.py).
+#include "convert.cuh"
+
+typedef unsigned char byte;
+
+// grid (tiles * samples): what `table` has for each value; its last entry, number `last`, for what it does not hold.
+template <typename In, typename Out>
+__global__ void look_up(const In* source, const long long* base, const long long* sizes, int tiles, const Out* table,
+                        int last, Out* target, const long long* out_base) {
+    const int sample = blockIdx.x / tiles;
+    const long long first = static_cast<long long>(blockIdx.x % tiles) * blockDim.x * 4 + threadIdx.x;
+    for (int k = 0; k < 4; ++k) {
+        const long long i = first + static_cast<long long>(k) * blockDim.x;
+        if (i >= sizes[sample]) return;
+        const In v = source[base[sample] + i];
+        const bool inside = !(v < 0) && static_cast<unsigned long long>(v) < static_cast<unsigned long long>(last);
+        target[out_base[sample] + i] = table[inside ? static_cast<int>(v) : last];
+    }
+}
+
+// grid (planes * samples): a block counts, and replaces, the values of one channel of one picture. `geometry` [3] is
+// pictures, pixels, channels.
+extern "C" __global__ void __launch_bounds__(512)
+    equalize(const byte* source, const long long* base, const long long* geometry, int planes, byte* target,
+             const long long* out_base) {
+    const int COPIES = 4;  // of the histogram, so that threads seldom meet
+    __shared__ unsigned counts[COPIES][256];
+    __shared__ byte table[256];
+    const int sample = blockIdx.x / planes, plane = blockIdx.x % planes;
+    const long long pixels = geometry[3 * sample + 1], channels = geometry[3 * sample + 2];
+    if (plane >= geometry[3 * sample] * channels) return;
+    const long long start = plane / channels * pixels * channels + plane % channels;
+    const byte* s = source + base[sample] + start;
+    byte* o = target + out_base[sample] + start;
+    for (int i = threadIdx.x; i < COPIES * 256; i += blockDim.x) (&counts[0][0])[i] = 0;
+    __syncthreads();
+    for (long long i = threadIdx.x; i < pixels; i += blockDim.x) atomicAdd(&counts[threadIdx.x % COPIES][s[i * channels]], 1u);
+    __syncthreads();
+    if (threadIdx.x < 256)
+        for (int k = 1; k < COPIES; ++k) counts[0][threadIdx.x] += counts[k][threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int low = 0;
+        while (low < 255 && counts[0][low] == 0) ++low;
+        const float scale = 255.0f / static_cast<float>(pixels - counts[0][low]);
+        unsigned long long sum = 0;
+        for (int v = 0; v < 256; ++v) {
+            if (v > low) sum += counts[0][v];
+            table[v] = counts[0][low] == pixels ? low
+                       : v <= low ? 0
+                                  : static_cast<byte>(fminf(rintf(__fmul_rn(static_cast<float>(sum), scale)), 255.0f));
+        }
+    }
+    __syncthreads();
+    for (long long i = threadIdx.x; i < pixels; i += blockDim.x) o[i * channels] = table[s[i * channels]];
+}

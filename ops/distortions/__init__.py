@@ -1,0 +1,1 @@
+"""What cameras and codecs do to images: noise, JPEG's losses."""

@@ -1,0 +1,188 @@
+"""The CPU loops of `noise`: all samples in one call, without the GIL. cuda/noise.cu says the same for a GPU."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from ..copies.strided_cpu import put
+from ..draws.philox_cpu import block
+
+jit = numba.njit(nogil=True, cache=True)
+
+_UNIT = np.float32(2.0**-32)
+
+
+def store(dst: Any, i: Any, value: Any) -> None:
+    """Write a float64 as an element of ``dst`` (compiled below)."""
+
+
+@overload(store)
+def _store(dst, i, value):  # noqa: ARG001 - types are told by dst alone
+    if dst.dtype == types.uint8:
+
+        def rounded(dst, i, value):
+            dst[i] = put(np.float32(value), dst)
+
+        return rounded
+
+    def plain(dst, i, value):
+        dst[i] = value
+
+    return plain
+
+
+@jit
+def _two(key, sequence, at):
+    """Draws number ``at`` and the next."""
+    four = block(key, sequence, at >> 2)
+    phase = at & 3
+    if phase == 3:
+        return four[3], block(key, sequence, (at >> 2) + 1)[0]
+    return four[phase], four[phase + 1]
+
+
+@jit
+def gaussian(key, sequences, skip, src, base, counts, mean, stddev, dst, out_base):
+    """Each value plus a normal number by Box and Muller's transform of two draws."""
+    turn = np.float32(2 * np.pi)
+    for i in range(len(base)):
+        m, s = np.float64(mean[i]), np.float64(stddev[i])
+        for j in range(counts[i]):
+            first, second = _two(key, sequences[i], j * skip)
+            u, v = np.float32(np.uint32(first)) * _UNIT, np.float32(np.uint32(second)) * _UNIT
+            if u == 0:
+                u, v = v, u
+            radius = np.sqrt(np.float32(-2) * np.log(max(u, np.float32(1e-38))))
+            normal = np.float64(radius * np.cos(turn * v))
+            store(dst, out_base[i] + j, np.float64(src[base[i] + j]) + np.float64(np.float32(normal * s + m)))
+
+
+@jit
+def salt_and_pepper(key, sequences, skip, src, base, counts, steps, strides, prob, salted, salt, pepper, dst, out_base):
+    """Each element of ``steps`` values as it is, or salt, or pepper, by one draw."""
+    for i in range(len(base)):
+        each, apart = steps[i], strides[i]
+        four, known = block(key, sequences[i], 0), 0
+        for j in range(counts[i]):
+            at = j * skip
+            if at >> 2 != known:
+                known = at >> 2
+                four = block(key, sequences[i], known)
+            u = np.float32(np.uint32(four[at & 3])) * _UNIT
+            start = j * each if apart == 1 else j
+            for k in range(each):
+                x = start + k * apart
+                value = src[base[i] + x]
+                if u < prob[i]:
+                    value = salt[i] if u < salted[i] else pepper[i]
+                dst[out_base[i] + x] = value
+
+
+@jit
+def _canonical(key, sequence, at):
+    """libstdc++'s generate_canonical<double> from two draws."""
+    first, second = _two(key, sequence, at)
+    value = (np.float64(first) + np.float64(second) * 4294967296.0) / 18446744073709551616.0
+    return min(value, 0.9999999999999999)
+
+
+@jit
+def _few(key, sequence, at, mean):
+    """A Poisson number of a mean below 12: products of uniform numbers (Knuth), as libstdc++ draws it."""
+    limit, count, product = math.exp(-mean), 0, 1.0
+    while True:
+        product *= _canonical(key, sequence, at)
+        at += 2
+        if not product > limit:
+            return np.float64(count)
+        count += 1
+
+
+@jit
+def _many(key, sequence, at, mean):
+    """A Poisson number of a mean of 12 or more: rejection (Devroye, Non-Uniform Random Variate Generation, chapter X),
+    with the order of draws of libstdc++."""
+    m = math.floor(mean)
+    log_mean, log_m, root = math.log(mean), math.lgamma(m + 1), math.sqrt(m)
+    quarter = 0.7853981633974483
+    d = np.round(max(6.0, min(m, math.sqrt(2 * m * math.log(32 * m / quarter)))))
+    cx = 2 * m + d
+    spread, one = math.sqrt(cx / 2), 1 / cx
+    c1 = root * 1.2533141373155003
+    c2 = c1 + math.sqrt(quarter * cx) * math.exp(one)
+    c3, c4 = c2 + 1, c2 + 2
+    c5 = c4 + 1.0129030479320018  # e^(1 / 78)
+    c = c5 + 2 * cx * math.exp(-d * one * (1 + d / 2)) / d
+    saved, has_saved = 0.0, False
+    while True:
+        u = c * _canonical(key, sequence, at)
+        e = -math.log(1.0 - _canonical(key, sequence, at + 2))
+        at += 4
+        w = 0.0
+        if u <= c2:
+            if has_saved:
+                n, has_saved = saved, False
+            else:
+                while True:  # Marsaglia's polar method
+                    a = 2 * _canonical(key, sequence, at) - 1
+                    b = 2 * _canonical(key, sequence, at + 2) - 1
+                    at += 4
+                    r = a * a + b * b
+                    if 0 < r <= 1:
+                        break
+                scale = math.sqrt(-2 * math.log(r) / r)
+                saved, has_saved, n = a * scale, True, b * scale
+            if u <= c1:
+                y = -abs(n) * root - 1
+                x = math.floor(y)
+                w = -n * n / 2
+                if x < -m:
+                    continue
+            else:
+                y = 1 + abs(n) * spread
+                x = math.ceil(y)
+                w = y * (2 - y) * one
+                if x > d:
+                    continue
+        elif u <= c3:
+            x = -1
+        elif u <= c4:
+            x = 0
+        elif u <= c5:
+            x, w = 1, 1 / 78
+        else:
+            v = -math.log(1.0 - _canonical(key, sequence, at))
+            at += 2
+            y = d + v * 2 * cx / d
+            x = math.ceil(y)
+            w = -d * one * (1 + y / 2)
+        if not (w - e - x * log_mean > log_m - math.lgamma(x + m + 1)):
+            return np.float64(x + m)
+
+
+@jit
+def shot(key, sequences, skip, src, base, counts, factor, dst, out_base):
+    """Each value as a Poisson number of events times ``factor``."""
+    for i in range(len(base)):
+        f = factor[i]
+        for j in range(counts[i]):
+            value = src[base[i] + j]
+            if f == 0:
+                dst[out_base[i] + j] = value
+                continue
+            mean = np.float64(max(np.float32(0), np.float32(value) * (np.float32(1) / f)))
+            events = 0.0
+            if mean >= 12:
+                events = _many(key, sequences[i], j * skip, mean)
+            elif mean > 0:
+                events = _few(key, sequences[i], j * skip, mean)
+            store(dst, out_base[i] + j, np.float64(np.float32(events) * f))
