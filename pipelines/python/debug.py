@@ -23,9 +23,9 @@ from ..engine.nodes import Env, Run, finish_late, run_nodes
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
 from .arrays import as_batch
-from .building import meta_of, reader_facts
 from .data_node import DataNode, EagerBuilder, as_result
 from .pipeline import Pipeline
+from .reader_facts import meta_of, reader_facts
 from .sources.source import Input
 from .tensors import TensorList, tensor_list
 
@@ -230,9 +230,9 @@ class DebugPipeline(Pipeline):
 
     def __init__(self, definition: Callable[[], Any], **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._definition = definition
-        self._check_batch_size()
-        self._kept = Kept(self._batch_size, self._run_seed, self._target_device(), self._run.rng)
+        self._function = definition
+        self._settings.check_batch_size()
+        self._kept = Kept(self.max_batch_size, self._settings.run_seed, self._target_device(), self._settings.run.rng)
         self._number = 0
         self._ahead: tuple[TensorList, ...] | None = None
         """A batch that was made before it was asked for."""
@@ -251,27 +251,30 @@ class DebugPipeline(Pipeline):
             return ahead
         for name, data in pipeline_inputs.items():
             self.feed_input(name, data)
-        eager = Eager(self._kept, Request(self._next, self._batch_size), self._iteration, self._epoch)
-        from .building import _current
+        eager = Eager(
+            self._kept, Request(self._session.next, self.max_batch_size), self._session.iteration, self._session.epoch
+        )
         from .data_node import pop_builder, push_builder
+        from .pipeline import _current
 
         _current.append(self)
         push_builder(eager)
         try:
-            result = self._definition()
+            result = self._function()
             if isinstance(result, Mapping):
-                self._names, result = [str(k) for k in result], tuple(result.values())
+                self._definition.names, result = [str(k) for k in result], tuple(result.values())
             outputs = result if isinstance(result, (tuple, list)) else (result,)
             batches = [eager.batch(as_result(o).edge) for o in outputs]
         finally:
             pop_builder()
             _current.pop()
-        self._next += eager.request.n
-        self._taken = self._next
-        self._iteration += 1
+        session = self._session
+        session.next += eager.request.n
+        session.taken = session.next
+        session.iteration += 1
         made = tuple(tensor_list(b) for b in batches)
         self._number = len(made)
-        self._check_outputs(made)
+        self._session.check_outputs(made)
         return made
 
     def feed_input(
@@ -286,7 +289,7 @@ class DebugPipeline(Pipeline):
     def input_feed_count(self, input_name: str) -> int:
         """1: nothing runs ahead. Raises KeyError for a name that no external_source had in the runs so far."""
         names = [i.name for i in self._kept.inputs().values()]
-        if self._iteration and input_name not in names:
+        if self._session.iteration and input_name not in names:
             raise KeyError(
                 f"{input_name!r} is no external_source of this pipeline; it has: {', '.join(names) or 'none'}"
             )
@@ -305,7 +308,7 @@ class DebugPipeline(Pipeline):
     @property
     def output_names(self) -> tuple[str, ...]:
         """Keys of the dict that the definition returned; empty without."""
-        return tuple(self._names or ())
+        return tuple(self._definition.names or ())
 
     @property
     def num_outputs(self) -> int:
@@ -323,8 +326,8 @@ class DebugPipeline(Pipeline):
 
     def reset(self) -> None:
         """Begin a new epoch of the sources."""
-        self._iteration = 0
-        self._epoch += 1
+        self._session.iteration = 0
+        self._session.epoch += 1
         for i in self._kept.inputs().values():
             i.reset()
 

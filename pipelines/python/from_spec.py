@@ -42,9 +42,9 @@ def load_spec(
     made = SpecPipeline(**{**given, **arguments})
     made._resolved = target
     builder = GraphBuilder.of(built.graph.nodes)
-    made._builder = builder
-    made._names = list(built.graph.outputs)
-    made._outputs = [DataNode(builder, edge) for edge in built.graph.outputs.values()]
+    made._definition.builder = builder
+    made._definition.names = list(built.graph.outputs)
+    made._definition.outputs = [DataNode(builder, edge) for edge in built.graph.outputs.values()]
     return made
 
 

@@ -4,45 +4,315 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Self
 
 from ...ops.base import parameters
 from ...ops.errors import SpecError
-from ..compile.plan import assign_seeds
+from ...ops.types import DALIDataType
+from ..compile.place import Target
+from ..compile.plan import Plan, assign_seeds
 from ..compile.prune import prune
+from ..graph.as_dot import to_dot
 from ..graph.as_json import dump_pipeline, parse_pipeline
 from ..graph.conditionals import Split
-from ..graph.nodes import KEPT
+from ..graph.nodes import KEPT, Edge
 from ..settings import RunSettings
-from ..spec.model import Settings as SpecSettings
 from ..user_warnings import warn
 from .checkpoints import check_checkpoint, dump_checkpoint, parse_checkpoint
-from .data_node import DataNode
-from .running import Running
-from .settings import OperatorConcurrency, StreamPolicy
+from .data_node import DataNode, pop_builder, push_builder
+from .definition import Definition
+from .reader_facts import meta_of, reader_facts
+from .session import Session
+from .settings import OperatorConcurrency, Settings, StreamPolicy
+from .sources.source import Input
+from .tensors import TensorList
 
 __all__ = ["OperatorConcurrency", "Pipeline", "StreamPolicy"]
 
 
-class Pipeline(Running):
+_current: list[Any] = []
+P = ParamSpec("P")
+
+
+def _takes_what(
+    other: Callable[Concatenate[Any, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """A constructor that takes the arguments of ``other``, for type checkers and for people."""
+
+    def like(method: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
+        method.__doc__ = other.__doc__
+        return method
+
+    return like
+
+
+class Pipeline:
     """A data-processing graph and the engine that runs it.
 
-    Use `pipeline_def`, or a Pipeline as context manager with `set_outputs`, or a subclass with `define_graph`.
+    Use `pipeline_def`, or a Pipeline as context manager with `set_outputs`, or a subclass with `define_graph`. Its
+    parts: ``Settings`` (the arguments), ``Definition`` (the graph), ``Session`` (the engine at work).
     """
+
+    @_takes_what(Settings.__init__)
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._settings = Settings(*arguments, **settings)
+        self._definition = Definition(self._settings.run.parity)
+        self._session = Session(self._settings)
+        if type(self).iter_setup is not Pipeline.iter_setup:
+            self._session.set_up_by(self.iter_setup)
+
+    # -- definition ---------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.push_current(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.pop_current()
+
+    @staticmethod
+    def current() -> Pipeline | None:
+        """The pipeline whose graph is being built."""
+        return _current[-1] if _current else None
+
+    @staticmethod
+    def push_current(pipeline: Pipeline) -> None:
+        """Make ``pipeline`` the current one."""
+        _current.append(pipeline)
+        push_builder(pipeline._definition.builder)
+
+    @staticmethod
+    def pop_current() -> None:
+        """Go back to the pipeline before."""
+        _current.pop()
+        pop_builder()
+
+    def define_graph(self) -> Any:
+        """Overridden in subclasses: call operators and return the outputs."""
+        raise NotImplementedError("override define_graph, or use set_outputs or pipeline_def")
+
+    def set_outputs(self, *output_data_nodes: Any) -> None:
+        """Set the outputs; numbers and arrays become constants. Raises TypeError for anything else."""
+        if self._session.built is not None:
+            raise RuntimeError("the pipeline is built already: its outputs cannot be changed")
+        with self:
+            self._definition.set_outputs(output_data_nodes)
+
+    def define_outputs(self, result: Any) -> None:
+        """Set the outputs to the result of a definition: one value, several, or a dict of them by name."""
+        self.set_outputs(*self._definition.several(result))
+
+    def add_sink(self, edge: DataNode) -> None:
+        """Keep ``edge`` and what it depends on, although no output needs it."""
+        self._definition.add_sink(edge)
+
+    def _define(self) -> None:
+        if self._definition.outputs is None:
+            with self:
+                result = self.define_graph()
+            self.define_outputs(result)
+
+    def _named_outputs(self) -> dict[str, Edge]:
+        self._define()
+        return self._definition.named_outputs()
+
+    def _target(self) -> Target:
+        return self._settings.target()
 
     def build(self) -> None:
         """Compile the graph, open the data sets and start worker processes; the first run does it by itself."""
-        if self._plan is not None:
+        if self._session.built is not None:
             return
-        restored = None if self._checkpoint is None else parse_checkpoint(self._checkpoint)
+        restored = None if self._settings.checkpoint is None else parse_checkpoint(self._settings.checkpoint)
         if restored is not None:
-            self._run_seed = restored["seed"]
-        super().build()
+            self._settings.run_seed = restored["seed"]
+        self._settings.check_batch_size()
+        graph = self._definition.builder.build(self._named_outputs())
+        self._session.build(graph, self._target(), self.num_outputs)
         if restored is not None:
             self._restore(restored)
+
+    def start_py_workers(self) -> None:
+        """Start the processes of parallel external_sources; call it before anything touches a GPU when they fork."""
+        self.build()
+        self._session.start_workers()
+
+    @property
+    def plan(self) -> Plan:
+        """The compiled graph."""
+        self.build()
+        return self._session.plan
+
+    @property
+    def num_outputs(self) -> int:
+        """How many outputs a run gives."""
+        self._define()
+        assert self._definition.outputs is not None
+        return len(self._definition.outputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs: keys of the dict that the definition returned, or a spec's; empty without."""
+        self._define()
+        return tuple(self._definition.names or ())
+
+    def output_dtype(self) -> list[DALIDataType | None]:
+        """The types that the outputs must have; None where any is allowed."""
+        return self._each(self._settings.output_dtype)
+
+    def output_ndim(self) -> list[int | None]:
+        """The numbers of dimensions that the outputs must have; None where any is allowed."""
+        return self._each(self._settings.output_ndim)
+
+    def output_layout(self) -> list[str | None]:
+        """The layouts that the outputs must have; None where any is allowed."""
+        return self._each(self._settings.output_layout)
+
+    def _each(self, value: Any) -> list[Any]:
+        return list(value) if isinstance(value, (list, tuple)) else [value] * self.num_outputs
+
+    def reader_meta(self, name: str | None = None) -> dict[str, Any]:
+        """Sizes and sharding of the reader ``name``, or of all by name. Raises SpecError where
+        there is no such reader."""
+        self.build()
+        self._session.open()
+        assert self._session.sources is not None
+        return meta_of({n: reader_facts(op, order) for _, n, op, _, order in self._session.sources.readers}, name)
+
+    def epoch_size(self, name: str | None = None) -> Any:
+        """Samples of an epoch of the reader ``name``, over all shards and with padding, or of all readers by name."""
+        meta = self.reader_meta(name)
+        if name is not None:
+            return meta["epoch_size_padded"]
+        return {k: m["epoch_size_padded"] for k, m in meta.items()}
+
+    def save_graph_to_dot_file(
+        self, filename: str | os.PathLike[str], *, show_tensors: bool = False, show_ids: bool | None = None,
+        use_colors: bool = False,
+    ) -> None:  # fmt: skip
+        """Write the graph as a Graphviz file, with tensors as nodes and stages in colours where asked."""
+        del show_ids
+        Path(filename).write_text(to_dot(self.plan.graph, show_tensors=show_tensors, use_colors=use_colors))
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def iter_setup(self) -> None:
+        """Overridden in subclasses: called before every iteration, to `feed_input`. Raise StopIteration at the end."""
+
+    def schedule_run(self) -> None:
+        """Start the next iteration without waiting for it; the first time, as many as the queue is deep."""
+        self.build()
+        self._session.schedule()
+
+    def run(self, cuda_stream: Any = None, /, **pipeline_inputs: Any) -> tuple[TensorList, ...]:
+        """The next batch: one TensorList an output. Named inputs are fed to the external_sources of these names.
+
+        Raises StopIteration where a source has ended (until `reset`), KeyError for an input that is none,
+        RuntimeError where inputs are named, but batches are prefetched.
+        """
+        self.build()
+        session = self._session
+        if pipeline_inputs:
+            if self._settings.exec_pipelined and self._settings.deepest_queue > 1:
+                raise RuntimeError("run(name=data) needs a pipeline with prefetch_queue_depth=1 or "
+                                   "exec_pipelined=False: else other batches would come first")  # fmt: skip
+            for name, data in pipeline_inputs.items():
+                self.feed_input(name, data)
+        if session.can_feed() or session.in_flight == 0:
+            self.schedule_run()
+        return self.outputs(cuda_stream)
+
+    def outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
+        """The outputs of the oldest iteration that was scheduled. Raises StopIteration where there is none left."""
+        self.release_outputs()
+        return self.share_outputs(cuda_stream)
+
+    def share_outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
+        """As `outputs`. Batches are never overwritten: they stay as they are for as long as they are referred to."""
+        del cuda_stream  # outputs are complete when they are handed out
+        return self._session.take()
+
+    def release_outputs(self) -> None:
+        """Nothing to do: memory is given back when the last reference to a batch goes."""
+
+    def output_stream(self) -> int:
+        """The stream on which outputs are complete: the default one, as they are waited for before they are given."""
+        return 0
+
+    def reset(self) -> None:
+        """Begin a new epoch of the sources, if the last one ended."""
+        self._session.reset()
+
+    def empty(self) -> bool:
+        """Nothing is scheduled that was not handed out."""
+        return self._session.in_flight == 0
+
+    def feed_input(
+        self, data_node: DataNode | str, data: Any, layout: str | None = None, cuda_stream: Any = None,
+        use_copy_kernel: bool = False,
+    ) -> None:  # fmt: skip
+        """Give the next batch to an external_source without a source: an array (N, ...) or a list of arrays. It is
+        copied, unless the external_source has ``no_copy``.
+
+        With ``blocking=True`` a run waits for it, in another thread. Raises KeyError for a name that is no
+        external_source, RuntimeError where it has a source of its own.
+        """
+        del cuda_stream, use_copy_kernel
+        found = self._input(data_node)
+        if found.has_source:
+            raise RuntimeError(f"{found.name} has a source: it cannot be fed by feed_input")
+        found.feed(data, layout)
+
+    def input_feed_count(self, input_name: str) -> int:
+        """How many batches the input needs before the first run."""
+        self._input(input_name)
+        return self._settings.deepest_queue if self._settings.exec_pipelined else 1
+
+    def _input(self, node: DataNode | str) -> Input:
+        self.build()
+        return self._session.input(node)
+
+    def executor_statistics(self) -> dict[str, dict[str, Any]]:
+        """For every operator: calls, samples, bytes in and out, seconds on CPU and GPU, and DALI's memory sizes.
+
+        ``real_memory_size`` and ``reserved_memory_size`` are the bytes that all outputs of one call take on average.
+        """
+        table = {}
+        for name, n in self._session.stats.nodes.items():
+            memory = [n.bytes_out // max(n.calls, 1)]
+            table[name] = {
+                "calls": n.calls, "samples": n.samples, "bytes_in": n.bytes_in, "bytes_out": n.bytes_out,
+                "cpu_seconds": n.cpu_seconds, "gpu_seconds": n.gpu_seconds,
+                "real_memory_size": memory, "max_real_memory_size": memory,
+                "reserved_memory_size": memory, "max_reserved_memory_size": memory,
+            }  # fmt: skip
+        return table
+
+    def external_source_shm_statistics(self) -> dict[str, list[int]]:
+        """Shared memory of parallel external_sources: bytes of the blocks, whole and for each sample of a batch."""
+        sizes = self._session.shared_memory()
+        return {"capacities": sizes, "per_sample_capacities": [s // self._settings.batch_size for s in sizes]}
+
+    def close(self) -> None:
+        """Stop the threads and processes and close the data sets."""
+        engine, close_inputs = self._session.let_go()
+        if engine is not None:
+            engine.stop()
+        close_inputs()
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        session = getattr(self, "_session", None)
+        if session is None or session.sources is None or ending():  # then modules go, too, and the system closes files
+            return
+        engine, close_inputs = session.let_go()
+        if engine is not None:
+            engine.abandon(close_inputs)
+        else:
+            close_inputs()
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
@@ -54,15 +324,15 @@ class Pipeline(Running):
     def checkpoint_with(self, extra: Mapping[str, Any], filename: str | os.PathLike[str] | None = None) -> bytes:
         """As `checkpoint`, with plain data of an iterator's beside it."""
         plan = self.plan
-        self._open()
-        assert self._sources is not None
+        self._session.open()
+        assert self._session.sources is not None
         data = dump_checkpoint(
             graph=plan.graph,
-            seed=self._run_seed,
-            position=self._taken,
-            iteration=max(0, self._iteration - (0 if self._self_driven else self._in_flight)),
-            epoch=self._epoch,
-            readers={name: order for _, name, _, _, order in self._sources.readers},
+            seed=self._settings.run_seed,
+            position=self._session.taken,
+            iteration=max(0, self._session.iteration - (0 if self._session.self_driven else self._session.in_flight)),
+            epoch=self._session.epoch,
+            readers={name: order for _, name, _, _, order in self._session.sources.readers},
             extra=extra,
         )
         if filename is not None:
@@ -70,27 +340,27 @@ class Pipeline(Running):
         return data
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        assert self._plan is not None
-        check_checkpoint(state, self._plan.graph)
-        self._taken = self._next = state["position"]
-        self._iteration, self._epoch = state["iteration"], state["epoch"]
-        for i in self._inputs.values():
+        assert self._session.built is not None
+        check_checkpoint(state, self._session.built.graph)
+        self._session.taken = self._session.next = state["position"]
+        self._session.iteration, self._session.epoch = state["iteration"], state["epoch"]
+        for i in self._session.inputs.values():
             if i.has_source and not i.is_function:
                 warn(f"{i.name}: its source is an iterable, which is read again up to the checkpoint; use a "
                      "callable that takes SampleInfo or BatchInfo")  # fmt: skip
-            i.skip(self._iteration)
+            i.skip(self._session.iteration)
 
     @property
     def is_restored_from_checkpoint(self) -> bool:
         """The pipeline goes on from a checkpoint."""
-        return self._checkpoint is not None
+        return self._settings.checkpoint is not None
 
     @property
     def restored_extra(self) -> Mapping[str, Any]:
         """What the iterator put into the checkpoint that this pipeline was restored from."""
-        if self._checkpoint is None:
+        if self._settings.checkpoint is None:
             return {}
-        found: Mapping[str, Any] = parse_checkpoint(self._checkpoint)["extra"]
+        found: Mapping[str, Any] = parse_checkpoint(self._settings.checkpoint)["extra"]
         return found
 
     # -- as text ------------------------------------------------------------------------------------------------
@@ -105,12 +375,12 @@ class Pipeline(Running):
                 raise TypeError(
                     f"define_graph must be callable, got {define_graph!r}; serialize(filename=...) writes a file"
                 )
-            if self._outputs is not None:
+            if self._definition.outputs is not None:
                 raise RuntimeError("define_graph must not be given where set_outputs was called")
             with self:
                 result = define_graph()
             self.set_outputs(*(result if isinstance(result, (tuple, list)) else (result,)))
-        data = dump_pipeline(self._builder.build(self._named_outputs()), self._arguments())
+        data = dump_pipeline(self._definition.builder.build(self._named_outputs()), self._settings.arguments())
         if filename is not None:
             Path(filename).write_bytes(data)
         return data
@@ -130,18 +400,14 @@ class Pipeline(Running):
         assert data is not None
         builder, edges, arguments = parse_pipeline(data)
         made = cls(**{**arguments, **kwargs})
-        made._builder = builder
-        outputs = {n: e for n, e in edges.items() if not n.startswith(KEPT)}
-        made._outputs = [DataNode(builder, outputs[n]) for n in sorted(outputs, key=int)]
-        builder.sinks = [e for n, e in edges.items() if n.startswith(KEPT)]
+        made._definition.adopt(builder, edges)
         made.build()
         return made
 
     def deserialize_and_build(self, serialized_pipeline: bytes | str) -> None:
         """Take the graph of a serialised pipeline, and build it."""
-        self._builder, edges, _ = parse_pipeline(serialized_pipeline)
-        outputs = [n for n in edges if not n.startswith(KEPT)]
-        self._outputs = [DataNode(self._builder, edges[n]) for n in sorted(outputs, key=int)]
+        builder, edges, _ = parse_pipeline(serialized_pipeline)
+        self._definition.adopt(builder, edges)
         self.build()
 
     def to_yaml(self, names: Sequence[str] | None = None) -> str:
@@ -155,37 +421,130 @@ class Pipeline(Running):
 
         edges = self._named_outputs()
         keys = [n for n in edges if not n.startswith(KEPT)]
-        own = names if names is not None else self._names
+        own = names if names is not None else self._definition.names
         called = list(own) if own is not None else [f"output{k}" for k in keys]
         if len(called) != len(keys):
             raise SpecError(f"{len(called)} names for {len(keys)} outputs")
-        graph = self._builder.build({c: edges[k] for c, k in zip(called, keys, strict=True)})
-        if self._seed is not None and any(isinstance(n.op, Split) for n in graph.nodes):
+        graph = self._definition.builder.build({c: edges[k] for c, k in zip(called, keys, strict=True)})
+        if self._settings.seed is not None and any(isinstance(n.op, Split) for n in graph.nodes):
             # YAML writes branches down in another order, by which seeds are dealt out: they are written, too
             graph = prune(graph)
-            seeds = assign_seeds(graph, self._seed)
+            seeds = assign_seeds(graph, self._settings.seed)
             graph = replace(graph, nodes=tuple(replace(n, seed=seeds.get(n.id, n.seed)) for n in graph.nodes))
-        sections = {"pipeline": self._section(), "on_error": {"policy": self._on_error}}
+        sections = {"pipeline": self._settings.section(), "on_error": {"policy": self._settings.on_error}}
         return to_yaml(without_conditions(graph), sections=sections)
 
-    def _section(self) -> dict[str, Any]:
-        """``pipeline:`` of a spec: what is not the default there."""
-        several = (self._device_id,) if isinstance(self._device_id, int) else self._device_id
-        given: dict[str, Any] = {"batch_size": self._batch_size}
-        if not self._auto_threads:
-            given["num_threads"] = self._num_threads
-        given["device"] = "cpu" if several is None else "gpu:" + ",".join(map(str, several))
-        if self._seed is not None:
-            given["seed"] = self._seed
-        default = SpecSettings()
-        if self._prefetch != default.prefetch_cpu:
-            given["prefetch_queue_depth"] = self._prefetch
-        return {**given, **self._run.plain()}
+    # -- settings -----------------------------------------------------------------------------------------------
+
+    @property
+    def max_batch_size(self) -> int:
+        """Samples a batch, at most; 0 where it was not set."""
+        return self._settings.batch_size
+
+    batch_size = max_batch_size
+
+    @property
+    def num_threads(self) -> int:
+        """CPU worker threads."""
+        return self._settings.num_threads
+
+    @property
+    def device_id(self) -> int | tuple[int, ...] | None:
+        """The GPU, or several, or None for the CPU alone."""
+        return self._settings.device_id
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, None if it was drawn."""
+        return self._settings.seed
+
+    @property
+    def exec_pipelined(self) -> bool:
+        """Iterations overlap."""
+        return self._settings.exec_pipelined
+
+    @property
+    def exec_async(self) -> bool:
+        """Iterations run beside the program."""
+        return self._settings.exec_async
+
+    @property
+    def exec_separated(self) -> bool:
+        """CPU and GPU stages have queues of different depths."""
+        return isinstance(self._settings.prefetch, Mapping)
+
+    @property
+    def exec_dynamic(self) -> bool:
+        """GPU results may go back to CPU operators: always so here, unless it was switched off."""
+        return self._settings.exec_dynamic
+
+    @property
+    def prefetch_queue_depth(self) -> int | Mapping[str, int]:
+        """As it was given."""
+        return self._settings.prefetch
+
+    @property
+    def cpu_queue_size(self) -> int:
+        """Batches that CPU stages work ahead."""
+        return self._settings.cpu_queue_size
+
+    @property
+    def gpu_queue_size(self) -> int:
+        """Batches that GPU stages work ahead."""
+        return self._settings.gpu_queue_size
+
+    @property
+    def set_affinity(self) -> bool:
+        """As it was given; threads are left to the system."""
+        return self._settings.set_affinity
+
+    @property
+    def max_streams(self) -> int:
+        """DALI's old setting: always -1."""
+        return -1
+
+    @property
+    def default_cuda_stream_priority(self) -> int:
+        """DALI's old setting: always 0."""
+        return 0
+
+    @property
+    def stream_policy(self) -> Any:
+        """As it was given; there is one stream for each batch in flight."""
+        return self._settings.stream_policy
+
+    @property
+    def concurrency(self) -> Any:
+        """As it was given; operators of several batches run at the same time."""
+        return self._settings.concurrency
+
+    @property
+    def enable_memory_stats(self) -> bool:
+        """As it was given; statistics are always taken."""
+        return self._settings.memory_stats
+
+    @property
+    def py_num_workers(self) -> int:
+        """Processes of parallel external_sources."""
+        return self._settings.py_num_workers
+
+    @property
+    def py_start_method(self) -> str:
+        """How those are started: fork or spawn."""
+        return self._settings.py_start_method
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings that DALI has not: rng, parity, isolation and so on."""
+        return self._settings.run
+
+    def enable_api_check(self, enable: bool) -> None:
+        """DALI's check against mixing run and schedule_run; they may be mixed here, so there is nothing to check."""
 
 
 def _signature() -> inspect.Signature:
     """The constructor's, with every setting of a run by name."""
-    given = list(inspect.signature(Pipeline.__init__).parameters.values())[1:-1]
+    given = list(inspect.signature(Settings.__init__).parameters.values())[1:-1]
     kind = inspect.Parameter.KEYWORD_ONLY
     rest = [inspect.Parameter(n, kind, default=p.default) for n, p in parameters(RunSettings).items()]
     return inspect.Signature([*given, *rest])

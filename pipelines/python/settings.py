@@ -1,4 +1,4 @@
-"""Settings: the arguments of Pipeline, checked, and the properties that say what they are."""
+"""Settings: the arguments of Pipeline, checked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
 
+from ...ops.gpu.lane import gpu_count
 from ...ops.types import DALIDataType
+from ..compile.place import Target
 from ..settings import checked
+from ..spec.model import Settings as SpecSettings
 from ..user_warnings import warn
 
 _said: set[str] = set()
@@ -40,10 +43,11 @@ def say_once(name: str, why: str) -> None:
 
 
 class Settings:
-    """What a pipeline was asked for."""
+    """The arguments of a pipeline, checked: one of its parts."""
 
     def __init__(
         self,
+        /,
         batch_size: int | None = None,
         num_threads: int | None = None,
         device_id: int | Sequence[int] | None = None,
@@ -91,155 +95,98 @@ class Settings:
             for n in output_ndim if isinstance(output_ndim, Sequence) else [output_ndim]:
                 if n is not None and n < 0:
                     raise ValueError(f"output_ndim must not be negative, got {n}")
-        self._batch_size = max(index(batch_size or 0), 0)  # what it must be is known when the pipeline is built
-        self._auto_threads = num_threads in (None, -1)
-        self._num_threads = index(num_threads) if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
-        self._device_id = _checked_devices(device_id)
-        self._seed = int(seed) if seed is not None and seed >= 0 else None
-        self._run_seed = self._seed if self._seed is not None else secrets.randbits(31)
-        self._prefetch = _checked_depth(prefetch_queue_depth)
-        self._exec_pipelined = exec_pipelined
-        self._exec_async = exec_async
-        self._set_affinity = set_affinity
-        self._exec_dynamic = exec_dynamic if exec_dynamic is not None else experimental_exec_dynamic
-        self._memory_stats = enable_memory_stats
-        self._checkpointing = enable_checkpointing or checkpoint is not None
-        self._checkpoint = checkpoint
-        self._py_num_workers = py_num_workers
-        self._py_start_method = py_start_method
-        self._py_callback_pickler = py_callback_pickler
-        self._output_dtype = output_dtype
-        self._output_ndim = output_ndim
-        self._output_layout = output_layout
-        self._on_error = on_error
-        self._run = checked(settings)
-        self._stream_policy = StreamPolicy[stream_policy] if isinstance(stream_policy, str) else stream_policy
-        self._concurrency = OperatorConcurrency[concurrency] if isinstance(concurrency, str) else concurrency
+        self.batch_size = max(index(batch_size or 0), 0)  # what it must be is known when the pipeline is built
+        self.auto_threads = num_threads in (None, -1)
+        self.num_threads = index(num_threads) if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
+        self.device_id = _checked_devices(device_id)
+        self.seed = int(seed) if seed is not None and seed >= 0 else None
+        self.run_seed = self.seed if self.seed is not None else secrets.randbits(31)
+        self.prefetch = _checked_depth(prefetch_queue_depth)
+        self.exec_pipelined = exec_pipelined
+        self.exec_async = exec_async
+        self.set_affinity = set_affinity
+        self.asked_exec_dynamic = exec_dynamic if exec_dynamic is not None else experimental_exec_dynamic
+        self.memory_stats = enable_memory_stats
+        self.checkpointing = enable_checkpointing or checkpoint is not None
+        self.checkpoint = checkpoint
+        self.py_num_workers = py_num_workers
+        self.py_start_method = py_start_method
+        self.py_callback_pickler = py_callback_pickler
+        self.output_dtype = output_dtype
+        self.output_ndim = output_ndim
+        self.output_layout = output_layout
+        self.on_error = on_error
+        self.run = checked(settings)
+        self.stream_policy = StreamPolicy[stream_policy] if isinstance(stream_policy, str) else stream_policy
+        self.concurrency = OperatorConcurrency[concurrency] if isinstance(concurrency, str) else concurrency
         _say_ignored(bytes_per_sample, max_streams, default_cuda_stream_priority, stream_policy, concurrency,
                      set_affinity)  # fmt: skip
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Set the fields that are no arguments; called at the end of the constructor."""
-
-    @property
-    def max_batch_size(self) -> int:
-        """Samples a batch, at most; 0 where it was not set."""
-        return self._batch_size
-
-    batch_size = max_batch_size
-
-    @property
-    def num_threads(self) -> int:
-        """CPU worker threads."""
-        return self._num_threads
-
-    @property
-    def device_id(self) -> int | tuple[int, ...] | None:
-        """The GPU, or several, or None for the CPU alone."""
-        return self._device_id
-
-    @property
-    def seed(self) -> int | None:
-        """The seed, None if it was drawn."""
-        return self._seed
-
-    @property
-    def exec_pipelined(self) -> bool:
-        """Iterations overlap."""
-        return self._exec_pipelined
-
-    @property
-    def exec_async(self) -> bool:
-        """Iterations run beside the program."""
-        return self._exec_async
-
-    @property
-    def exec_separated(self) -> bool:
-        """CPU and GPU stages have queues of different depths."""
-        return isinstance(self._prefetch, Mapping)
 
     @property
     def exec_dynamic(self) -> bool:
         """GPU results may go back to CPU operators: always so here, unless it was switched off."""
-        return self._exec_dynamic if self._exec_dynamic is not None else not self.exec_separated
-
-    @property
-    def prefetch_queue_depth(self) -> int | Mapping[str, int]:
-        """As it was given."""
-        return self._prefetch
+        return (
+            self.asked_exec_dynamic if self.asked_exec_dynamic is not None else not isinstance(self.prefetch, Mapping)
+        )
 
     @property
     def cpu_queue_size(self) -> int:
         """Batches that CPU stages work ahead."""
-        return self._prefetch["cpu_size"] if isinstance(self._prefetch, Mapping) else self._prefetch
+        return self.prefetch["cpu_size"] if isinstance(self.prefetch, Mapping) else self.prefetch
 
     @property
     def gpu_queue_size(self) -> int:
         """Batches that GPU stages work ahead."""
-        return self._prefetch["gpu_size"] if isinstance(self._prefetch, Mapping) else self._prefetch
+        return self.prefetch["gpu_size"] if isinstance(self.prefetch, Mapping) else self.prefetch
 
     @property
-    def set_affinity(self) -> bool:
-        """As it was given; threads are left to the system."""
-        return self._set_affinity
+    def deepest_queue(self) -> int:
+        """The larger of both."""
+        return max(self.cpu_queue_size, self.gpu_queue_size)
 
-    @property
-    def max_streams(self) -> int:
-        """DALI's old setting: always -1."""
-        return -1
+    def target(self) -> Target:
+        """The device that ``device_id`` names; the CPU, with a warning, on a machine without GPUs."""
+        if self.device_id is None:
+            return Target("cpu")
+        wanted = (self.device_id,) if isinstance(self.device_id, int) else self.device_id
+        if gpu_count() == 0:
+            say_once("device_id", f"GPU {self.device_id} was asked for, but this machine has no GPU that can be used "
+                     "(`dali-run doctor` says why); the pipeline runs on the CPU")  # fmt: skip
+            return Target("cpu")
+        return Target("gpu", wanted, auto_mixed=False)
 
-    @property
-    def default_cuda_stream_priority(self) -> int:
-        """DALI's old setting: always 0."""
-        return 0
-
-    @property
-    def stream_policy(self) -> Any:
-        """As it was given; there is one stream for each batch in flight."""
-        return self._stream_policy
-
-    @property
-    def concurrency(self) -> Any:
-        """As it was given; operators of several batches run at the same time."""
-        return self._concurrency
-
-    @property
-    def enable_memory_stats(self) -> bool:
-        """As it was given; statistics are always taken."""
-        return self._memory_stats
-
-    @property
-    def py_num_workers(self) -> int:
-        """Processes of parallel external_sources."""
-        return self._py_num_workers
-
-    @property
-    def py_start_method(self) -> str:
-        """How those are started: fork or spawn."""
-        return self._py_start_method
-
-    def _check_batch_size(self) -> None:
-        """Raises ValueError where there is no size by which batches could be made."""
-        if self._batch_size < 1:
+    def check_batch_size(self) -> None:
+        """Raises ValueError where no batch size was given."""
+        if self.batch_size < 1:
             raise ValueError("batch_size must be set to a positive number before the pipeline is built")
 
-    def enable_api_check(self, enable: bool) -> None:
-        """DALI's check against mixing run and schedule_run; they may be mixed here, so there is nothing to check."""
-
-    def _arguments(self) -> dict[str, Any]:
-        """What the constructor was given, as far as it is plain data."""
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, as far as they are plain data."""
         return {
-            "batch_size": self._batch_size, "num_threads": self._num_threads, "device_id": self._device_id,
-            "seed": self._seed, "exec_pipelined": self._exec_pipelined,
-            "prefetch_queue_depth": dict(self._prefetch) if isinstance(self._prefetch, Mapping) else self._prefetch,
-            "exec_async": self._exec_async, "exec_dynamic": self._exec_dynamic,
-            "enable_memory_stats": self._memory_stats, "enable_checkpointing": self._checkpointing,
-            "stream_policy": self._stream_policy, "concurrency": self._concurrency,
-            "py_num_workers": self._py_num_workers, "py_start_method": self._py_start_method,
-            "output_dtype": self._output_dtype, "output_ndim": self._output_ndim,
-            "output_layout": self._output_layout, "on_error": self._on_error, **self._run.plain(),
+            "batch_size": self.batch_size, "num_threads": self.num_threads, "device_id": self.device_id,
+            "seed": self.seed, "exec_pipelined": self.exec_pipelined,
+            "prefetch_queue_depth": dict(self.prefetch) if isinstance(self.prefetch, Mapping) else self.prefetch,
+            "exec_async": self.exec_async, "exec_dynamic": self.asked_exec_dynamic,
+            "enable_memory_stats": self.memory_stats, "enable_checkpointing": self.checkpointing,
+            "stream_policy": self.stream_policy, "concurrency": self.concurrency,
+            "py_num_workers": self.py_num_workers, "py_start_method": self.py_start_method,
+            "output_dtype": self.output_dtype, "output_ndim": self.output_ndim,
+            "output_layout": self.output_layout, "on_error": self.on_error, **self.run.plain(),
         }  # fmt: skip
+
+    def section(self) -> dict[str, Any]:
+        """The ``pipeline:`` section of a spec: settings that are not the default there."""
+        several = (self.device_id,) if isinstance(self.device_id, int) else self.device_id
+        given: dict[str, Any] = {"batch_size": self.batch_size}
+        if not self.auto_threads:
+            given["num_threads"] = self.num_threads
+        given["device"] = "cpu" if several is None else "gpu:" + ",".join(map(str, several))
+        if self.seed is not None:
+            given["seed"] = self.seed
+        default = SpecSettings()
+        if self.prefetch != default.prefetch_cpu:
+            given["prefetch_queue_depth"] = self.prefetch
+        return {**given, **self.run.plain()}
 
 
 def _checked_devices(device_id: int | Sequence[int] | None) -> int | tuple[int, ...] | None:

@@ -15,9 +15,9 @@ import numpy as np
 
 from ....ops.augment import policies, suites
 from ....ops.errors import SpecError
-from ..building import Building
 from ..control_flow.conditionals import Helper
 from ..data_node import DataNode, apply, constant
+from ..pipeline import Pipeline
 from . import builtin, signatures
 from .augmentation import Augmentation, drawn, select, signed_bin
 from .policy import Policy
@@ -27,7 +27,8 @@ _STEP = 0x9E3779B97F4A7C15
 
 def _seed(seed: int | None, number: int) -> int | None:
     """A seed for draw ``number`` of a call: another for each, but with DALI's random numbers, as DALI does it."""
-    if seed is None or getattr(Building.current(), "_rng", "") == "dali":
+    pipeline = Pipeline.current()
+    if seed is None or (pipeline is not None and pipeline.settings.rng == "dali"):
         return seed
     return (seed + number * _STEP) & 0x7FFFFFFFFFFFFFFF
 

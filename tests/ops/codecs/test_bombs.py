@@ -82,7 +82,7 @@ def main() -> None:
         pipe.set_outputs(fn.decoders.image(files))
     pipe.build()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    engine = pipe._start()
+    engine = pipe._session.engine()
     assert len(next(engine).samples) == 0
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     rejected = dict(engine.stats.rejected)

@@ -412,7 +412,7 @@ def test_the_report_of_a_pipeline_names_the_signal(tmp_path: Path, monkeypatch: 
     pipe = images(on_error="skip", isolation="auto", decode_timeout=5)
     (out,) = pipe.run()
     assert len(out) == 2
-    assert pipe._stats.fallbacks["decoder process replaced: crashed (SIGFPE)"] >= 2
+    assert pipe._session.stats.fallbacks["decoder process replaced: crashed (SIGFPE)"] >= 2
     pipe.close()
     pipe = images(isolation="auto")
     with pytest.raises(JobError, match=r"b.png.*decoder_crashed.*SIGFPE"):

@@ -350,6 +350,6 @@ def test_the_plan_says_how(packed: Path, tmp_path: Path) -> None:
 
 
 def test_the_python_api_takes_it() -> None:
-    assert Pipeline(2, 1, upload="copy")._run.upload == "copy"
+    assert Pipeline(2, 1, upload="copy").settings.upload == "copy"
     with pytest.raises(ValueError, match="upload must be one of auto, copy, registered, kvikio, got 'dma'"):
         Pipeline(2, 1, upload="dma")

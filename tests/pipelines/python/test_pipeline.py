@@ -321,14 +321,14 @@ def test_yaml_both_ways(root: str, tmp_path: Path) -> None:
 
     built = load_spec(tmp_path / "spec.yaml")
 
-    graph = pipe._builder.build(
+    graph = pipe._definition.builder.build(
         {n: pipe._named_outputs()[k] for n, k in (("data", "0"), ("label", "1"), ("number", "2"))}
     )
     assert digest(built.graph) == digest(graph)
     back = dali_run.load_spec(tmp_path / "spec.yaml")
-    assert digest(back._builder.build(dict(zip(graph.outputs, back._named_outputs().values(), strict=True)))) == digest(
-        graph
-    )
+    assert digest(
+        back._definition.builder.build(dict(zip(graph.outputs, back._named_outputs().values(), strict=True)))
+    ) == digest(graph)
     with pytest.raises(SpecError, match="1 names for 3 outputs"):
         pipe.to_yaml(["a"])
 

@@ -188,8 +188,8 @@ def test_a_spec_is_a_pipeline(root: str, tmp_path: Path) -> None:
     assert made.output_names == ("image", "flag")
     assert (made.max_batch_size, made.num_threads, made.device_id, made.seed) == (3, 2, None, 9)
     assert made.prefetch_queue_depth == 3
-    assert made._on_error == "replace"
-    assert made._run.plain()["memory"] == {"host": "25%", "gpu": 2 << 30}
+    assert made._settings.on_error == "replace"
+    assert made.settings.plain()["memory"] == {"host": "25%", "gpu": 2 << 30}
     assert made.reader_meta("Reader")["epoch_size"] == 7
     python = as_python(root)
     again = dali_run.load_spec(file, {"data": root, "pipeline.batch_size": 2}, batch_size=3, seed=9, on_error="fail")
@@ -228,7 +228,7 @@ def test_yaml_keeps_the_settings(given_settings: dict[str, Any], root: str, tmp_
     file = tmp_path / "spec.yaml"
     file.write_text(definition().to_yaml())
     first, back = definition(), dali_run.load_spec(file)
-    assert back._arguments() == first._arguments()
+    assert back._settings.arguments() == first._settings.arguments()
     assert arrays(back) == arrays(first)
     assert back.to_yaml() == first.to_yaml()
 
@@ -293,7 +293,7 @@ def test_devices_of_specs(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (null.device_id, null._target().device) == (0, "null")
     assert null.run()[0].as_array().shape == (3, 4, 3)
     monkeypatch.setattr("dali_run.pipelines.compile.place.gpu_count", lambda: 2)
-    monkeypatch.setattr("dali_run.pipelines.python.building.gpu_count", lambda: 2)
+    monkeypatch.setattr("dali_run.pipelines.python.settings.gpu_count", lambda: 2)
     automatic = dali_run.load_spec(file, {"data": root, "pipeline.device": "auto"})
     assert automatic._target() == Target("gpu", (0,), auto_mixed=True)
     several = dali_run.load_spec(file, {"data": root, "pipeline.device": "gpu:all"})

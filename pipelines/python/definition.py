@@ -1,0 +1,62 @@
+"""Definition: the graph of a pipeline as it is written down in Python, one of the pipeline's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...ops.types import Library
+from ..graph.builder import GraphBuilder, parity_defaults
+from ..graph.nodes import KEPT, Edge
+from .data_node import DataNode, as_node
+
+
+class Definition:
+    """Operators that were called, outputs that were set."""
+
+    def __init__(self, parity: Library) -> None:
+        """``parity``: the library whose numbers operators give where their call does not say it."""
+        self.builder = GraphBuilder(defaults=parity_defaults(parity))
+        self.outputs: list[DataNode] | None = None
+        self.names: list[str] | None = None
+        """Names of the outputs, where the definition gave them."""
+        self._sinks: list[DataNode] = []
+
+    def set_outputs(self, given: Iterable[Any]) -> None:
+        """Set the outputs; numbers and arrays become constants. Raises TypeError for anything else. The pipeline must
+        be the current one."""
+        outputs = []
+        for i, node in enumerate(given):
+            if isinstance(node, (list, tuple)) and any(isinstance(n, DataNode) for n in node):
+                raise TypeError(f"output {i} is a list of DataNodes: return them one by one (return a, b)")
+            try:
+                outputs.append(as_node(node))
+            except TypeError as e:
+                raise TypeError(f"output {i} of the pipeline: {e}") from None
+        self.outputs = outputs
+
+    def several(self, result: Any) -> tuple[Any, ...]:
+        """The outputs that a definition returned: one value, several, or a dict of them, whose keys are their names."""
+        if isinstance(result, Mapping):
+            self.names = [str(k) for k in result]
+            result = tuple(result.values())
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+    def adopt(self, builder: GraphBuilder, edges: Mapping[str, Edge]) -> None:
+        """Take a graph that was built elsewhere, with its outputs by number and what is kept besides."""
+        self.builder = builder
+        outputs = {n: e for n, e in edges.items() if not n.startswith(KEPT)}
+        self.outputs = [DataNode(builder, outputs[n]) for n in sorted(outputs, key=int)]
+        builder.sinks = [e for n, e in edges.items() if n.startswith(KEPT)]
+
+    def add_sink(self, node: DataNode) -> None:
+        """Keep ``node`` and what it depends on, although no output needs it."""
+        self._sinks.append(node)
+
+    def named_outputs(self) -> dict[str, Edge]:
+        """The edges that leave the graph: outputs by number, then sinks."""
+        assert self.outputs is not None
+        nodes = [*self.outputs, *self._sinks]
+        edges = [n.edge if n.builder is self.builder else self.builder.adopt(n.builder, n.edge) for n in nodes]
+        edges += self.builder.sinks
+        return {str(i) if i < len(self.outputs) else f"{KEPT}{i}": e for i, e in enumerate(edges)}

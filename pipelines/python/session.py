@@ -1,0 +1,284 @@
+"""Session: a built pipeline at work - data sets, inputs, worker processes, engine and counters; one of its parts."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...ops.errors import JobError
+from ...ops.types import DALIDataType
+from ...readers.base import Reader
+from ..compile.place import Target
+from ..compile.plan import Plan, compile_graph
+from ..engine.engine import Engine, Iteration, Options, Request
+from ..engine.inputs import EndlessFeed, Sources
+from ..engine.options import lanes_for
+from ..engine.stats import Stats
+from ..graph.nodes import Edge, Graph
+from .data_node import DataNode
+from .settings import Settings
+from .sources.processes import ParallelSource, WorkerPool
+from .sources.source import Input
+from .tensors import TensorList, tensor_list
+
+
+class Session:
+    """The engine runs ahead as far as its queues let it. The program's thread owns all fields here."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.built: Plan | None = None
+        self.sources: Sources | None = None
+        self.stats = Stats()
+        self.taken = 0
+        """Position after the last batch that was handed out."""
+        self.next = 0
+        """Position of the next batch that is scheduled."""
+        self.iteration = 0
+        """Of the next batch that is scheduled, in its epoch."""
+        self.epoch = 0
+        self.in_flight = 0
+        """Batches scheduled and not handed out."""
+        self.prefetched = False
+        self.ended = False
+        self._opened = False
+        self._opened_inputs: dict[str, Input] = {}
+        self._workers: WorkerPool | None = None
+        self._engine: Engine | None = None
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._edges: list[Edge] = []
+        """The outputs."""
+        self._outputs = 0
+        """How many there are."""
+        self._promised = False
+        """Types, dimensions or layouts are promised for them."""
+        self._setup: Callable[[], Callable[[], None] | None] = lambda: None
+        self._own_setup = False
+
+    def set_up_by(self, method: Callable[[], None]) -> None:
+        """Call the bound ``method`` before every iteration. It is held weakly: threads must not keep a pipeline alive
+        that the program has dropped."""
+        self._setup = weakref.WeakMethod(method)
+        self._own_setup = True
+
+    # -- building -----------------------------------------------------------------------------------------------
+
+    def build(self, graph: Graph, target: Target, outputs: int) -> None:
+        """Compile the graph and, unless a reader is to wait for the first run, open the data sets."""
+        self._outputs = outputs
+        self.built = compile_graph(graph, target, self._settings.run_seed)
+        if not any(isinstance(n.op, Reader) and n.op.lazy_init for n in self.built.graph.nodes):
+            self.open()
+
+    @property
+    def plan(self) -> Plan:
+        """The compiled graph."""
+        assert self.built is not None
+        return self.built
+
+    def open(self) -> None:
+        """Open the data sets and start worker processes, once."""
+        plan = self.plan  # building it may have opened them
+        if self._opened:
+            return
+        self._opened = True
+        self.sources = Sources(plan, self._settings.batch_size)
+        for node in plan.graph.nodes:
+            if node.id in self.sources.states and not isinstance(node.op, Reader):
+                self._opened_inputs[node.name] = Input.of(node, self.sources.states[node.id], self._settings.batch_size)
+        if self._settings.checkpointing:
+            for i in self._opened_inputs.values():
+                i.say_if_lost()
+        self.start_workers()
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        """The external_sources by their names."""
+        self.open()
+        return self._opened_inputs
+
+    def start_workers(self) -> None:
+        """Start the processes of parallel external_sources, once."""
+        self.open()
+        parallel = [i for i in self.inputs.values() if i.op.parallel and i.has_source]
+        if not parallel or self._workers is not None or self._settings.py_num_workers < 1:
+            return
+        given = [
+            ParallelSource(i.name, i.op.source, i.op.arity, i.op.batch, i.op.batch_info, i.wants_info, i.is_function,
+                           i.op.cycle)
+            for i in parallel
+        ]  # fmt: skip
+        depths, settings = {i.name: i.op.prefetch_queue_depth for i in parallel}, self._settings
+        self._workers = WorkerPool(given, settings.batch_size, depths, settings.py_num_workers,
+                                   settings.py_start_method, settings.py_callback_pickler)  # fmt: skip
+        for i in parallel:
+            i.workers = self._workers
+
+    def shared_memory(self) -> list[int]:
+        """Bytes of the blocks that worker processes share."""
+        return self._workers.capacities() if self._workers is not None else []
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    @property
+    def self_driven(self) -> bool:
+        """Nothing has to be asked of the program before a batch: the engine runs ahead as far as its queues let it."""
+        return not self.inputs and not self._own_setup
+
+    def engine(self) -> Engine:
+        """The running engine, started when it is first asked for."""
+        if self._engine is None:
+            plan = self.plan
+            self.open()
+            assert self.sources is not None
+            options = Options(
+                num_threads=self._settings.num_threads,
+                cpu_queue=self._settings.cpu_queue_size,
+                gpu_queue=self._settings.gpu_queue_size,
+                lanes=lanes_for(self._settings.gpu_queue_size),
+                to_host=False,
+                policy=self._settings.on_error,
+                **self._settings.run.shared(),
+                together=self.self_driven and self._settings.run.rng == "philox",
+                inline=True,
+            )
+            outputs = plan.graph.outputs
+            self._edges = [outputs[str(i)] for i in range(self._outputs)]
+            promises = self._settings.output_dtype, self._settings.output_ndim, self._settings.output_layout
+            self._promised = any(p is not None for p in promises)
+            schedule = _endless(self.next, self._settings.batch_size) if self.self_driven else _asked(self._requests)
+            self._engine = Engine(plan, EndlessFeed(self.sources), schedule, options, self.stats)
+            self._engine.start()
+        return self._engine
+
+    def schedule_one(self) -> None:
+        """Ask for the data of one more batch and put it on its way."""
+        if self.ended:
+            return
+        self.engine()
+        if self.self_driven:
+            self.in_flight += 1
+            return
+        try:
+            setup = self._setup()
+            if setup is not None:
+                setup()
+            polled = {name: i.poll(self.iteration, self.epoch) for name, i in self.inputs.items()}
+        except StopIteration:
+            self.ended = True
+            return
+        batches = {name: self.inputs[name].batches(data) for name, data in polled.items()}
+        sizes = {name: len(b[0]) for name, b in batches.items()}
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{name} gave {n}" for name, n in sizes.items())
+            raise JobError(f"the inputs of one iteration must have equally many samples: {listed}")
+        n = next(iter(sizes.values()), self._settings.batch_size)
+        for name, outputs in batches.items():
+            self.inputs[name].state.put(self.next, outputs)
+        self._requests.put(Request(self.next, n))
+        self.next += n
+        self.iteration += 1
+        self.in_flight += 1
+
+    def can_feed(self) -> bool:
+        """Every input has data for one more batch."""
+        return all(i.ready for i in self.inputs.values()) or self._own_setup
+
+    def schedule(self) -> None:
+        """Start the next iteration without waiting for it; the first time, as many as the queue is deep."""
+        if self.prefetched or not self._settings.exec_pipelined:
+            self.schedule_one()
+            return
+        self.engine()
+        for k in range(self._settings.deepest_queue):
+            if k and not self.can_feed():
+                break
+            self.schedule_one()
+        self.prefetched = True
+
+    def take(self) -> tuple[TensorList, ...]:
+        """The outputs of the oldest iteration that was scheduled. Raises StopIteration where there is none left."""
+        if self.in_flight == 0:
+            raise StopIteration
+        iteration: Iteration = next(self.engine())
+        self.in_flight -= 1
+        self.taken = iteration.request.start + iteration.request.n
+        env = iteration.env
+        result = tuple([tensor_list(env[edge]) for edge in self._edges])
+        if self._promised:
+            self.check_outputs(result)
+        return result
+
+    def reset(self) -> None:
+        """Begin a new epoch of the sources, if the last one ended."""
+        if not self.ended:
+            return
+        self.ended = False
+        self.prefetched = False
+        self.iteration = 0
+        self.epoch += 1
+        for i in self.inputs.values():
+            i.reset()
+
+    def input(self, node: DataNode | str) -> Input:
+        """The external_source that ``node`` names. Raises KeyError, TypeError."""
+        if not isinstance(node, (str, DataNode)):
+            raise TypeError(f"an input goes by its name or its DataNode, got {node!r}")
+        name = node if isinstance(node, str) else node.builder.nodes[node.edge.node].name
+        if name not in self.inputs:
+            known = ", ".join(self.inputs) or "none"
+            raise KeyError(f"{name!r} is no external_source of this pipeline that an output needs; it has: {known}")
+        return self.inputs[name]
+
+    def check_outputs(self, outputs: tuple[TensorList, ...]) -> None:
+        """Raises RuntimeError where outputs are not as the pipeline's arguments promise."""
+        checks: list[tuple[str, Any, Any]] = [
+            ("dtype", self._settings.output_dtype, lambda t: t.dtype),
+            ("ndim", self._settings.output_ndim, lambda t: t.batch.ndim),
+            ("layout", self._settings.output_layout, lambda t: t.layout()),
+        ]
+        for what, wanted, of in checks:
+            if wanted is None:
+                continue
+            each = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] * len(outputs)
+            if len(each) != len(outputs):
+                raise RuntimeError(f"output_{what} has {len(each)} entries for {len(outputs)} outputs")
+            for i, (want, output) in enumerate(zip(each, outputs, strict=True)):
+                if want is not None and of(output) != want:
+                    got, need = (_shown(v) for v in (of(output), want))
+                    raise RuntimeError(f"output {i} has {what} {got}; output_{what} promises {need}")
+
+    def let_go(self) -> tuple[Engine | None, Callable[[], None]]:
+        """The engine, which is to be stopped, and a function that closes its inputs then."""
+        engine, workers, sources = self._engine, self._workers, self.sources
+        self._engine = self._workers = self.sources = None
+        if engine is not None:
+            self._requests.put(None)
+
+        def close_inputs() -> None:
+            if workers is not None:
+                workers.close()
+            if sources is not None:
+                sources.close()
+
+        return engine, close_inputs
+
+
+# Generators that the engine's threads hold must not hold the pipeline: it stops the threads when nobody refers to it.
+
+
+def _endless(start: int, batch_size: int) -> Iterator[Request]:
+    for at in itertools.count(start, batch_size):
+        yield Request(at, batch_size)
+
+
+def _asked(requests: queue.SimpleQueue[Request | None]) -> Iterator[Request]:
+    while (request := requests.get()) is not None:
+        yield request
+
+
+def _shown(value: Any) -> str:
+    return value.name if isinstance(value, DALIDataType) else repr(value)
