@@ -12,7 +12,7 @@ from .pipelines.python.functions import Namespace, operator_function
 
 _functions = Namespace(__name__, "", operator_function, str)
 _NAMESPACES = (
-    "decoders", "encoders", "experimental", "experimental.decoders", "experimental.readers", "io", "io.file", "noise",
+    "auto_aug", "decoders", "encoders", "experimental", "experimental.decoders", "experimental.readers", "io", "io.file", "noise",
     "random", "readers", "reductions", "segmentation", "transforms",
 )  # fmt: skip
 for _path in _NAMESPACES:
