@@ -94,7 +94,7 @@ def _kinds(files: Sequence[str]) -> list[str]:
 
 def _format(data: npt.NDArray[np.uint8]) -> str:
     try:
-        found = recognise(memoryview(data))
+        found = recognise(data.data)
     except SampleError:
         return "other"
     return "other" if found == "jpeg" else found
