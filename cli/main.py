@@ -20,6 +20,7 @@ from . import (
     merge,
     ops,
     plan,
+    port,
     retry_failed,
     run,
     sample_data,
@@ -64,6 +65,7 @@ def options(
 
 COMMANDS = (
     run, validate, plan, inspect, verify, merge, retry_failed, convert, bench, tune, ops, schema, doctor, sample_data,
+    port,
 )  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)

@@ -84,6 +84,25 @@ def operator_function(name: str) -> Wrapper:
     return function
 
 
+def operator_behind(room: str, name: str) -> str:
+    """The operator that is called as ``fn.<name>``, or ``ops.<name>``; nothing where there is none."""
+    known = names()
+    return known.get(name, "") if room == "fn" else next((n for n in known if class_name(n) == name), "")
+
+
+def wraps(name: str) -> bool:
+    """``fn.<name>`` is a function of its own."""
+    return find(names()[name]).name in _WRAPPERS
+
+
+def known_arguments(name: str) -> set[str]:
+    """The names of all arguments that ``fn.<name>`` takes."""
+    extra = set(inspect.signature(operator_function(name)).parameters) if wraps(name) else set()
+    return (
+        extra | {"device", "name", "seed", "preserve", "bytes_per_sample_hint"} | set(parameters(find(names()[name])))
+    )
+
+
 def signature(cls: type[Operator]) -> inspect.Signature:
     """How the function of ``cls`` is called."""
     low, high = cls.inputs
@@ -127,10 +146,7 @@ class OperatorClass:
             raise ArgumentNameError(f"{self.operator_name}: has no argument {', '.join(map(repr, problems))}")
 
     def _known(self) -> set[str]:
-        wrapped = find(names()[self.operator_name]).name in _WRAPPERS
-        extra = set(inspect.signature(self._call).parameters) if wrapped else set()
-        common = {"device", "name", "seed", "preserve", "bytes_per_sample_hint"}
-        return extra | common | set(parameters(find(names()[self.operator_name])))
+        return known_arguments(self.operator_name)
 
     def __call__(self, *inputs: Any, **arguments: Any) -> Any:
         return self._call(*inputs, **{**self._arguments, **arguments})

@@ -481,3 +481,22 @@ def test_one_number_a_sample_where_a_list_is_asked_for() -> None:
     assert resized.shape() == [(2, 2, 3), (3, 3, 3), (4, 4, 3)]
     assert region.shape() == [(2, 2, 3)] * 3
     assert squeezed.as_array().tolist() == [2, 3, 4]
+
+
+def test_jax_function_keeps_layouts_and_may_stand_in_a_branch() -> None:
+    pytest.importorskip("jax")
+    from dali_run.plugin.jax.fn import jax_function
+
+    add = jax_function(lambda x: x + 1)
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_conditionals=True)
+    def definition():
+        image = fn.external_source(lambda: [np.zeros((2, 3, 1), np.float32)] * 4, layout="HWC")
+        x = fn.external_source(lambda info: np.int32([info.idx_in_batch]), batch=False)
+        if x[0] > 1:
+            x = add(x)
+        return add(image), x
+
+    image, x = definition().run()
+    assert image.layout() == "HWC"
+    assert x.as_array().ravel().tolist() == [0, 1, 3, 4]

@@ -1,0 +1,44 @@
+"""``dali-run port``: what a program for DALI needs that differs or is missing here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import JOB_FAILED, Json, done, print_json, say, tell
+
+NAME = "port"
+
+
+def command(
+    programs: Annotated[list[Path], typer.Argument(metavar="PROGRAM...", help="Python files.")],
+    write: Annotated[bool, typer.Option("--write", help="Rewrite the imports: nvidia.dali becomes dali_run.")] = False,
+    json: Json = False,
+) -> None:
+    """Report what programs for DALI use that differs or is missing here.
+
+    The programs are read, not run. Ends with 1 where something is missing. A program whose imports are left as they
+    are runs by `python -m dali_run.compat PROGRAM`.
+
+    \b
+    Examples:
+      dali-run port train.py
+      dali-run port src/*.py --write
+    """
+    from ..pipelines.tools.port import examine, rewrite
+
+    reports = [examine(path) for path in programs]
+    changed = [r.path for r in reports if write and rewrite(r)]
+    with done(0 if all(r.runs for r in reports) else JOB_FAILED):
+        if json:
+            print_json([r.described(r.path in changed) for r in reports])
+            return
+        for report in reports:
+            for f in report.findings:
+                tell(f"{report.path}:{f.line}:{f.column}: {f.kind}: {f.text}")
+            if report.path in changed:
+                say(f"{report.path}: imports rewritten")
+            if not report.findings:
+                say(f"{report.path}: nothing is missing, nothing differs")

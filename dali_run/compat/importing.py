@@ -1,0 +1,116 @@
+"""The importer: ``nvidia.dali`` and what is below it are the modules of this package."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+DALI_VERSION = "2.4.0"
+"""The version of DALI whose names and results these are."""
+_OURS = __name__.partition(".")[0]
+_THEIRS = "nvidia.dali"
+_NAMES = """
+auto_aug.core auto_aug.core.decorator auto_aug.core.policy experimental experimental.dynamic
+experimental.dynamic.capture experimental.dynamic.checkpoint experimental.dynamic.math experimental.dynamic.pytorch
+experimental.dynamic.pytorch.nodes experimental.dynamic.random experimental.torchvision experimental.torchvision.v2
+experimental.torchvision.v2.functional external_source internal plugin.jax.integration plugin.jax.iterator plugin.numba
+plugin.numba.experimental plugin.numba.fn plugin.numba.fn.experimental plugin.paddle plugin.pytorch.experimental
+plugin.pytorch.experimental.proxy plugin.pytorch.loader_evaluator plugin.pytorch.loader_evaluator.loader plugin.tf
+plugin.triton plugin_manager reducers sysconfig
+"""
+_ABSENT = frozenset(_NAMES.split())
+"""Modules of DALI 2.4's that may be missing here. Importing them is no error; taking something from them is."""
+
+
+def install() -> None:
+    """Let ``nvidia.dali`` be this package, from now on and in this process.
+
+    Raises RuntimeError where DALI itself was imported before.
+    """
+    loaded = sys.modules.get(_THEIRS)
+    if loaded is not None and not isinstance(loaded, _Dali):
+        raise RuntimeError(f"{_THEIRS} was imported before {_OURS}.compat: import {_OURS}.compat first")
+    if not any(isinstance(f, _Finder) for f in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Dali(ModuleType):
+    """``nvidia.dali`` itself: what this package has, with DALI's version."""
+
+    __version__ = DALI_VERSION
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return getattr(importlib.import_module(_OURS), name)
+        except AttributeError:
+            raise AttributeError(f"module {_THEIRS!r} has no {name!r} in {_OURS}{_SEE}") from None
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(importlib.import_module(_OURS))})
+
+
+class _Absent(ModuleType):
+    """A module that DALI has and this package has not."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ImportError(f"{self.__name__}.{name}: DALI has it, {_OURS} has not{_SEE}", name=self.__name__)
+
+
+_SEE = "; docs/migrating-from-dali.md says what is there instead"
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        if name == "nvidia":
+            found = PathFinder.find_spec(name)  # other packages of NVIDIA's may be there
+            return ModuleSpec(name, _Empty(), is_package=True) if found is None else found
+        if name != _THEIRS and not name.startswith(f"{_THEIRS}."):
+            return None
+        return ModuleSpec(name, _Loader(), is_package=True)
+
+
+class _Empty(Loader):
+    """Of a package without anything."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+class _Loader(Loader):
+    """Gives the module of this package that goes by the rest of the name."""
+
+    _own: tuple[Any, ...] = ()
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        rest = spec.name[len(_THEIRS) + 1 :]
+        if not rest:
+            return _Dali(_THEIRS, importlib.import_module(_OURS).__doc__)
+        ours = f"{_OURS}.{rest}"
+        try:
+            module = importlib.import_module(ours)
+        except ModuleNotFoundError as e:
+            if e.name is None or not f"{ours}.".startswith(f"{e.name}."):
+                raise  # something that our module needs
+            if rest in _ABSENT:
+                return _Absent(spec.name, f"{spec.name} is not in {_OURS}{_SEE}.")
+            raise ModuleNotFoundError(f"there is no module {spec.name!r}, neither in DALI {DALI_VERSION} nor here",
+                                      name=spec.name) from None  # fmt: skip
+        self._own = module, module.__spec__, getattr(module, "__loader__", None)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if self._own:  # it was made before, and stays what it is
+            module.__spec__, module.__loader__ = self._own[1:]

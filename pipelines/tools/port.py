@@ -1,0 +1,283 @@
+"""Port: what a program for DALI uses that differs or is missing here, by its source alone; nothing of it is run."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any, Literal
+
+from ...ops.base import find, parameters
+from ...ops.dali_names import DALI_NAMES
+from ...ops.errors import SpecError
+from ..python.functions import known_arguments, names, operator_behind, wraps
+from ..python.pipeline import Pipeline
+
+_DALI = "nvidia.dali"
+_OURS = __name__.partition(".")[0]
+Kind = Literal["missing", "no effect", "differs"]
+
+_SETTINGS = (
+    "bytes_per_sample",
+    "max_streams",
+    "default_cuda_stream_priority",
+    "stream_policy",
+    "concurrency",
+    "set_affinity",
+)
+"""Arguments of Pipeline that mean nothing here."""
+_METHODS = {
+    "serialize": "gives JSON, not DALI's protobuf",
+    "deserialize": "reads the JSON that serialize gives here, not DALI's protobuf",
+    "executor_statistics": "has calls, samples, bytes and seconds of every operator besides DALI's sizes",
+}
+"""Methods of pipelines that differ, by name: what an object is cannot be told without running the program."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One place in a program."""
+
+    line: int
+    column: int
+    """From 1."""
+    kind: Kind
+    text: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found in one program."""
+
+    path: Path
+    findings: list[Finding] = field(default_factory=list)
+    rewritten: str = ""
+    """The program with imports of this package; empty where there is nothing to rewrite."""
+
+    @property
+    def runs(self) -> bool:
+        """Nothing that it uses is missing."""
+        return all(f.kind != "missing" for f in self.findings)
+
+    def described(self, rewritten: bool) -> dict[str, Any]:
+        """As plain data."""
+        return {"path": str(self.path), "runs": self.runs, "rewritten": rewritten,
+                "findings": [asdict(f) for f in self.findings]}  # fmt: skip
+
+
+def examine(path: Path) -> Report:
+    """Look through the program ``path``. Raises SpecError for a file that cannot be read, or is no Python."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:  # line ends stay as they are
+            source = file.read()
+        tree = ast.parse(source, str(path))
+    except OSError as e:
+        raise SpecError(f"{path} cannot be read: {e.strerror}") from None
+    except (SyntaxError, ValueError) as e:
+        where = f":{e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
+        raise SpecError(f"{path}{where}: is no Python that this version reads: {e}") from None
+    bound = _bindings(tree)
+    found = sorted({*_imports(tree), *_uses(tree, bound), *_calls(tree, bound)} if bound else set())
+    return Report(path, found, _rewritten(source, tree, bound))
+
+
+def rewrite(report: Report) -> bool:
+    """Write the program with imports of this package; False where there is nothing to change. Raises SpecError."""
+    if not report.rewritten:
+        return False
+    try:
+        report.path.write_text(report.rewritten, encoding="utf-8", newline="")
+    except OSError as e:
+        raise SpecError(f"{report.path} cannot be written: {e.strerror}") from None
+    return True
+
+
+# -- what names stand for ---------------------------------------------------------------------------------------------
+
+
+def _bindings(tree: ast.Module) -> dict[str, str]:
+    """The program's names for DALI's modules and members: ``fn`` -> ``nvidia.dali.fn``."""
+    bound: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if _is_dali(alias.name):
+                    bound[alias.asname or "nvidia"] = alias.name if alias.asname else "nvidia"
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if _is_dali(full):
+                    bound[alias.asname or alias.name] = full
+    return bound
+
+
+def _is_dali(name: str) -> bool:
+    return f"{name}.".startswith(f"{_DALI}.")
+
+
+def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
+    """The full name that an expression like ``fn.readers.file`` stands for; nothing where it is none of DALI's."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in bound:
+        return ""
+    full = ".".join([bound[node.id], *reversed(parts)])
+    return full if _is_dali(full) else ""
+
+
+def _missing(full: str) -> str:
+    """Why there is nothing here by DALI's name ``full``; nothing where there is."""
+    at = _OURS
+    here: Any = importlib.import_module(_OURS)
+    parts = full.split(".")[2:]
+    for k, part in enumerate(parts):
+        at = f"{at}.{part}"
+        try:
+            here = getattr(here, part)
+            continue
+        except (AttributeError, ImportError):
+            pass
+        spec = _found(at)
+        if spec is None:
+            return f"{full}: {_whose(full)}"
+        try:
+            here = importlib.import_module(at)
+        except ImportError:  # of a framework that is not installed here: its text says what it has
+            rest = parts[k + 1 :]
+            there = not rest or _found(".".join([at, rest[0]])) is not None or rest[0] in _names_in(spec.origin)
+            return "" if there else f"{full}: {_whose(full)}"
+    return ""
+
+
+def _whose(full: str) -> str:
+    room, _, name = full.removeprefix(f"{_DALI}.").partition(".")
+    if room == "fn":
+        return "DALI has it, dali-run has not" if name in DALI_NAMES else "neither DALI nor dali-run has it"
+    return "dali-run has none"
+
+
+def _found(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _names_in(origin: str | None) -> set[str]:
+    """What the module in the file ``origin`` defines and imports at its top."""
+    found: set[str] = set()
+    for node in ast.parse(Path(origin).read_text(encoding="utf-8")).body if origin else ():
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {a.asname or a.name for a in node.names}
+        elif isinstance(node, ast.Assign):
+            found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+    return found
+
+
+# -- what is looked for -----------------------------------------------------------------------------------------------
+
+
+def _imports(tree: ast.Module) -> Iterator[Finding]:
+    for node in ast.walk(tree):
+        wanted: list[str] = []
+        if isinstance(node, ast.Import):
+            wanted = [a.name for a in node.names if _is_dali(a.name)]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            wanted = [f"{node.module}.{a.name}" for a in node.names if _is_dali(f"{node.module}.{a.name}")]
+        for full in wanted:
+            if why := _missing(full.removesuffix(".*")):
+                yield Finding(node.lineno, node.col_offset + 1, "missing", why)
+
+
+def _uses(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
+    inner: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            if id(node) not in inner and (full := _dotted(node, bound)) and (why := _missing(full)):
+                yield Finding(node.lineno, node.col_offset + 1, "missing", why)
+            inner.add(id(node.value))
+
+
+def _calls(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        at = node.lineno, node.col_offset + 1
+        full = _dotted(node.func, bound)
+        if full and not _missing(full):
+            for kind, text in _arguments(full.removeprefix(f"{_DALI}."), [k.arg for k in node.keywords if k.arg]):
+                yield Finding(*at, kind, text)
+        elif isinstance(node.func, ast.Attribute) and not full and node.func.attr in _METHODS:
+            yield Finding(*at, "differs", f"Pipeline.{node.func.attr} {_METHODS[node.func.attr]}")
+
+
+def _arguments(name: str, given: list[str]) -> Iterator[tuple[Kind, str]]:
+    """What is to be said of the arguments ``given`` in a call of DALI's ``name``."""
+    room, _, rest = name.partition(".")
+    if name in ("Pipeline", "pipeline.Pipeline", "pipeline_def", "pipeline.pipeline_def"):
+        known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug", "fn"}
+        for argument in given:
+            if argument not in known:
+                yield "missing", f"{name}: has no argument {argument!r}"
+            elif argument in _SETTINGS:
+                yield "no effect", f"{name}: argument {argument!r} has no effect"
+        return
+    operator = operator_behind(room, rest) if room in ("fn", "ops") else ""
+    if not operator:
+        return
+    cls = find(names()[operator])
+    known = known_arguments(operator)
+    for argument in given:
+        if argument not in known:
+            yield "missing", f"{name}: has no argument {argument!r}"
+        elif argument in parameters(cls) and (why := parameters(cls)[argument].arg.ignored):
+            yield "no effect", f"{name}: argument {argument!r} has no effect: {why}"
+    if cls.random and not wraps(operator) and cls.name.startswith("random."):
+        yield "differs", f"{name}: draws other numbers than DALI, unless the pipeline has rng='dali'"
+
+
+# -- rewriting --------------------------------------------------------------------------------------------------------
+
+
+def _rewritten(source: str, tree: ast.Module, bound: dict[str, str]) -> str:
+    """``source`` with ``nvidia.dali`` replaced wherever it names a module; nothing else changes."""
+    edits: list[tuple[int, int, str]] = []
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+
+    def replace(node: ast.AST, old: str, new: str) -> None:
+        a = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        b = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        where = raw.find(old.encode(), a, b)
+        if where >= 0:
+            edits.append((where, where + len(old.encode()), new))
+
+    raw = source.encode()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if _is_dali(alias.name):
+                    replace(alias, _DALI, _OURS)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            if _is_dali(node.module):
+                replace(node, _DALI, _OURS)
+            elif node.module == "nvidia" and [a.name for a in node.names] == ["dali"]:
+                alias = node.names[0]
+                a = starts[node.lineno - 1] + node.col_offset
+                b = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+                edits.append((a, b, f"import {_OURS} as {alias.asname or 'dali'}"))
+        elif isinstance(node, ast.Attribute) and node.attr == "dali" and _dotted(node, bound) == _DALI:
+            replace(node, _DALI, _OURS)
+    for a, b, new in sorted(edits, reverse=True):
+        raw = raw[:a] + new.encode() + raw[b:]
+    return raw.decode() if edits else ""
