@@ -188,13 +188,14 @@ def _names_in(origin: str | None) -> set[str]:
 
 def _imports(tree: ast.Module) -> Iterator[Finding]:
     for node in ast.walk(tree):
-        wanted: list[str] = []
         if isinstance(node, ast.Import):
-            wanted = [a.name for a in node.names if _is_dali(a.name)]
+            wanted = [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            wanted = [f"{node.module}.{a.name}" for a in node.names if _is_dali(f"{node.module}.{a.name}")]
+            wanted = [f"{node.module}.{a.name}" for a in node.names]
+        else:
+            continue
         for full in wanted:
-            if why := _missing(full.removesuffix(".*")):
+            if _is_dali(full) and (why := _missing(full.removesuffix(".*"))):
                 yield Finding(node.lineno, node.col_offset + 1, "missing", why)
 
 
