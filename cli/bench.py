@@ -143,7 +143,7 @@ def _images(suite: str | None, data: Path, folder: Path) -> Path:
     """The folder that is read: a suite may make its images of those in ``data``."""
     from ..pipelines.bench.suites import SUITES, suite_data
 
-    return data if suite not in SUITES else suite_data(suite, data, folder)
+    return data if suite is None or suite not in SUITES else suite_data(suite, data, folder)
 
 
 def _told_apart(given: list[Path], sweep: list[str] | None) -> tuple[list[Path], list[str]]:

@@ -836,7 +836,7 @@ def image_decoder(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC."""
+    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
     ...
 
 def image_decoder_crop(
@@ -2148,7 +2148,7 @@ class decoders:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC."""
+        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
         ...
 
     @staticmethod
@@ -2535,7 +2535,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC."""
+            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
             ...
 
         @staticmethod

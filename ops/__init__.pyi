@@ -906,7 +906,7 @@ class Hue:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ImageDecoder:
-    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC."""
+    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
 
     def __init__(
         self,
@@ -2348,7 +2348,7 @@ class _decoders:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
     class Image:
-        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC."""
+        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
 
         def __init__(
             self,
@@ -2751,7 +2751,7 @@ class _experimental:
     class decoders:
 
         class Image:
-            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC."""
+            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
 
             def __init__(
                 self,

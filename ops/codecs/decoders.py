@@ -163,7 +163,8 @@ def check_encoded(spec: Spec) -> None:
 
 
 class Image(ImageDecoder, name="decoders.image"):
-    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and the first frame of GIF, to HWC.
+    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip
+    install 'dali-run[formats]'`` HEIC and JPEG XL, too.
 
     Colour of 16 bits a channel keeps them with ``pip install 'dali-run[formats]'``, PNG and PNM without; else such a
     file is refused where ``dtype`` is not UINT8.

@@ -4,7 +4,7 @@ Nothing is decoded. Every probe reads only bounded, checked places of the data, 
 and decompression bombs are known before memory is asked for. JPEG headers of a batch are walked by `jpeg_header`.
 
 Facts: PNG (W3C, 3rd ed.), BMP (Microsoft, BITMAPINFOHEADER and kin), TIFF 6.0, Exif 2.3, Netpbm, WebP container
-(Google), JPEG 2000 (ITU-T T.800, annex A and I), GIF89a.
+(Google), JPEG 2000 (ITU-T T.800, annex A and I), GIF89a. AVIF, HEIC and JPEG XL: `modern_headers`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass
 
 from ..errors import SampleError
+from .modern_headers import heif, jpeg_xl
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Header:
     """One image as it is stored, before any orientation is applied."""
 
     format: str
-    """``jpeg``, ``png``, ``bmp``, ``tiff``, ``pnm``, ``webp``, ``jpeg2000`` or ``gif``."""
+    """`jpeg`, `png`, `bmp`, `tiff`, `pnm`, `webp`, `jpeg2000`, `gif`, `avif`, `heic` or `jpegxl`."""
     width: int
     height: int
     channels: int
@@ -41,8 +42,8 @@ def recognise(data: memoryview) -> str:
         return "webp"
     if len(head) > 2 and head[:1] == b"P" and head[1:2] in b"123456" and head[2:3] in b" \t\r\n\v\f#":
         return "pnm"
-    if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
-        raise SampleError("unsupported", f"{_HEIF_BRANDS[head[8:12]]} images are not decoded; convert them first")
+    if head[4:8] == b"ftyp" and (name := _heif(data)):
+        return name
     if not head:
         raise SampleError("not_an_image", "the file is empty")
     if any(signature.startswith(head) for signature, _ in _SIGNATURES):
@@ -51,7 +52,18 @@ def recognise(data: memoryview) -> str:
     raise SampleError("not_an_image", f"starts with {shown}, which is no known image format ({FORMATS})")
 
 
-FORMATS = "JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, GIF"
+def _heif(data: memoryview) -> str:
+    """The format by the brands of a HEIF file (AV1 or HEVC inside); empty where they are of something else."""
+    size = min(int.from_bytes(data[:4], "big"), len(data), 256)
+    brands = [bytes(data[8:12]), *(bytes(data[k : k + 4]) for k in range(16, size - 3, 4))]
+    if brands[0] not in (*_AVIF, *_HEIC, *_HEIF):
+        return ""
+    return "avif" if any(b in _AVIF for b in brands) and not any(b in _HEIC for b in brands) else "heic"
+
+
+_AVIF, _HEIC = (b"avif", b"avis"), (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
+_HEIF = (b"mif1", b"msf1")
+FORMATS = "JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, GIF, AVIF, HEIC, JPEG XL"
 _SIGNATURES = (
     (b"\xff\xd8\xff", "jpeg"),
     (b"\x89PNG\r\n\x1a\n", "png"),
@@ -64,8 +76,9 @@ _SIGNATURES = (
     (b"\xff\x4f\xff\x51", "jpeg2000"),
     (b"GIF87a", "gif"),
     (b"GIF89a", "gif"),
+    (b"\0\0\0\x0cJXL \r\n\x87\n", "jpegxl"),
+    (b"\xff\x0a", "jpegxl"),
 )
-_HEIF_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF"}
 
 
 def probe(data: memoryview) -> Header:
@@ -267,8 +280,21 @@ def _gif(data: memoryview) -> Header:
     return Header("gif", width, height, 3, 8)
 
 
+def _avif(data: memoryview) -> Header:
+    return Header("avif", *heif(data))
+
+
+def _heic(data: memoryview) -> Header:
+    return Header("heic", *heif(data, cropped=True))
+
+
+def _jpeg_xl(data: memoryview) -> Header:
+    return Header("jpegxl", *jpeg_xl(data))
+
+
 _PROBES = {
     "png": _png, "bmp": _bmp, "tiff": _tiff, "pnm": _pnm, "webp": _webp, "jpeg2000": _jpeg2000, "gif": _gif,
+    "avif": _avif, "heic": _heic, "jpegxl": _jpeg_xl,
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from ..errors import SampleError
 from ..interfaces import Isolation
 from ..kernels import Kernels
 from ..types import DALIImageType
-from . import plain
+from . import modern, plain
 from .deep_colour import available, is_deep
 from .formats import Header, check_pixels, probe, recognise
 from .pixels import Pixels, channels_of, orient, recolour
@@ -163,7 +163,8 @@ def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
         check_header(headers.jpeg[i])
     else:
         header = probe(data)
-        ours = header.format == "pnm" or (header.format == "png" and png.available())
+        modern.check(header)
+        ours = header.format in ("pnm", "heic", "jpegxl") or (header.format == "png" and png.available())
         if is_deep(header) and rules.dtype != np.uint8 and not ours and not available():
             remedy = "pip install 'dali-run[formats]', or take dtype UINT8"
             raise SampleError("unsupported", f"a {header.format} of 16 bits a channel needs imagecodecs: {remedy}")

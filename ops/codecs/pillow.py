@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import RejectCode, SampleError
 from . import deep_colour as deep_decode
-from . import webp
+from . import modern, webp
 from .deep_colour import spread
 from .formats import Header, check_pixels
 from .pixels import INVERSE_ORIENTATION, Pixels, orient
@@ -39,6 +39,8 @@ def decode(data: memoryview, header: Header, adjust_orientation: bool, max_pixel
         check_pixels(header.width, header.height, max_pixels)
         if header.format == "webp" and (pixels := webp.decode(data, header)) is not None:
             return orient(pixels, header.orientation) if adjust_orientation else pixels
+        if header.format in modern.NAMES:
+            return modern.decode(data, header, adjust_orientation)
         image = _plugin(header.format)(io.BytesIO(data))
         check_pixels(image.width, image.height, max_pixels)
         if header.format == "png":

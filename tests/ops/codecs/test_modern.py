@@ -1,0 +1,168 @@
+"""AVIF, HEIC and JPEG XL: pixels against the libraries that wrote them, headers, verdicts, and damaged files."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from PIL import features
+
+from dali_run.ops.codecs import modern, on_host
+from dali_run.ops.codecs.decoders import Image, PeekImageShape
+from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.isolation.processes import Isolation
+from dali_run.ops.errors import SampleError
+from dali_run.ops.types import DALIDataType, DALIImageType
+
+from .test_decoders import run
+
+imagecodecs = pytest.importorskip("imagecodecs")
+pillow_heif = pytest.importorskip("pillow_heif")
+if not features.check("avif"):
+    pytest.skip("this Pillow has no AVIF", allow_module_level=True)
+
+Y, X = np.mgrid[:45, :70]
+RGB = np.stack([X * 3, Y * 4, 128 + 0 * X], -1).astype(np.uint8)
+DEEP = RGB.astype(np.uint16) * 257
+TURNED = {1: RGB, 3: RGB[::-1, ::-1], 6: np.rot90(RGB, 3), 8: np.rot90(RGB), 2: RGB[:, ::-1], 4: RGB[::-1],
+          5: RGB.transpose(1, 0, 2), 7: np.rot90(RGB, 2).transpose(1, 0, 2)}  # fmt: skip
+"""As a viewer shows RGB that is stored with an orientation."""
+
+
+def avif(image: Any = RGB, **options: Any) -> bytes:
+    out = io.BytesIO()
+    Pillow.fromarray(image).save(out, "AVIF", quality=95, subsampling="4:4:4", **options)
+    return out.getvalue()
+
+
+def heic(image: Any = RGB) -> bytes:
+    out = io.BytesIO()
+    pillow_heif.from_pillow(Pillow.fromarray(image)).save(out, quality=95, chroma=444)
+    return out.getvalue()
+
+
+def jpeg_xl(image: Any = RGB, **options: Any) -> bytes:
+    return bytes(imagecodecs.jpegxl_encode(image, lossless=True, **options))
+
+
+MADE = {"avif": avif, "heic": heic, "jpegxl": jpeg_xl}
+
+
+@pytest.mark.parametrize("format", MADE)
+@pytest.mark.parametrize("output_type", [DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY])
+def test_pixels(format: str, output_type: DALIImageType) -> None:
+    out, rejects = run(Image(output_type=output_type), [MADE[format]()])
+    assert not rejects
+    wanted = {
+        DALIImageType.RGB: RGB, DALIImageType.BGR: RGB[..., ::-1],
+        DALIImageType.GRAY: (RGB @ np.array([[0.299], [0.587], [0.114]])),
+    }[output_type]  # fmt: skip
+    assert out.sample(0).shape == wanted.shape
+    assert np.abs(out.sample(0).astype(float) - wanted).mean() < (0.51 if format == "jpegxl" else 3)
+
+
+@pytest.mark.parametrize("format", MADE)
+def test_alpha_and_gray_as_stored(format: str) -> None:
+    alpha = np.dstack([RGB, (X * 2).astype(np.uint8)])
+    header = probe(memoryview(MADE[format](alpha)))
+    assert (header.format, header.width, header.height, header.channels) == (format, 70, 45, 4)
+    out, rejects = run(Image(output_type=DALIImageType.ANY_DATA), [MADE[format](alpha)])
+    assert not rejects
+    assert out.sample(0).shape == (45, 70, 4)
+    assert np.abs(out.sample(0).astype(float) - alpha).mean() < 3
+    out, _ = run(Image(), [MADE[format](np.ascontiguousarray(RGB[..., 0]))])
+    assert np.abs(out.sample(0).astype(float) - RGB[..., :1]).mean() < 3
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+def test_avif_is_turned_as_its_boxes_say(orientation: int) -> None:
+    exif = Pillow.Exif()
+    exif[0x0112] = orientation
+    data = avif(exif=exif)
+    assert probe(memoryview(data)).orientation == orientation
+    for adjust, wanted in ((True, TURNED[orientation]), (False, RGB)):
+        out, _ = run(Image(adjust_orientation=adjust), [data])
+        assert out.sample(0).shape == wanted.shape
+        assert np.abs(out.sample(0).astype(float) - wanted).mean() < 3
+        shapes, _ = run(PeekImageShape(adjust_orientation=adjust), [data])
+        assert shapes.sample(0).tolist() == list(wanted.shape)
+
+
+def test_deep_colour_keeps_its_bits() -> None:
+    ten = np.asarray(RGB, np.uint16) * 4
+    deep = io.BytesIO()
+    pillow_heif.from_bytes("RGB;16", (70, 45), DEEP.tobytes()).save(deep, quality=-1, chroma=444)
+    files = {
+        "jpegxl": (jpeg_xl(DEEP), DEEP, 0.0),
+        "avif": (bytes(imagecodecs.avif_encode(ten, bitspersample=10, level=100)), ten * (65535 / 1023), 400.0),
+        "heic": (deep.getvalue(), DEEP, 600.0),
+    }
+    for format, (data, wanted, off) in files.items():
+        assert probe(memoryview(data)).bits == (16 if format == "jpegxl" else 10)
+        out, rejects = run(Image(dtype=DALIDataType.UINT16), [data])
+        assert not rejects, format
+        assert np.abs(out.sample(0).astype(float) - wanted).mean() <= off, format
+
+
+@pytest.mark.parametrize("size", [(1, 1), (8, 8), (256, 8), (9, 300), (640, 480), (33, 500)])
+def test_sizes_of_jpeg_xl(size: tuple[int, int]) -> None:
+    """Sizes are written in several ways: in eighths, and by the ratio of the sides."""
+    for container in (False, True):
+        header = probe(memoryview(jpeg_xl(np.zeros((size[1], size[0], 3), np.uint8), usecontainer=container)))
+        assert (header.width, header.height) == size
+
+
+@pytest.mark.parametrize("format", MADE)
+def test_damage_is_a_verdict(format: str) -> None:
+    """Cut short and changed anywhere: pixels of the size in the header's limits, or a reason, and never a crash."""
+    data, rng = MADE[format](), np.random.default_rng(3)
+    codes: set[str] = set()
+    with Isolation() as isolation:
+        for _ in range(60):
+            at = int(rng.integers(0, len(data)))
+            other = [data[:at], data[:at] + bytes([int(rng.integers(0, 256))]) + data[at + 1 :]][
+                int(rng.integers(0, 2))
+            ]
+            try:
+                header = probe(memoryview(other))
+                if header.width * header.height > 10**7:
+                    continue
+                pixels = isolation.decode(memoryview(other), header, True, 10**7)
+            except SampleError as e:
+                codes.add(e.code)
+                continue
+            assert pixels.shape[0] * pixels.shape[1] <= 10**7
+        assert codes <= {"truncated", "corrupt_data", "unsupported", "not_an_image", "too_large"}
+        for cut in (1, 3):
+            with pytest.raises(SampleError):
+                probe(memoryview(data[:cut]))
+
+
+@pytest.mark.parametrize("format", MADE)
+def test_a_bomb_is_refused_by_its_header(format: str) -> None:
+    _, rejects = run(Image(max_pixels=70 * 45 - 1), [MADE[format]()])
+    assert [r.code for r in rejects] == ["too_large"]
+
+
+@pytest.mark.parametrize("format", MADE)
+def test_what_is_missing_is_named(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modern, "available", lambda format: False)
+    _, rejects = run(Image(), [MADE[format]()])
+    assert [r.code for r in rejects] == ["unsupported"]
+    assert "dali-run[formats]" in rejects[0].message
+    assert on_host.modern is modern
+
+
+def test_other_brands() -> None:
+    def head(*brands: bytes) -> memoryview:
+        body = b"ftyp" + brands[0] + bytes(4) + b"".join(brands[1:])
+        return memoryview((4 + len(body)).to_bytes(4, "big") + body + bytes(99))
+
+    for brands, message in (
+        ((b"mif1", b"avif"), "primary"), ((b"msf1", b"hevc"), "primary"), ((b"isom", b"mp41"), "no known image"),
+    ):  # fmt: skip
+        with pytest.raises(SampleError, match=message):
+            probe(head(*brands))
