@@ -82,8 +82,15 @@ class Context:
     def reject(self, i: int, code: RejectCode, message: str) -> None:
         """Sample ``i`` of this call cannot be processed; the engine drops it and reports ``message``, the first one."""
         slot = int(self.samples.slot[i])
-        if all(r.slot != slot for r in self.rejects):
+        if all(r.slot != slot or r.kept for r in self.rejects):
+            self.rejects[:] = [r for r in self.rejects if r.slot != slot]
             self.rejects.append(Reject(slot, code, message, self.part))
+
+    def flag(self, i: int, code: RejectCode, message: str) -> None:
+        """Sample ``i`` of this call is damaged, and goes on all the same; the reject log tells of it."""
+        slot = int(self.samples.slot[i])
+        if all(r.slot != slot for r in self.rejects):
+            self.rejects.append(Reject(slot, code, message, self.part, kept=True))
 
     def decoded_by(self, decoder: str, images: int, seconds: float = 0.0) -> None:
         """So many images were taken by ``decoder``, in so many seconds of CPU threads; for the report."""

@@ -96,3 +96,5 @@ class Reject:
     message: str
     part: str = ""
     """Which of the operators that were joined into one, as their arguments are prefixed: ``decode.``."""
+    kept: bool = False
+    """The sample is not dropped, only noted."""

@@ -135,8 +135,9 @@ class Isolation(Protocol):
         ...
 
     def lend(
-        self, data: memoryview, header: Any, adjust_orientation: bool, max_pixels: int, use: Callable[[Any], T]
-    ) -> T:
+        self, data: memoryview, header: Any, adjust_orientation: bool, max_pixels: int, use: Callable[[Any], T],
+        lenient: bool = False,
+    ) -> T:  # fmt: skip
         """What ``use`` makes of the decoded pixels, which are there no longer than that."""
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from ..images.random_window import WINDOW_SALT, check_window_ranges, random_wind
 from ..interfaces import Begun
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
 from .formats import BOMB_RATIO
-from .on_host import MAX_PIXELS, Rules, Windows, decode, encoded_bytes, foresee, read_headers
+from .on_host import MAX_PIXELS, OnDamage, Rules, Windows, decode, encoded_bytes, foresee, read_headers
 from .pixels import channels_of
 
 _PADDING = "memory is taken from pools that grow as needed"
@@ -73,6 +74,14 @@ class ImageDecoder(Operator, abstract=True):
             ge=0,
         ),
     ] = BOMB_RATIO
+    on_damage: Annotated[
+        OnDamage,
+        Arg(
+            "images whose decoder tells of damage but goes on (damaged JPEGs, fax data, checksums of PNG): `reject` "
+            "them, `keep` what the decoder guesses, or keep them and `flag` them in rejects.jsonl; decodes on the CPU "
+            "where it is not `reject`"
+        ),
+    ] = "reject"
     hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000
     affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
     device_memory_padding: Annotated[int, Arg("bytes", ignored=_PADDING)] = 16777216
@@ -115,6 +124,7 @@ class ImageDecoder(Operator, abstract=True):
             self.max_pixels,
             # who has raised the other limit has asked for large images
             0.0 if self.max_pixels > MAX_PIXELS and self.bomb_ratio == BOMB_RATIO else self.bomb_ratio,
+            self.on_damage,
         )
 
     @property
@@ -148,11 +158,18 @@ class ImageDecoder(Operator, abstract=True):
     def begin(self, ctx: Context, *inputs: Batch) -> Begun | None:
         from .on_gpu import begin
 
+        if self.on_damage != "reject":
+            return None
         return begin(ctx, inputs[0], self.rules, self.cuts(ctx, *inputs[1:]))
 
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         from .on_gpu import decode as decode_on_gpu
 
+        if self.on_damage != "reject":  # decoders of a GPU do not guess
+            nowhere: Any = None
+            host = self.cpu(replace(ctx, device=nowhere, stage="cpu", allocate=None), encoded, *inputs)
+            moved: Batch = ctx.device.to_device(host)
+            return moved
         return decode_on_gpu(ctx, encoded, self.rules, self.jpeg_decoder, self.hw_decoder_load, self.cuts(ctx, *inputs))
 
 

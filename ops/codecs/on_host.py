@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,10 @@ MAX_PIXELS = 178_956_970
 """The default limit on an image (2^29 bytes of RGB), by which Pillow refuses decompression bombs too."""
 
 
+OnDamage = Literal["reject", "keep", "flag"]
+"""What becomes of an image whose decoder tells of damage but goes on: it is refused, goes on as the decoder guesses it,
+or goes on and is noted in the reject log."""
+
 OURS, TURBO, PNG, OTHERS = "cpu", "libjpeg-turbo", "png", "other formats"
 """What the decoders of the host are called in reports."""
 
@@ -45,6 +49,7 @@ class Rules:
     max_pixels: int = MAX_PIXELS
     bomb_ratio: float = 0.0
     """Pixels for each byte of the file; 0 for any number."""
+    on_damage: OnDamage = "reject"
 
 
 T = TypeVar("T")
@@ -77,6 +82,8 @@ class Headers:
     """[N], as decoded with ANY_DATA."""
     odd: int
     """How many are no plain JPEGs, or too large."""
+    damaged: dict[int, SampleError] = field(default_factory=dict)
+    """Images that go on in spite of this, by place."""
     bad: int = 0
     """How many are not good: as `drop` counts them, which alone may write ``good``."""
 
@@ -231,7 +238,22 @@ def decode_other(
             return use(pillow.decode(data, header, rules.adjust_orientation, rules.max_pixels))
         return isolation.lend(data, header, rules.adjust_orientation, rules.max_pixels, use)
     except SampleError as e:
-        return e
+        if rules.on_damage == "reject" or e.code not in DAMAGE:
+            return e
+        problem = e
+    try:
+        if isolation is None:
+            made = use(pillow.decode(data, header, rules.adjust_orientation, rules.max_pixels, lenient=True))
+        else:
+            made = isolation.lend(data, header, rules.adjust_orientation, rules.max_pixels, use, lenient=True)
+    except SampleError:
+        return problem
+    headers.damaged[i] = problem
+    return made
+
+
+DAMAGE = ("corrupt_data", "truncated")
+"""Codes of what a decoder may be able to pass over."""
 
 
 def decode_straight(
@@ -302,9 +324,22 @@ def decode(
             data, row = encoded_bytes(batch, i), headers.jpeg[i]
             decode_jpeg(data, row, int(headers.orientation[i]), rules, anchor, out, i, ctx.isolation)
         except SampleError as e:
+            if rules.on_damage != "reject" and e.code in DAMAGE:
+                try:
+                    decode_jpeg(data, row, int(headers.orientation[i]), rules, anchor, out, i, ctx.isolation, True)
+                    headers.damaged[i] = e
+                    continue
+                except SampleError:
+                    pass
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
     ctx.decoded_by(TURBO, len(rest), time.perf_counter() - began)
+    for i, problem in headers.damaged.items():
+        if headers.good[i]:
+            if ctx.count is not None:
+                ctx.count("damaged images that were kept", 1)
+            if rules.on_damage == "flag":
+                ctx.flag(i, problem.code, str(problem))
     return out
 
 
@@ -368,23 +403,24 @@ def _window(image: Pixels, anchor: tuple[int, int] | None, shape: npt.NDArray[np
 
 def decode_jpeg(
     data: memoryview, row: Any, orientation: int, rules: Rules, anchor: tuple[int, int] | None, out: Batch, i: int,
-    isolation: Isolation | None = None,
+    isolation: Isolation | None = None, lenient: bool = False,
 ) -> None:  # fmt: skip
     """One JPEG as sample ``i`` of ``out``: turned, cut at ``anchor`` (y, x) and converted. Raises SampleError."""
     from .jpeg import turbo as jpeg_cpu
     from .jpeg.turbo import stored_channels
 
     decode_into = jpeg_cpu.decode_into if isolation is None or not isolation.jpeg else isolation.decode_into
+    how = {"lenient": True} if lenient else {}
     converts = rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
     if orientation == 1 and anchor is None and not converts:
         start = int(out.offsets[i])
         place = memoryview(out.data[start : start + int(np.prod(out.shapes[i], dtype=np.int64))])
-        decode_into(data, row, rules.output_type, rules.fast_idct, place)
+        decode_into(data, row, rules.output_type, rules.fast_idct, place, **how)
         return
     space = DALIImageType.RGB if rules.output_type is DALIImageType.YCbCr else rules.output_type
     shape = (int(row["height"]), int(row["width"]), channels_of(space, stored_channels(row)))
     whole = np.empty(shape, np.uint8)
-    decode_into(data, row, space, rules.fast_idct, whole.reshape(-1).data)
+    decode_into(data, row, space, rules.fast_idct, whole.reshape(-1).data, **how)
     part = _window(orient(whole, orientation), anchor, out.shapes[i])
     if converts:
         # BGR and GRAY are what the decoder gave; only the type is still to change.

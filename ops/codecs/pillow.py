@@ -29,10 +29,13 @@ from .formats import Header, check_pixels
 from .pixels import INVERSE_ORIENTATION, Pixels, orient
 
 
-def decode(data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int) -> Pixels:
+def decode(
+    data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, lenient: bool = False
+) -> Pixels:
     """The image as (H, W, C), uint8, uint16 or float32, the first frame or page; palettes as RGB, CMYK as RGB.
 
-    ``header`` is that of `image_formats.probe`. Raises SampleError, and nothing else, whatever the data is.
+    ``header`` is that of `image_formats.probe`. Raises SampleError, and nothing else, whatever the data is. Damage that
+    decoders pass over is refused, unless ``lenient``.
     """
     _quiet()
     try:
@@ -43,14 +46,14 @@ def decode(data: memoryview, header: Header, adjust_orientation: bool, max_pixel
             return modern.decode(data, header, adjust_orientation)
         image = _plugin(header.format)(io.BytesIO(data))
         check_pixels(image.width, image.height, max_pixels)
-        if header.format == "png":
+        if header.format == "png" and not lenient:
             check_chunks(data)
         deep = deep_decode.decode(data, header, image.mode)
         if deep is not None:
             return orient(deep, header.orientation) if adjust_orientation else deep
         _heard.said = []
         image.load()
-        if _heard.said:
+        if _heard.said and not lenient:
             raise SampleError("corrupt_data", f"the {header.format} is damaged: {_heard.said[0]}")
         check_pixels(image.width, image.height, max_pixels)  # a few formats know their size only now
         pixels = _array(image, header)

@@ -113,7 +113,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
         headers = host_decode.read_headers(first, encoded, decode.rules)
         which = _cuda.takes(headers, decode.rules) if headers.odd else headers.good
-        if ctx.attempt or (headers.odd and not which.any()):
+        if ctx.attempt or decode.on_damage != "reject" or (headers.odd and not which.any()):
             return self._apart(ctx, encoded)()
         files = ctx.device.to_device(encoded)  # first of all: the copy goes on while the rest is planned
         extents, domain = headers.extents, None

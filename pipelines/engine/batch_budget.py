@@ -153,6 +153,6 @@ class BatchBudget:
     @staticmethod
     def drop(it: Iteration) -> None:
         """Drop the samples that failed from all batches."""
-        gone = {d.slot for d in it.dropped}
+        gone = nodes.gone(it.dropped)
         nodes.drop(it.env, gone)
         it.samples = it.samples.take(~np.isin(it.samples.slot, list(gone)))

@@ -24,7 +24,7 @@ from .intake import Intake
 from .latch import Latch
 from .memory.budget import Ledger
 from .memory.estimate import Foresight, runs
-from .nodes import Env, Run, bytes_of, drop, finish_late
+from .nodes import Env, Run, bytes_of, drop, finish_late, gone
 from .null_device import DeviceTimer, NullLane
 from .out_of_memory import REMEDY, OnDevice, out_of_memory
 from .services import Services
@@ -242,7 +242,7 @@ class DevicePart:
         lane.synchronize()
         if run.timer is not None:
             run.timer.read()
-        wrong = {int(s) for check in run.checks for s in check()} - {d.slot for d in run.dropped}
+        wrong = {int(s) for check in run.checks for s in check()} - gone(run.dropped)
         results: Env = run.results
         if run.late:
             finish_late(run, results, self._on(lane, step).retried)

@@ -296,12 +296,13 @@ class Engine:
             self._lose(iteration, gone)
         for d in iteration.dropped:
             self.stats.count(self.stats.rejected, d.code)
-        if iteration.dropped and self.options.policy == "fail":
-            d = iteration.dropped[0]
+        lost = [d for d in iteration.dropped if not d.kept]
+        if lost and self.options.policy == "fail":
+            d = lost[0]
             at = iteration.origin_of(d)
             raise JobError(f"{at.source or at.key}: {self._where(d.node)}: {d.code}: {d.message} (on_error policy is "
                            "fail)")  # fmt: skip
-        if iteration.dropped and self.options.policy == "replace":
+        if lost and self.options.policy == "replace":
             replace_dropped(iteration, self.plan.graph.outputs.values())
         return iteration
 

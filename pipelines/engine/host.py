@@ -25,7 +25,7 @@ from .memory.budget import Allowance
 from .memory.estimate import Foresight, runs
 from .memory.reuse import Recycler
 from .memory.shared_outputs import Band, join, whole_outputs
-from .nodes import Env, Run, begin, bytes_of, cut, drop, guarded
+from .nodes import Env, Run, begin, bytes_of, cut, drop, gone, guarded
 from .out_of_memory import out_of_memory
 from .services import Services
 from .workers import Pool
@@ -156,7 +156,7 @@ class HostPart:
             on_error = self._services.raised if not per_batch else self._not_read if reads else _end_the_run
             env |= guarded(nodes, env, run, gives, on_error)
             if run.dropped:
-                drop(env, {d.slot for d in run.dropped})
+                drop(env, gone(run.dropped))
         it.env |= {e: env[e] for e in step.gives}
         it.dropped += run.dropped
         self._budget.forget(it, step)

@@ -14,7 +14,7 @@ from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .latch import Latch
 from .memory.estimate import Foresight
-from .nodes import Dropped, Env, Run, cut, within
+from .nodes import Dropped, Env, Run, cut, gone, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def replace_dropped(iteration: Iteration, edges: Iterable[Edge]) -> None:
     good = iteration.samples.slot
     if len(good) == 0:
         return
-    slots = np.sort(np.concatenate([good, np.array([d.slot for d in iteration.dropped], good.dtype)]))
+    slots = np.sort(np.concatenate([good, np.array(sorted(gone(iteration.dropped)), good.dtype)]))
     right = np.searchsorted(good, slots).clip(0, len(good) - 1)
     left = (right - 1).clip(0)
     nearest = np.where(np.abs(good[left] - slots) <= np.abs(good[right] - slots), left, right)

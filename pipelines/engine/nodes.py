@@ -42,6 +42,8 @@ class Dropped:
     node: str
     code: RejectCode
     message: str
+    kept: bool = False
+    """It was not dropped, only noted: it is damaged."""
 
 
 @dataclass(slots=True)
@@ -169,8 +171,10 @@ def _run(node: Node, env: Env, run: Run) -> None:
     if ctx.finish is not None:
         run.late.append((Edge(node.id), ctx.finish))
     if ctx.rejects:
-        run.dropped += [Dropped(r.slot, node.parts.get(r.part, node.name), r.code, r.message) for r in ctx.rejects]
-        drop(env, {r.slot for r in ctx.rejects})
+        run.dropped += [
+            Dropped(r.slot, node.parts.get(r.part, node.name), r.code, r.message, r.kept) for r in ctx.rejects
+        ]
+        drop(env, gone(run.dropped))
 
 
 def _context(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -> Context:
@@ -234,8 +238,8 @@ def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: Run) -> Samples
     if not run.dropped:
         return samples
     # What an earlier node dropped must not come back: inputs and arguments of one kernel hold the same samples.
-    gone = np.isin(samples.slot, [d.slot for d in run.dropped])
-    return samples.take(~gone) if gone.any() else samples
+    lost = np.isin(samples.slot, list(gone(run.dropped)))
+    return samples.take(~lost) if lost.any() else samples
 
 
 def _placed(batch: Batch, node: Node, run: Run) -> Batch:
@@ -279,6 +283,11 @@ def empty(spec: Spec, samples: Samples) -> Batch:
     return Batch(
         np.empty(0, dtype), np.empty(0, np.int64), np.empty((0, spec.ndim or 0), np.int32), spec.layout, samples
     )
+
+
+def gone(dropped: Iterable[Dropped]) -> set[int]:
+    """Slots of the samples that are there no more."""
+    return {d.slot for d in dropped if not d.kept}
 
 
 def drop(env: Env, slots: set[int]) -> None:

@@ -31,6 +31,7 @@ from ..cores import threads_of
 from ..engine.device import as_ours
 from ..engine.engine import Engine, Iteration, Options
 from ..engine.inputs import JobFeed, Sources
+from ..engine.nodes import gone
 from ..engine.options import lanes_for
 from ..engine.stats import Stats
 from ..engine.warm_up import rehearse, warm_up
@@ -354,12 +355,15 @@ class JobRun:
             samples = samples.take(where)
             outputs = {name: batch.take(where, samples) for name, batch in outputs.items()}
         rejects = []
+        lost = gone(iteration.dropped)
         for d in iteration.dropped:
+            if d.kept and d.slot in lost:  # by another operator, later
+                continue
             origin, position = iteration.origin_of(d), iteration.position_of(d)
             if not start <= int(self.feed.places(np.array([position]))[0]) < stop:
                 continue
             rejects.append(RejectRow(position, origin.key, origin.source, origin.record, origin.offset,
-                                     d.node, d.code, d.message, iteration.replaced))  # fmt: skip
+                                     d.node, d.code, d.message, iteration.replaced and not d.kept, d.kept))  # fmt: skip
         began = time.perf_counter()
         self.output.add(start, stop, samples, outputs, rejects, lambda: _check_intact(outputs))
         self.writing += time.perf_counter() - began

@@ -98,10 +98,10 @@ class Cuts:
             )
         if not rejects and self._side.stage is None and np.array_equal(samples.position, np.arange(start, stop)):
             return  # as almost always
-        lost = np.array([r.position for r in rejects if not r.replaced], np.int64)
+        lost = np.array([r.position for r in rejects if not r.there], np.int64)
         given = self.places(np.concatenate((samples.position, lost)))
         ordered = bool((np.diff(samples.position) > 0).all())
-        there = np.isin([r.position for r in rejects if r.replaced], samples.position).all()
+        there = np.isin([r.position for r in rejects if r.there], samples.position).all()
         if not ordered or not there or not np.array_equal(np.sort(given), np.arange(start, stop)):
             raise JobError(
                 f"internal: of positions {start} to {stop}, {len(samples)} samples and {len(rejects)} rejects do not "

@@ -209,7 +209,7 @@ class Output:
         if rejects:
             self._publisher.log(rejects)
             shard.rejects += len(rejects)
-            shard.replaced += sum(r.replaced for r in rejects)
+            shard.replaced += sum(r.there for r in rejects)
         self._next = shard.stop = stop
         self.budget.add(stop - start, rejects)
         if self._cuts.complete(start, stop, shard.bytes):
@@ -325,7 +325,7 @@ class _OpenShard:
     samples: int = 0
     rejects: int = 0
     replaced: int = 0
-    """Rejects in whose place another sample was written."""
+    """Lines of the reject log in whose place a sample was written: another one, or the damaged one itself."""
     bytes: int = 0
     first_key: str | None = None
     last_key: str | None = None

@@ -28,6 +28,13 @@ class RejectRow:
     message: str
     replaced: bool = False
     """Another sample was written in its place (on_error policy replace)."""
+    kept: bool = False
+    """The sample itself was written, though it is damaged (``on_damage: flag``)."""
+
+    @property
+    def there(self) -> bool:
+        """A sample was written at this position all the same."""
+        return self.replaced or self.kept
 
     @staticmethod
     def parse(line: bytes) -> RejectRow:
@@ -44,13 +51,14 @@ class RejectRow:
     def line(self) -> str:
         """JSON with the keys in this order; everything but printable ASCII is escaped, so that logs stay logs."""
         row = asdict(self)
-        if not self.replaced:
-            del row["replaced"]
+        for name in ("replaced", "kept"):
+            if not row[name]:
+                del row[name]
         return json.dumps(row, ensure_ascii=True) + "\n"
 
 
 _KINDS = {"position": int, "key": str, "source": str, "record": int, "offset": int, "operator": str, "code": str,
-          "message": str, "replaced": bool}  # fmt: skip
+          "message": str, "replaced": bool, "kept": bool}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

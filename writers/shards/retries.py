@@ -37,7 +37,7 @@ def next_retry(root: Path) -> Outstanding:
         rows = tuple(RejectRow.parse(line) for line in sidecar.read(log).splitlines())
     except (OSError, ValueError) as e:
         raise JobError(f"{log} cannot be read: {e}") from None
-    rows = tuple(r for r in rows if not r.replaced)  # their places are taken
+    rows = tuple(r for r in rows if not r.there)  # their places are taken
     return Outstanding(Stage(number, "retry", tuple(r.position for r in rows)), rows)
 
 

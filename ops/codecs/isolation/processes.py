@@ -116,11 +116,13 @@ class Isolation:
         return self.lend(data, header, adjust_orientation, max_pixels, copied)
 
     def lend(
-        self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, use: Callable[[Pixels], T]
-    ) -> T:
+        self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, use: Callable[[Pixels], T],
+        lenient: bool = False,
+    ) -> T:  # fmt: skip
         """What ``use`` makes of the decoded pixels, which are in the worker's memory and no longer there than that.
         Raises SampleError."""
-        arguments = {"header": dataclasses.astuple(header), "adjust": adjust_orientation, "max_pixels": max_pixels}
+        arguments = {"header": dataclasses.astuple(header), "adjust": adjust_orientation, "max_pixels": max_pixels,
+                     "lenient": lenient}  # fmt: skip
 
         def take(worker: _Worker, answer: Mapping[str, Any]) -> T:
             return use(worker.view(answer))
@@ -129,11 +131,12 @@ class Isolation:
         return made
 
     def decode_into(
-        self, data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview
-    ) -> None:
+        self, data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview,
+        lenient: bool = False,
+    ) -> None:  # fmt: skip
         """As `jpeg_cpu.decode_into`. Raises SampleError."""
         fields = {name: row[name].tolist() for name in row.dtype.names}
-        arguments = {"row": fields, "output_type": output_type.name, "fast_idct": fast_idct}
+        arguments = {"row": fields, "output_type": output_type.name, "fast_idct": fast_idct, "lenient": lenient}
 
         def place(worker: _Worker, answer: Mapping[str, Any]) -> None:
             pixels = worker.view(answer).reshape(-1)

@@ -159,7 +159,7 @@ class _Memory:
 def _image(data: memoryview, request: Mapping[str, Any]) -> Pixels:
     from ..pillow import decode
 
-    return decode(data, Header(*request["header"]), request["adjust"], request["max_pixels"])
+    return decode(data, Header(*request["header"]), request["adjust"], request["max_pixels"], **_lenient(request))
 
 
 def _jpeg(data: memoryview, request: Mapping[str, Any]) -> Pixels:
@@ -169,8 +169,12 @@ def _jpeg(data: memoryview, request: Mapping[str, Any]) -> Pixels:
     row, output_type = request["row"], DALIImageType[request["output_type"]]
     shape = (row["height"], row["width"], channels_of(output_type, stored_channels(row)))
     pixels = np.empty(shape, np.uint8)
-    decode_into(data, row, output_type, request["fast_idct"], pixels.reshape(-1).data)
+    decode_into(data, row, output_type, request["fast_idct"], pixels.reshape(-1).data, **_lenient(request))
     return pixels
+
+
+def _lenient(request: Mapping[str, Any]) -> dict[str, bool]:
+    return {"lenient": True} if request["lenient"] else {}
 
 
 _DECODERS = {"image": _image, "jpeg": _jpeg}

@@ -43,11 +43,14 @@ def stored_channels(row: Any) -> int:
     return 1 if row["components"] == 1 else 3
 
 
-def decode_into(data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview) -> None:
+def decode_into(
+    data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview, lenient: bool = False
+) -> None:
     """Decode to (height, width, 1 or 3) uint8 at the start of ``out``, unrotated. ``row`` is the image's header.
 
     RGB, BGR, GRAY (the Y plane) and ANY_DATA; bit-identical to libjpeg-turbo's slow integer transform and fancy
-    upsampling, unless ``fast_idct``. Damage that libjpeg only warns about is refused where pixels may be wrong.
+    upsampling, unless ``fast_idct``. Damage that libjpeg only warns about is refused where pixels may be wrong, unless
+    ``lenient``: then they are as libjpeg guesses them.
     Raises SampleError.
     """
     four = row["components"] == 4
@@ -55,10 +58,13 @@ def decode_into(data: memoryview, row: Any, output_type: DALIImageType, fast_idc
     if row["components"] == 1 and output_type is DALIImageType.ANY_DATA:
         space = "GRAY"
     if four and space == "GRAY":
-        _copy(_gray_of_cmyk(data, row), out)
+        _copy(_gray_of_cmyk(data, row, lenient), out)
         return
     if row["sof"] in _PROGRESSIVE and (scans := bytes(data).count(b"\xff\xda")) > MAX_SCANS:
         raise SampleError("too_large", f"a progressive JPEG of {scans} scans, over the limit of {MAX_SCANS}")
+    if lenient:
+        _leniently(data, row, space, fast_idct, out, damaged=True)
+        return
     try:
         simplejpeg.decode_jpeg(data, space, fast_idct, buffer=out)
     except ValueError as e:
@@ -68,11 +74,11 @@ def decode_into(data: memoryview, row: Any, output_type: DALIImageType, fast_idc
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 
 
-def _gray_of_cmyk(data: memoryview, row: Any) -> Pixels:
+def _gray_of_cmyk(data: memoryview, row: Any, lenient: bool) -> Pixels:
     from ..pixels import recolour
 
     rgb = np.empty((int(row["height"]), int(row["width"]), 3), np.uint8)
-    decode_into(data, row, DALIImageType.RGB, False, rgb.reshape(-1).data)
+    decode_into(data, row, DALIImageType.RGB, False, rgb.reshape(-1).data, lenient)
     return recolour(rgb, DALIImageType.GRAY, np.dtype(np.uint8))
 
 
@@ -105,18 +111,19 @@ def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memor
     raise _explain(problem)
 
 
-def _leniently(data: memoryview, row: Any, space: str, fast_idct: bool, out: memoryview) -> None:
+def _leniently(data: memoryview, row: Any, space: str, fast_idct: bool, out: memoryview, damaged: bool = False) -> None:
     try:
         simplejpeg.decode_jpeg(data, space, fast_idct, buffer=out, strict=False)
     except ValueError:  # TurboJPEG's header call takes no warning whatever
-        _by_pillow(data, row, space, out)
+        _by_pillow(data, row, space, out, damaged)
 
 
 def _clean_without(data: memoryview, extra: int, space: str, out: memoryview) -> bool:
-    """The stream decodes without a warning once ``extra`` bytes before its last EOI are cut out: padding, no damage."""
+    """The stream decodes without a warning once ``extra`` bytes before its last EOI are cut out, which are all alike:
+    padding, no damage. (A flipped bit may make codes shorter: then bytes of the picture are left over.)"""
     whole = bytes(data)
     end = whole.rfind(b"\xff\xd9")
-    if end < extra:
+    if end < extra or len(set(whole[end - extra : end])) > 1:
         return False
     try:
         simplejpeg.decode_jpeg(whole[: end - extra] + b"\xff\xd9", space, buffer=out)
@@ -125,11 +132,12 @@ def _clean_without(data: memoryview, extra: int, space: str, out: memoryview) ->
     return True
 
 
-def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview) -> None:
+def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview, damaged: bool = False) -> None:
     """Decode what TurboJPEG does not take. Pillow drops libjpeg's warnings, so damage is looked for first."""
     from ..pillow import decode
 
-    check_undamaged(data)
+    if not damaged:
+        check_undamaged(data)
     header = Header("jpeg", int(row["width"]), int(row["height"]), stored_channels(row), 8)
     pixels = decode(data, header, adjust_orientation=False, max_pixels=header.width * header.height)
     if space == "GRAY" and pixels.shape[2] == 3:
