@@ -5,9 +5,11 @@
 #ifndef EMULATED
 #define PAUSE() __nanosleep(40)
 #define LONG_PAUSE() __nanosleep(1000)
+#define BARRIER_TO_COMPILER() asm volatile("" ::: "memory")
 #else
 #define PAUSE()
 #define LONG_PAUSE()
+#define BARRIER_TO_COMPILER()
 #endif
 
 typedef unsigned char u8;
@@ -275,6 +277,15 @@ DEVICE void store_past_cache(u64 *to, u32 low, u32 high) {
     asm volatile("st.global.L1::no_allocate.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
 #else
     *to = low | (u64)high << 32;
+#endif
+}
+
+// Whoever sees this value in memory sees all that was stored before, by the whole warp where it has met.
+DEVICE void store_released(i32 *to, i32 value) {
+#ifndef EMULATED
+    asm volatile("st.release.gpu.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+#else
+    *to = value;
 #endif
 }
 

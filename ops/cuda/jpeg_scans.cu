@@ -3,8 +3,9 @@
 // ever waits for scans that have begun before it.
 //
 // All lanes follow the stream together, in the same state. That a block has 64 coefficients and a warp 32 lanes is used
-// where scans refine: a lane has coefficients i and i + 32 of a block, which share a word, and one vote finds the place
-// that a run of zeros leads to.
+// where scans refine: a lane has coefficients i and i + 32 of a block, which share a word. It knows how many zeros are
+// before them, so that together the lanes tell the place that any run of zeros leads to, and each finds by itself the bits
+// that are to correct its own: nothing but codes and places is read one after the other.
 #include "jpeg_stream.cu"
 
 #ifndef CODE_BITS
@@ -20,14 +21,19 @@
 // Place of a coefficient in its block, by zig-zag index.
 DEVICE int kept_at(int k) { return (k & 31) << 1 | k >> 5; }
 
+#define NO_RUN 64               // longer than any
+#define PLACES (63 + NO_RUN + 1)
+#define NOWHERE (3 * 64)        // a place that leaves more zeros before it than a run can have
+
 struct ScanCodes {
     u32 entry[1 << CODE_BITS];  // length, run << 8, size << 16; 0: a longer code, or none
     u32 limit[4][17];           // by length: the first 16-bit pattern behind its codes
     i32 delta[4][17];           // symbol index less code
+    i32 place[PLACES];          // of a block that is refined: where its zeros are
 };
 
 // What stands for a pattern that is no code: no scan has such a run, nor a refining one such a size.
-#define NO_CODE (16 | 0xff00 | 2 << 16)
+#define NO_CODE (16 | NO_RUN << 8 | 2 << 16)
 #define ENDS_BLOCKS(entry) ((entry) < 0xf00)  // no size, and less than the longest run
 
 DEVICE u32 scan_entry(u32 symbol, u32 length) { return length | (symbol >> 4) << 8 | (symbol & 15) << 16; }
@@ -78,6 +84,8 @@ DEVICE u32 longer_code(const ScanCodes &codes, const u8 *symbols, int nth, u32 b
 
 // What a warp reads: bits of the first two words, and a third that is on its way. It may read on behind its stream, no
 // further than a block's codes reach, before it is asked where it is.
+//
+// No loop loads words here: it would wait for each before it goes on.
 struct ScanReader {
     const u32 *next;
     u32 w0, w1, w2;
@@ -92,34 +100,33 @@ struct ScanReader {
     }
     DEVICE int bit() const { return at + position; }
     DEVICE u32 peek() const { return __funnelshift_l(w1, w0, position); }  // position < 32
-    DEVICE u32 peek_far() const {                                          // position < 64
-        bool second = position >= 32;
-        return __funnelshift_l(second ? w2 : w1, second ? w1 : w0, position);
-    }
+    DEVICE void next_word() { position -= 32, at += 32, w0 = w1, w1 = w2, w2 = *next++; }
+    // Moves on to `position`.
     DEVICE void advance() {
-#pragma unroll 1
-        while (position >= 32) {
-            position -= 32, at += 32;
-            w0 = w1, w1 = w2, w2 = *next++;
+        if (position < 32) return;
+        if (position < 64) {
+            next_word();
+        } else {
+            next += position >> 5;
+            w0 = next[-3], w1 = next[-2], w2 = next[-1];
+            at += position & ~31, position &= 31;
         }
     }
     DEVICE void skip(int n) {  // n <= 32
         position += n;
-        if (position < 32) return;
-        position -= 32, at += 32;
-        w0 = w1, w1 = w2, w2 = *next++;
+        if (position >= 32) next_word();
     }
 };
 
 // What a scan has stored of its first MCUs is seen by whoever learns of it from here.
 DEVICE void tell(const Batch *batch, const Scan &scan, int mcus) {
-    __threadfence();
     __syncwarp();
-    if (threadIdx.x == 0) *(volatile i32 *)(batch->progress + scan.image) = mcus;
+    if (threadIdx.x == 0) store_released(batch->progress + scan.image, mcus);
 }
 
 // Waits until all scans that this one refines have said more than the first `mcus`. Returns how many they have. These may
-// be loaded then, but not through the first-level cache, which does not know what other multiprocessors have stored.
+// be loaded then, but not through the first-level cache, which does not know what other multiprocessors have stored: to
+// acquire it as the memory model wants it would empty that cache, in which streams are.
 DEVICE int wait_for_more(const Batch *batch, const Scan &scan, int mcus) {
     const volatile i32 *before = (const volatile i32 *)batch->progress + scan.image - 1 - (int)threadIdx.x;
     for (;;) {
@@ -129,10 +136,8 @@ DEVICE int wait_for_more(const Batch *batch, const Scan &scan, int mcus) {
             if (scan.after[i] >> threadIdx.x & 1) ready = min(ready, (int)before[-32 * i]);
 #pragma unroll
         for (int step = 16; step > 0; step >>= 1) ready = min(ready, (int)__shfl_xor_sync(~0u, ready, step));
-        if (ready > mcus) {
-            __threadfence();
-            return ready;
-        }
+        BARRIER_TO_COMPILER();
+        if (ready > mcus) return ready;
         LONG_PAUSE();
     }
 }
@@ -263,16 +268,18 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
 #pragma unroll 1
             do {
                 u32 bits = reader.peek(), entry = entries[bits >> (32 - CODE_BITS)];
-                if (__builtin_expect(entry == 0, 0)) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
-                u32 length = entry & 255, size = entry >> 16;
-                int run = run_of(entry);
-                bits <<= length;
-                if (ENDS_BLOCKS(entry)) {  // this one, and some behind it
-                    run_of_blocks = (1 << run) + (int)shift_right(bits, 32 - run);
-                    reader.skip(length + run);
-                    break;
+                if (ENDS_BLOCKS(entry)) {  // this one, and some behind it; or 0
+                    if (entry == 0) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
+                    if (ENDS_BLOCKS(entry)) {
+                        int length = entry & 255, run = run_of(entry);
+                        run_of_blocks = (1 << run) + (int)shift_right(bits << length, 32 - run);
+                        reader.skip(length + run);
+                        break;
+                    }
                 }
-                k += run;
+                u32 length = entry & 255, size = entry >> 16;
+                bits <<= length;
+                k += run_of(entry);
                 reader.skip(length + size);
                 // Without a size, a run of zeros: what is stored in the place behind it is what is there.
                 i16 value = (i16)((u32)extended(bits, max(size, 1)) << low);
@@ -293,16 +300,8 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
     return flags;
 }
 
-// n bits from where the reader is, which is less than 64 bits into its words, behind those that `found` has.
-DEVICE void append(ScanReader &reader, u64 &found, int n) {
-#pragma unroll 1
-    for (; n > 0; n -= 32) {
-        int some = min(n, 32);
-        found = found << some | reader.peek_far() >> (32 - some);
-        reader.position += some;
-        reader.advance();
-    }
-}
+// Whether the bit is set that is to correct a coefficient.
+DEVICE bool corrected(const Stream &stream, int bit) { return stream.words[bit >> 5] >> (31 - (bit & 31)) & 1; }
 
 DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, ScanCodes &codes, const Stream &stream) {
     if (!read_codes(codes, batch, image, scan.part[0].table, 0, 0, CODE_BITS, false)) return BAD_TABLE;
@@ -314,6 +313,7 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
     const bool within0 = lane >= first && lane <= last, within1 = lane + 32 >= first && lane + 32 <= last;
     const SharedWords entries(codes.entry);
     u32 *mine = kept((u32 *)(batch->coefficients + scan.part[0].coefficients) + lane);
+    for (int i = lane; i < PLACES; i += 32) codes.place[i] = NOWHERE;
     ScanReader reader;
     Walk walk = {0, 0}, fetched = {0, 0};
     int fetches = 0, ready = 0;
@@ -352,49 +352,61 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
             }
             int in_first = __popc(olds0), olds = in_first + __popc(olds1);
             int before0 = __popc(olds0 & below), before1 = in_first + __popc(olds1 & below);  // old ones before mine
-            int fresh0 = 0, fresh1 = 0, left = olds;  // left: corrections to come
-            u64 corrections = 0;
+            int fresh0 = 0, fresh1 = 0;
+            // Where the bits that correct mine would be, were there no others among the codes.
+            int codes_end = reader.bit(), codes0 = codes_end, codes1 = codes_end;
+            int passed = 0;  // old ones
             if (ended == 0) {
                 int zeros0 = within0 && !old0 ? lane - first - before0 : -1;  // zeros before mine, if it is one
                 int zeros1 = within1 && !old1 ? lane + 32 - first - before1 : -1;
+                __syncwarp();
+                if (zeros0 >= 0) codes.place[zeros0] = lane;
+                if (zeros1 >= 0) codes.place[zeros1] = lane + 32;
+                if (lane < 16) codes.place[last - first + 1 - olds + lane] = NOWHERE;
+                __syncwarp();
                 int k = first, zeros = 0;
 #pragma unroll 1
                 do {
                     u32 bits = reader.peek(), entry = entries[bits >> (32 - CODE_BITS)];
-                    if (__builtin_expect(entry == 0, 0)) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
-                    u32 length = entry & 255, size = entry >> 16;
-                    int run = run_of(entry);
-                    bits <<= length;
-                    if (ENDS_BLOCKS(entry)) {
-                        ended = (1 << run) + (int)shift_right(bits, 32 - run);
-                        reader.skip(length + run);
-                        break;
+                    if (ENDS_BLOCKS(entry)) {  // or 0
+                        if (entry == 0) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
+                        if (ENDS_BLOCKS(entry)) {
+                            int length = entry & 255, run = run_of(entry);
+                            ended = (1 << run) + (int)shift_right(bits << length, 32 - run);
+                            reader.position += length + run;
+                            codes_end += length + run;
+                            codes0 = lane >= k ? codes_end : codes0;
+                            codes1 = lane + 32 >= k ? codes_end : codes1;
+                            break;
+                        }
                     }
-                    zeros += run;
-                    bool here0 = zeros0 == zeros, here1 = zeros1 == zeros;
-                    u32 found0 = __ballot_sync(~0u, here0), found1 = __ballot_sync(~0u, here1);
-                    if (size > 1 || !(found0 | found1)) flags |= BAD_CODE;
-                    // Where there is no such place, the last: the loop ends, and the flag remains.
-                    int place = found0 ? __ffs(found0) - 1 : __ffs(found1 | 1u << 31) + 31;
-                    int value = (int)bits < 0 ? step : -step;
-                    fresh0 = here0 && size ? value : fresh0;
-                    fresh1 = here1 && size ? value : fresh1;
-                    int passed = place - k - run;  // old ones on the way
-                    reader.position += length + size;
-                    left -= passed;
-                    append(reader, corrections, passed);
+                    u32 length = entry & 255, size = entry >> 16;
+                    bits <<= length;
+                    zeros += run_of(entry);
+                    int place = codes.place[zeros], behind = place - first - zeros;  // old ones up to there
+                    reader.position += length + size + behind - passed;
                     reader.advance();
+                    passed = behind;
+                    if (size > 1 || place == NOWHERE) flags |= BAD_CODE;
+                    int value = (int)bits < 0 ? step : -step;
+                    if (size == 0) value = 0;
+                    fresh0 = zeros0 == zeros ? value : fresh0;
+                    fresh1 = zeros1 == zeros ? value : fresh1;
+                    codes_end += length + size;
+                    codes0 = lane >= k ? codes_end : codes0;
+                    codes1 = lane + 32 >= k ? codes_end : codes1;
                     zeros++;
                     k = place + 1;
                 } while (k <= last);
                 if (ended > turn.left) flags |= BAD_CODE, ended = turn.left;
             }
             if (ended) {
-                append(reader, corrections, left);
+                reader.position += olds - passed;
+                reader.advance();
                 ended--;
             }
-            if (old0 && corrections >> (olds - 1 - before0) & 1) fresh0 = value0 + (value0 < 0 ? -step : step);
-            if (old1 && corrections >> (olds - 1 - before1) & 1) fresh1 = value1 + (value1 < 0 ? -step : step);
+            if (old0 && corrected(stream, codes0 + before0)) fresh0 = value0 + (value0 < 0 ? -step : step);
+            if (old1 && corrected(stream, codes1 + before1)) fresh1 = value1 + (value1 < 0 ? -step : step);
             // Halves of a word by themselves: another scan may be at work on the other half.
             if (fresh0) to[0] = (i16)fresh0;
             if (fresh1) to[1] = (i16)fresh1;
