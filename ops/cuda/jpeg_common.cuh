@@ -289,6 +289,13 @@ DEVICE void store_released(i32 *to, i32 value) {
 #endif
 }
 
+// Has what is at an address brought into the first-level cache.
+DEVICE void prefetch(const u32 *at) {
+#ifndef EMULATED
+    asm volatile("prefetch.L1 [%0];" ::"l"(at));
+#endif
+}
+
 // x >> n for n up to 32.
 DEVICE u32 shift_right(u32 x, u32 n) {
 #ifndef EMULATED

@@ -100,7 +100,11 @@ struct ScanReader {
     }
     DEVICE int bit() const { return at + position; }
     DEVICE u32 peek() const { return __funnelshift_l(w1, w0, position); }  // position < 32
-    DEVICE void next_word() { position -= 32, at += 32, w0 = w1, w1 = w2, w2 = *next++; }
+    DEVICE void next_word() {
+        position -= 32, at += 32;
+        w0 = w1, w1 = w2, w2 = *next++;
+        prefetch(next + 8);  // 32 bytes come at a time
+    }
     // Moves on to `position`.
     DEVICE void advance() {
         if (position < 32) return;
@@ -306,7 +310,7 @@ DEVICE bool corrected(const Stream &stream, int bit) { return stream.words[bit >
 DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, ScanCodes &codes, const Stream &stream) {
     if (!read_codes(codes, batch, image, scan.part[0].table, 0, 0, CODE_BITS, false)) return BAD_TABLE;
     const u8 *symbols = batch->raw + image.raw + scan.part[0].table + 16;
-    const int lane = threadIdx.x, first = (int)arrived(scan.first), last = (int)arrived(scan.last);
+    const int lane = (int)arrived(threadIdx.x), first = (int)arrived(scan.first), last = (int)arrived(scan.last);
     const int per_row = (int)arrived(scan.mcus_x), row_words = (int)arrived(32 * scan.part[0].stride);
     const int step = 1 << scan.low;
     const u32 below = (1u << lane) - 1;
