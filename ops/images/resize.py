@@ -354,6 +354,7 @@ class Resize(Sized, name="resize"):
     image, its edge is repeated (DALI's INTERP_NN reads other memory beyond the right edge).
     """
 
+    aliases = ("experimental.resize",)
     example: ClassVar[str] = "{op: resize, in: images, resize_shorter: 256, out: images}"
 
     save_attrs: Annotated[bool, Arg("a second output: the size before")] = False

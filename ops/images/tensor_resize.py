@@ -1,0 +1,184 @@
+"""tensor_resize: any axes of any tensors resampled, to sizes or by scales."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from ..arrays.slice import resolve_axes
+from ..base import Arg, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..copies.windows import round_half_away
+from ..errors import SpecError
+from ..types import DALIDataType
+from .resampling.resample import DTYPES, F32, Plan, resample
+from .resize import Mode, Resampling, fit
+
+_FAR = np.float32(2**30)
+
+
+class TensorResize(Resampling, name="tensor_resize"):
+    """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``.
+
+    The axes may span up to three neighbouring ones, those between them included. What a size or scale is rounded by is
+    made up for by a larger or smaller source region around the point ``alignment`` of it. Filters and results are those
+    of resize.
+    """
+
+    layouts = ()
+    example = "{op: tensor_resize, in: masks, axis_names: HW, scales: [0.5, 0.5], out: masks}"
+
+    sizes: Annotated[
+        tuple[float, ...] | None, Arg("output size for each axis; 0: from the others", per_sample=True)
+    ] = None
+    scales: Annotated[tuple[float, ...] | None, Arg("factor for each axis, of the whole extent", per_sample=True)] = None
+    axes: Annotated[tuple[int, ...] | None, Arg("axes that the arguments speak of; all by default")] = None
+    axis_names: Annotated[str | None, Arg("the same by layout")] = None
+    alignment: Annotated[
+        tuple[float, ...],
+        Arg("the point of the region that keeps its place where a size is rounded: 0 its start, 1 its end",
+            per_sample=True),
+    ] = (0.5,)  # fmt: skip
+    size_rounding: Annotated[
+        Literal["round", "truncate", "ceil"], Arg("of sizes that come from scales")
+    ] = "round"
+    max_size: Annotated[tuple[float, ...] | None, Arg("largest output for each axis, or for all; 0: no limit")] = None
+    mode: Annotated[
+        Mode,
+        Arg("default: missing sizes keep the aspect ratio; stretch: they stay; not_larger, not_smaller: fit, cover"),
+    ] = "default"
+    roi_start: Annotated[
+        tuple[float, ...] | None, Arg("where the source region begins", per_sample=True)
+    ] = None
+    roi_end: Annotated[
+        tuple[float, ...] | None, Arg("where it ends; before its start: flipped", per_sample=True)
+    ] = None
+    roi_relative: Annotated[bool, Arg("the region is given in fractions of the tensor")] = False
+    subpixel_scale: Annotated[
+        bool, Arg("where a size was rounded, adjust the source region so that the scale stays exact")
+    ] = True
+
+    def check(self) -> None:
+        Resampling.check(self)
+        if self.parity != "dali":
+            raise SpecError(f"tensor_resize has DALI's filters only; resize has those of {self.parity}")
+        if self.given("sizes") == self.given("scales"):
+            raise SpecError("needs sizes or scales, and not both")
+        if self.axes is not None and self.axis_names is not None:
+            raise SpecError("axes and axis_names exclude each other")
+        if self.given("roi_start") != self.given("roi_end"):
+            raise SpecError("roi_start and roi_end go together")
+        if self.axes is not None and len(set(self.axes)) != len(self.axes):
+            raise SpecError(f"axes names an axis twice: {list(self.axes)}")
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.dtype is not None and data.dtype not in DTYPES:
+            raise SpecError(f"cannot resample {data.dtype.name}; it takes {', '.join(d.name for d in DTYPES)}")
+        if self.dtype is not None and data.dtype is not None and self.dtype not in (data.dtype, DALIDataType.FLOAT):
+            raise SpecError(f"dtype must be that of the input ({data.dtype.name}) or FLOAT, got {self.dtype.name}")
+        dtype = self.dtype or data.dtype
+        if data.shape is None:
+            return Spec(None, dtype, data.layout)
+        axes = self._axes(data.layout, len(data.shape))
+        shape = list(data.shape)
+        sizes = self.sizes if "sizes" not in self.per_sample else None
+        for k, axis in enumerate(axes):
+            shape[axis] = None
+            if sizes is not None and len(sizes) == len(axes) and all(sizes) and self.max_size is None:
+                if self.mode in ("default", "stretch"):
+                    shape[axis] = max(int(round_half_away(np.abs(np.float32(sizes[k])))), 1)
+        return Spec(tuple(shape), dtype, data.layout)
+
+    def _axes(self, layout: str, ndim: int) -> list[int]:
+        """The axes, in the order of the arguments."""
+        if self.axis_names is not None:
+            missing = [a for a in self.axis_names if a not in layout]
+            if missing:
+                raise SpecError(f"axis {missing[0]!r} of axis_names is not in the layout {layout or '(none)'!r}")
+            axes = [layout.index(a) for a in self.axis_names]
+        else:
+            axes = list(range(ndim)) if self.axes is None else resolve_axes(self.axes, ndim)
+        if not axes or max(axes) - min(axes) > 2:
+            raise SpecError(f"resizes up to three neighbouring axes, got {axes} of {ndim}; name them with axes")
+        for name in ("sizes", "scales", "max_size", "roi_start", "roi_end", "alignment"):
+            value = None if name in self.per_sample else getattr(self, name)
+            if value is not None and len(value) not in (1, len(axes)):
+                raise SpecError(f"{name} needs {len(axes)} numbers, one for each axis, got {len(value)}")
+        return axes
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        axes = self._axes(data.layout, data.ndim)
+        first, last = min(axes), max(axes)
+        shapes = data.shapes.astype(np.int64)
+        lo, hi, size = self._regions(ctx, shapes[:, axes])
+        # As frames of images or volumes: what lies before the axes, them and those between, what lies behind.
+        outer, inner = shapes[:, :first].prod(axis=1), shapes[:, last + 1 :].prod(axis=1)
+        between = shapes[:, first : last + 1]
+        lows, highs, sizes = np.zeros(between.shape, np.float32), between.astype(np.float32), between.copy()
+        at = [a - first for a in axes]
+        lows[:, at], highs[:, at], sizes[:, at] = lo, hi, size
+        if between.shape[1] == 1:
+            one = np.ones_like(between)
+            between, lows, highs = np.hstack([one, between]), np.hstack([one * np.float32(0), lows]), np.hstack([one, highs])
+            sizes = np.hstack([one, sizes])
+        frames = data.replace(
+            shapes=np.column_stack([outer, between, inner]).astype(np.int32),
+            layout="FHWC" if between.shape[1] == 2 else "FDHWC",
+        )
+        plan: Plan = self.planned(ctx, lows.astype(np.float32), highs.astype(np.float32), sizes, between)
+        out = resample(ctx, plan, frames, self.dtype)
+        after = data.shapes.copy()
+        after[:, axes] = np.where((out.sizes > 0)[:, None], size, 0)
+        return out.replace(shapes=after, layout=data.layout)
+
+    gpu = cpu
+
+    def _regions(self, ctx: Context, extents: I64) -> tuple[F32, F32, I64]:
+        """Begin and end of the source region and the size of the output, [N, A]."""
+        n, count = extents.shape
+        wanted = self._rows(ctx, "sizes" if self.given("sizes") else "scales", extents.shape)
+        region = None
+        if self.given("roi_start"):
+            lo, hi = self._rows(ctx, "roi_start", extents.shape), self._rows(ctx, "roi_end", extents.shape)
+            factor = extents.astype(np.float32) if self.roi_relative else np.float32(1)
+            region = np.ascontiguousarray(lo * factor), np.ascontiguousarray(hi * factor)
+        limit = None if self.max_size is None else np.broadcast_to(np.float32(self.max_size), (count,))
+        scaled = self.given("scales")
+        if scaled:
+            wanted = (wanted * extents.astype(np.float32)).astype(np.float32)
+        bad = ~np.isfinite(wanted).all(axis=1) | (np.abs(np.nan_to_num(wanted)) > _FAR).any(axis=1)
+        for i in np.flatnonzero(bad).tolist():
+            ctx.reject(i, "bad_argument", f"sizes must be numbers, got {wanted[i].tolist()}")
+        wanted = np.where(bad[:, None], np.float32(1), wanted)
+        lo, hi, size, _ = fit(wanted, region, extents, self.mode, limit, subpixel=False)
+        shown_lo, shown_hi, _, _ = fit(wanted, region, extents, self.mode, limit, subpixel=True)
+        if not scaled or self.size_rounding == "round":
+            if not self.subpixel_scale:
+                return lo, hi, size
+            return *self._aligned(ctx, lo, hi, shown_hi - shown_lo), size
+        ideal = (hi - lo).astype(np.float64) * size / np.where(shown_hi == shown_lo, 1, shown_hi - shown_lo)
+        ideal = np.abs(ideal)
+        near = np.round(ideal)  # sizes that are whole but for the last digit of a float32
+        ideal = np.where(np.abs(ideal - near) < 1e-5 * np.maximum(near, 1), near, ideal)
+        rounded = np.maximum(np.trunc(ideal) if self.size_rounding == "truncate" else np.ceil(ideal), 1).astype(np.int64)
+        if not self.subpixel_scale:
+            return lo, hi, rounded
+        width = (hi - lo) * (rounded / np.maximum(ideal, 1e-6)).astype(np.float32)
+        return *self._aligned(ctx, lo, hi, width), rounded
+
+    def _aligned(self, ctx: Context, lo: F32, hi: F32, width: Any) -> tuple[F32, F32]:
+        """The regions from ``lo`` to ``hi`` made ``width`` wide."""
+        part = self._rows(ctx, "alignment", lo.shape)
+        middle = lo + (hi - lo) * part
+        begin = (middle - part * width).astype(np.float32)
+        return begin, (begin + width).astype(np.float32)
+
+    def _rows(self, ctx: Context, name: str, shape: tuple[int, ...]) -> F32:
+        """Argument ``name`` for every sample and axis."""
+        values: F32 = ctx.arg(name)
+        if values.shape[1] not in (1, shape[1]):
+            raise SpecError(f"{name} needs {shape[1]} numbers, one for each axis, got {values.shape[1]}")
+        return np.ascontiguousarray(np.broadcast_to(values, shape))
