@@ -81,4 +81,11 @@ def _operator_class(name: str) -> Any:
     return ops_member(name)
 
 
+def _operator_class_names() -> list[str]:
+    from .pipelines.python.functions import ops_members
+
+    return ops_members()
+
+
 ops.operator_classes = _operator_class
+ops.operator_class_names = _operator_class_names

@@ -499,6 +499,22 @@ def crop_mirror_normalize(
     """Crop, mirror left to right and normalise: scale * (x - mean) / std + shift."""
     ...
 
+def dl_tensor_python_function(*inputs: Any, function: Callable[..., Any] | None = ..., num_outputs: int = ..., batch_processing: bool = ..., synchronize_stream: bool = ..., **arguments: Any) -> Any: ...
+
+def dump_image(
+    input: _Tensor,
+    /,
+    *,
+    suffix: str = ...,
+    input_layout: Literal['HWC', 'CHW'] = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Write images to files of the working directory, as PPM (PGM of one channel), and hand them on: for debugging."""
+    ...
+
 def element_extract(
     input: _Tensor,
     /,
@@ -1279,6 +1295,25 @@ def ones_like(
     """Ones of the shape, type and layout of the input."""
     ...
 
+def optical_flow(
+    input: _Tensor,
+    /,
+    *inputs: _Tensor,
+    preset: float = ...,
+    output_grid: Literal[1, 2, 4] = ...,
+    output_format: int | None = ...,
+    hint_grid: Literal[1, 2, 4, 8] = ...,
+    enable_external_hints: bool = ...,
+    enable_temporal_hints: bool = ...,
+    image_type: DALIImageType = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Motion from each frame to the next: (x, y) in pixels of the input, for every cell of ``output_grid`` pixels."""
+    ...
+
 def pad(
     input: _Tensor,
     /,
@@ -1767,6 +1802,39 @@ def stack(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Join samples along a new axis; their shapes must agree (exact)."""
+    ...
+
+def tensor_resize(
+    input: _Tensor,
+    /,
+    *,
+    interp_type: DataNode | DALIInterpType = ...,
+    min_filter: DataNode | DALIInterpType | None = ...,
+    mag_filter: DataNode | DALIInterpType | None = ...,
+    antialias: bool = ...,
+    dtype: DALIDataType | npt.DTypeLike | None = ...,
+    parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+    interpolation: str | None = ...,
+    minibatch_size: int = ...,
+    temp_buffer_hint: int = ...,
+    sizes: DataNode | _Floats | None = ...,
+    scales: DataNode | _Floats | None = ...,
+    axes: _Ints | None = ...,
+    axis_names: str | None = ...,
+    alignment: DataNode | _Floats = ...,
+    size_rounding: Literal['round', 'truncate', 'ceil'] = ...,
+    max_size: _Floats | None = ...,
+    mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+    roi_start: DataNode | _Floats | None = ...,
+    roi_end: DataNode | _Floats | None = ...,
+    roi_relative: bool = ...,
+    subpixel_scale: bool = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``."""
     ...
 
 def tensor_subscript(
@@ -2486,6 +2554,76 @@ class experimental:
         ...
 
     @staticmethod
+    def resize(
+        input: _Tensor,
+        /,
+        *,
+        interp_type: DataNode | DALIInterpType = ...,
+        min_filter: DataNode | DALIInterpType | None = ...,
+        mag_filter: DataNode | DALIInterpType | None = ...,
+        antialias: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+        interpolation: str | None = ...,
+        minibatch_size: int = ...,
+        temp_buffer_hint: int = ...,
+        size: DataNode | _Floats | None = ...,
+        resize_x: DataNode | float | None = ...,
+        resize_y: DataNode | float | None = ...,
+        resize_z: DataNode | float | None = ...,
+        resize_shorter: DataNode | float | None = ...,
+        resize_longer: DataNode | float | None = ...,
+        max_size: _Floats | None = ...,
+        mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+        roi_start: DataNode | _Floats | None = ...,
+        roi_end: DataNode | _Floats | None = ...,
+        roi_relative: bool = ...,
+        subpixel_scale: bool = ...,
+        save_attrs: bool = ...,
+        image_type: DALIImageType | None = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Resize images, sequences and volumes."""
+        ...
+
+    @staticmethod
+    def tensor_resize(
+        input: _Tensor,
+        /,
+        *,
+        interp_type: DataNode | DALIInterpType = ...,
+        min_filter: DataNode | DALIInterpType | None = ...,
+        mag_filter: DataNode | DALIInterpType | None = ...,
+        antialias: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+        interpolation: str | None = ...,
+        minibatch_size: int = ...,
+        temp_buffer_hint: int = ...,
+        sizes: DataNode | _Floats | None = ...,
+        scales: DataNode | _Floats | None = ...,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        alignment: DataNode | _Floats = ...,
+        size_rounding: Literal['round', 'truncate', 'ceil'] = ...,
+        max_size: _Floats | None = ...,
+        mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+        roi_start: DataNode | _Floats | None = ...,
+        roi_end: DataNode | _Floats | None = ...,
+        roi_relative: bool = ...,
+        subpixel_scale: bool = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``."""
+        ...
+
+    @staticmethod
     def warp_perspective(
         input: _Tensor,
         /,
@@ -2697,6 +2835,139 @@ class experimental:
             """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8)."""
             ...
 
+        class hidden:
+
+            @staticmethod
+            def video(
+                input: _Tensor,
+                /,
+                *,
+                start_frame: DataNode | int | None = ...,
+                stride: DataNode | int | None = ...,
+                sequence_length: DataNode | int | None = ...,
+                end_frame: DataNode | int | None = ...,
+                frames: DataNode | _Ints | None = ...,
+                pad_mode: Literal['none', 'constant', 'edge', 'repeat', 'reflect_1001', 'symmetric', 'reflect_101', 'reflect'] = ...,
+                fill_value: _Ints = ...,
+                max_pixels: int = ...,
+                build_index: bool = ...,
+                affine: bool = ...,
+                device: Literal['cpu', 'mixed'] | None = ...,
+                name: str | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> DataNode:
+                """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8)."""
+                ...
+
+    class hidden:
+
+        @staticmethod
+        def audio_resample(
+            input: _Tensor,
+            /,
+            *,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            in_rate: DataNode | float | None = ...,
+            out_rate: DataNode | float | None = ...,
+            out_length: DataNode | int | None = ...,
+            scale: DataNode | float | None = ...,
+            quality: float = ...,
+            parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+            device: Literal['cpu', 'gpu'] | None = ...,
+            name: str | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+            ...
+
+        @staticmethod
+        def equalize(
+            input: _Tensor,
+            /,
+            *,
+            device: Literal['cpu', 'gpu'] | None = ...,
+            name: str | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+            ...
+
+        @staticmethod
+        def filter(
+            input: _Tensor,
+            input1: _Tensor,
+            /,
+            *inputs: _Tensor,
+            anchor: DataNode | _Ints = ...,
+            border: Literal['reflect_101', 'reflect_1001', 'wrap', 'clamp', 'constant'] = ...,
+            mode: Literal['same', 'valid'] = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            device: Literal['cpu', 'gpu'] | None = ...,
+            name: str | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+            ...
+
+        @staticmethod
+        def inflate(
+            input: _Tensor,
+            /,
+            *,
+            shape: DataNode | _Ints,
+            algorithm: Literal['LZ4'] = ...,
+            check_output_size: bool = ...,
+            chunk_offsets: DataNode | _Ints | None = ...,
+            chunk_sizes: DataNode | _Ints | None = ...,
+            dtype: DALIDataType | npt.DTypeLike = ...,
+            layout: str = ...,
+            sequence_axis_name: str = ...,
+            device: Literal['cpu', 'gpu'] | None = ...,
+            name: str | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Decompress LZ4 blocks (the raw block format, without frames) into arrays of ``shape`` and ``dtype``."""
+            ...
+
+        @staticmethod
+        def tensor_resize(
+            input: _Tensor,
+            /,
+            *,
+            interp_type: DataNode | DALIInterpType = ...,
+            min_filter: DataNode | DALIInterpType | None = ...,
+            mag_filter: DataNode | DALIInterpType | None = ...,
+            antialias: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+            interpolation: str | None = ...,
+            minibatch_size: int = ...,
+            temp_buffer_hint: int = ...,
+            sizes: DataNode | _Floats | None = ...,
+            scales: DataNode | _Floats | None = ...,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            alignment: DataNode | _Floats = ...,
+            size_rounding: Literal['round', 'truncate', 'ceil'] = ...,
+            max_size: _Floats | None = ...,
+            mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+            roi_start: DataNode | _Floats | None = ...,
+            roi_end: DataNode | _Floats | None = ...,
+            roi_relative: bool = ...,
+            subpixel_scale: bool = ...,
+            device: Literal['cpu', 'gpu'] | None = ...,
+            name: str | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``."""
+            ...
+
     class readers:
 
         @staticmethod
@@ -2743,6 +3014,490 @@ class experimental:
         ) -> Any:
             """Read sequences of frames (FHWC, RGB, UINT8) out of videos of any container and codec that FFmpeg reads."""
             ...
+
+class hidden:
+
+    @staticmethod
+    def audio_decoder(
+        input: _Tensor,
+        /,
+        *,
+        downmix: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        quality: float = ...,
+        sample_rate: DataNode | float = ...,
+        parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+        max_samples: int = ...,
+        device: Literal['cpu', 'mixed'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+        ...
+
+    @staticmethod
+    def caffe2_reader(
+        *,
+        path: str | Sequence[str],
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        label_type: int = ...,
+        num_labels: int = ...,
+        additional_inputs: int = ...,
+        bbox: bool = ...,
+        image_available: bool = ...,
+        encoded: bool = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> Any:
+        """Read tensors from Caffe2's LMDBs (TensorProtos)."""
+        ...
+
+    @staticmethod
+    def caffe_reader(
+        *,
+        path: str | Sequence[str],
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        image_available: bool = ...,
+        label_available: bool = ...,
+        encoded: bool = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Read images and labels from Caffe's LMDBs (Datum)."""
+        ...
+
+    @staticmethod
+    def coco_reader(
+        *,
+        annotations_file: str,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        file_root: str | None = ...,
+        ltrb: bool = ...,
+        ratio: bool = ...,
+        size_threshold: float = ...,
+        skip_empty: bool = ...,
+        include_iscrowd: bool = ...,
+        avoid_class_remapping: bool = ...,
+        image_ids: bool = ...,
+        images: str | Sequence[str] | None = ...,
+        polygon_masks: bool = ...,
+        masks: bool = ...,
+        pixelwise_masks: bool = ...,
+        preprocessed_annotations: str = ...,
+        save_preprocessed_annotations: bool = ...,
+        save_preprocessed_annotations_dir: str = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Read images and annotations of the COCO format, in the order of image ids."""
+        ...
+
+    @staticmethod
+    def coin_flip(
+        *inputs: _Tensor,
+        shape: DataNode | _Ints | None = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        probability: DataNode | float = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """1 with the given probability, else 0."""
+        ...
+
+    @staticmethod
+    def constant(
+        *,
+        idata: _Ints | None = ...,
+        fdata: _Floats | None = ...,
+        shape: _Ints | None = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        layout: str = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The same tensor for every sample."""
+        ...
+
+    @staticmethod
+    def fast_resize_crop_mirror(
+        input: _Tensor,
+        /,
+        *,
+        crop: DataNode | _Floats | None = ...,
+        crop_d: DataNode | float | None = ...,
+        crop_h: DataNode | float | None = ...,
+        crop_w: DataNode | float | None = ...,
+        crop_pos_x: DataNode | float = ...,
+        crop_pos_y: DataNode | float = ...,
+        crop_pos_z: DataNode | float = ...,
+        rounding: Literal['round', 'truncate'] = ...,
+        parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+        interp_type: DataNode | DALIInterpType = ...,
+        min_filter: DataNode | DALIInterpType | None = ...,
+        mag_filter: DataNode | DALIInterpType | None = ...,
+        antialias: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        interpolation: str | None = ...,
+        minibatch_size: int = ...,
+        temp_buffer_hint: int = ...,
+        size: DataNode | _Floats | None = ...,
+        resize_x: DataNode | float | None = ...,
+        resize_y: DataNode | float | None = ...,
+        resize_z: DataNode | float | None = ...,
+        resize_shorter: DataNode | float | None = ...,
+        resize_longer: DataNode | float | None = ...,
+        max_size: _Floats | None = ...,
+        mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+        roi_start: DataNode | _Floats | None = ...,
+        roi_end: DataNode | _Floats | None = ...,
+        roi_relative: bool = ...,
+        subpixel_scale: bool = ...,
+        mirror: DataNode | int = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """DALI's older name of resize_crop_mirror without antialiasing."""
+        ...
+
+    @staticmethod
+    def file_reader(
+        *,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        file_root: str | None = ...,
+        files: str | Sequence[str] | None = ...,
+        labels: _Ints | None = ...,
+        file_list: str | None = ...,
+        file_filters: str | Sequence[str] = ...,
+        dir_filters: str | Sequence[str] | None = ...,
+        case_sensitive_filter: bool = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them."""
+        ...
+
+    @staticmethod
+    def mxnet_reader(
+        *,
+        path: str | Sequence[str],
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        index_path: str | Sequence[str] | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Read images and labels of MXNet's RecordIO files, with or without their index."""
+        ...
+
+    @staticmethod
+    def nemo_asr_reader(
+        *,
+        manifest_filepaths: str | Sequence[str],
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        read_sample_rate: bool = ...,
+        read_text: bool = ...,
+        read_idxs: bool = ...,
+        downmix: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        sample_rate: float = ...,
+        quality: float = ...,
+        parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+        min_duration: float = ...,
+        max_duration: float = ...,
+        normalize_text: bool | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+        ...
+
+    @staticmethod
+    def normal_distribution(
+        *inputs: _Tensor,
+        shape: DataNode | _Ints | None = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        mean: DataNode | float = ...,
+        stddev: DataNode | float = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+        ...
+
+    @staticmethod
+    def numpy_reader(
+        *,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        file_root: str | None = ...,
+        files: str | Sequence[str] | None = ...,
+        file_list: str | None = ...,
+        file_filter: str = ...,
+        roi_start: DataNode | _Ints | None = ...,
+        roi_end: DataNode | _Ints | None = ...,
+        roi_shape: DataNode | _Ints | None = ...,
+        rel_roi_start: DataNode | _Floats | None = ...,
+        rel_roi_end: DataNode | _Floats | None = ...,
+        rel_roi_shape: DataNode | _Floats | None = ...,
+        roi_axes: _Ints = ...,
+        out_of_bounds_policy: Literal['error', 'pad', 'trim_to_shape'] = ...,
+        fill_value: float = ...,
+        cache_header_information: bool = ...,
+        register_buffers: bool = ...,
+        use_o_direct: bool = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files."""
+        ...
+
+    @staticmethod
+    def shapes(
+        input: _Tensor,
+        /,
+        *,
+        dtype: DALIDataType | npt.DTypeLike = ...,
+        type: DALIDataType | npt.DTypeLike | None = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The shape of each sample as a 1-D tensor."""
+        ...
+
+    @staticmethod
+    def ssd_random_crop(
+        input: _Tensor,
+        input1: _Tensor,
+        input2: _Tensor,
+        /,
+        *,
+        num_attempts: int = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> list[DataNode]:
+        """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
+        ...
+
+    @staticmethod
+    def transform_translation(
+        *inputs: _Tensor,
+        offset: DataNode | _Floats,
+        reverse_order: bool = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """The affine map that moves points by ``offset``."""
+        ...
+
+    @staticmethod
+    def uniform(
+        *inputs: _Tensor,
+        shape: DataNode | _Ints | None = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        range: DataNode | _Floats = ...,
+        values: DataNode | _Floats | None = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Uniform in [min, max), or one of ``values``."""
+        ...
+
+    @staticmethod
+    def video_reader(
+        *,
+        sequence_length: int,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        filenames: str | Sequence[str] = ...,
+        file_root: str = ...,
+        file_list: str = ...,
+        labels: _Ints | None = ...,
+        step: int = ...,
+        stride: int = ...,
+        enable_frame_num: Literal['none', 'scalar', 'sequence'] | bool = ...,
+        enable_timestamps: bool = ...,
+        image_type: DALIImageType = ...,
+        pad_sequences: bool = ...,
+        file_list_frame_num: bool = ...,
+        file_list_include_preceding_frame: bool = ...,
+        channels: int = ...,
+        skip_vfr_check: bool = ...,
+        additional_decode_surfaces: int = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> Any:
+        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+        ...
 
 class io:
 

@@ -12,6 +12,12 @@ from typing import Any
 
 operator_classes: Callable[[str], Any] | None = None
 """Gives the class, or the namespace of classes, of a name; set by the facade."""
+operator_class_names: Callable[[], list[str]] | None = None
+"""Gives the names that `operator_classes` knows; set by the facade."""
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(operator_class_names() if operator_class_names else ())})
 
 
 def __getattr__(name: str) -> Any:

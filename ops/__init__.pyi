@@ -13,6 +13,7 @@ _Ints = int | Sequence[int] | npt.NDArray[Any]
 _Floats = float | Sequence[float] | npt.NDArray[Any]
 
 operator_classes: Callable[[str], Any] | None
+operator_class_names: Callable[[], list[str]] | None
 
 class Compose:
     """The operators one after the other."""
@@ -554,6 +555,32 @@ class CropMirrorNormalize:
         output_layout: str = ...,
         pad_output: bool = ...,
         out_of_bounds_policy: Literal['error', 'pad', 'constant', 'trim_to_shape'] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class DLTensorPythonFunction:
+    """Call a Python function with DLPack capsules of the data of each sample, or with lists of them; only in Python."""
+
+    def __init__(
+        self,
+        *args: Any,
+        **arguments: Any,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class DumpImage:
+    """Write images to files of the working directory, as PPM (PGM of one channel), and hand them on: for debugging."""
+
+    def __init__(
+        self,
+        *,
+        suffix: str = ...,
+        input_layout: Literal['HWC', 'CHW'] = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -1426,6 +1453,27 @@ class OnesLike:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class OpticalFlow:
+    """Motion from each frame to the next: (x, y) in pixels of the input, for every cell of ``output_grid`` pixels."""
+
+    def __init__(
+        self,
+        *,
+        preset: float = ...,
+        output_grid: Literal[1, 2, 4] = ...,
+        output_format: int | None = ...,
+        hint_grid: Literal[1, 2, 4, 8] = ...,
+        enable_external_hints: bool = ...,
+        enable_temporal_hints: bool = ...,
+        image_type: DALIImageType = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Pad:
     """Fill samples up at their ends, to ``shape`` and then to a multiple of ``align``; never cut them."""
 
@@ -1997,6 +2045,41 @@ class TFRecordReader:
         features: Any = ...,
         check_crc: bool = ...,
         use_o_direct: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class TensorResize:
+    """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``."""
+
+    def __init__(
+        self,
+        *,
+        interp_type: DataNode | DALIInterpType = ...,
+        min_filter: DataNode | DALIInterpType | None = ...,
+        mag_filter: DataNode | DALIInterpType | None = ...,
+        antialias: bool = ...,
+        dtype: DALIDataType | npt.DTypeLike | None = ...,
+        parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+        interpolation: str | None = ...,
+        minibatch_size: int = ...,
+        temp_buffer_hint: int = ...,
+        sizes: DataNode | _Floats | None = ...,
+        scales: DataNode | _Floats | None = ...,
+        axes: _Ints | None = ...,
+        axis_names: str | None = ...,
+        alignment: DataNode | _Floats = ...,
+        size_rounding: Literal['round', 'truncate', 'ceil'] = ...,
+        max_size: _Floats | None = ...,
+        mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+        roi_start: DataNode | _Floats | None = ...,
+        roi_end: DataNode | _Floats | None = ...,
+        roi_relative: bool = ...,
+        subpixel_scale: bool = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -2735,6 +2818,78 @@ class _experimental:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+    class Resize:
+        """Resize images, sequences and volumes."""
+
+        def __init__(
+            self,
+            *,
+            interp_type: DataNode | DALIInterpType = ...,
+            min_filter: DataNode | DALIInterpType | None = ...,
+            mag_filter: DataNode | DALIInterpType | None = ...,
+            antialias: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+            interpolation: str | None = ...,
+            minibatch_size: int = ...,
+            temp_buffer_hint: int = ...,
+            size: DataNode | _Floats | None = ...,
+            resize_x: DataNode | float | None = ...,
+            resize_y: DataNode | float | None = ...,
+            resize_z: DataNode | float | None = ...,
+            resize_shorter: DataNode | float | None = ...,
+            resize_longer: DataNode | float | None = ...,
+            max_size: _Floats | None = ...,
+            mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+            roi_start: DataNode | _Floats | None = ...,
+            roi_end: DataNode | _Floats | None = ...,
+            roi_relative: bool = ...,
+            subpixel_scale: bool = ...,
+            save_attrs: bool = ...,
+            image_type: DALIImageType | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class TensorResize:
+        """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``."""
+
+        def __init__(
+            self,
+            *,
+            interp_type: DataNode | DALIInterpType = ...,
+            min_filter: DataNode | DALIInterpType | None = ...,
+            mag_filter: DataNode | DALIInterpType | None = ...,
+            antialias: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+            interpolation: str | None = ...,
+            minibatch_size: int = ...,
+            temp_buffer_hint: int = ...,
+            sizes: DataNode | _Floats | None = ...,
+            scales: DataNode | _Floats | None = ...,
+            axes: _Ints | None = ...,
+            axis_names: str | None = ...,
+            alignment: DataNode | _Floats = ...,
+            size_rounding: Literal['round', 'truncate', 'ceil'] = ...,
+            max_size: _Floats | None = ...,
+            mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+            roi_start: DataNode | _Floats | None = ...,
+            roi_end: DataNode | _Floats | None = ...,
+            roi_relative: bool = ...,
+            subpixel_scale: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class WarpPerspective:
         """Sample images at a perspective map of the output's coordinates."""
 
@@ -2952,6 +3107,144 @@ class _experimental:
             ) -> None: ...
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+        class hidden:
+
+            class Video:
+                """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8)."""
+
+                def __init__(
+                    self,
+                    *,
+                    start_frame: DataNode | int | None = ...,
+                    stride: DataNode | int | None = ...,
+                    sequence_length: DataNode | int | None = ...,
+                    end_frame: DataNode | int | None = ...,
+                    frames: DataNode | _Ints | None = ...,
+                    pad_mode: Literal['none', 'constant', 'edge', 'repeat', 'reflect_1001', 'symmetric', 'reflect_101', 'reflect'] = ...,
+                    fill_value: _Ints = ...,
+                    max_pixels: int = ...,
+                    build_index: bool = ...,
+                    affine: bool = ...,
+                    device: str | None = ...,
+                    name: str | None = ...,
+                    seed: int | None = ...,
+                    preserve: bool | None = ...,
+                    bytes_per_sample_hint: _Ints | None = ...,
+                ) -> None: ...
+                def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class hidden:
+
+        class AudioResample:
+            """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+
+            def __init__(
+                self,
+                *,
+                dtype: DALIDataType | npt.DTypeLike | None = ...,
+                in_rate: DataNode | float | None = ...,
+                out_rate: DataNode | float | None = ...,
+                out_length: DataNode | int | None = ...,
+                scale: DataNode | float | None = ...,
+                quality: float = ...,
+                parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+        class Equalize:
+            """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+
+            def __init__(
+                self,
+                *,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+        class Filter:
+            """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+
+            def __init__(
+                self,
+                *,
+                anchor: DataNode | _Ints = ...,
+                border: Literal['reflect_101', 'reflect_1001', 'wrap', 'clamp', 'constant'] = ...,
+                mode: Literal['same', 'valid'] = ...,
+                dtype: DALIDataType | npt.DTypeLike | None = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+        class Inflate:
+            """Decompress LZ4 blocks (the raw block format, without frames) into arrays of ``shape`` and ``dtype``."""
+
+            def __init__(
+                self,
+                *,
+                shape: DataNode | _Ints = ...,
+                algorithm: Literal['LZ4'] = ...,
+                check_output_size: bool = ...,
+                chunk_offsets: DataNode | _Ints | None = ...,
+                chunk_sizes: DataNode | _Ints | None = ...,
+                dtype: DALIDataType | npt.DTypeLike = ...,
+                layout: str = ...,
+                sequence_axis_name: str = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+        class TensorResize:
+            """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``."""
+
+            def __init__(
+                self,
+                *,
+                interp_type: DataNode | DALIInterpType = ...,
+                min_filter: DataNode | DALIInterpType | None = ...,
+                mag_filter: DataNode | DALIInterpType | None = ...,
+                antialias: bool = ...,
+                dtype: DALIDataType | npt.DTypeLike | None = ...,
+                parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+                interpolation: str | None = ...,
+                minibatch_size: int = ...,
+                temp_buffer_hint: int = ...,
+                sizes: DataNode | _Floats | None = ...,
+                scales: DataNode | _Floats | None = ...,
+                axes: _Ints | None = ...,
+                axis_names: str | None = ...,
+                alignment: DataNode | _Floats = ...,
+                size_rounding: Literal['round', 'truncate', 'ceil'] = ...,
+                max_size: _Floats | None = ...,
+                mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+                roi_start: DataNode | _Floats | None = ...,
+                roi_end: DataNode | _Floats | None = ...,
+                roi_relative: bool = ...,
+                subpixel_scale: bool = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class readers:
 
         class Video:
@@ -3002,6 +3295,521 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 experimental = _experimental
+
+class _hidden:
+
+    class AudioDecoder:
+        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+
+        def __init__(
+            self,
+            *,
+            downmix: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike = ...,
+            quality: float = ...,
+            sample_rate: DataNode | float = ...,
+            parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+            max_samples: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class COCOReader:
+        """Read images and annotations of the COCO format, in the order of image ids."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            annotations_file: str = ...,
+            file_root: str | None = ...,
+            ltrb: bool = ...,
+            ratio: bool = ...,
+            size_threshold: float = ...,
+            skip_empty: bool = ...,
+            include_iscrowd: bool = ...,
+            avoid_class_remapping: bool = ...,
+            image_ids: bool = ...,
+            images: str | Sequence[str] | None = ...,
+            polygon_masks: bool = ...,
+            masks: bool = ...,
+            pixelwise_masks: bool = ...,
+            preprocessed_annotations: str = ...,
+            save_preprocessed_annotations: bool = ...,
+            save_preprocessed_annotations_dir: str = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class Caffe2Reader:
+        """Read tensors from Caffe2's LMDBs (TensorProtos)."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            path: str | Sequence[str] = ...,
+            label_type: int = ...,
+            num_labels: int = ...,
+            additional_inputs: int = ...,
+            bbox: bool = ...,
+            image_available: bool = ...,
+            encoded: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
+    class CaffeReader:
+        """Read images and labels from Caffe's LMDBs (Datum)."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            path: str | Sequence[str] = ...,
+            image_available: bool = ...,
+            label_available: bool = ...,
+            encoded: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class CoinFlip:
+        """1 with the given probability, else 0."""
+
+        def __init__(
+            self,
+            *,
+            shape: DataNode | _Ints | None = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            probability: DataNode | float = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Constant:
+        """The same tensor for every sample."""
+
+        def __init__(
+            self,
+            *,
+            idata: _Ints | None = ...,
+            fdata: _Floats | None = ...,
+            shape: _Ints | None = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            layout: str = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class FastResizeCropMirror:
+        """DALI's older name of resize_crop_mirror without antialiasing."""
+
+        def __init__(
+            self,
+            *,
+            crop: DataNode | _Floats | None = ...,
+            crop_d: DataNode | float | None = ...,
+            crop_h: DataNode | float | None = ...,
+            crop_w: DataNode | float | None = ...,
+            crop_pos_x: DataNode | float = ...,
+            crop_pos_y: DataNode | float = ...,
+            crop_pos_z: DataNode | float = ...,
+            rounding: Literal['round', 'truncate'] = ...,
+            parity: Literal['dali', 'torchvision', 'opencv', 'pillow'] = ...,
+            interp_type: DataNode | DALIInterpType = ...,
+            min_filter: DataNode | DALIInterpType | None = ...,
+            mag_filter: DataNode | DALIInterpType | None = ...,
+            antialias: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            interpolation: str | None = ...,
+            minibatch_size: int = ...,
+            temp_buffer_hint: int = ...,
+            size: DataNode | _Floats | None = ...,
+            resize_x: DataNode | float | None = ...,
+            resize_y: DataNode | float | None = ...,
+            resize_z: DataNode | float | None = ...,
+            resize_shorter: DataNode | float | None = ...,
+            resize_longer: DataNode | float | None = ...,
+            max_size: _Floats | None = ...,
+            mode: Literal['default', 'stretch', 'not_larger', 'not_smaller'] = ...,
+            roi_start: DataNode | _Floats | None = ...,
+            roi_end: DataNode | _Floats | None = ...,
+            roi_relative: bool = ...,
+            subpixel_scale: bool = ...,
+            mirror: DataNode | int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class FileReader:
+        """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            file_root: str | None = ...,
+            files: str | Sequence[str] | None = ...,
+            labels: _Ints | None = ...,
+            file_list: str | None = ...,
+            file_filters: str | Sequence[str] = ...,
+            dir_filters: str | Sequence[str] | None = ...,
+            case_sensitive_filter: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class MXNetReader:
+        """Read images and labels of MXNet's RecordIO files, with or without their index."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            path: str | Sequence[str] = ...,
+            index_path: str | Sequence[str] | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class NemoAsrReader:
+        """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            manifest_filepaths: str | Sequence[str] = ...,
+            read_sample_rate: bool = ...,
+            read_text: bool = ...,
+            read_idxs: bool = ...,
+            downmix: bool = ...,
+            dtype: DALIDataType | npt.DTypeLike = ...,
+            sample_rate: float = ...,
+            quality: float = ...,
+            parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+            min_duration: float = ...,
+            max_duration: float = ...,
+            normalize_text: bool | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class NormalDistribution:
+        """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+
+        def __init__(
+            self,
+            *,
+            shape: DataNode | _Ints | None = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            mean: DataNode | float = ...,
+            stddev: DataNode | float = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class NumpyReader:
+        """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            file_root: str | None = ...,
+            files: str | Sequence[str] | None = ...,
+            file_list: str | None = ...,
+            file_filter: str = ...,
+            roi_start: DataNode | _Ints | None = ...,
+            roi_end: DataNode | _Ints | None = ...,
+            roi_shape: DataNode | _Ints | None = ...,
+            rel_roi_start: DataNode | _Floats | None = ...,
+            rel_roi_end: DataNode | _Floats | None = ...,
+            rel_roi_shape: DataNode | _Floats | None = ...,
+            roi_axes: _Ints = ...,
+            out_of_bounds_policy: Literal['error', 'pad', 'trim_to_shape'] = ...,
+            fill_value: float = ...,
+            cache_header_information: bool = ...,
+            register_buffers: bool = ...,
+            use_o_direct: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class SSDRandomCrop:
+        """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
+
+        def __init__(
+            self,
+            *,
+            num_attempts: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class Shapes:
+        """The shape of each sample as a 1-D tensor."""
+
+        def __init__(
+            self,
+            *,
+            dtype: DALIDataType | npt.DTypeLike = ...,
+            type: DALIDataType | npt.DTypeLike | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class TransformTranslation:
+        """The affine map that moves points by ``offset``."""
+
+        def __init__(
+            self,
+            *,
+            reverse_order: bool = ...,
+            offset: DataNode | _Floats = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Uniform:
+        """Uniform in [min, max), or one of ``values``."""
+
+        def __init__(
+            self,
+            *,
+            shape: DataNode | _Ints | None = ...,
+            dtype: DALIDataType | npt.DTypeLike | None = ...,
+            range: DataNode | _Floats = ...,
+            values: DataNode | _Floats | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class VideoReader:
+        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            sequence_length: int = ...,
+            filenames: str | Sequence[str] = ...,
+            file_root: str = ...,
+            file_list: str = ...,
+            labels: _Ints | None = ...,
+            step: int = ...,
+            stride: int = ...,
+            enable_frame_num: Literal['none', 'scalar', 'sequence'] | bool = ...,
+            enable_timestamps: bool = ...,
+            image_type: DALIImageType = ...,
+            pad_sequences: bool = ...,
+            file_list_frame_num: bool = ...,
+            file_list_include_preceding_frame: bool = ...,
+            channels: int = ...,
+            skip_vfr_check: bool = ...,
+            additional_decode_surfaces: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
+hidden = _hidden
 
 class _io:
 

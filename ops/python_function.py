@@ -143,3 +143,7 @@ def _zeros(ctx: Context, n: int) -> Any:
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
+
+
+class DLTensorPythonFunction(PythonFunction, name="dl_tensor_python_function"):
+    """Call a Python function with DLPack capsules of the data of each sample, or with lists of them; only in Python."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from ..arrays.slice import resolve_axes
 from ..base import Arg, Spec
@@ -33,7 +34,9 @@ class TensorResize(Resampling, name="tensor_resize"):
     sizes: Annotated[
         tuple[float, ...] | None, Arg("output size for each axis; 0: from the others", per_sample=True)
     ] = None
-    scales: Annotated[tuple[float, ...] | None, Arg("factor for each axis, of the whole extent", per_sample=True)] = None
+    scales: Annotated[tuple[float, ...] | None, Arg("factor for each axis, of the whole extent", per_sample=True)] = (
+        None
+    )
     axes: Annotated[tuple[int, ...] | None, Arg("axes that the arguments speak of; all by default")] = None
     axis_names: Annotated[str | None, Arg("the same by layout")] = None
     alignment: Annotated[
@@ -41,20 +44,16 @@ class TensorResize(Resampling, name="tensor_resize"):
         Arg("the point of the region that keeps its place where a size is rounded: 0 its start, 1 its end",
             per_sample=True),
     ] = (0.5,)  # fmt: skip
-    size_rounding: Annotated[
-        Literal["round", "truncate", "ceil"], Arg("of sizes that come from scales")
-    ] = "round"
+    size_rounding: Annotated[Literal["round", "truncate", "ceil"], Arg("of sizes that come from scales")] = "round"
     max_size: Annotated[tuple[float, ...] | None, Arg("largest output for each axis, or for all; 0: no limit")] = None
     mode: Annotated[
         Mode,
         Arg("default: missing sizes keep the aspect ratio; stretch: they stay; not_larger, not_smaller: fit, cover"),
     ] = "default"
-    roi_start: Annotated[
-        tuple[float, ...] | None, Arg("where the source region begins", per_sample=True)
-    ] = None
-    roi_end: Annotated[
-        tuple[float, ...] | None, Arg("where it ends; before its start: flipped", per_sample=True)
-    ] = None
+    roi_start: Annotated[tuple[float, ...] | None, Arg("where the source region begins", per_sample=True)] = None
+    roi_end: Annotated[tuple[float, ...] | None, Arg("where it ends; before its start: flipped", per_sample=True)] = (
+        None
+    )
     roi_relative: Annotated[bool, Arg("the region is given in fractions of the tensor")] = False
     subpixel_scale: Annotated[
         bool, Arg("where a size was rounded, adjust the source region so that the scale stays exact")
@@ -87,10 +86,14 @@ class TensorResize(Resampling, name="tensor_resize"):
         sizes = self.sizes if "sizes" not in self.per_sample else None
         for k, axis in enumerate(axes):
             shape[axis] = None
-            if sizes is not None and len(sizes) == len(axes) and all(sizes) and self.max_size is None:
-                if self.mode in ("default", "stretch"):
-                    shape[axis] = max(int(round_half_away(np.abs(np.float32(sizes[k])))), 1)
+            if sizes is not None and len(sizes) == len(axes) and all(sizes) and self._takes_sizes:
+                shape[axis] = max(int(round_half_away(np.abs(np.float32(sizes[k])))), 1)
         return Spec(tuple(shape), dtype, data.layout)
+
+    @property
+    def _takes_sizes(self) -> bool:
+        """Sizes that are given are those that come out."""
+        return self.mode in ("default", "stretch") and self.max_size is None
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
         """The axes, in the order of the arguments."""
@@ -109,7 +112,8 @@ class TensorResize(Resampling, name="tensor_resize"):
                 raise SpecError(f"{name} needs {len(axes)} numbers, one for each axis, got {len(value)}")
         return axes
 
-    def cpu(self, ctx: Context, data: Batch) -> Batch:
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        data = images
         axes = self._axes(data.layout, data.ndim)
         first, last = min(axes), max(axes)
         shapes = data.shapes.astype(np.int64)
@@ -122,7 +126,11 @@ class TensorResize(Resampling, name="tensor_resize"):
         lows[:, at], highs[:, at], sizes[:, at] = lo, hi, size
         if between.shape[1] == 1:
             one = np.ones_like(between)
-            between, lows, highs = np.hstack([one, between]), np.hstack([one * np.float32(0), lows]), np.hstack([one, highs])
+            between, lows, highs = (
+                np.hstack([one, between]),
+                np.hstack([one * np.float32(0), lows]),
+                np.hstack([one, highs]),
+            )
             sizes = np.hstack([one, sizes])
         frames = data.replace(
             shapes=np.column_stack([outer, between, inner]).astype(np.int32),
@@ -138,18 +146,18 @@ class TensorResize(Resampling, name="tensor_resize"):
 
     def _regions(self, ctx: Context, extents: I64) -> tuple[F32, F32, I64]:
         """Begin and end of the source region and the size of the output, [N, A]."""
-        n, count = extents.shape
+        count = extents.shape[1]
         wanted = self._rows(ctx, "sizes" if self.given("sizes") else "scales", extents.shape)
         region = None
         if self.given("roi_start"):
             lo, hi = self._rows(ctx, "roi_start", extents.shape), self._rows(ctx, "roi_end", extents.shape)
             factor = extents.astype(np.float32) if self.roi_relative else np.float32(1)
             region = np.ascontiguousarray(lo * factor), np.ascontiguousarray(hi * factor)
-        limit = None if self.max_size is None else np.broadcast_to(np.float32(self.max_size), (count,))
+        limit = None if self.max_size is None else np.broadcast_to(np.asarray(self.max_size, np.float32), (count,))
         scaled = self.given("scales")
         if scaled:
             wanted = (wanted * extents.astype(np.float32)).astype(np.float32)
-        bad = ~np.isfinite(wanted).all(axis=1) | (np.abs(np.nan_to_num(wanted)) > _FAR).any(axis=1)
+        bad: npt.NDArray[np.bool_] = np.any(~(np.abs(wanted) <= _FAR), axis=1)
         for i in np.flatnonzero(bad).tolist():
             ctx.reject(i, "bad_argument", f"sizes must be numbers, got {wanted[i].tolist()}")
         wanted = np.where(bad[:, None], np.float32(1), wanted)
@@ -163,7 +171,9 @@ class TensorResize(Resampling, name="tensor_resize"):
         ideal = np.abs(ideal)
         near = np.round(ideal)  # sizes that are whole but for the last digit of a float32
         ideal = np.where(np.abs(ideal - near) < 1e-5 * np.maximum(near, 1), near, ideal)
-        rounded = np.maximum(np.trunc(ideal) if self.size_rounding == "truncate" else np.ceil(ideal), 1).astype(np.int64)
+        rounded = np.maximum(np.trunc(ideal) if self.size_rounding == "truncate" else np.ceil(ideal), 1).astype(
+            np.int64
+        )
         if not self.subpixel_scale:
             return lo, hi, rounded
         width = (hi - lo) * (rounded / np.maximum(ideal, 1e-6)).astype(np.float32)

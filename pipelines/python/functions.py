@@ -176,6 +176,12 @@ class PythonFunctionClass(OperatorClass):
         super().__init__(function=function, num_outputs=num_outputs, **arguments)
 
 
+class DLTensorPythonFunctionClass(PythonFunctionClass):
+    """ops.DLTensorPythonFunction: the same, of DLPack capsules."""
+
+    operator_name = "dl_tensor_python_function"
+
+
 class Compose:
     """ops.Compose: the operators one after the other."""
 
@@ -191,7 +197,7 @@ class Compose:
         return result
 
 
-_CLASSES = {c.operator_name: c for c in (ExternalSourceClass, PythonFunctionClass)}
+_CLASSES = {c.operator_name: c for c in (ExternalSourceClass, PythonFunctionClass, DLTensorPythonFunctionClass)}
 
 
 def operator_class(name: str) -> type[Any]:
@@ -202,6 +208,12 @@ def operator_class(name: str) -> type[Any]:
     cls = find(names()[name])
     body: Mapping[str, Any] = {"operator_name": name, "__doc__": describe(cls), "__module__": "dali_run.ops"}
     return type(spelled.split(".")[-1], (OperatorClass,), dict(body))
+
+
+def ops_members() -> list[str]:
+    """What ``ops`` has: classes, and folders of them."""
+    spelled = {class_name(n).split(".")[0] for n in names()}
+    return sorted(spelled | {"Compose"})
 
 
 def ops_member(name: str) -> Any:

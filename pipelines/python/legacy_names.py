@@ -39,6 +39,15 @@ LEGACY: dict[str, str] = {
     "experimental.tensor_resize": "tensor_resize",
 }
 """Names that DALI keeps for older programs, and what they are called now."""
+LEGACY |= {f"hidden.{old}": LEGACY[old] for old in (
+    "audio_decoder", "caffe2_reader", "caffe_reader", "coco_reader", "coin_flip", "file_reader", "mxnet_reader",
+    "nemo_asr_reader", "normal_distribution", "numpy_reader", "sequence_reader", "transform_translation", "uniform",
+    "video_reader", "video_reader_resize")}  # fmt: skip
+LEGACY |= {f"hidden.{same}": same for same in ("constant", "fast_resize_crop_mirror", "shapes", "ssd_random_crop")}
+LEGACY |= {f"experimental.hidden.{same}": same for same in (
+    "audio_resample", "debayer", "equalize", "filter", "tensor_resize")}  # fmt: skip
+LEGACY |= {"experimental.hidden.inflate": "decoders.inflate", "readers.hidden.sequence": "readers.sequence",
+           "experimental.decoders.hidden.video": "decoders.video"}  # fmt: skip
 
 _WORDS = {"bbox": "BBox", "coco": "COCO", "dl": "DL", "mfcc": "MFCC", "mxnet": "MXNet", "rms": "RMS", "roi": "ROI",
           "ssd": "SSD", "tfrecord": "TFRecord"}  # fmt: skip

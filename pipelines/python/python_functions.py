@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...ops.errors import SpecError
-from ...ops.python_function import PythonFunction
+from ...ops.python_function import DLTensorPythonFunction, PythonFunction
 from .data_node import DataNode, apply
 from .functions import wrap
 
@@ -33,9 +35,97 @@ def python_function(
     del bytes_per_sample_hint
     if not callable(function):
         raise SpecError(f"python_function: needs function=, something callable, got {function!r}")
+    return _called(
+        PythonFunction, inputs, function, num_outputs, batch_processing, output_layouts, device, name, preserve,
+        keeps_layouts=keeps_layouts,
+    )  # fmt: skip
+
+
+def _called(
+    op: type[PythonFunction], inputs: Sequence[Any], function: Callable[..., Any], num_outputs: int,
+    batch_processing: bool, output_layouts: str | Sequence[str] | None = None, device: str | None = None,
+    name: str | None = None, preserve: bool = False, bytes_per_sample_hint: int | None = None,
+    keeps_layouts: bool = False,
+) -> Any:  # fmt: skip
+    del bytes_per_sample_hint
     layouts = [output_layouts] * num_outputs if isinstance(output_layouts, str) else list(output_layouts or ())
     args = {"function": function, "arity": num_outputs, "batch_processing": batch_processing,
             "output_layouts": layouts, "keeps_layouts": keeps_layouts, "device": device, "name": name,
             "preserve": preserve or num_outputs == 0}  # fmt: skip
-    made = apply(PythonFunction, inputs, args)
+    made = apply(op, inputs, args)
     return None if num_outputs == 0 and isinstance(made, DataNode) else made
+
+
+@wrap("dl_tensor_python_function")
+def dl_tensor_python_function(
+    *inputs: Any,
+    function: Callable[..., Any] | None = None,
+    num_outputs: int = 1,
+    batch_processing: bool = False,
+    synchronize_stream: bool = True,
+    **arguments: Any,
+) -> Any:
+    """Call ``function`` with a DLPack capsule for each input, or with lists of them (``batch_processing``). It returns
+    capsules, or whatever speaks DLPack. On a GPU, ``synchronize_stream`` waits for the data before the call."""
+    if not callable(function):
+        raise SpecError(f"dl_tensor_python_function: needs function=, something callable, got {function!r}")
+    call = DLTensorFunction(function, batch_processing, synchronize_stream)
+    return _called(DLTensorPythonFunction, inputs, call, num_outputs, batch_processing, **arguments)
+
+
+class DLTensorFunction:
+    """A function of DLPack capsules as a function of arrays."""
+
+    def __init__(self, function: Callable[..., Any], batches: bool, waits: bool) -> None:
+        self._function, self._batches, self._waits = function, batches, waits
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    def __call__(self, *arrays: Any) -> Any:
+        first = arrays[0][0] if self._batches and arrays and len(arrays[0]) else arrays[0] if arrays else None
+        if self._waits and hasattr(first, "__cuda_array_interface__"):
+            import cupy
+
+            cupy.cuda.get_current_stream().synchronize()
+        if self._batches:
+            result = self._function(*([_capsule(a) for a in batch] for batch in arrays))
+        else:
+            result = self._function(*map(_capsule, arrays))
+        return self._arrays(result)
+
+    def _arrays(self, result: Any) -> Any:
+        if isinstance(result, tuple):
+            return tuple(map(self._arrays, result))
+        if isinstance(result, list):
+            return [_array(r) for r in result]
+        return None if result is None else _array(result)
+
+
+def _capsule(array: Any) -> Any:
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        array = array.copy()  # DLPack cannot say that memory is not to be written to
+    return array.__dlpack__()
+
+
+class _Speaker:
+    """A capsule as what `from_dlpack` takes."""
+
+    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
+        self._capsule, self._device = capsule, device
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+
+def _array(value: Any) -> Any:
+    """The array in a capsule; anything else as it is."""
+    if type(value).__name__ != "PyCapsule":
+        return value
+    try:
+        return np.from_dlpack(_Speaker(value, (1, 0)))
+    except (BufferError, RuntimeError):  # it is on a GPU
+        import cupy
+
+        return cupy.from_dlpack(_Speaker(value, (2, cupy.cuda.Device().id)))

@@ -187,6 +187,7 @@ def classes_stub() -> str:
 
 _OWN_MEMBERS = """
 operator_classes: Callable[[str], Any] | None
+operator_class_names: Callable[[], list[str]] | None
 
 class Compose:
     \"\"\"The operators one after the other.\"\"\"

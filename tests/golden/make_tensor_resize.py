@@ -1,4 +1,4 @@
-"""Makes tensor_resize.npz with NVIDIA DALI 2.4 (CPU): sizes, scales, roundings, alignments and regions along any axes."""
+"""Makes tensor_resize.npz with NVIDIA DALI 2.4 (CPU): sizes, scales, roundings, alignments and regions of any axes."""
 
 from pathlib import Path
 

@@ -27,7 +27,9 @@ def test_at_most_one_level_from_dali(lane: EmulatedLane | None) -> None:
         else:
             # A nearest neighbour may be the other one of a tie.
             assert off.max() <= 1 or (case.arguments.get("interp_type") == "INTERP_NN" and (off > 1).mean() < 0.02), (
-                str(case), off.max())  # fmt: skip
+                str(case),
+                off.max(),
+            )
             differing, total = differing + np.count_nonzero(off), total + off.size
         spec = Spec(tuple(case.inputs[0].shapes[0].tolist()), from_numpy(case.inputs[0].dtype), case.inputs[0].layout)
         known = case.operator.infer(spec)
@@ -39,7 +41,9 @@ def test_at_most_one_level_from_dali(lane: EmulatedLane | None) -> None:
 
 
 def test_images_are_those_of_resize() -> None:
-    images = batch_of([np.random.default_rng(k).integers(0, 256, (20 + k, 31 - k, 3)).astype(np.uint8) for k in range(3)], "HWC")
+    images = batch_of(
+        [np.random.default_rng(k).integers(0, 256, (20 + k, 31 - k, 3)).astype(np.uint8) for k in range(3)], "HWC"
+    )
     want = apply(operator("resize", size=[9, 14]), images)[0][0]
     got = apply(operator("tensor_resize", sizes=[14, 9], axis_names="WH"), images)[0][0]
     np.testing.assert_array_equal(got.data, want.data)
@@ -65,14 +69,22 @@ def test_what_has_no_size_costs_its_sample() -> None:
 
 
 def test_refused_before_anything_runs() -> None:
-    for match, arguments in (("sizes or scales", {}), ("sizes or scales", {"sizes": [1], "scales": [1]}),
-                             ("exclude each other", {"sizes": [1], "axes": [0], "axis_names": "H"}),
-                             ("go together", {"sizes": [1], "roi_start": [0]}), ("twice", {"sizes": [1, 1], "axes": [0, 0]})):  # fmt: skip
+    for match, arguments in (
+        ("sizes or scales", {}),
+        ("sizes or scales", {"sizes": [1], "scales": [1]}),
+        ("exclude each other", {"sizes": [1], "axes": [0], "axis_names": "H"}),
+        ("go together", {"sizes": [1], "roi_start": [0]}),
+        ("twice", {"sizes": [1, 1], "axes": [0, 0]}),
+    ):
         with pytest.raises(SpecError, match=match):
             operator("tensor_resize", **arguments)
     image = Spec((2, 4, 4, 3), DALIDataType.UINT8, "FHWC")
-    for match, arguments in (("three neighbouring", {"sizes": [1, 1, 1, 1]}), ("three neighbouring", {"sizes": [4, 4], "axes": [0, 3]}),
-                             ("needs 2 numbers", {"sizes": [1, 2, 3], "axis_names": "HW"}), ("not in the layout", {"sizes": [1], "axis_names": "D"})):  # fmt: skip
+    for match, arguments in (
+        ("three neighbouring", {"sizes": [1, 1, 1, 1]}),
+        ("three neighbouring", {"sizes": [4, 4], "axes": [0, 3]}),
+        ("needs 2 numbers", {"sizes": [1, 2, 3], "axis_names": "HW"}),
+        ("not in the layout", {"sizes": [1], "axis_names": "D"}),
+    ):
         with pytest.raises(SpecError, match=match):
             operator("tensor_resize", **arguments).infer(image)
     with pytest.raises(SpecError, match="cannot resample"):
