@@ -1,8 +1,8 @@
 """Small JPEGs of every kind that the CUDA decoder takes, whole and damaged, for tools that slow kernels down a lot.
 
 Thumbnails of a folder's pictures, 64 x 64 to 160 x 120 pixels: gray, every chroma subsampling, RGB; standard and
-optimised tables, qualities from 20 to 98; with and without restart intervals; one scan or one for each component;
-baseline and extended sequential.
+optimised tables, qualities from 20 to 98; with and without restart intervals; one scan, one for each component, or
+many; baseline, extended sequential and progressive.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import simplejpeg
 from PIL import Image
 
 KINDS = ("444", "422", "420", "440", "411", "gray", "rgb", "scans")
+PROGRESSIVE = ("444", "422", "420", "gray", "rgb")  # a third of the files
 
 
 def small_pictures(pictures: Path, count: int) -> list[bytes]:
@@ -31,22 +32,25 @@ def small_pictures(pictures: Path, count: int) -> list[bytes]:
         with Image.open(paths[i % len(paths)]) as picture:
             small = picture.convert("RGB").resize(size, reducing_gap=2.0)
         quality, restart = int(rng.integers(20, 99)), int(rng.choice([0, 0, 1, 2, 5, 17]))
-        file = _encoded(small, KINDS[i % len(KINDS)], quality, restart, optimize=bool(rng.integers(2)))
+        if i % 3 == 2:
+            kind = PROGRESSIVE[i // 3 % len(PROGRESSIVE)]
+            files.append(_encoded(small, kind, quality, restart, progressive=True))
+            continue
+        file = _encoded(small, KINDS[(i - i // 3) % len(KINDS)], quality, restart, optimize=bool(rng.integers(2)))
         files.append(as_extended(file) if rng.random() < 0.2 else file)
     return files
 
 
-def _encoded(picture: Image.Image, sampling: str, quality: int, restart: int, *, optimize: bool) -> bytes:
+def _encoded(picture: Image.Image, sampling: str, quality: int, restart: int, **how: bool) -> bytes:
     if sampling == "scans":
         h, v = 1 + quality % 2, 1 + quality // 2 % 2
         return scan_each(picture, h, v, quality=quality, restart_marker_blocks=restart)
     if sampling in ("440", "411"):  # Pillow does not write them, and libjpeg-turbo's own interface no restart intervals
         return bytes(simplejpeg.encode_jpeg(np.asarray(picture), quality, "RGB", sampling))
     stream = io.BytesIO()
-    options = {} if sampling in ("gray", "rgb") else {"subsampling": ":".join(sampling)}
+    options: dict[str, Any] = {} if sampling in ("gray", "rgb") else {"subsampling": ":".join(sampling)}
     (picture.convert("L") if sampling == "gray" else picture).save(
-        stream, "JPEG", quality=quality, optimize=optimize, restart_marker_blocks=restart, keep_rgb=sampling == "rgb",
-        **options,
+        stream, "JPEG", quality=quality, restart_marker_blocks=restart, keep_rgb=sampling == "rgb", **options, **how,
     )  # fmt: skip
     return stream.getvalue()
 

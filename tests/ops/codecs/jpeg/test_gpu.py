@@ -339,7 +339,9 @@ def test_small_pictures_of_all_kinds_and_their_mutations(tmp_path: Path, harness
     files = small_pictures(tmp_path, 32)
     assert any(b"\xff\xc1\0" in f for f in files)
     assert any(b"\xff\xdd\0" in f for f in files)
-    assert 3 in jpeg_header.read_headers(*packed(files))["scans"]
+    rows, _ = jpeg_header.read_scans(*packed(files))
+    assert 3 in rows["scans"]
+    assert np.count_nonzero(rows["status"] == jpeg_header.MANY_SCANS) == len(files) // 3
     apart = Harness(harness.runtime, jpeg_gpu.ApartDecoder)
     assert_exact(apart, files)
     damaged = mutated(files, 280)
@@ -355,7 +357,8 @@ def test_small_pictures_of_all_kinds_and_their_mutations(tmp_path: Path, harness
 
     _, again = apart.decode(damaged, resized, window=True)
     late = jpeg_gpu.OUT_OF_RANGE  # is found in the blocks that are computed
-    np.testing.assert_array_equal(again & ~late, status & ~late)
+    # Not which bits: behind its end a scan is what memory has left there.
+    np.testing.assert_array_equal(again & ~late != 0, status & ~late != 0)
 
 
 Span = tuple[float, float, int]  # lo, hi, size
