@@ -499,6 +499,22 @@ def crop_mirror_normalize(
     """Crop, mirror left to right and normalise: scale * (x - mean) / std + shift."""
     ...
 
+def dilate(
+    input: _Tensor,
+    /,
+    *,
+    mask_size: DataNode | _Ints = ...,
+    anchor: DataNode | _Ints = ...,
+    iterations: int = ...,
+    border_mode: Literal['constant', 'replicate', 'clamp', 'reflect', 'reflect_1001', 'reflect_101', 'wrap'] = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Each value becomes the largest in a rectangle around it."""
+    ...
+
 def dl_tensor_python_function(*inputs: Any, function: Callable[..., Any] | None = ..., num_outputs: int = ..., batch_processing: bool = ..., synchronize_stream: bool = ..., **arguments: Any) -> Any: ...
 
 def dump_image(
@@ -573,6 +589,22 @@ def erase(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Fill one or more boxes of each sample with a value."""
+    ...
+
+def erode(
+    input: _Tensor,
+    /,
+    *,
+    mask_size: DataNode | _Ints = ...,
+    anchor: DataNode | _Ints = ...,
+    iterations: int = ...,
+    border_mode: Literal['constant', 'replicate', 'clamp', 'reflect', 'reflect_1001', 'reflect_101', 'wrap'] = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Each value becomes the smallest in a rectangle around it."""
     ...
 
 def expand_dims(
@@ -980,6 +1012,19 @@ def image_decoder_slice(
     """Decode a part of each image, the one that slice would cut out."""
     ...
 
+def jpeg_compression_distortion(
+    input: _Tensor,
+    /,
+    *,
+    quality: DataNode | int = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's exact DCT, chroma of half the size."""
+    ...
+
 def laplacian(
     input: _Tensor,
     /,
@@ -1012,6 +1057,19 @@ def lookup_table(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Replace integers: keys by their values, all others by ``default_value``."""
+    ...
+
+def median_blur(
+    input: _Tensor,
+    /,
+    *,
+    window_size: DataNode | _Ints = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
     ...
 
 def mel_filter_bank(
@@ -2469,6 +2527,23 @@ class experimental:
         ...
 
     @staticmethod
+    def dilate(
+        input: _Tensor,
+        /,
+        *,
+        mask_size: DataNode | _Ints = ...,
+        anchor: DataNode | _Ints = ...,
+        iterations: int = ...,
+        border_mode: Literal['constant', 'replicate', 'clamp', 'reflect', 'reflect_1001', 'reflect_101', 'wrap'] = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Each value becomes the largest in a rectangle around it."""
+        ...
+
+    @staticmethod
     def equalize(
         input: _Tensor,
         /,
@@ -2479,6 +2554,23 @@ class experimental:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
         """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+        ...
+
+    @staticmethod
+    def erode(
+        input: _Tensor,
+        /,
+        *,
+        mask_size: DataNode | _Ints = ...,
+        anchor: DataNode | _Ints = ...,
+        iterations: int = ...,
+        border_mode: Literal['constant', 'replicate', 'clamp', 'reflect', 'reflect_1001', 'reflect_101', 'wrap'] = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Each value becomes the smallest in a rectangle around it."""
         ...
 
     @staticmethod
@@ -2518,6 +2610,20 @@ class experimental:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
         """Decompress LZ4 blocks (the raw block format, without frames) into arrays of ``shape`` and ``dtype``."""
+        ...
+
+    @staticmethod
+    def median_blur(
+        input: _Tensor,
+        /,
+        *,
+        window_size: DataNode | _Ints = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
         ...
 
     @staticmethod

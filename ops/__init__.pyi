@@ -573,6 +573,24 @@ class DLTensorPythonFunction:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class Dilate:
+    """Each value becomes the largest in a rectangle around it."""
+
+    def __init__(
+        self,
+        *,
+        mask_size: DataNode | _Ints = ...,
+        anchor: DataNode | _Ints = ...,
+        iterations: int = ...,
+        border_mode: Literal['constant', 'replicate', 'clamp', 'reflect', 'reflect_1001', 'reflect_101', 'wrap'] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class DumpImage:
     """Write images to files of the working directory, as PPM (PGM of one channel), and hand them on: for debugging."""
 
@@ -649,6 +667,24 @@ class Erase:
         normalized_anchor: bool = ...,
         normalized_shape: bool = ...,
         centered_anchor: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Erode:
+    """Each value becomes the smallest in a rectangle around it."""
+
+    def __init__(
+        self,
+        *,
+        mask_size: DataNode | _Ints = ...,
+        anchor: DataNode | _Ints = ...,
+        iterations: int = ...,
+        border_mode: Literal['constant', 'replicate', 'clamp', 'reflect', 'reflect_1001', 'reflect_101', 'wrap'] = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -1102,6 +1138,21 @@ class ImageDecoderSlice:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class JpegCompressionDistortion:
+    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's exact DCT, chroma of half the size."""
+
+    def __init__(
+        self,
+        *,
+        quality: DataNode | int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Laplacian:
     """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows."""
 
@@ -1191,6 +1242,21 @@ class MXNetReader:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+class MedianBlur:
+    """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
+
+    def __init__(
+        self,
+        *,
+        window_size: DataNode | _Ints = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class MelFilterBank:
     """Sum up spectra in bands of the mel scale, by triangles that overlap by half."""
@@ -2731,12 +2797,48 @@ class _experimental:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+    class Dilate:
+        """Each value becomes the largest in a rectangle around it."""
+
+        def __init__(
+            self,
+            *,
+            mask_size: DataNode | _Ints = ...,
+            anchor: DataNode | _Ints = ...,
+            iterations: int = ...,
+            border_mode: Literal['constant', 'replicate', 'clamp', 'reflect', 'reflect_1001', 'reflect_101', 'wrap'] = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class Equalize:
         """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
 
         def __init__(
             self,
             *,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class Erode:
+        """Each value becomes the smallest in a rectangle around it."""
+
+        def __init__(
+            self,
+            *,
+            mask_size: DataNode | _Ints = ...,
+            anchor: DataNode | _Ints = ...,
+            iterations: int = ...,
+            border_mode: Literal['constant', 'replicate', 'clamp', 'reflect', 'reflect_1001', 'reflect_101', 'wrap'] = ...,
             device: str | None = ...,
             name: str | None = ...,
             seed: int | None = ...,
@@ -2777,6 +2879,21 @@ class _experimental:
             dtype: DALIDataType | npt.DTypeLike = ...,
             layout: str = ...,
             sequence_axis_name: str = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+    class MedianBlur:
+        """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
+
+        def __init__(
+            self,
+            *,
+            window_size: DataNode | _Ints = ...,
             device: str | None = ...,
             name: str | None = ...,
             seed: int | None = ...,

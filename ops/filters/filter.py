@@ -13,7 +13,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, affordable
 from ..errors import SpecError
-from ..images.frames import Pictures, pictures
+from ..images.frames import Pictures, as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 from .axes import BORDERS, by_axis, geometry, host_output, on_host, spatial
@@ -72,7 +72,7 @@ class Filter(Operator, name="filter"):
             raise SpecError(f"pictures of {axes} dimensions take filters of as many, got {filters.ndim - framed}")
         parts = pictures(ctx, images, ["anchor"], np.int64)
         if framed and parts.sample is None:
-            parts = _frames(images, parts)
+            parts = as_frames(images, parts)
         layout = images.layout if parts.sample is None else images.layout[1:]
         own = np.arange(len(images)) if parts.sample is None else parts.sample
         places, extents = _windows(ctx, images, filters, own, framed, axes)
@@ -137,16 +137,6 @@ class Filter(Operator, name="filter"):
         return out
 
     gpu = cpu
-
-
-def _frames(images: Batch, parts: Pictures) -> Pictures:
-    """The frames of sequences as pieces."""
-    counts = images.shapes[:, 0].astype(np.int64)
-    sample = np.repeat(np.arange(len(images)), counts)
-    shapes = images.shapes[:, 1:].astype(np.int64)[sample]
-    number = np.arange(len(sample)) - np.repeat(counts.cumsum() - counts, counts)
-    given = {k: v[sample] for k, v in parts.arguments.items()}
-    return Pictures(images.offsets[sample] + number * elements(shapes), shapes, sample, given)
 
 
 def _places(out: Batch, parts: Pictures, sizes: I64) -> I64:

@@ -63,6 +63,16 @@ def pictures(ctx: Context, batch: Batch, names: Iterable[str], dtype: Any = np.f
     return Pictures(offsets, shapes, sample, given)
 
 
+def as_frames(images: Batch, parts: Pictures) -> Pictures:
+    """The frames of sequences as pieces, with the arguments of their samples."""
+    counts = images.shapes[:, 0].astype(np.int64)
+    sample = np.repeat(np.arange(len(images)), counts)
+    shapes = images.shapes[:, 1:].astype(np.int64)[sample]
+    number = np.arange(len(sample)) - np.repeat(counts.cumsum() - counts, counts)
+    given = {k: v[sample] for k, v in parts.arguments.items()}
+    return Pictures(images.offsets[sample] + number * elements(shapes), shapes, sample, given)
+
+
 def _by_frame(ctx: Context, name: str, counts: I64, dtype: Any) -> npt.NDArray[Any]:
     """The values of an argument that is given per frame, [M] or [M, k]."""
     given, rows = ctx.args[name], []

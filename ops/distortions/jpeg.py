@@ -1,0 +1,97 @@
+"""jpeg_compression_distortion: what is left of images after JPEG."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..codecs.jpeg.tables import ZIGZAG, quantisation
+from ..context import Context
+from ..copies.windows import image_layout, known_layout
+from ..errors import SpecError
+from ..images.frames import as_frames, pictures
+from ..kernels import Kernels
+from ..types import DALIDataType
+
+_kernels: Any = Kernels(".jpeg_cpu", __package__)
+
+
+class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
+    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's exact DCT, chroma of half the size.
+
+    The GPU's kernels do the same arithmetic without the files.
+    """
+
+    layouts = ("HWC", "FHWC")
+    example = "{op: jpeg_compression_distortion, in: images, quality: $quality, out: images}"
+
+    quality: Annotated[int, Arg("1 (worst) to 100; others count as the nearer of these", per_sample=True)] = 50
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.dtype not in (None, DALIDataType.UINT8):
+            raise SpecError(f"takes uint8 images, got {data}; cast them first")
+        if data.shape is not None and data.shape[-1] not in (None, 3):
+            raise SpecError(f"takes images of 3 channels, got {data}")
+        return Spec(data.shape, DALIDataType.UINT8, image_layout(data.layout, data.ndim, self.layouts))
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        if images.dtype != np.uint8:
+            raise SpecError(f"takes uint8 images, got {images.dtype}; cast them first")
+        images = images.replace(layout=known_layout(images, self.layouts))
+        wrong = (images.shapes[:, -1] != 3) | (images.shapes[:, -3:-1] > 65500).any(axis=1)
+        if wrong.any():
+            for i in np.flatnonzero(wrong).tolist():
+                ctx.reject(
+                    i, "bad_shape", f"takes 3 channels and sides of up to 65500, got {images.shapes[i].tolist()}"
+                )
+            images = images.replace(shapes=np.where(wrong[:, None], 0, images.shapes).astype(np.int32))
+        parts = pictures(ctx, images, ["quality"], np.int64)
+        if parts.sample is None and images.layout == "FHWC":
+            parts = as_frames(images, parts)
+        quality = np.clip(parts.arguments["quality"], 1, 100)
+        out = Batch.allocate(ctx.empty, images.shapes, np.uint8, images.layout, images.samples)
+        sizes = parts.shapes[:, :2]
+        if ctx.stage == "cpu":
+            for begin, to, (height, width), q in zip(
+                parts.offsets.tolist(), parts.places(out).tolist(), sizes.tolist(), quality.tolist(), strict=True
+            ):  # a native call of a millisecond for each picture
+                count = height * width * 3
+                if count:
+                    picture = images.data[begin : begin + count].reshape(height, width, 3)
+                    _kernels.distort(picture, q, out.data[to : to + count].reshape(height, width, 3))
+            return out
+        return self._on_gpu(ctx, images, parts.offsets, parts.places(out), sizes, quality, out)
+
+    gpu = cpu
+
+    @staticmethod
+    def _on_gpu(ctx: Context, images: Batch, base: Any, to: Any, sizes: Any, quality: Any, out: Batch) -> Batch:
+        units = -(-sizes // 16)  # of 16 x 16 pixels
+        count = units.prod(axis=1)
+        if not count.any():
+            return out
+        tables = np.zeros((101, 2, 64), np.int32)
+        for q in np.unique(quality).tolist():
+            for k in range(2):
+                tables[q, k, ZIGZAG] = quantisation(q)[k]
+        planes = 384 * count  # bytes: luma, then both chromas, whole units
+        starts = planes.cumsum() - planes
+        between = ctx.device.empty(int(planes.sum()), np.uint8)
+        begin, place, extent, steps, which, scratch = ctx.device.upload(
+            base, to, np.ascontiguousarray(sizes), tables, quality, starts
+        )
+        most, pixels = int(count.max()), int(sizes.prod(axis=1).max())
+        tiles = -(-pixels // 256)
+        ctx.device.launch(
+            "jpeg_distortion.cu", "compress", most * len(sizes), 64, images.data, begin, extent, np.int32(most), steps,
+            which, between, scratch,
+        )  # fmt: skip
+        ctx.device.launch(
+            "jpeg_distortion.cu", "decompress", tiles * len(sizes), 256, between, scratch, extent, np.int32(tiles),
+            out.data, place,
+        )  # fmt: skip
+        return out

@@ -1,0 +1,162 @@
+"""experimental.dilate, erode and median_blur: the largest, the smallest, and the middle value around every value.
+
+DALI has these on a GPU only; results here are OpenCV's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import I64, Batch
+from ..context import Context
+from ..conversion import saturate
+from ..copies.strided import CUDA_TYPES
+from ..copies.windows import image_layout, known_layout
+from ..errors import SpecError
+from ..images.frames import Pictures, pictures
+from ..kernels import Kernels
+from ..types import to_numpy
+from .axes import BORDERS, by_axis, geometry
+
+_kernels: Any = Kernels(".morphology_cpu", __package__)
+
+_THREADS = 256
+
+
+class Neighbourhood(Operator, abstract=True):
+    """What the operators of this module share."""
+
+    layouts = ("HW", "HWC", "FHWC", "CHW", "FCHW")
+
+    def infer(self, *specs: Spec) -> Spec:
+        data = specs[0]
+        if data.dtype is not None and (to_numpy(data.dtype).kind == "b" or to_numpy(data.dtype).itemsize > 4):
+            raise SpecError(f"takes integers and floats of up to 32 bits, got {data}; cast them first")
+        layout = image_layout(data.layout, data.ndim, self.layouts)
+        if data.ndim is not None and layout not in self.layouts:
+            raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {data}")
+        return Spec(data.shape, data.dtype, layout)
+
+    def run(
+        self, ctx: Context, images: Batch, parts: Pictures, masks: I64, bad: Any, kernel: str, *arguments: np.int32
+    ) -> Batch:
+        """``kernel`` of every value: ``masks`` [M, 4] are the window's height and width, and the element of it that
+        lies on the value; pieces that are ``bad`` stay empty."""
+        layout = images.layout if parts.sample is None else images.layout[1:]
+        where = geometry(parts.shapes, layout)
+        where[bad, 0] = 0
+        if ctx.stage == "cpu":
+            own = images.dtype if images.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
+            low, high = 0, 0
+            if len(images):
+                low, high = int(images.offsets.min()), int((images.offsets + images.sizes).max())
+            source = images.data[low:high].astype(own, copy=False)
+            empty = ctx.empty if own == images.dtype else np.empty
+            out = Batch.allocate(empty, images.shapes, own, images.layout, images.samples)
+            base = np.ascontiguousarray(parts.offsets - low)
+            getattr(_kernels, kernel)(source, base, where, masks, *arguments, out.data, parts.places(out))
+            return out if own == images.dtype else out.replace(data=saturate(out.data, images.dtype))
+        out = Batch.allocate(ctx.empty, images.shapes, images.dtype, images.layout, images.samples)
+        most = int(where.prod(axis=1).max(initial=0))
+        if most:
+            tiles = -(-most // _THREADS)
+            base, sizes, windows, to = ctx.device.upload(parts.offsets, where, masks, parts.places(out))
+            ctx.device.launch(
+                "morphology.cu", f"{kernel}<{CUDA_TYPES[images.dtype]}>", tiles * len(parts), _THREADS, images.data,
+                base, sizes, np.int32(tiles), windows, *arguments, out.data, to,
+            )  # fmt: skip
+        return out
+
+
+def _reject(ctx: Context, parts: Pictures, bad: Any, what: str, values: Any) -> None:
+    for m in np.flatnonzero(bad).tolist():
+        ctx.reject(
+            m if parts.sample is None else int(parts.sample[m]), "bad_argument", f"{what}, got {values[m].tolist()}"
+        )
+
+
+class Morphology(Neighbourhood, abstract=True):
+    """dilate and erode."""
+
+    largest: ClassVar[bool]
+
+    mask_size: Annotated[
+        tuple[int, ...], Arg("(width, height) of the rectangle around a value, or both as one number", ge=1,
+                             per_sample=True)
+    ] = (3, 3)  # fmt: skip
+    anchor: Annotated[
+        tuple[int, ...], Arg("(x, y) of the rectangle's element that lies on the value; -1: the middle", ge=-1,
+                             per_sample=True)
+    ] = (-1, -1)  # fmt: skip
+    iterations: Annotated[int, Arg("how often it is done", ge=1)] = 1
+    border_mode: Annotated[
+        Literal["constant", "replicate", "clamp", "reflect", "reflect_1001", "reflect_101", "wrap"],
+        Arg("what lies outside of the image; constant: nothing that changes the result"),
+    ] = "constant"
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        images = images.replace(layout=known_layout(images, self.layouts))
+        parts = pictures(ctx, images, ["mask_size", "anchor"], np.int64)
+        size = by_axis(parts.arguments["mask_size"], 2, "mask_size")
+        anchor = by_axis(parts.arguments["anchor"], 2, "anchor")
+        bad = np.any(size < 1, axis=1)
+        _reject(ctx, parts, bad, "mask_size must be positive", size)
+        anchor = np.where(anchor < 0, size // 2, anchor)
+        outside = ~bad & np.any(anchor >= size, axis=1)
+        _reject(ctx, parts, outside, "anchor must lie in the mask", anchor)
+        bad |= outside
+        masks = np.empty((len(parts), 4), np.int64)
+        # a rectangle again and again is a larger rectangle
+        masks[:, :2] = (size + (self.iterations - 1) * (size - 1))[:, ::-1]
+        masks[:, 2:] = (anchor * self.iterations)[:, ::-1]
+        masks[bad] = (1, 1, 0, 0)
+        border = np.int32(BORDERS[self.border_mode])
+        return self.run(ctx, images, parts, masks, bad, "extreme", border, np.int32(self.largest))
+
+    gpu = cpu
+
+
+class Dilate(Morphology, name="experimental.dilate"):
+    """Each value becomes the largest in a rectangle around it."""
+
+    aliases: ClassVar[tuple[str, ...]] = ("dilate",)
+    largest = True
+    example = "{op: experimental.dilate, in: masks, mask_size: [5, 5], out: masks}"
+
+
+class Erode(Morphology, name="experimental.erode"):
+    """Each value becomes the smallest in a rectangle around it."""
+
+    aliases: ClassVar[tuple[str, ...]] = ("erode",)
+    largest = False
+    example = "{op: experimental.erode, in: masks, mask_size: [5, 5], out: masks}"
+
+
+class MedianBlur(Neighbourhood, name="experimental.median_blur"):
+    """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
+
+    aliases: ClassVar[tuple[str, ...]] = ("median_blur",)
+    example = "{op: experimental.median_blur, in: images, window_size: [3, 3], out: images}"
+
+    window_size: Annotated[
+        tuple[int, ...], Arg("(width, height) of the window, odd, or both as one number", ge=1, per_sample=True)
+    ] = (3, 3)
+
+    def check(self) -> None:
+        if "window_size" not in self.per_sample and any(w % 2 == 0 for w in self.window_size):
+            raise SpecError(f"window_size must be odd, got {list(self.window_size)}")
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        images = images.replace(layout=known_layout(images, self.layouts))
+        parts = pictures(ctx, images, ["window_size"], np.int64)
+        size = by_axis(parts.arguments["window_size"], 2, "window_size")
+        bad = np.any((size < 1) | (size % 2 == 0) | (size > 255), axis=1)
+        _reject(ctx, parts, bad, "window_size must be odd, up to 255", size)
+        masks = np.concatenate([size[:, ::-1], size[:, ::-1] // 2], axis=1)
+        masks[bad] = (1, 1, 0, 0)
+        return self.run(ctx, images, parts, np.ascontiguousarray(masks), bad, "median")
+
+    gpu = cpu

@@ -1,0 +1,69 @@
+"""jpeg_compression_distortion: DALI's results (golden/make_jpeg_distortion.py), and the CUDA kernels, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.ops.base import Spec
+from dali_run.ops.distortions import jpeg  # noqa: F401  # declares the operator
+from dali_run.ops.errors import SpecError
+from dali_run.ops.types import DALIDataType
+
+from ...kit.dali_cases import apply, batch_of, cases, operator, ours, source
+from ...kit.emulated_lane import EmulatedLane
+
+NAME = "jpeg_compression_distortion"
+
+
+@pytest.mark.parametrize("lane", [None, EmulatedLane()], ids=["cpu", "cuda"])
+def test_results_of_dali(lane: Any) -> None:
+    compared = 0
+    for case, inputs, wanted in cases("jpeg_distortion"):
+        got, rejects = ours(case, inputs, lane)
+        assert not rejects
+        np.testing.assert_array_equal(got[0], wanted[0], err_msg=str(case))
+        compared += 1
+    assert compared > 30
+
+
+@pytest.mark.parametrize("lane", [None, EmulatedLane()], ids=["cpu", "cuda"])
+def test_quality_by_sample(lane: Any) -> None:
+    smooth = np.repeat(np.repeat(source(1, 0, 256, "uint8", [5, 7, 3]), 9, axis=0), 8, axis=1)
+    images = [smooth[: 45 - k, : 56 - 3 * k].copy() for k in range(4)]
+    args = {"quality": batch_of([np.int32(q) for q in (-3, 20, 95, 400)])}
+    out, rejects = apply(operator(NAME, ("quality",)), batch_of(images, "HWC"), args=args, lane=lane)
+    assert not rejects
+    for got, image, quality in zip(out, images, (1, 20, 95, 100), strict=True):
+        alone, _ = apply(operator(NAME, quality=quality), batch_of([image], "HWC"))
+        np.testing.assert_array_equal(got, alone.sample(0))
+    off = [np.abs(got.astype(int) - image).mean() for got, image in zip(out, images, strict=True)]
+    assert off[0] > off[1] > off[2]
+
+
+@pytest.mark.gpu
+def test_gpu() -> None:
+    from dali_run.ops.gpu.lane import Lane
+
+    images = batch_of([source(k, 0, 256, "uint8", [40 + k, 60 - k, 3]) for k in range(4)], "HWC")
+    want, _ = apply(operator(NAME), images)
+    with Lane() as lane:
+        out, _ = apply(operator(NAME), lane.to_device(images), lane=lane)
+        got = lane.to_host(out)
+        lane.synchronize()
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_others_than_rgb_images() -> None:
+    with pytest.raises(SpecError, match="uint8"):
+        operator(NAME).infer(Spec((4, 4, 3), DALIDataType.FLOAT, "HWC"))
+    with pytest.raises(SpecError, match="3 channels"):
+        operator(NAME).infer(Spec((4, 4, 1), DALIDataType.UINT8, "HWC"))
+    images = batch_of([source(1, 0, 256, "uint8", [9, 8, c]) for c in (3, 1)] + [np.zeros((0, 4, 3), np.uint8)], "HWC")
+    for lane in (None, EmulatedLane()):
+        out, rejects = apply(operator(NAME), images, lane=lane)
+        assert [(r.slot, r.code) for r in rejects] == [(1, "bad_shape")]
+        assert out.sample(2).shape == (0, 4, 3)
