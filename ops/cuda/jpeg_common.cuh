@@ -280,6 +280,26 @@ DEVICE void store_past_cache(u64 *to, u32 low, u32 high) {
 #endif
 }
 
+// Loads from the cache that all multiprocessors share.
+DEVICE u32 load_past_cache(const u32 *from) {
+#ifndef EMULATED
+    u32 word;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+#else
+    return *from;
+#endif
+}
+DEVICE u32 load_past_cache(const u16 *from) {
+#ifndef EMULATED
+    u16 half;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(half) : "l"(from) : "memory");
+    return half;
+#else
+    return *from;
+#endif
+}
+
 // Whoever sees this value in memory sees all that was stored before, by the whole warp where it has met.
 DEVICE void store_released(i32 *to, i32 value) {
 #ifndef EMULATED

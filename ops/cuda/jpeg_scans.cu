@@ -195,7 +195,7 @@ DEVICE u32 first_dc(const Batch *batch, const Scan &scan, const Image &image, Sc
                     i16 *to = block_of(batch, part, x * part.h, y * part.v + i);
                     for (int j = 0; j < part.h; j++, to += 64) {
                         u32 bits_here = reader.peek(), entry = codes.entry[(p << bits) + (bits_here >> (32 - bits))];
-                        if (__builtin_expect(entry == 0, 0)) entry = longer_code(codes, symbols, p, bits_here, bits);
+                        if (entry == 0) entry = longer_code(codes, symbols, p, bits_here, bits);
                         if (run_of(entry)) flags |= BAD_CODE;
                         u32 length = entry & 255, size = entry >> 16;
                         if (size) before[p] += extended(bits_here << length, size);
@@ -232,7 +232,7 @@ DEVICE u32 more_dc(const Batch *batch, const Scan &scan, const Stream &stream) {
             const ScanPart &part = scan.part[p];
             int y = mcu / scan.mcus_x, x = mcu - y * scan.mcus_x, row = nth / part.h;
             i16 *to = block_of(batch, part, x * part.h + nth - row * part.h, y * part.v + row);
-            *to = (i16)(__ldcg(to) | 1 << scan.low);
+            *to = (i16)(load_past_cache((const u16 *)to) | 1 << scan.low);
         }
         flags |= turn.close(turn.begin + blocks, stream);
         if (flags) break;
@@ -286,7 +286,7 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
                 k += run_of(entry);
                 reader.skip(length + size);
                 // Without a size, a run of zeros: what is stored in the place behind it is what is there.
-                i16 value = (i16)((u32)extended(bits, max(size, 1)) << low);
+                i16 value = (i16)((u32)extended(bits, max(size, 1u)) << low);
                 if (k > last) flags |= BAD_CODE;
                 if (k <= last && size) to[2 * walk.word + kept_at(k)] = value;  // by all lanes, as above
                 k++;
@@ -327,7 +327,7 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
         u32 word = 0;
         if (fetches < mcus) {
             if (fetches >= ready) ready = wait_for_more(batch, scan, fetches);
-            word = __ldcg(mine + fetched.word);
+            word = load_past_cache(mine + fetched.word);
         }
         fetches++;
         fetched.move(1, per_row, row_words);

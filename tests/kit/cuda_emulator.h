@@ -122,7 +122,6 @@ static void run(void (*function)(const void *), int grid, int threads, const voi
 
 inline void __syncthreads() { emulator::wait(emulator::block); }
 inline void __syncwarp(unsigned = ~0u) { emulator::wait(emulator::warp().barrier); }
-template <class T> T __ldcg(const T *at) { return *at; }
 inline int __syncthreads_or(int predicate) {
     static int any;
     __syncthreads();
