@@ -100,7 +100,7 @@ def on_gpu(root: Path, args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     }
     print(report, flush=True)
     defines = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in args.define)
-    found = gpu_jpeg.check(defines, files[:512], [p.name for p in paths[:512]], 256, "rgb")
+    found = gpu_jpeg.check(defines, files[:512], [p.name for p in paths[:512]], 512, "rgb")
     report["check"] = found
     print("check:", {k: v if isinstance(v, int) else (len(v), v[:5]) for k, v in found.items()}, flush=True)
     right = not found["wrong"] and not found["rejected"]

@@ -270,6 +270,20 @@ def test_a_scan_waits_for_all_that_it_refines_and_for_nothing_after_it() -> None
             assert all(taken[at - s + t] < taken[at] for t in waits)
 
 
+@pytest.mark.gpu
+def test_more_scans_than_a_gpu_holds_at_once() -> None:
+    """Those that follow others wait for scans that have begun, wherever these are computed."""
+    kinds = [Picture.random(150 + 40 * i, 120, YCC420, seed=i).encoded(DEEP, 7 * (i % 2)) for i in range(4)]
+    kinds += [encode(100 + 90 * i, 300, seed=i, subsampling=i % 3) for i in range(6)]
+    expected = [on_cpu(file) for file in kinds]
+    harness = Harness(GpuRuntime())
+    for files in (kinds * 120, sorted(kinds * 120, key=len)):
+        results, status = harness.decode(files, pixels())
+        assert not status.any()
+        for file, result in zip(files, results, strict=True):
+            np.testing.assert_array_equal(result, expected[kinds.index(file)])
+
+
 def test_levels_follow_from_what_builds_on_what() -> None:
     file = Picture.random(16, 16, YCC420).encoded(DEEP)
     _, table = jpeg_header.read_scans(*packed([file]))
