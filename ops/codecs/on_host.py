@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -128,7 +129,7 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     headers = Headers(jpeg, scans, {}, good, turned, extents, channels, few)
     for i in np.flatnonzero(odd).tolist() if few else ():
         try:
-            _examine(headers, i, encoded_bytes(batch, i), rules)
+            _examine(headers, i, others_of(batch).get(i), int(batch.shapes[i, 0]), rules)
         except SampleError as e:
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
@@ -144,11 +145,11 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
     fixed = 0 if rules.output_type is DALIImageType.ANY_DATA else channels_of(rules.output_type, 3)
     others = _headers.foreseen(jpeg, batch.shapes, stage != "cpu", aside, rules.adjust_orientation, rules.max_pixels,
                                fixed, elements, besides)  # fmt: skip
-    for i in np.flatnonzero(jpeg["status"] == _headers.NOT_JPEG).tolist() if others else ():
+    for i, header in others_of(batch).items() if others else ():
+        if isinstance(header, SampleError):
+            continue
         with contextlib.suppress(SampleError):
-            data = encoded_bytes(batch, i)
-            header = probe(data)
-            check_pixels(header.width, header.height, rules.max_pixels, len(data), rules.bomb_ratio)
+            check_pixels(header.width, header.height, rules.max_pixels, int(batch.shapes[i, 0]), rules.bomb_ratio)
             pixels = header.width * header.height
             elements[i] = min(pixels * (fixed or header.channels), _MOST)
             # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
@@ -163,13 +164,36 @@ _INSIDE = {"webp": 8, "jpeg2000": 8, "gif": 2}
 """Bytes a pixel that a format's own library holds besides (tests/ops/codecs/test_resident.py measures it)."""
 
 
-def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
+_probed: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], dict[int, Header | SampleError]]] = {}
+
+
+def others_of(batch: Batch) -> dict[int, Header | SampleError]:
+    """The headers of the images that are no JPEGs, by place, or what is wrong with them. A batch is probed once, as
+    `jpeg.header.rows_of` walks it once."""
+    key = id(batch.offsets)
+    known = _probed.get(key)
+    if known is not None and known[0]() is batch.offsets and known[1]() is batch.data:
+        return known[2]
+    found: dict[int, Header | SampleError] = {}
+    for i in np.flatnonzero(_headers.rows_of(batch)["status"] == _headers.NOT_JPEG).tolist():
+        data = encoded_bytes(batch, i)
+        try:
+            if recognise(data) != "jpeg":
+                found[i] = probe(data)
+        except SampleError as e:
+            found[i] = e
+    _probed[key] = weakref.ref(batch.offsets, lambda _: _probed.pop(key, None)), weakref.ref(batch.data), found
+    return found
+
+
+def _examine(headers: Headers, i: int, header: Header | SampleError | None, size: int, rules: Rules) -> None:
     from .jpeg.turbo import check_header
 
-    if recognise(data) == "jpeg":
+    if isinstance(header, SampleError):
+        raise header
+    if header is None:
         check_header(headers.jpeg[i])
     else:
-        header = probe(data)
         modern.check(header)
         ours = header.format in ("pnm", "heic", "jpegxl") or (header.format == "png" and png.available())
         if is_deep(header) and rules.dtype != np.uint8 and not ours and not available():
@@ -181,7 +205,7 @@ def _examine(headers: Headers, i: int, data: memoryview, rules: Rules) -> None:
         headers.height[i] = header.width if swap else header.height
         headers.width[i] = header.height if swap else header.width
         headers.channels[i] = header.channels
-    check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels, len(data), rules.bomb_ratio)
+    check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels, size, rules.bomb_ratio)
 
 
 def straight(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None) -> list[int]:
