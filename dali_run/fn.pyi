@@ -272,6 +272,23 @@ def cat(
     """Join samples along an axis that they have; all other extents must agree (exact)."""
     ...
 
+def clahe(
+    input: _Tensor,
+    /,
+    *,
+    tiles_x: int,
+    tiles_y: int,
+    clip_limit: float,
+    bins: int = ...,
+    luma_only: bool = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Equalise the histogram of each tile of uint8 images, its peaks cut off, as OpenCV's CLAHE does it; between the middles of tiles, values are mixed."""
+    ...
+
 def coco_reader(
     *,
     annotations_file: str,
@@ -497,6 +514,20 @@ def crop_mirror_normalize(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Crop, mirror left to right and normalise: scale * (x - mean) / std + shift."""
+    ...
+
+def debayer(
+    input: _Tensor,
+    /,
+    *,
+    blue_position: DataNode | _Ints,
+    algorithm: Literal['bilinear_ocv', 'edgeaware_ocv', 'vng_ocv', 'gray_ocv', 'default_npp'] = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
     ...
 
 def dilate(
@@ -1010,6 +1041,23 @@ def image_decoder_slice(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Decode a part of each image, the one that slice would cut out."""
+    ...
+
+def jitter(
+    input: _Tensor,
+    /,
+    *,
+    nDegree: int = ...,
+    mask: DataNode | int = ...,
+    fill_value: float = ...,
+    interp_type: DALIInterpType = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    seed: int | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Move every value of an image by a random number of pixels, across and down: nDegree whole numbers around 0."""
     ...
 
 def jpeg_compression_distortion(
@@ -2527,6 +2575,21 @@ class experimental:
         ...
 
     @staticmethod
+    def debayer(
+        input: _Tensor,
+        /,
+        *,
+        blue_position: DataNode | _Ints,
+        algorithm: Literal['bilinear_ocv', 'edgeaware_ocv', 'vng_ocv', 'gray_ocv', 'default_npp'] = ...,
+        device: Literal['cpu', 'gpu'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+        ...
+
+    @staticmethod
     def dilate(
         input: _Tensor,
         /,
@@ -2986,6 +3049,21 @@ class experimental:
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
             """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+            ...
+
+        @staticmethod
+        def debayer(
+            input: _Tensor,
+            /,
+            *,
+            blue_position: DataNode | _Ints,
+            algorithm: Literal['bilinear_ocv', 'edgeaware_ocv', 'vng_ocv', 'gray_ocv', 'default_npp'] = ...,
+            device: Literal['cpu', 'gpu'] | None = ...,
+            name: str | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
             ...
 
         @staticmethod

@@ -357,6 +357,25 @@ class Cat:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class Clahe:
+    """Equalise the histogram of each tile of uint8 images, its peaks cut off, as OpenCV's CLAHE does it; between the middles of tiles, values are mixed."""
+
+    def __init__(
+        self,
+        *,
+        tiles_x: int = ...,
+        tiles_y: int = ...,
+        clip_limit: float = ...,
+        bins: int = ...,
+        luma_only: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class CoinFlip:
     """1 with the given probability, else 0."""
 
@@ -570,6 +589,22 @@ class DLTensorPythonFunction:
         self,
         *args: Any,
         **arguments: Any,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Debayer:
+    """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+
+    def __init__(
+        self,
+        *,
+        blue_position: DataNode | _Ints = ...,
+        algorithm: Literal['bilinear_ocv', 'edgeaware_ocv', 'vng_ocv', 'gray_ocv', 'default_npp'] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
@@ -1130,6 +1165,24 @@ class ImageDecoderSlice:
         rel_shape: DataNode | _Floats | None = ...,
         normalized_anchor: bool = ...,
         normalized_shape: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Jitter:
+    """Move every value of an image by a random number of pixels, across and down: nDegree whole numbers around 0."""
+
+    def __init__(
+        self,
+        *,
+        nDegree: int = ...,
+        mask: DataNode | int = ...,
+        fill_value: float = ...,
+        interp_type: DALIInterpType = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -2797,6 +2850,22 @@ class _experimental:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+    class Debayer:
+        """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+
+        def __init__(
+            self,
+            *,
+            blue_position: DataNode | _Ints = ...,
+            algorithm: Literal['bilinear_ocv', 'edgeaware_ocv', 'vng_ocv', 'gray_ocv', 'default_npp'] = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class Dilate:
         """Each value becomes the largest in a rectangle around it."""
 
@@ -3265,6 +3334,22 @@ class _experimental:
                 scale: DataNode | float | None = ...,
                 quality: float = ...,
                 parity: Literal['dali-run', 'dali', 'torchaudio', 'soxr', 'librosa'] = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+        class Debayer:
+            """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+
+            def __init__(
+                self,
+                *,
+                blue_position: DataNode | _Ints = ...,
+                algorithm: Literal['bilinear_ocv', 'edgeaware_ocv', 'vng_ocv', 'gray_ocv', 'default_npp'] = ...,
                 device: str | None = ...,
                 name: str | None = ...,
                 seed: int | None = ...,

@@ -197,6 +197,7 @@ STEPS: dict[str, dict[str, float]] = {
     "filters": {},
     "noise": {},
     "tables": {},
+    "camera": {"debayer": 0.0, "clahe": 2.0},
     "jpeg_distortion": {"jpeg_compression_distortion": 0.0},
 }
 """Results of `steps`, and the bounds that are not a level, or 1e-4 of floats."""

@@ -95,7 +95,7 @@ def _by_histogram(source, rows, columns, channels, h, w, out):
                 start = _clamp(y + j, rows) * columns
                 for k in range(-(w // 2), w // 2 + 1):
                     counts[source[(start + _clamp(k, columns)) * channels + c]] += 1
-            middle, below = 0, 0  # below: how many are smaller than the middle
+            middle, below = np.int64(0), np.int64(0)  # below: how many are smaller than the middle
             for x in range(columns):
                 if x > 0:
                     old, new = _clamp(x - 1 - w // 2, columns), _clamp(x + w // 2, columns)

@@ -1,0 +1,158 @@
+"""The CPU loop of clahe, and 8-bit Lab as OpenCV's cvtColor has it: all images in one call, without the GIL."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+
+jit = numba.njit(nogil=True, cache=True)
+
+
+@cache
+def tables() -> tuple[Any, Any]:
+    """int32[256]: sRGB's curve with 3 fractional bits of 255; int32[3072]: Lab's cube root with 15."""
+    v = np.arange(256) / 255
+    linear = np.where(v <= 0.04045, v / 12.92, ((v + 0.055) / 1.055) ** 2.4)
+    x = np.arange(3072) / (255.0 * 8)
+    root = np.where(x < 0.008856, x * 7.787 + 16 / 116, np.cbrt(x))
+    return np.rint(255 * 8 * linear).astype(np.int32), np.rint(32768 * root).astype(np.int32)
+
+
+_GAMMA, _ROOT = tables()
+_XYZ = np.array([[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]])
+_WHITE = np.array([[0.950456], [1.0], [1.088754]])
+_TO = np.rint(4096 * _XYZ / _WHITE).astype(np.int64)
+_FROM = np.linalg.inv(_XYZ) @ np.diag(_WHITE[:, 0])
+
+
+@jit
+def _lab(r, g, b):
+    """Lab of a pixel as three bytes."""
+    r, g, b = np.int64(_GAMMA[r]), np.int64(_GAMMA[g]), np.int64(_GAMMA[b])
+    fx = np.int64(_ROOT[(r * _TO[0, 0] + g * _TO[0, 1] + b * _TO[0, 2] + 2048) >> 12])
+    fy = np.int64(_ROOT[(r * _TO[1, 0] + g * _TO[1, 1] + b * _TO[1, 2] + 2048) >> 12])
+    fz = np.int64(_ROOT[(r * _TO[2, 0] + g * _TO[2, 1] + b * _TO[2, 2] + 2048) >> 12])
+    lightness = (296 * fy - 1336934 + 16384) >> 15
+    a = (500 * (fx - fy) + (128 << 15) + 16384) >> 15
+    b = (200 * (fy - fz) + (128 << 15) + 16384) >> 15
+    return min(max(lightness, 0), 255), min(max(a, 0), 255), min(max(b, 0), 255)
+
+
+@jit
+def _cubed(f):
+    return f * f * f if f > 6.0 / 29 else (f - 16.0 / 116) / 7.787
+
+
+@jit
+def _byte(v):
+    v = min(max(v, 0.0), 1.0)
+    v = v * 12.92 if v <= 0.0031308 else 1.055 * v ** (1 / 2.4) - 0.055
+    return np.uint8(v * 255 + 0.5)
+
+
+@jit
+def _rgb(lightness, a, b, out, at):
+    """The pixel of a Lab of three bytes."""
+    level = lightness * (100.0 / 255)
+    fy = (level + 16) / 116
+    y = level / 903.3 if level <= 8 else fy * fy * fy
+    if level <= 8:
+        fy = 7.787 * y + 16.0 / 116
+    x, z = _cubed(fy + (a - 128) / 500.0), _cubed(fy - (b - 128) / 200.0)
+    for c in range(3):
+        out[at + c] = _byte(_FROM[c, 0] * x + _FROM[c, 1] * y + _FROM[c, 2] * z)
+
+
+@jit
+def _tile_table(plane, rows, columns, top, left, height, width, clip, table):
+    """What the values of a tile become; outside of the image it is mirrored without repeating the edge."""
+    counts = np.zeros(256, np.int64)
+    for y in range(top, top + height):
+        v = y if y < rows else 2 * rows - 2 - y
+        v = min(max(v, 0), rows - 1)
+        for x in range(left, left + width):
+            u = x if x < columns else 2 * columns - 2 - x
+            counts[plane[v * columns + min(max(u, 0), columns - 1)]] += 1
+    total = height * width
+    if clip > 0:
+        limit = max(np.int64(clip * total / 256), 1)
+        cut = 0
+        for v in range(256):
+            if counts[v] > limit:
+                cut += counts[v] - limit
+                counts[v] = limit
+        each = cut // 256
+        rest = cut - each * 256
+        counts += each
+        if rest:
+            step, v = max(256 // rest, 1), 0
+            while v < 256 and rest > 0:
+                counts[v] += 1
+                v += step
+                rest -= 1
+    scale, sum_ = np.float32(255) / np.float32(total), 0
+    for v in range(256):
+        sum_ += counts[v]
+        table[v] = np.uint8(min(np.rint(np.float32(sum_) * scale), np.float32(255)))
+
+
+@jit
+def _equalized(plane, rows, columns, down, across, clip):
+    """The plane, every value mixed of what the four nearest tiles make of it; in place."""
+    height, width = -(-rows // down), -(-columns // across)
+    if rows % down == 0 and columns % across == 0:
+        height, width = rows // down, columns // across
+    else:  # OpenCV adds a whole tile's rest to both, where either does not fit
+        height, width = (rows + down - rows % down) // down, (columns + across - columns % across) // across
+    found = np.empty((down, across, 256), np.uint8)
+    for j in range(down):
+        for i in range(across):
+            _tile_table(plane, rows, columns, j * height, i * width, height, width, clip, found[j, i])
+    down_step, across_step = np.float32(1) / np.float32(height), np.float32(1) / np.float32(width)
+    for y in range(rows):
+        fy = np.float32(y) * down_step - np.float32(0.5)
+        j = np.int64(np.floor(fy))
+        ya = fy - np.float32(j)
+        upper, lower = max(j, 0), min(j + 1, down - 1)
+        for x in range(columns):
+            fx = np.float32(x) * across_step - np.float32(0.5)
+            i = np.int64(np.floor(fx))
+            xa = fx - np.float32(i)
+            left, right = max(i, 0), min(i + 1, across - 1)
+            v = plane[y * columns + x]
+            one = np.float32(1)
+            a = np.float32(found[upper, left, v]) * (one - xa) + np.float32(found[upper, right, v]) * xa
+            b = np.float32(found[lower, left, v]) * (one - xa) + np.float32(found[lower, right, v]) * xa
+            plane[y * columns + x] = np.uint8(min(np.rint(a * (one - ya) + b * ya), np.float32(255)))
+
+
+@jit
+def clahe(src, base, sizes, down, across, clip, luma, dst, out_base):
+    """``sizes`` [N, 3]: rows, columns, channels."""
+    for i in range(len(base)):
+        rows, columns, channels = sizes[i]
+        pixels = rows * columns
+        if pixels * channels == 0:
+            continue
+        s, o = src[base[i] : base[i] + pixels * channels], dst[out_base[i] : out_base[i] + pixels * channels]
+        plane = np.empty(pixels, np.uint8)
+        if channels == 3 and luma:
+            for p in range(pixels):
+                plane[p] = _lab(s[3 * p], s[3 * p + 1], s[3 * p + 2])[0]
+            _equalized(plane, rows, columns, down, across, clip)
+            for p in range(pixels):
+                _, a, b = _lab(s[3 * p], s[3 * p + 1], s[3 * p + 2])
+                _rgb(plane[p], a, b, o, 3 * p)
+            continue
+        for c in range(channels):
+            for p in range(pixels):
+                plane[p] = s[p * channels + c]
+            _equalized(plane, rows, columns, down, across, clip)
+            for p in range(pixels):
+                o[p * channels + c] = plane[p]
