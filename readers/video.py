@@ -20,7 +20,7 @@ from ..ops.storage.inventory import Pieces
 from ..ops.storage.urls import is_url
 from ..ops.types import DALIDataType, DALIImageType
 from ..ops.video.decoders import NO_FRAME, PadMode, decode_into, fill_of, padded
-from ..ops.video.media import Clip, require
+from ..ops.video.media import Clip, Index, require
 from .base import Reader
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
@@ -83,17 +83,19 @@ class _Videos:
         self._problems: dict[int, SampleError] = {}
         self._times: list[npt.NDArray[np.float64]] = []
         self._extents: list[tuple[int, int]] = []
+        self._indexes: list[Index | None] = []
         rows = []
         for number, part in enumerate(parts):
-            times, extent = np.empty(0), (0, 0)
+            times, extent, index = np.empty(0), (0, 0), None
             try:
                 with Clip(local_copy(part.path)) as clip:
-                    times, extent = clip.times, (clip.height, clip.width)
+                    times, extent, index = clip.times, (clip.height, clip.width), clip.index
             except SampleError as e:
                 self._problems[number] = e
                 rows.append((number, 0, 0))  # one sample that says so
             self._times.append(times)
             self._extents.append(extent)
+            self._indexes.append(index)
             if number not in self._problems:
                 first, end = self._bounds(part, times)
                 rows += [(number, start, end) for start in reader.cut.starts(first, end)]
@@ -190,7 +192,7 @@ class _Videos:
             problems.update(dict.fromkeys(which, self._problems[file]))
             return
         try:
-            with Clip(local_copy(self._parts[file].path)) as clip:
+            with Clip(local_copy(self._parts[file].path), self._indexes[file]) as clip:
                 together = np.concatenate([np.array(numbers[i], np.int64) for i in which])
                 views = [out.sample(i) for i in which]
                 if len(which) == 1:

@@ -123,7 +123,11 @@ def test_opens_with_a_comment_and_compiles_for_both_devices(name: str) -> None:
     on_gpu = compile_graph(built.graph, Target("null"))
     decodes = [n for n in on_gpu.graph.nodes if n.op.name.startswith("decoders.")]
     assert all(n.stage == "mixed" for n in decodes)
-    reads_plainly = "_to_" in name or name in ("librispeech_logmel.yaml", "video_clips.yaml")  # whose readers decode
+    reads_plainly = "_to_" in name or name in (
+        "librispeech_logmel.yaml",
+        "video_clips.yaml",
+        "video_frames.yaml",
+    )  # whose readers decode
     assert bool(decodes) == (not reads_plainly)
 
 
@@ -188,6 +192,25 @@ def test_video_clips(tmp_path: Path) -> None:
     found = list(records(out))
     assert [int(r["label"][0]) for r in found] == [0, 0, 1, 1]
     assert all(r["clip/shape"].tolist() == [16, 112, 112, 3] for r in found)
+
+
+def test_video_frames(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    from tests.kit.videos import make_video
+
+    (tmp_path / "in" / "0").mkdir(parents=True)
+    frames = make_video(tmp_path / "in" / "0" / "v.mp4", 23, size=(256, 320))
+    out = run("video_frames.yaml", tmp_path / "out", tmp_path / "in")
+    with tarfile.open(next(iter(out.glob("*.tar")))) as tar:
+        held = {m.name: tar.extractfile(m) for m in tar.getmembers()}
+        pictures = {
+            n: np.asarray(Image.open(io.BytesIO(f.read()))) for n, f in held.items() if f and n.endswith(".jpg")
+        }
+        times = [np.load(io.BytesIO(f.read())) for n, f in held.items() if f and n.endswith(".npy")]
+    assert len({n.split(".")[0] for n in held}) == 5
+    for picture, want in zip(pictures.values(), frames[::5], strict=True):
+        assert np.abs(picture.astype(int) - want).mean() < 4
+    np.testing.assert_allclose(np.concatenate(times), np.arange(0, 23, 5) / 25, atol=1e-6)
 
 
 # -- one by one -------------------------------------------------------------------------------------------------------

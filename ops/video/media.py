@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ..errors import RejectCode, SampleError, SpecError
 
+Index = tuple[list[int], list[int]]
 Put = Callable[[int, npt.NDArray[np.uint8]], None]
 
 _FAR = 24
@@ -39,8 +40,9 @@ def require() -> Any:
 class Clip:
     """The first video stream of a file. Close it, or use it as a context."""
 
-    def __init__(self, source: str | npt.NDArray[np.uint8]) -> None:
-        """``source``: a path, or the file's bytes. Raises SampleError."""
+    def __init__(self, source: str | npt.NDArray[np.uint8], index: Index | None = None) -> None:
+        """``source``: a path, or the file's bytes. ``index``: of the same file, if it is known. Raises SampleError."""
+        self._known = index
         av = require()
         self._errors = (av.error.FFmpegError, ValueError, EOFError)
         self._source = source
@@ -93,8 +95,11 @@ class Clip:
         return max(1, int(rate * duration / 1e6)) if duration else 250
 
     @cached_property
-    def _index(self) -> tuple[list[int], list[int]]:
+    def index(self) -> Index:
         """Times of all frames and of the key frames, in the stream's units; empty where packets do not tell."""
+        return self._indexed() if self._known is None else self._known
+
+    def _indexed(self) -> Index:
         times, keys = [], []
         if self._stream.codec_context.name in _HIDDEN:
             return [], []
@@ -125,7 +130,7 @@ class Clip:
     @cached_property
     def times(self) -> npt.NDArray[np.float64]:
         """Seconds at which each frame is shown; NaN-free, one for each frame. Raises SampleError."""
-        times, _ = self._index
+        times, _ = self.index
         found = [float(t * self._stream.time_base) for t in times] if times else self._shown
         if not found:
             raise SampleError("corrupt_data", "no frame of it can be decoded")
@@ -137,7 +142,7 @@ class Clip:
     def decode(self, wanted: Sequence[int], put: Put) -> None:
         """``put(number, picture)`` for each frame of ``wanted`` (rising), uint8 RGB (height, width, 3). Raises
         SampleError."""
-        times, keys = self._index
+        times, keys = self.index
         if not times:
             self._count(wanted, put)
             return
