@@ -16,6 +16,7 @@ from ..context import Context
 from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
+from .flac import open_memory as open_flac
 from .resample import RESAMPLER, Rates, Resampler, check_resampler, needs_soxr, output_lengths, resample_into
 
 _wav: Any = Kernels(".wav_cpu", __package__)
@@ -33,7 +34,7 @@ class Clips:
     found: I64
     """[N, FIELDS] of `wav_cpu.walk`; KIND is OTHER for those that libsndfile opened."""
     sounds: dict[int, Any]
-    """The open ones of libsndfile, by place."""
+    """The other ones, open, by place: `flac.Flac` or `libsndfile.Sound`."""
 
     @property
     def frames(self) -> I64:
@@ -80,7 +81,8 @@ def open_clips(ctx: Context, encoded: Batch, max_samples: int, parts: Parts | No
     for i in np.flatnonzero(clips.found[:, _wav.KIND] == _wav.OTHER).tolist():
         start, size = int(encoded.offsets[i]), int(encoded.shapes[i, 0])
         try:
-            sound = _files.open_memory(encoded.data[start : start + size])
+            data = encoded.data[start : start + size]
+            sound = open_flac(data) or _files.open_memory(data)
         except SampleError as e:
             ctx.reject(i, e.code, str(e))
             continue
@@ -127,7 +129,8 @@ class Audio(Operator, name="decoders.audio"):
     integers unchanged; what was resampled or mixed down is scaled by 32767 (2147483647) and rounded.
 
     A file that ends early is rejected where its format says how long it should be (a WAV file is as long as what is
-    there, as in DALI). On a GPU, WAV files of plain numbers travel as they are; threads of the CPU decode the others.
+    there, as in DALI). FLAC is decoded by loops of this package, which check every frame, and by libsndfile where they
+    leave a file to it. On a GPU, WAV files of plain numbers travel as they are; threads of the CPU decode the others.
     """
 
     aliases = ("audio_decoder",)
@@ -222,7 +225,6 @@ class Audio(Operator, name="decoders.audio"):
         run: Callable[..., Iterable[Any]],
     ) -> tuple[Batch, Batch]:  # fmt: skip
         dtype, on_cpu = to_numpy(self.dtype), ctx.stage == "cpu"
-        other = self._read(ctx, clips, (wanted > 0) & (wanted != clips.rates), run)
         resamples = (wanted > 0) & (wanted != clips.rates) & (clips.frames > 0)
         after = np.where(resamples, wanted, clips.rates)
         lengths = np.where(resamples, output_lengths(clips.frames, clips.rates, after), clips.frames)
@@ -233,6 +235,8 @@ class Audio(Operator, name="decoders.audio"):
             lengths[i] = 0
             clips.drop(i)
         out = self._allocated(ctx, ctx.empty, lengths, channels, dtype, encoded)
+        other = self._read(ctx, clips, resamples, run, out)
+        resamples &= clips.frames > 0  # some turned out to be bad
         source = encoded if on_cpu else ctx.device.to_device(encoded)
         parts = [(source, _only(clips.found, clips.found[:, _wav.KIND] != _wav.OTHER))]
         if other is not None:
@@ -256,23 +260,33 @@ class Audio(Operator, name="decoders.audio"):
         return Batch.allocate(empty, shapes, dtype, "", encoded.samples)
 
     def _read(
-        self, ctx: Context, clips: Clips, resamples: npt.NDArray[np.bool_], run: Callable[..., Iterable[Any]]
+        self,
+        ctx: Context,
+        clips: Clips,
+        resamples: npt.NDArray[np.bool_],
+        run: Callable[..., Iterable[Any]],
+        out: Batch,
     ) -> tuple[Batch, I64] | None:
-        """What libsndfile makes of its files, as bytes, and what they are, as `wav_cpu.walk` says it."""
+        """Decode the files that are no plain WAV: on the CPU straight into ``out`` where nothing else is to be done,
+        else to bytes, and what these are, as `wav_cpu.walk` says it."""
         if not clips.sounds:
             return None
         places = list(clips.sounds)
         kinds = {np.dtype(np.float32): _wav.F32, np.dtype(np.int16): _wav.S16, np.dtype(np.int32): _wav.S32}
-        found, dtypes = np.zeros_like(clips.found), []
+        found, dtypes, straight = np.zeros_like(clips.found), [], np.zeros(len(clips.found), np.bool_)
         for i in places:
             sound = clips.sounds[i]
             mixes = (self.downmix and sound.channels > 1) or resamples[i]
             dtypes.append(np.dtype(np.float32) if mixes or not sound.integers else np.dtype(to_numpy(self.dtype)))
+            straight[i] = ctx.stage == "cpu" and not mixes and dtypes[-1] == out.dtype
+            if straight[i]:
+                continue
             found[i, _wav.FRAMES : _wav.KIND] = clips.found[i, _wav.FRAMES : _wav.KIND]
             found[i, _wav.KIND] = kinds[dtypes[-1]]
         sizes = np.zeros(len(clips.found), np.int64)
         sizes[places] = [clips.sounds[i].frames * clips.sounds[i].channels * d.itemsize
                          for i, d in zip(places, dtypes, strict=True)]  # fmt: skip
+        sizes[straight] = 0
         room = (sizes + 15) // 16 * 16
         starts = np.cumsum(room) - room
         total = int(room.sum())
@@ -283,7 +297,8 @@ class Audio(Operator, name="decoders.audio"):
         def read(k: int) -> SampleError | None:
             i = places[k]
             try:
-                clips.sounds[i].read_into(data[starts[i] : starts[i] + sizes[i]].view(dtypes[k]))
+                into = data[starts[i] : starts[i] + sizes[i]].view(dtypes[k])
+                clips.sounds[i].read_into(out.sample(i).reshape(-1) if straight[i] else into)
             except SampleError as e:
                 return e
             return None

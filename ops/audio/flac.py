@@ -1,0 +1,82 @@
+"""FLAC files in memory by the decoder of flac_cpu, and by libsndfile where that leaves one to it."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..kernels import Kernels
+
+_cpu: Any = Kernels(".flac_cpu", __package__)
+_files: Any = Kernels(".libsndfile", __package__)
+
+_own = threading.local()
+_LARGE = 4 << 20
+
+
+@cache
+def _tables() -> npt.NDArray[np.uint16]:
+    tables = np.zeros((8, 256), np.uint16)
+    _cpu.crc_tables(tables)
+    return tables
+
+
+def _room(size: int) -> npt.NDArray[np.uint8]:
+    """Memory of this thread's, used again for every file: fresh pages cost as much as a part of the decoding."""
+    kept: npt.NDArray[np.uint8] | None = getattr(_own, "room", None)
+    if size > _LARGE:
+        return np.zeros(size, np.uint8)
+    if kept is None:
+        kept = _own.room = np.zeros(_LARGE, np.uint8)
+    return kept
+
+
+class Flac:
+    """A file in memory, to be read as `libsndfile.Sound` is."""
+
+    integers = True
+    format = "FLAC"
+
+    def __init__(self, data: npt.NDArray[np.uint8], found: npt.NDArray[np.int64]) -> None:
+        self._data, self._found, self._first = data, found, 0
+        self.frames, self.channels, self.rate = (int(v) for v in found[: _cpu.BITS])
+
+    def cut(self, first: int, frames: int) -> None:
+        """Leave out what is before frame ``first`` and after ``frames`` of them."""
+        self._first, self.frames = first, frames
+
+    def read_into(self, out: npt.NDArray[Any]) -> None:
+        """All frames into ``out``, flat, float32, int16 or int32. Raises SampleError."""
+        bits, whole = int(self._found[_cpu.BITS]), self.frames == int(self._found[_cpu.FRAMES])
+        target = out if whole else np.empty(int(self._found[_cpu.FRAMES]) * self.channels, out.dtype)
+        guarded = _room(len(self._data) + _cpu.GUARD)
+        guarded[: len(self._data)] = self._data
+        wide = 8 * out.dtype.itemsize if out.dtype.kind == "i" else bits
+        scale = np.float32(2.0 ** (1 - bits)) if out.dtype.kind == "f" else np.int64(1)
+        left, right = np.int64(max(wide - bits, 0)), np.int64(max(bits - wide, 0))
+        if _cpu.decode(guarded, np.int64(len(self._data)), self._found, _tables(), scale, left, right, target):
+            if not whole:
+                start = self._first * self.channels
+                out[...] = target[start : start + len(out)]
+            return
+        sound = _files.open_memory(self._data)  # which says what is wrong with it, if anything is
+        try:
+            sound.cut(self._first, self.frames)
+            sound.read_into(out)
+        finally:
+            sound.close()
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def open_memory(data: npt.NDArray[np.uint8]) -> Flac | None:
+    """The FLAC file whose bytes are ``data``; None where it is none, or of an odd kind."""
+    found = np.zeros(_cpu.FIELDS, np.int64)
+    if len(data) < 42 or data[0] != ord("f") or not _cpu.header(data, found):
+        return None
+    return Flac(data, found)
