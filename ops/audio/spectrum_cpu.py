@@ -79,15 +79,18 @@ def spectrograms(
     work, tile = np.empty(size * ROW, np.float32), np.empty(bins * ROW, np.float32)
     whole = width // LANES * LANES
     together = np.empty(ROW * width if leveled else 0, np.float32)
+    most = np.int64(0)
+    for i in range(len(base)):
+        most = max(most, frames[i])
+    # one for all samples: fresh pages cost as much as a part of the work
+    signal = np.empty((most + ROW) * step + width, np.float32)
     for i in range(len(base)):
         count = frames[i]
         rounds = -(-count // ROW) * ROW
-        length = max((rounds - 1) * step + width, 0)
-        signal = np.empty(length, np.float32)
-        # what lies behind the last frame belongs to nobody
         used = max((count - 1) * step + width, 0)
         padded(data, base[i], lengths[i], before, used, reflect, scale, signal)
-        signal[used:] = 0
+        # what lies behind the last frame belongs to nobody
+        signal[used : max((rounds - 1) * step + width, 0)] = 0
         for t in range(0, count, ROW):
             if leveled:
                 for frame in range(ROW):
