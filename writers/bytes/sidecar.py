@@ -23,17 +23,23 @@ REPORT = 64 << 20
 
 def open_regular(path: Path) -> io.BufferedReader:
     """``path``, opened for reading. Raises JobError for a link or anything that is no regular file (a pipe would be
-    waited for, a device never ends), OSError where it is missing or cannot be read."""
+    waited for, a device never ends) and for one that cannot be read, FileNotFoundError where there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:
         if e.errno == errno.ELOOP:
             raise JobError(f"{path} is a symbolic link; links in an output are not followed, remove it") from None
-        raise
+        if isinstance(e, FileNotFoundError):
+            raise
+        raise _unreadable(path, e) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise JobError(f"{path} is no regular file, and is not read; remove it")
     return os.fdopen(fd, "rb")
+
+
+def _unreadable(path: Path, problem: OSError) -> JobError:
+    return JobError(f"{path} cannot be read: {problem.strerror}; put that right and run the same command again")
 
 
 def read(path: Path, most: int = LARGEST) -> bytes:
@@ -42,7 +48,10 @@ def read(path: Path, most: int = LARGEST) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise JobError(f"{path} has {size:,} bytes; at most {most:,} are read")
-        return file.read(most)
+        try:
+            return file.read(most)
+        except OSError as e:
+            raise _unreadable(path, e) from None
 
 
 def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:

@@ -57,6 +57,9 @@ class Lock:
     def _take(self, fd: int) -> None:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            owner = _read_owner(fd)
+            if owner.get("host") == socket.gethostname() and owner.get("pid") != os.getpid() and may_live(owner):
+                raise OSError(errno.EAGAIN, "the file system has lost the lock of a process that lives")
         except OSError as e:
             owner = _read_owner(fd)
             held = e.errno in (errno.EACCES, errno.EAGAIN) or (e.errno in _NO_LOCKS and may_live(owner))
@@ -71,6 +74,22 @@ class Lock:
             if e.errno not in _NO_LOCKS:
                 e.filename = str(self.path)
                 raise
+
+    def check(self) -> None:
+        """Raises JobError where the lock has become another's: a file system may lose locks, and people remove files."""
+        owner = _read_owner(self._fd)
+        if owner != identify():
+            who = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
+            raise JobError(f"{self.path.parent}: {who} has taken the output over; this job ends here")
+        try:
+            same = os.path.samestat(os.fstat(self._fd), os.lstat(self.path))
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise JobError(
+                f"{self.path.parent}: the lock of this job was removed, so it ends here; if no other job writes there, "
+                "run the same command again: it continues"
+            )
 
     def release(self) -> None:
         """Let the next job in; twice does no harm."""

@@ -54,7 +54,7 @@ class Output:
         self._lock = lock
         self._journal = journal
         self._cuts = cuts
-        self._publisher = Publisher(side, journal)
+        self._publisher = Publisher(side, journal, lock)
         self._carry: dict[str, Any] = journal.carry
         self._next = journal.stop
         self._shard: _OpenShard | None = None

@@ -14,6 +14,7 @@ from ..bytes import files_io
 from ..bytes.background import Workers
 from ..bytes.files_io import File
 from .journal import Journal
+from .lock import Lock
 from .manifest import Side
 from .rejects import RejectRow
 
@@ -21,12 +22,13 @@ from .rejects import RejectRow
 class Publisher:
     """Takes shards that are complete. Shard, reject log, journal: each is durable before the next one is touched."""
 
-    def __init__(self, side: Side, journal: Journal) -> None:
+    def __init__(self, side: Side, journal: Journal, lock: Lock) -> None:
         self.workers = Workers()
         self.rejects: File | None = None
         """The reject log, from `Output`'s preparations on."""
         self._side = side
         self._journal = journal
+        self._lock = lock
         self._waiting: list[ShardFiles] = []
         """Of closed shards, until the journal tells of them."""
 
@@ -81,7 +83,8 @@ class Publisher:
         self._waiting.remove(files)
 
     def _check_there(self) -> None:
-        """Raises JobError where somebody has removed the output while the job writes."""
+        """Raises JobError where somebody has removed the output while the job writes, or writes it, too."""
+        self._lock.check()
         for file in (self._journal, self._log):
             if file.removed:
                 raise JobError(

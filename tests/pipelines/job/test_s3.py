@@ -5,6 +5,7 @@ AWS_ENDPOINT_URL with DALI_RUN_TEST_S3=1. Kills included: what is in the bucket 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from dali_run.pipelines.tools.sample_data import make_sample_data
+from tests.kit.faulty_proxy import FaultyProxy
 from tests.kit.small_spec import small_spec
 
 ROOT = Path(__file__).parents[3]
@@ -208,3 +210,55 @@ def test_what_is_not_there_is_said(bucket: str, tmp_path: Path) -> None:
         assert process.returncode in (1, 2)
         assert source.removeprefix("s3://").split("/")[0] in err
         assert "Traceback" not in err
+
+
+REPEATED = """
+import json, sys
+from dali_run.ops.errors import DaliRunError
+from dali_run.pipelines.job.run import run_job
+for k in range(60):
+    try:
+        result = run_job(sys.argv[1])
+        code, said = result.exit_code, result.message
+    except DaliRunError as e:
+        code, said = 1, str(e)
+    print(json.dumps([code, said]), flush=True)
+    if code in (0, 3):
+        break
+"""
+
+
+@pytest.mark.parametrize("every", [40, 8])
+def test_a_server_that_fails_stalls_truncates_and_reorders(
+    pictures: Path, bucket: str, tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request in 40, and in 8, meets a fault, beyond what the client repeats by itself: the same command goes on
+    until it is done, with the bytes of a good day; every file is in the output or in the reject log."""
+    data = upload(pictures, f"{bucket}/data")
+    run("run", spec(tmp_path, data=data, out=f"{bucket}/expected"), "--quiet", code=3)
+    expected = in_bucket(f"{bucket}/expected")
+    file = spec(tmp_path, data=data, out=f"{bucket}/out")
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    with FaultyProxy(endpoint, every, seed=every) as proxy:
+        done = subprocess.run(
+            [sys.executable, "-c", REPEATED, file], text=True, capture_output=True, check=False, timeout=900,
+            env={**os.environ, "AWS_ENDPOINT_URL": proxy.url, "AWS_MAX_ATTEMPTS": "2"},
+        )  # fmt: skip
+        faults = sum(proxy.faults.values())
+    assert done.returncode == 0, done.stderr[-2000:]
+    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    assert runs[-1][0] == 3, runs[-3:]
+    assert all(code in (1, 3) and "internal" not in said for code, said in runs), runs
+    assert faults > 3
+    found = in_bucket(f"{bucket}/out")
+    rows = [json.loads(line) for line in found["rejects.jsonl"].splitlines()]
+    lost = [r for r in rows if r["code"] == "read_failed"]
+    verdict = run("verify", f"{bucket}/out")
+    assert "sound" in verdict
+    if not lost:  # else an input could not be read however often the client tried: it is named, and can be tried again
+        assert {n: d for n, d in found.items() if n != "journal.jsonl"} == {
+            n: d for n, d in expected.items() if n != "journal.jsonl"
+        }
+    assert int(verdict.split(" sample")[0].rpartition(" ")[2].replace(",", "")) + len(rows) == len(
+        list(pictures.rglob("*.jpg"))
+    )
