@@ -3,8 +3,8 @@
     python benchmarks/soak.py --seconds 3600 --device gpu --out soak.json
 
 One job after the other in one process, on images of all formats, damaged ones among them. Every job's rate, resident
-memory and GPU memory are written down; the last third is compared with the first third after the warm-up. Prints one line
-a minute, and a JSON with everything. Ends with 1 where memory grew by more than 5 %, or the rate fell by more than 10 %.
+memory and GPU memory are written down; the last third is compared with the first third after the warm-up. Prints one
+line a minute, and a JSON with everything. Ends with 1 where memory grew by over 5 %, or the rate fell by over 10 %.
 """
 
 from __future__ import annotations
@@ -90,8 +90,10 @@ def main() -> int:
                 sys.stderr.write(result.message + "\n")
                 return 1
             samples = result.report["samples"]
-            rows.append({"at": round(started - began, 1), "per_second": round(samples["read"] / seconds, 1),
-                         "rejected": samples["rejected"], "resident": resident(), "gpu": on_gpu(asked.device)})  # fmt: skip
+            rows.append(
+                {"at": round(started - began, 1), "per_second": round(samples["read"] / seconds, 1),
+                 "rejected": samples["rejected"], "resident": resident(), "gpu": on_gpu(asked.device)}
+            )  # fmt: skip
             shutil.rmtree(out)
             seed += 1
             if time.monotonic() - told > 60:
