@@ -34,7 +34,7 @@ demo: $(VENV)/.runtime ## install, make sample data, run configs/quickstart.yaml
 	$(BIN)/dali-run run configs/quickstart.yaml --fresh
 
 .PHONY: test
-test: setup ## pass the tests (GPU tests are skipped without a GPU)
+test: setup ## run the tests (GPU tests are skipped without a GPU)
 	$(BIN)/python -m pytest -q
 
 .PHONY: torture

@@ -38,7 +38,7 @@ def command(
         typer.Option(metavar="KEY=A,B,...", help="Measure all of these values (batch_size=64,256); more keys combine."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time of one measurement.")] = 3,
-    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Of each measurement, all in turns.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Repeats per setting, interleaved.")] = 3,
     warm_up: Annotated[int, typer.Option(min=0, metavar="N", help="Batches before the clock starts.")] = 8,
     to_host: Annotated[bool, typer.Option("--to-host", help="Bring the GPU's outputs to the host.")] = False,
     no_encode: Annotated[bool, typer.Option("--no-encode", help="Without the encoders of the write section.")] = False,
@@ -68,7 +68,7 @@ def command(
 
     Each graph runs over its data again and again, in fresh processes. Outputs stay where they are made.
 
-    Ends with 0: measured; 1: a setting failed, or is slower than the baseline allows; 2: wrong spec or usage.
+    Exit status: 0 measured; 1: a setting failed, or is slower than the baseline allows; 2: wrong spec or usage.
 
     \b
     Examples:

@@ -19,10 +19,10 @@ def command(
         str, typer.Option("--to", metavar="FORMAT", help="tfrecord, lmdb, webdataset, recordio, parquet, files.")
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="First part of the shards' names.")] = "data",
-    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Samples a shard.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Samples per shard.")] = None,
     size: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of a shard: 1GB, 256MiB.")] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="In random order, all over the data set.")] = False,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the shuffle.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Shuffle seed.")] = 0,
     resize: Annotated[
         int | None, typer.Option(min=1, metavar="PIXELS", help="Resize the shorter side to this.")
     ] = None,
@@ -33,14 +33,14 @@ def command(
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the writer, as --set takes.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; delete existing output.")] = False,
     append: Annotated[bool, typer.Option("--append", help="Add what SRC got since the last run.")] = False,
     follow_links: FollowLinks = False,
     show: Annotated[bool, typer.Option("--show", help="Print the spec that does it, and stop.")] = False,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Change the container of a data set; what it holds stays as it is.
+    """Convert a dataset to another container; samples are copied unchanged.
 
     TFRecord, LMDB, tar (webdataset), RecordIO, Parquet and folders of files, to any of these. Nothing is decoded unless
     pictures are asked for in another size or format (jpeg, if no other is named). Those that have both already, by

@@ -8,7 +8,7 @@ NAME = "doctor"
 
 
 def command(json: Json = False) -> None:
-    """Say what this machine can do.
+    """Show what this machine supports.
 
     CPU, GPU, codecs and versions, and what to install for the rest.
 

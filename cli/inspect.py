@@ -23,7 +23,7 @@ def command(
     follow_links: FollowLinks = False,
     json: Json = False,
 ) -> None:
-    """Look at every intermediate of a spec, or into a data set.
+    """Show a spec's intermediate results, or a dataset's contents.
 
     A spec: its first samples are run on the CPU; what every operator gives becomes a picture (or .npy), with a table of
     shapes, types and ranges and a contact sheet. Nothing is written to the spec's output.

@@ -22,7 +22,7 @@ def command(
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Try the samples again that a finished job rejected, and add them to its output.
+    """Retry the samples a finished job rejected, and add them to its output.
 
     Repair the files first, where they are. What succeeds goes into shards of its own (NAME-retry-001-...); what fails
     again stays in rejects.jsonl. Nothing that was written before is touched.

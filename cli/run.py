@@ -37,14 +37,14 @@ def command(
     settings: Settings = None,
     device: Device = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N samples.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what was written before is removed.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; delete existing output.")] = False,
     append: Annotated[
         bool, typer.Option("--append", help="Add inputs that came since the last run to what is there.")
     ] = False,
     num_shards: Annotated[
-        str, typer.Option(metavar="N", help="Split the data set into N parts; auto: as srun or torchrun says ...")
+        str, typer.Option(metavar="N", help="Split the data set into N parts; auto: taken from srun or torchrun.")
     ] = "1",
-    shard_id: Annotated[int | None, typer.Option(min=0, metavar="I", help="... and do part I, from 0.")] = None,
+    shard_id: Annotated[int | None, typer.Option(min=0, metavar="I", help="Process part I (0-based).")] = None,
     report: Annotated[Path | None, written_to("Write report.json here, too.")] = None,
     html: Annotated[Path | None, written_to("Write the report as a page.")] = None,
     trace: Annotated[Path | None, written_to("Write a trace for chrome://tracing or ui.perfetto.dev.")] = None,
@@ -55,7 +55,7 @@ def command(
 
     Shards, manifest.json, rejects.jsonl and report.json are written to the path of the spec's write section.
 
-    Ends with 0: clean; 1: failed; 2: wrong spec or usage; 3: done, with rejects inside the budget; 130: interrupted.
+    Exit status: 0 success; 1 failed; 2: wrong spec or usage; 3: done, with rejects inside the budget; 130: interrupted.
 
     \b
     Examples:

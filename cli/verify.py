@@ -41,6 +41,6 @@ def command(
         if verdict.sound:
             from ..pipelines.wording import count, size
 
-            tell(f"{output}: sound: {count(verdict.samples, 'sample')} in {count(verdict.shards, 'shard')}, "
+            tell(f"{output}: verified: {count(verdict.samples, 'sample')} in {count(verdict.shards, 'shard')}, "
                        f"{size(verdict.bytes)}, {count(verdict.rejects, 'reject')}")  # fmt: skip
     raise typer.Exit(0 if verdict.sound else JOB_FAILED)

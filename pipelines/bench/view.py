@@ -65,7 +65,7 @@ def bench_html(report: Mapping[str, Any]) -> str:
     best = _best(report)
     if best is not None:
         found = best["report"]["bottleneck"]
-        parts += [f"<h2>Where the work is: {escape(best['setting'])}</h2>", work_bars(best["report"]["operators"]),
+        parts += [f"<h2>Time per operator: {escape(best['setting'])}</h2>", work_bars(best["report"]["operators"]),
                   f'<p class="lead"><b>{escape(found["sentence"])}</b><br>To go faster: '
                   f"{escape(found['advice'])}</p>"]  # fmt: skip
     parts.append(f"<p>Command: <code>{escape(' '.join(report['command']))}</code></p>")

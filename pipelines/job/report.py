@@ -127,11 +127,11 @@ def bottleneck(loads: Sequence[Load], batches: int) -> Load:
     top = max(loads, key=lambda x: x.share)
     if top.share >= _BUSY:
         return top
-    idle = f"Nothing was busy for even half of the time; {top.name} was the most, with {_percent(top.share)}"
+    idle = f"No stage was busy more than half the time; the busiest was {top.name} ({_percent(top.share)})"
     if batches < _FEW:
         count = "1 batch is" if batches == 1 else f"{batches} batches are"
         return Load(top.name, top.share, f"{idle}. {count} too few for the stages to work at the same time.",
-                    "Judge by more samples, or take a smaller batch_size.")  # fmt: skip
+                    "Too short to tell: run more samples or lower batch_size.")  # fmt: skip
     return Load(top.name, top.share, f"{idle}: the stages wait for each other, or for other programs on this machine.",
                 "A larger prefetch_queue_depth, or more num_threads.")  # fmt: skip
 
@@ -174,7 +174,7 @@ def _loads(
                 Load(
                     "reading",
                     busy / seconds,
-                    f"Reading holds the job back: it was busy {_percent(busy / seconds)} of the time.",
+                    f"Bottleneck: reading ({_percent(busy / seconds)} busy).",
                     "Faster storage, a container (TFRecord, LMDB) instead of single files, or more shards.",
                 )
             )
@@ -186,7 +186,7 @@ def _loads(
                 Load(
                     "gpu",
                     gpu / seconds / max(1, _overlap(engine)),
-                    f"The GPU holds the job back: {worst} took most of its time.",
+                    f"Bottleneck: the GPU, mostly {worst}.",
                     "More batches in flight (prefetch_queue_depth.gpu_size), a larger batch_size, or more "
                     "GPUs (device: gpu:all).",
                 )
@@ -195,7 +195,7 @@ def _loads(
                 Load(
                     "launching",
                     launching,
-                    f"Launching GPU work holds the job back: its threads were busy {_percent(launching)} of the time.",
+                    f"Bottleneck: launching GPU work (its threads were {_percent(launching)} busy).",
                     "A larger batch_size.",
                 )
             )
@@ -208,8 +208,8 @@ def _loads(
             Load(
                 "cpu",
                 share,
-                f"The CPU workers hold the job back: {threads} thread"
-                f"{'s were' if threads > 1 else ' was'} busy {_percent(share)} of the time, mostly in {worst}.",
+                f"Bottleneck: CPU workers ({threads} thread{'s' * (threads > 1)}, {_percent(share)} busy, mostly in "
+                f"{worst}).",
                 "More threads (--set pipeline.num_threads=N) on a machine with more cores, or a GPU (device: gpu).",
             )
         )
@@ -217,7 +217,7 @@ def _loads(
         Load(
             sink,
             sink_seconds / seconds,
-            f"Writing holds the job back: it was busy {_percent(sink_seconds / seconds)} of the time.",
+            f"Bottleneck: writing ({_percent(sink_seconds / seconds)} busy).",
             "Faster storage, a cheaper field encoding, or several processes (--num-shards, --shard-id).",
         )
     )

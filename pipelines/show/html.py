@@ -37,9 +37,9 @@ def html_report(report: Mapping[str, Any]) -> str:
     parts = [
         f"<h1>{escape(title)}</h1><p>{escape(', '.join(facts))}</p>",
         f'<p class="lead"><b>{escape(found["sentence"])}</b><br>To go faster: {escape(found["advice"])}</p>',
-        "<h2>Where the work is</h2>",
+        "<h2>Time per operator</h2>",
         work_bars(report["operators"]),
-        "<h2>What the stages did</h2>",
+        "<h2>Stage utilisation</h2>",
         _stages(report),
         "<h2>Operators</h2>",
         _operators(report["operators"]),

@@ -48,7 +48,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
     if "kept" in samples:
         line.append(f"; {samples['kept']:,} pictures were as asked for and kept their bytes", "default")
     if report.get("warm_up_seconds", 0) >= 1:
-        line.append(f"; {duration(report['warm_up_seconds'])} before that to compile", "default")
+        line.append(f"; {duration(report['warm_up_seconds'])} to start (compiling)", "default")
     return line
 
 
@@ -95,7 +95,7 @@ def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
         return []
     waited = sum(memory.get(f"{k}_waited_seconds", 0.0) for k in ("host", "gpu"))
     held_back = f"; work was held back for {duration(waited)}" if waited >= 0.1 else ""
-    return [Text(f"Memory of batches, at most: {', '.join(pools)}{held_back}")]
+    return [Text(f"Peak batch memory: {', '.join(pools)}{held_back}")]
 
 
 _NOTABLE = 0.1

@@ -176,7 +176,7 @@ def override(
         if path is None:
             known = [*_variables(root), *sections, *(f"{s}.{k}" for s, keys in sections.items() for k in keys)]
             hint = nearest(key, known) or f"; variables: {', '.join(_variables(root)) or 'none'}"
-            problems.add(mark, f"there is no variable and no section {show(key)} in the spec{hint}")
+            problems.add(mark, f"the spec has no variable or section named {show(key)}{hint}")
         else:
             root = _put(root, path, value)
     return root

@@ -248,7 +248,7 @@ def _folders() -> Iterator[Finding]:
         if os.access(nearest, os.W_OK):
             yield Finding("folders", what, "ok", f"{folder}, {size(shutil.disk_usage(nearest).free)} free")
         else:
-            yield Finding("folders", what, "note", f"{folder} cannot be written: compiled or cached anew every time",
+            yield Finding("folders", what, "note", f"{folder} cannot be written: recompiled on every run",
                           f"set {variable} to a folder that can be written")  # fmt: skip
 
 

@@ -545,7 +545,7 @@ def test_inspect_names_what_is_broken(sample: Path, tmp_path: Path, capsys: pyte
 def test_verify_finds_a_flipped_bit(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", str(spec), "--quiet"]) == 0
     assert cli.main(["verify", str(out_of(spec))]) == 0
-    assert "sound: 24 samples in 3 shards" in capsys.readouterr().out
+    assert "verified: 24 samples in 3 shards" in capsys.readouterr().out
     shard = sorted(out_of(spec).glob("*.tfrecord"))[1]
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 4

@@ -138,7 +138,7 @@ class ErrorBudget:
         common = ", ".join(f"{n} {code}" for code, n in self._codes.most_common(3))
         example = f"; the first: {self._example.key!r}: {self._example.message}" if self._example else ""
         raise JobError(
-            f"{self.rejected} of {self.seen} samples were rejected, more than on_error allows ({self.budget}"
-            f"{f', {limit} samples' if self.budget.share is not None else ''}): {common}{example}. They are listed in "
+            f"Too many rejected samples: {self.rejected} of {self.seen}; the limit is {self.budget}"
+            f"{f' of {of}, that is {limit}' if self.budget.share is not None else ''}: {common}{example}. They are in "
             f"{self.where}/rejects.jsonl; repair them, or raise max_errors and run the same command again: it continues"
         )

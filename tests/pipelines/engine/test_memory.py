@@ -343,7 +343,7 @@ def test_a_tight_budget_changes_no_byte(spec: Path) -> None:
     memory = result.report["memory"]
     assert memory["host_budget_bytes"] == 25_000
     assert 0 < memory["host_peak_bytes"] < 50_000
-    assert "Memory of batches, at most: " in shown(report_view(result.report))
+    assert "Peak batch memory: " in shown(report_view(result.report))
 
 
 def test_the_account_stays_below_the_budget_where_batches_can_be_cut(spec: Path) -> None:

@@ -25,7 +25,7 @@ def test_nothing_is_blamed_that_was_idle_for_most_of_the_time() -> None:
     short = bottleneck(loads(0.1, 0.45), 1)
     assert (short.name, short.share) == ("load1", 0.45)
     assert short.sentence == (
-        "Nothing was busy for even half of the time; load1 was the most, with 45%. 1 batch is too few for the stages "
+        "No stage was busy more than half the time; the busiest was load1 (45%). 1 batch is too few for the stages "
         "to work at the same time."
     )
     long = bottleneck(loads(0.1, 0.45), 100)

@@ -94,7 +94,7 @@ def test_the_page_says_how_much_memory_was_held_and_allowed() -> None:
 
 
 def test_compiling_is_told_apart() -> None:
-    assert "; 12.50 s before that to compile" in lines(report_view({**REPORT, "warm_up_seconds": 12.5}))[0]
+    assert "; 12.50 s to start (compiling)" in lines(report_view({**REPORT, "warm_up_seconds": 12.5}))[0]
     assert "compile" not in lines(report_view({**REPORT, "warm_up_seconds": 0.4}))[0]
 
 

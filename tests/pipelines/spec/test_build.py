@@ -434,12 +434,12 @@ def test_overrides_of_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("roof", "x", "--set roof:1:1: there is no variable and no section 'roof' in the spec; did you mean root?"),
+        ("roof", "x", "--set roof:1:1: the spec has no variable or section named 'roof'; did you mean root?"),
         ("pipeline.batch", "3", "did you mean pipeline.batch_size"),
         ("pipeline.batch_size", "many", "--set pipeline.batch_size:1:1: pipeline: batch_size must be an integer"),
-        ("pipeline.batch_size.x", "3", "there is no variable"),
-        ("graph.1", "3", "there is no variable"),
-        ("vars.new", "3", "there is no variable"),
+        ("pipeline.batch_size.x", "3", "the spec has no variable"),
+        ("graph.1", "3", "the spec has no variable"),
+        ("vars.new", "3", "the spec has no variable"),
         ("graph.example.turn.count", "3", "2 steps are 'example.turn': give the one that is meant a `name:`"),
         ("graph.example.tur.count", "3", "there is no step 'example.tur' in the graph; did you mean example.turn?"),
         ("graph.Source.counts", "3", "--set graph.Source.counts:1:1: step 1 (example.make)"),

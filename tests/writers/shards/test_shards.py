@@ -284,10 +284,12 @@ def test_names_and_limits_are_checked(tmp_path: Path) -> None:
 def test_budget_by_count_and_share(tmp_path: Path) -> None:
     job = JOBS["tfrecord"]
     job.run(tmp_path / "expected")
-    with pytest.raises(JobError, match=r"3 of \d+ samples were rejected.*max_errors: 2.*3 truncated; the first: "):
+    with pytest.raises(
+        JobError, match=r"Too many rejected samples: 3 of \d+; the limit is .*max_errors: 2.*3 truncated; the first: "
+    ):
         job.run(tmp_path / "out", budget=Budget.parse(2))
     assert (tmp_path / "out/rejects.jsonl").read_text().count("\n") >= 2
-    with pytest.raises(JobError, match=r"max_errors: 5%, 2 samples"):
+    with pytest.raises(JobError, match=r"max_errors: 5% of 40, that is 2"):
         job.run(tmp_path / "out", budget=Budget.parse("5%"))
     job.run(tmp_path / "out", budget=Budget.parse("7.5%"))
     assert digest(tmp_path / "out") == digest(tmp_path / "expected")
