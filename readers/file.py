@@ -333,13 +333,15 @@ def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes
     if (name := found(top)) is not None:
         above = os.fsdecode(os.path.dirname(os.path.abspath(top)))
         return f", but there is {os.fsdecode(name)} in it: is {above} meant, whose folders are the labels?"
+    first, meant = "", []
     for folder in folders:
-        for inner in sorted(list_folder(top + b"/" + folder)):
-            deep = b"/".join((top, folder, inner))
-            if os.path.isdir(deep) and found(deep) is not None:
-                return (
-                    f", but there are some in {os.fsdecode(deep)}: is {os.path.join(root, os.fsdecode(folder))} meant?"
-                )
+        inside = (b"/".join((top, folder, inner)) for inner in sorted(list_folder(top + b"/" + folder)))
+        deep = next((d for d in inside if os.path.isdir(d) and found(d) is not None), None)
+        if deep is not None:
+            first = first or os.fsdecode(deep)
+            meant.append(os.path.join(root, os.fsdecode(folder)))
+    if meant:
+        return f", but there are some in {first}: is {' or '.join(meant[:5])} meant?"
     return ""
 
 
