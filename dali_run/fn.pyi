@@ -3155,6 +3155,41 @@ class experimental:
     class readers:
 
         @staticmethod
+        def fits(
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            file_root: str | None = ...,
+            files: str | Sequence[str] | None = ...,
+            file_list: str | None = ...,
+            file_filter: str = ...,
+            hdu_indices: _Ints = ...,
+            dtypes: DALIDataType | npt.DTypeLike | Sequence[DALIDataType | npt.DTypeLike] | None = ...,
+            device: Literal['cpu'] | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Read images of FITS files: ``file_root/*.fits`` and ``file_root/<folder>/*.fits``, or a list of files."""
+            ...
+
+        @staticmethod
         def video(
             *,
             sequence_length: int,
@@ -4245,6 +4280,41 @@ class readers:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
         """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them."""
+        ...
+
+    @staticmethod
+    def fits(
+        *,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        file_root: str | None = ...,
+        files: str | Sequence[str] | None = ...,
+        file_list: str | None = ...,
+        file_filter: str = ...,
+        hdu_indices: _Ints = ...,
+        dtypes: DALIDataType | npt.DTypeLike | Sequence[DALIDataType | npt.DTypeLike] | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Read images of FITS files: ``file_root/*.fits`` and ``file_root/<folder>/*.fits``, or a list of files."""
         ...
 
     @staticmethod

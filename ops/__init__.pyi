@@ -3449,6 +3449,43 @@ class _experimental:
 
     class readers:
 
+        class Fits:
+            """Read images of FITS files: ``file_root/*.fits`` and ``file_root/<folder>/*.fits``, or a list of files."""
+
+            def __init__(
+                self,
+                *,
+                random_shuffle: bool = ...,
+                initial_fill: int = ...,
+                num_shards: int = ...,
+                shard_id: int = ...,
+                stick_to_shard: bool = ...,
+                pad_last_batch: bool = ...,
+                shuffle_after_epoch: bool = ...,
+                shuffle_after_epoch_seed: int = ...,
+                shuffle: Literal['none', 'window', 'full'] | None = ...,
+                skip: int = ...,
+                limit: int | None = ...,
+                prefetch_queue_depth: int = ...,
+                lazy_init: bool = ...,
+                read_ahead: bool = ...,
+                dont_use_mmap: bool = ...,
+                skip_cached_images: bool = ...,
+                tensor_init_bytes: int = ...,
+                file_root: str | None = ...,
+                files: str | Sequence[str] | None = ...,
+                file_list: str | None = ...,
+                file_filter: str = ...,
+                hdu_indices: _Ints = ...,
+                dtypes: DALIDataType | npt.DTypeLike | Sequence[DALIDataType | npt.DTypeLike] | None = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
         class Video:
             """Read sequences of frames (FHWC, RGB, UINT8) out of videos of any container and codec that FFmpeg reads."""
 
@@ -4339,6 +4376,43 @@ class _readers:
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
+    class Fits:
+        """Read images of FITS files: ``file_root/*.fits`` and ``file_root/<folder>/*.fits``, or a list of files."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            file_root: str | None = ...,
+            files: str | Sequence[str] | None = ...,
+            file_list: str | None = ...,
+            file_filter: str = ...,
+            hdu_indices: _Ints = ...,
+            dtypes: DALIDataType | npt.DTypeLike | Sequence[DALIDataType | npt.DTypeLike] | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Lmdb:
         """Read the records of LMDB databases, in the order of their keys."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -204,10 +205,16 @@ STEPS: dict[str, dict[str, float]] = {
 NUMERIC = {"strided": strided, "resize": resize, "color": color} | {name: steps(name) for name in STEPS}
 
 
-def as_committed(name: str, folder: Path) -> Row:
+def written_by(name: str) -> list[Path]:
+    """The committed files that make_``name``.py makes: those that it names."""
+    text = (GOLDEN / f"make_{name}.py").read_text()
+    named = dict.fromkeys(re.findall(r'"(\w+\.(?:npz|json))"', text))
+    return [GOLDEN / file for file in named if (GOLDEN / file).exists()]
+
+
+def as_committed(committed: Path, folder: Path) -> Row:
     """Results that tests compare in their own ways: DALI must give what is committed, and those tests must pass."""
-    row = Row(name.replace("_", " "), good="tests pass")
-    committed = next(iter(sorted(GOLDEN.glob(f"{name}.*"))))
+    row = Row(committed.stem.replace("_", " "), good="tests pass")
     fresh = folder / committed.name
     if committed.suffix == ".npz":
         a, b = np.load(committed), np.load(fresh)
@@ -222,7 +229,8 @@ def as_committed(name: str, folder: Path) -> Row:
         row.numbers = leaves(known)
         if known != json.loads(fresh.read_text()):
             row.problems.append(f"DALI gives something else than {committed.name} holds")
-    tests = [p for p in sorted(ROOT.glob("tests/*/test_*.py")) if committed.name in p.read_text()]
+    names = (committed.name, f'"{committed.stem}"')
+    tests = [p for p in sorted(ROOT.glob("tests/*/**/test_*.py")) if any(n in p.read_text() for n in names)]
     if not tests:
         row.problems.append(f"no test reads {committed.name}")
         return row
@@ -303,7 +311,7 @@ def main() -> int:
             elif name in NUMERIC:
                 rows.extend(NUMERIC[name](folder))
             else:
-                rows.append(as_committed(name, folder))
+                rows.extend(as_committed(file, folder) for file in written_by(name))
     rows.sort(key=lambda r: r.name)
     text = TEXT.format(version=version, cases=sum(r.cases for r in rows), table=table(rows))
     presets = arguments.page.read_text().partition("## Presets\n") if arguments.page.exists() else ("", "", "")

@@ -19,6 +19,9 @@ def find(name: str) -> Any:
     return at
 
 
+_MEMBERS = {n for of in (types.DALIDataType, types.DALIImageType, types.DALIInterpType) for n in of.__members__}
+
+
 def _given(arrays, layout=None):
     return fn.external_source(source=lambda: arrays, layout=layout or None, batch=True)
 
@@ -26,9 +29,7 @@ def _given(arrays, layout=None):
 def run(op, arguments, inputs, per_sample=None, layouts=(), iterations=1, seed=7, batch=None):
     """Outputs [iteration][output][sample] of ``op`` on ``inputs`` (lists of arrays); ``per_sample``: lists of arrays by
     argument. Enumerators are given by their names."""
-    typed = {
-        k: getattr(types, v) if isinstance(v, str) and v.isupper() and len(v) > 3 else v for k, v in arguments.items()
-    }
+    typed = {k: getattr(types, v) if isinstance(v, str) and v in _MEMBERS else v for k, v in arguments.items()}
     batch = batch or len(next(iter([*inputs, *(per_sample or {}).values()])))
 
     @pipeline_def(batch_size=batch, num_threads=1, device_id=None, seed=seed)
