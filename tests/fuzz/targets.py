@@ -262,6 +262,19 @@ def jpeg(**how: Any) -> bytes:
     return out.getvalue()
 
 
+def direct_pictures() -> list[bytes]:
+    """PNGs of all colour types besides."""
+    from PIL import Image
+
+    made = pictures()
+    image = Image.fromarray(np.arange(9 * 7 * 4, dtype=np.uint8).reshape(7, 9, 4))
+    for mode in ("1", "L", "LA", "P", "RGBA"):
+        out = io.BytesIO()
+        image.convert(mode).save(out, "PNG")
+        made.append(out.getvalue())
+    return made
+
+
 def pictures() -> list[bytes]:
     from PIL import Image
 
@@ -270,6 +283,30 @@ def pictures() -> list[bytes]:
     for kind in ("PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM", "JPEG2000"):
         out = io.BytesIO()
         image.save(out, kind)
+        made.append(out.getvalue())
+    return made
+
+
+def modern_pictures() -> list[bytes]:
+    """AVIF, HEIC and JPEG XL besides, as far as this machine can write them."""
+    from importlib.util import find_spec
+
+    from PIL import Image, features
+
+    made, pixels = pictures(), np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+    if features.check("avif"):
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "AVIF")
+        made.append(out.getvalue())
+    if find_spec("imagecodecs"):
+        import imagecodecs
+
+        made += [bytes(imagecodecs.jpegxl_encode(pixels, usecontainer=boxes)) for boxes in (False, True)]
+    if find_spec("pillow_heif"):
+        import pillow_heif
+
+        out = io.BytesIO()
+        pillow_heif.from_pillow(Image.fromarray(pixels)).save(out)
         made.append(out.getvalue())
     return made
 
@@ -517,6 +554,31 @@ def image_header(data: bytes) -> None:
         return
 
 
+def direct_picture(data: bytes) -> None:
+    """Decoders of this process: what they take, Pillow takes, with the same pixels."""
+    from unittest import mock
+
+    from dali_run.ops.codecs import pillow, plain, webp
+    from dali_run.ops.codecs.formats import probe
+    from dali_run.ops.codecs.png import decoder as png
+
+    view = memoryview(data)
+    try:
+        header = probe(view)
+    except DaliRunError:
+        return
+    decoders = {"png": png.stored, "webp": webp.decode, "bmp": plain.view, "pnm": plain.view}
+    if header.format not in decoders or header.width * header.height > 1 << 20:
+        return
+    found = decoders[header.format](view, header)
+    if found is None:
+        return
+    with mock.patch.object(webp, "decode", return_value=None):
+        wanted = pillow.decode(view, header, False, 1 << 20)
+    if header.bits <= 8:
+        np.testing.assert_array_equal(found, wanted)
+
+
 def exif_block(data: bytes) -> None:
     from dali_run.ops.codecs.formats import exif_orientation
 
@@ -624,7 +686,8 @@ TARGETS: dict[str, Target] = {
     "npy": Target(npy, lambda: [array(), array(version=(2, 0))]),
     "file_list": Target(file_list, lambda: [b"a b.jpg 3\nc.jpg 4\n\n"]),
     "jpeg_header": Target(jpeg_header, lambda: [jpeg(), jpeg(progressive=True), jpeg(exif=exif())], kernels=True),
-    "image_header": Target(image_header, pictures),
+    "image_header": Target(image_header, modern_pictures),
+    "direct_picture": Target(direct_picture, direct_pictures),
     "exif": Target(exif_block, lambda: [exif(), exif()[6:]]),
     "journal": Target(job_journal, lambda: [journal()]),
     "output_journal": Target(lambda d: verified(d, "journal.jsonl"), kept("journal.jsonl")),

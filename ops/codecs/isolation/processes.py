@@ -37,7 +37,8 @@ from ..pixels import Pixels
 
 T = TypeVar("T")
 Mode = Literal["auto", "all", "none"]
-"""Which decoders run in workers. ``auto``: those of all formats but JPEG, the hot path; ``all``: JPEG's, too."""
+"""Which decoders run in workers. ``auto``: those of all formats but JPEG, for what our own decoders leave; ``all``:
+JPEG's, too, and for all files."""
 TIMEOUT = 30.0
 """Seconds of CPU time for an image, by default: ten times what the largest allowed image takes."""
 PATIENCE = 10

@@ -92,6 +92,13 @@ def _unfilterer(lanes: int) -> Any:
                     vector = builder.insert_element(vector, value, ir.Constant(_I32, k))
                 return builder.zext(builder.bitcast(vector, narrow), words)
 
+            def spread(number):
+                """A number in all lanes."""
+                vector = builder.insert_element(
+                    ir.Constant(words, ir.Undefined), builder.trunc(number, _I16), ir.Constant(_I32, 0)
+                )
+                return _shuffle(builder, vector, vector, [0] * words.count)
+
             def larger(a, b):
                 return builder.select(builder.icmp_signed(">", a, b), a, b)
 
@@ -99,7 +106,7 @@ def _unfilterer(lanes: int) -> Any:
                 return larger(a, builder.sub(zero, a))
 
             def at(t, first):
-                """All rows, row k at pixel ``t - k``; with ``first``, rows that have not begun stay 0."""
+                """All rows, row k at pixel ``t - k``; with ``first``, those that have not begun stay 0."""
                 place = builder.mul(t, step)
                 places = [builder.sub(place, builder.mul(step, ir.Constant(_I64, k))) for k in range(ROWS)]
                 rows = [builder.add(source, builder.mul(pitch, ir.Constant(_I64, k))) for k in range(ROWS)]
@@ -119,10 +126,9 @@ def _unfilterer(lanes: int) -> Any:
                 guess = builder.select(by_mean, mean, guess)
                 guess = builder.select(by_paeth, paeth, guess)
                 found = builder.and_(builder.add(stored, guess), byte)
-                if first is not None:
-                    found = _shuffle(builder, found, zero, [
-                        lane if lane // lanes <= first else n + lane for lane in range(n)
-                    ])  # fmt: skip
+                if first:
+                    begun = builder.icmp_signed("<=", order, spread(t))
+                    found = builder.select(begun, found, zero)
                 builder.store(found, before)
                 builder.store(b, corner)
                 values = builder.bitcast(builder.trunc(found, narrow), packed)
@@ -131,12 +137,12 @@ def _unfilterer(lanes: int) -> Any:
                     address = builder.inttoptr(builder.add(row, places[k]), pixel.as_pointer())
                     builder.store(builder.extract_element(values, ir.Constant(_I32, k)), address, align=1)
 
-            for t in range(ROWS - 1):
-                at(ir.Constant(_I64, t), t)
-            with cgutils.for_range_slice(
-                builder, ir.Constant(_I64, ROWS - 1), steps, ir.Constant(_I64, 1), intp=_I64
-            ) as (t, _):
-                at(t, None)
+            order = ir.Constant(words, [lane // lanes for lane in range(lanes * ROWS)])
+            one, start = ir.Constant(_I64, 1), ir.Constant(_I64, ROWS - 1)
+            with cgutils.for_range_slice(builder, ir.Constant(_I64, 0), start, one, intp=_I64) as (t, _):
+                at(t, True)
+            with cgutils.for_range_slice(builder, start, steps, one, intp=_I64) as (t, _):
+                at(t, False)
             return _context.get_dummy_value()
 
         tuples: Any = types.UniTuple

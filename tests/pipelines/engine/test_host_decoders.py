@@ -14,6 +14,7 @@ from PIL import Image
 
 from dali_run.ops.codecs import on_gpu
 from dali_run.ops.codecs.formats import probe
+from dali_run.pipelines.bench.web_mix import write_mix
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.engine import device
@@ -66,6 +67,27 @@ def test_what_readers_begin_is_what_is_made(
     assert times["png"]["busy_seconds"] > 0
     assert times["other formats"]["waited_seconds"] >= 0
     assert here["decoder_times"]["other formats"]["busy_seconds"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_mix_on_a_gpu_is_that_of_the_cpu(tmp_path: Path, decoder: str, fused: bool) -> None:
+    """Baseline and progressive JPEGs, PNG, WebP and CMYK: to the bit, but for resizing."""
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        pixels = rng.integers(0, 256, (9, 12, 3), np.uint8)
+        Image.fromarray(pixels).resize((300 + 7 * i, 220 + 5 * i)).save(tmp_path / f"{i}.png")
+    write_mix(sorted(tmp_path.glob("*.png")), tmp_path / "mix", count=600)
+    expected, here = results(compile_graph(graph(tmp_path / "mix", fused, decoder), Target(), 7), 64)
+    for batch in (64, 256):
+        found, report = results(compile_graph(graph(tmp_path / "mix", fused, decoder), Target("gpu"), 7), batch)
+        assert list(found) == list(expected)
+        assert report["rejected"] == here["rejected"] == {}
+        for key, value in expected.items():
+            np.testing.assert_allclose(
+                found[key].astype(float), value.astype(float), atol=1.01 if fused else 0, rtol=0, err_msg=key
+            )
 
 
 def test_a_header_that_is_wrong_costs_a_second_try(
