@@ -69,7 +69,7 @@ class Clahe(Operator, name="clahe"):
         base, to, extent, curve, roots = lane.upload(images.offsets, out.offsets, sizes, gamma, root)
         luma = np.int32(self.luma_only)
         lane.launch(
-            "clahe.cu", "tile_tables", count * tiles * 3, 256, images.data, base, extent, *grid, np.float32(clip), luma,
+            "clahe.cu", "tile_tables", count * tiles * 3, 256, images.data, base, extent, *grid, clip, luma,
             curve, roots, tables,
         )  # fmt: skip
         blocks = -(-pixels // 256)

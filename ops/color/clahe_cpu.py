@@ -81,8 +81,8 @@ def _tile_table(plane, rows, columns, top, left, height, width, clip, table):
             counts[plane[v * columns + min(max(u, 0), columns - 1)]] += 1
     total = height * width
     if clip > 0:
-        limit = max(np.int64(clip * total / 256), 1)
-        cut = 0
+        limit = np.int64(max(clip * total / 256, 1.0))
+        cut = np.int64(0)
         for v in range(256):
             if counts[v] > limit:
                 cut += counts[v] - limit
@@ -91,12 +91,10 @@ def _tile_table(plane, rows, columns, top, left, height, width, clip, table):
         rest = cut - each * 256
         counts += each
         if rest:
-            step, v = max(256 // rest, 1), 0
-            while v < 256 and rest > 0:
-                counts[v] += 1
-                v += step
-                rest -= 1
-    scale, sum_ = np.float32(255) / np.float32(total), 0
+            step = 256 // rest if rest < 256 else 1
+            for k in range(min(rest, -(-256 // step))):
+                counts[k * step] += 1
+    scale, sum_ = np.float32(255) / np.float32(total), np.int64(0)
     for v in range(256):
         sum_ += counts[v]
         table[v] = np.uint8(min(np.rint(np.float32(sum_) * scale), np.float32(255)))
@@ -105,7 +103,6 @@ def _tile_table(plane, rows, columns, top, left, height, width, clip, table):
 @jit
 def _equalized(plane, rows, columns, down, across, clip):
     """The plane, every value mixed of what the four nearest tiles make of it; in place."""
-    height, width = -(-rows // down), -(-columns // across)
     if rows % down == 0 and columns % across == 0:
         height, width = rows // down, columns // across
     else:  # OpenCV adds a whole tile's rest to both, where either does not fit
@@ -117,14 +114,14 @@ def _equalized(plane, rows, columns, down, across, clip):
     down_step, across_step = np.float32(1) / np.float32(height), np.float32(1) / np.float32(width)
     for y in range(rows):
         fy = np.float32(y) * down_step - np.float32(0.5)
-        j = np.int64(np.floor(fy))
-        ya = fy - np.float32(j)
-        upper, lower = max(j, 0), min(j + 1, down - 1)
+        row = int(np.floor(fy))
+        ya = fy - np.float32(row)
+        upper, lower = max(row, 0), min(row + 1, down - 1)
         for x in range(columns):
             fx = np.float32(x) * across_step - np.float32(0.5)
-            i = np.int64(np.floor(fx))
-            xa = fx - np.float32(i)
-            left, right = max(i, 0), min(i + 1, across - 1)
+            column = int(np.floor(fx))
+            xa = fx - np.float32(column)
+            left, right = max(column, 0), min(column + 1, across - 1)
             v = plane[y * columns + x]
             one = np.float32(1)
             a = np.float32(found[upper, left, v]) * (one - xa) + np.float32(found[upper, right, v]) * xa

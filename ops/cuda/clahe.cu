@@ -50,7 +50,7 @@ struct Grid {
 
 // grid (samples * tiles * 3 channels), 256 threads: what the values of a tile become.
 extern "C" __global__ void __launch_bounds__(256)
-    tile_tables(const byte* source, const long long* base, const long long* sizes, int down, int across, float clip,
+    tile_tables(const byte* source, const long long* base, const long long* sizes, int down, int across, double clip,
                 int luma_only, const int* gamma, const int* root, byte* tables) {
     __shared__ unsigned counts[256];
     __shared__ byte found[256];
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(256)
     __syncthreads();
     if (threadIdx.x == 0) {
         if (clip > 0) {
-            int limit = static_cast<int>(static_cast<double>(clip) * total / 256);
+            int limit = static_cast<int>(clip * total / 256);
             limit = limit < 1 ? 1 : limit;
             int cut = 0;
             for (int v = 0; v < 256; ++v)
