@@ -20,6 +20,9 @@ def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+_interrupt.ends_the_process = True  # type: ignore[attr-defined]  # compilers need not be waited for
+
+
 def _heed() -> None:
     global _asked
     _asked = False
