@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import RejectCode, SampleError
 from . import deep_colour as deep_decode
-from . import modern, webp
+from . import modern, packed_tiff, webp
 from .deep_colour import spread
 from .formats import Header, check_pixels
 from .pixels import INVERSE_ORIENTATION, Pixels, orient
@@ -44,6 +44,8 @@ def decode(
             return orient(pixels, header.orientation) if adjust_orientation else pixels
         if header.format in modern.NAMES:
             return modern.decode(data, header, adjust_orientation)
+        if _is_packed(header) and (pixels := packed_tiff.decode(data, header)) is not None:
+            return orient(pixels, header.orientation) if adjust_orientation else pixels
         image = _plugin(header.format)(io.BytesIO(data))
         check_pixels(image.width, image.height, max_pixels)
         if header.format == "png" and not lenient:
@@ -65,6 +67,12 @@ def decode(
     if header.format == "tiff":  # Pillow has applied it already
         return pixels if adjust_orientation else orient(pixels, INVERSE_ORIENTATION[orientation])
     return orient(pixels, orientation) if adjust_orientation else pixels
+
+
+def _is_packed(header: Header) -> bool:
+    """A TIFF of a depth that Pillow has no mode for, or (12 bits) only in some orders of bytes."""
+    gray = (1, 2, 4, 8, 16, 32)
+    return header.format == "tiff" and header.bits not in (gray if header.channels == 1 else (8, 16, 32))
 
 
 def explain(format: str, error: BaseException) -> SampleError:

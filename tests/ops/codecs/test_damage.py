@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import struct
@@ -85,6 +86,50 @@ def test_gray_tiffs_of_any_depth_fill_the_range(bits: int) -> None:
     if bits == 16:  # whose bytes are in the file's order
         values = [int.from_bytes(v.to_bytes(2, "big"), "little") for v in values]
     assert np.allclose(found, np.array(values) / most, atol=0.51 / 255 if bits <= 8 else 1e-4)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("deflated", [False, True])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("bits", [1, 3, 5, 6, 7, 10, 12, 14])
+def test_tiffs_of_odd_depths(bits: int, channels: int, deflated: bool, order: str) -> None:
+    """Samples are packed in the order of their bits, whatever the order of bytes is; strips of three rows."""
+    rng = np.random.default_rng(bits)
+    stored = rng.integers(0, 1 << bits, (8, 5, channels))
+    stored[0, 0], stored[-1, -1] = 0, (1 << bits) - 1
+    strips = []
+    for top in range(0, 8, 3):
+        raw = b""
+        for row in stored[top : top + 3].reshape(-1, 5 * channels).tolist():
+            text = "".join(f"{v:0{bits}b}" for v in row)
+            text += "0" * (-len(text) % 8)
+            raw += bytes(int(text[i : i + 8], 2) for i in range(0, len(text), 8))
+        strips.append(zlib.compress(raw) if deflated else raw)
+    at = 8 + 2 + 9 * 12 + 4
+    starts = [at + sum(map(len, strips[:k])) for k in range(3)]
+    tables = at + sum(map(len, strips))
+    values = {
+        256: (4, 1, 5), 257: (4, 1, 8), 258: (3, channels, tables + 24), 259: (3, 1, 8 if deflated else 1),
+        262: (3, 1, 1 if channels == 1 else 2), 273: (4, 3, tables), 277: (3, 1, channels), 278: (4, 1, 3),
+        279: (4, 3, tables + 12),
+    }  # fmt: skip
+    entries = b""
+    for tag, (kind, count, value) in sorted(values.items()):
+        inline = kind == 3 and count == 1
+        value = bits if tag == 258 and channels == 1 else value
+        entries += struct.pack(order + ("HHIHH" if inline else "HHII"), tag, kind, count, value, *([0] * inline))
+    head = (b"II" if order == "<" else b"MM") + struct.pack(order + "HIH", 42, 8, len(values))
+    data = head + entries + bytes(4) + b"".join(strips)
+    data += struct.pack(order + "3I", *starts) + struct.pack(order + "3I", *map(len, strips))
+    data += struct.pack(f"{order}{channels}H", *[bits] * channels)
+    found = pixels(data)
+    full = np.iinfo(found.dtype).max
+    assert found.shape == stored.shape
+    if (bits, channels) != (1, 1):
+        assert np.array_equal(found, np.floor(stored * (full / ((1 << bits) - 1)) + 0.5).astype(found.dtype))
+    for size in range(8, len(data), 11):  # whatever is missing
+        with contextlib.suppress(SampleError):
+            pixels(data[:size])
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
