@@ -60,6 +60,17 @@ def definitions(fn: Any, auto_aug: Any) -> dict[str, Callable[[Any], Any]]:
         "blur_wide": lambda images: fn.gaussian_blur(images, window_size=23),
         "color_and_blur": lambda images: fn.gaussian_blur(fn.color_twist(images, hue=30.0, contrast=0.8), sigma=1.0),
         "rotate": lambda images: fn.rotate(images, angle=20.0, keep_size=True, fill_value=128),
+        "warp_affine": lambda images: fn.warp_affine(images, matrix=[0.9, 0.1, 3, -0.05, 1.1, 2], fill_value=128),
+        "warp_perspective": lambda images: fn.experimental.warp_perspective(
+            images, matrix=[0.9, 0.1, 3, -0.05, 1.1, 2, 1e-4, -5e-5, 1], pixel_origin="center"
+        ),
+        "water": lambda images: fn.water(images),
+        "erase": lambda images: fn.erase(
+            images, anchor=fn.random.uniform(range=[0, 0.6], shape=[2], seed=SEED), shape=[0.4, 0.4], axis_names="HW",
+            normalized=True, fill_value=[124, 116, 104],
+        ),  # fmt: skip
+        "paste": lambda images: fn.paste(images, ratio=1.5, paste_x=0.3, paste_y=0.7, fill_value=[124, 116, 104]),
+        "grid_mask": lambda images: fn.grid_mask(images, tile=56, angle=0.3),
         "rand_augment": lambda images: auto_aug.rand_augment.rand_augment(images, n=2, m=9, seed=SEED),
         "trivial_augment": lambda images: auto_aug.trivial_augment.trivial_augment_wide(images, seed=SEED),
         "auto_augment": lambda images: auto_aug.auto_augment.auto_augment(images, seed=SEED),
