@@ -66,8 +66,12 @@ def definitions(fn: Any, auto_aug: Any) -> dict[str, Callable[[Any], Any]]:
         ),
         "water": lambda images: fn.water(images),
         "erase": lambda images: fn.erase(
-            images, anchor=fn.random.uniform(range=[0, 0.6], shape=[2], seed=SEED), shape=[0.4, 0.4], axis_names="HW",
-            normalized=True, fill_value=[124, 116, 104],
+            images,
+            anchor=fn.random.uniform(range=[0, 0.6], shape=[2], seed=SEED),
+            shape=[0.4, 0.4],
+            axis_names="HW",
+            normalized=True,
+            fill_value=[124, 116, 104],
         ),  # fmt: skip
         "paste": lambda images: fn.paste(images, ratio=1.5, paste_x=0.3, paste_y=0.7, fill_value=[124, 116, 104]),
         "grid_mask": lambda images: fn.grid_mask(images, tile=56, angle=0.3),

@@ -24,6 +24,7 @@ jit = numba.njit(nogil=True, cache=True, error_model="numpy")  # a check of each
 PERSPECTIVE, AFFINE, WATER, SPHERE, MAPS = range(5)
 NEAREST, NEAREST_EVEN, LINEAR, CUBIC = range(4)
 _FAR = 1e8
+_NOWHERE = np.uint32(0xFFFFFFFF)
 
 
 @jit
@@ -36,7 +37,7 @@ def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, bo
     sx, sy = np.empty(widest, np.float64), np.empty(widest, np.float64)
     x0, y0 = np.empty(widest, np.int32), np.empty(widest, np.int32)
     fx, fy = np.empty(widest, np.float32), np.empty(widest, np.float32)
-    wave, words = np.empty(widest, np.float32), np.empty((5, widest), np.uint32)
+    wave, words = np.empty(widest, np.float32), np.empty((6, widest), np.uint32)
     for i in range(len(base)):
         planes, rows, columns, channels, height, width = geometry[i]
         if planes * channels == 0:
@@ -236,21 +237,27 @@ def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, b
     """Pixels travel as words of four bytes, so that only loading and storing them is done one by one; the sums are
     vectorised. A word's fourth byte is written where the next pixel goes, and the last pixel of a row is not."""
     line = columns * 3
-    limit = len(src) - 4 - line - 3
+    limit = len(src) - 4 - line - 3 - start
     wide = fill.shape[0] > 1
     blank = _rounded(fill[0]) | _rounded(fill[1 if wide else 0]) << np.uint32(8)
     blank |= _rounded(fill[2 if wide else 0]) << np.uint32(16)
     end = len(src) - 3  # where no word can be loaded
     tail = np.uint32(src[end]) | np.uint32(src[end + 1]) << np.uint32(8) | np.uint32(src[end + 2]) << np.uint32(16)
     a, b, d, e, out = words[0, :width], words[1, :width], words[2, :width], words[3, :width], words[4, :width]
+    here = words[5, :width]  # where pixels and all their neighbours lie inside, and the place of the first
     for x in range(width):
-        i, j = np.int64(x0[x]), np.int64(y0[x])
-        at = start + j * line + i * 3
-        if 0 <= i < columns - 1 and 0 <= j < rows - 1 and at <= limit:
+        i, j = x0[x], y0[x]
+        at = np.int64(j) * line + np.int64(i) * 3
+        within = (i >= 0) & (i < columns - 1) & (j >= 0) & (j < rows - 1) & (at <= limit)
+        here[x] = np.uint32(at) if within else _NOWHERE
+    for x in range(width):
+        if here[x] != _NOWHERE:
+            at = start + np.int64(here[x])
             a[x] = load_word(src, at)
             if linear:
                 b[x], d[x], e[x] = load_word(src, at + 3), load_word(src, at + line), load_word(src, at + line + 3)
             continue
+        i, j = np.int64(x0[x]), np.int64(y0[x])
         if border == 0 and (i < -1 or j < -1 or i >= columns or j >= rows):
             a[x] = b[x] = d[x] = e[x] = blank
             continue
