@@ -72,7 +72,7 @@ def definitions(fn: Any, auto_aug: Any) -> dict[str, Callable[[Any], Any]]:
             axis_names="HW",
             normalized=True,
             fill_value=[124, 116, 104],
-        ),  # fmt: skip
+        ),
         "paste": lambda images: fn.paste(images, ratio=1.5, paste_x=0.3, paste_y=0.7, fill_value=[124, 116, 104]),
         "grid_mask": lambda images: fn.grid_mask(images, tile=56, angle=0.3),
         "rand_augment": lambda images: auto_aug.rand_augment.rand_augment(images, n=2, m=9, seed=SEED),
