@@ -33,9 +33,19 @@ def run(name: str, data: Batch | np.ndarray, lane: Any = None, **arguments: Any)
     op.check()
     stage: Any = "cpu" if lane is None else "gpu"
     ctx = Context(op, stage, batch.samples, device=lane)
-    (out,) = outputs_of(op.kernel(stage)(ctx, batch))
+    real = lane is not None and not isinstance(lane, EmulatedLane)
+    (out,) = outputs_of(op.kernel(stage)(ctx, lane.to_device(batch) if real else batch))
     assert not ctx.rejects, ctx.rejects
+    if real:
+        out = lane.to_host(out)
+        lane.synchronize()
     return out
+
+
+def real_lane() -> Any:
+    from dali_run.ops.gpu.lane import Lane
+
+    return Lane().__enter__()
 
 
 def close(got: Batch, name: str, bound: float) -> None:
@@ -44,7 +54,8 @@ def close(got: Batch, name: str, bound: float) -> None:
     assert np.abs(got.sample(0) - want).max() <= bound * np.abs(want).max()
 
 
-LANES = [pytest.param(None, id="cpu"), pytest.param(EmulatedLane, id="cuda-on-cpu")]
+LANES = [pytest.param(None, id="cpu"), pytest.param(EmulatedLane, id="cuda-on-cpu"),
+         pytest.param(real_lane, id="gpu", marks=pytest.mark.gpu)]  # fmt: skip
 
 
 @pytest.mark.parametrize("make_lane", LANES)

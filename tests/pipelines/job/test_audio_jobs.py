@@ -76,14 +76,15 @@ def rejected(out: Path) -> set[str]:
     return {json.loads(line)["key"] for line in (out / "rejects.jsonl").read_text().splitlines()}
 
 
-def test_bad_files_cost_themselves_on_the_cpu_and_on_a_gpu(sounds: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_bad_files_cost_themselves_on_the_cpu_and_on_a_gpu(sounds: Path, tmp_path: Path, real: bool) -> None:
     graph = READ.replace("IN", str(sounds)) + FEATURES.rstrip()
     results: dict[str, Any] = {}
     for device in ("cpu", "gpu"):
         out = tmp_path / device
         spec = write(tmp_path, graph, f"{{writer: tfrecord, path: {out}, fields: {{features: {{encode: raw}}}}}}")
-        if device == "cpu":
-            done = run_job(spec, {}, device="cpu")
+        if device == "cpu" or real:
+            done = run_job(spec, {}, device=device)
         else:
             with faked(1, memory=True):
                 done = run_job(spec, {}, device="gpu")
