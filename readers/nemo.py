@@ -151,7 +151,7 @@ class _Speech:
             ctx_ = Context(self._decoder, "cpu", ctx.samples.take(part), allocate=ctx.allocate)
             wanted = np.full(high - low, max(self._reader.sample_rate, 0.0))
             seconds = Parts(self._parts.offset[which[part]], self._parts.duration[which[part]])
-            signals, _, own[part] = self._decoder.decoded_with_rates(ctx_, encoded.take(part), wanted, map, seconds)
+            signals, _, own[part] = self._decoder.decoded(ctx_, encoded.take(part), wanted, seconds)
             done[low] = ctx_, signals
 
         spread(ctx, len(which), len(encoded.data) * _WORK, decode)

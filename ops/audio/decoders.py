@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec, Stage
-from ..batch import I64, Batch
+from ..batch import I32, I64, Batch, Samples
 from ..codecs.decoders import check_encoded
 from ..context import Context
-from ..errors import SampleError, SpecError
+from ..errors import Reject, SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 from .flac import open_memory as open_flac
@@ -121,6 +121,40 @@ def _cut(ctx: Context, clips: Clips, parts: Parts) -> None:
     clips.found[:, _wav.FRAMES] = frames
 
 
+@dataclass(slots=True)
+class Opened:
+    """What the host does of a batch before the device is asked, some of it by threads that still work."""
+
+    slot: I32
+    clips: Clips
+    own: npt.NDArray[np.float64]
+    """Rates of the files."""
+    after: npt.NDArray[np.float64]
+    """Rates of the signals."""
+    resamples: npt.NDArray[np.bool_]
+    shapes: I32
+    """Of the signals."""
+    out: Batch | None
+    """The output, on the CPU."""
+    rejects: list[Reject]
+    places: list[int] = field(default_factory=list)
+    """The files that are no plain WAV."""
+    problems: Iterable[SampleError | None] = ()
+    """What is wrong with each of these, once it is read."""
+    found: I64 = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    """What `data` holds of them, as `wav_cpu.walk` says it."""
+    data: Batch | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory."""
+        return 0 if self.data is None else len(self.data.data)
+
+    def fits(self, batch: Batch) -> bool:
+        """It is about these samples."""
+        return np.array_equal(self.slot, batch.samples.slot)
+
+
 class Audio(Operator, name="decoders.audio"):
     """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads.
 
@@ -147,10 +181,6 @@ class Audio(Operator, name="decoders.audio"):
     @property
     def num_outputs(self) -> int:
         return 2
-
-    @property
-    def waits(self) -> bool:
-        return True
 
     def check(self) -> None:
         if self.dtype not in TYPES:
@@ -184,13 +214,30 @@ class Audio(Operator, name="decoders.audio"):
         return elements, besides
 
     def cpu(self, ctx: Context, encoded: Batch) -> tuple[Batch, Batch]:
-        return self.decoded(ctx, encoded, self._rates(ctx), map)
+        signals, rates, _ = self.decoded(ctx, encoded, self._rates(ctx))
+        return signals, rates
+
+    def begin(self, ctx: Context, *inputs: Batch) -> Opened | None:
+        found = np.empty((len(inputs[0]), _wav.FIELDS), np.int64)
+        _wav.walk(inputs[0].data, np.ascontiguousarray(inputs[0].offsets), inputs[0].sizes, found)
+        if (found[:, _wav.KIND] != _wav.OTHER).all():
+            return None
+        return self._opened_by_threads(replace(ctx, rejects=[]), inputs[0])
 
     def mixed(self, ctx: Context, encoded: Batch) -> tuple[Batch, Batch]:
+        ready: Opened | None = ctx.begun if not ctx.attempt else None
+        if ready is None or not ready.fits(encoded):
+            ready = self._opened_by_threads(ctx, encoded)
+        else:
+            known = {r.slot for r in ctx.rejects}
+            ctx.rejects.extend(r for r in ready.rejects if r.slot not in known)
+        signals, rates = self._finished(ctx, encoded, ready)
+        return signals, ctx.device.to_device(rates)
+
+    def _opened_by_threads(self, ctx: Context, encoded: Batch) -> Opened:
         from ..codecs.on_gpu import threads
 
-        signals, rates = self.decoded(ctx, encoded, self._rates(ctx), threads().map)
-        return signals, ctx.device.to_device(rates)
+        return self._opened(ctx, encoded, self._rates(ctx), threads().map)
 
     def _rates(self, ctx: Context) -> npt.NDArray[np.float64]:
         """The rate that each clip is to have; 0 for its own."""
@@ -201,114 +248,108 @@ class Audio(Operator, name="decoders.audio"):
         return wanted
 
     def decoded(
-        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
-        parts: Parts | None = None,
-    ) -> tuple[Batch, Batch]:  # fmt: skip
-        """Signals and their rates; ``run`` maps over the files of libsndfile."""
-        signals, rates, _ = self.decoded_with_rates(ctx, encoded, wanted, run, parts)
-        return signals, rates
+        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], parts: Parts | None = None
+    ) -> tuple[Batch, Batch, npt.NDArray[np.float64]]:
+        """Signals at the ``wanted`` rates (0: their own), their rates, and those of the files; on the CPU."""
+        ready = self._opened(ctx, encoded, wanted, map, parts)
+        own = ready.own
+        return *self._finished(ctx, encoded, ready), own
 
-    def decoded_with_rates(
+    def _opened(
         self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
         parts: Parts | None = None,
-    ) -> tuple[Batch, Batch, npt.NDArray[np.float64]]:  # fmt: skip
-        """Signals, their rates, and those of the files."""
+    ) -> Opened:  # fmt: skip
+        """Read headers, and start what is no plain WAV; ``run`` maps over those files. On the CPU they go straight into
+        the output where nothing else is to be done."""
         clips = open_clips(ctx, encoded, self.max_samples, parts)
-        try:
-            own = clips.rates
-            return *self._decoded(ctx, encoded, clips, wanted, run), own
-        finally:
-            clips.close()
-
-    def _decoded(
-        self, ctx: Context, encoded: Batch, clips: Clips, wanted: npt.NDArray[np.float64],
-        run: Callable[..., Iterable[Any]],
-    ) -> tuple[Batch, Batch]:  # fmt: skip
-        dtype, on_cpu = to_numpy(self.dtype), ctx.stage == "cpu"
-        resamples = (wanted > 0) & (wanted != clips.rates) & (clips.frames > 0)
-        after = np.where(resamples, wanted, clips.rates)
-        lengths = np.where(resamples, output_lengths(clips.frames, clips.rates, after), clips.frames)
+        own = clips.rates
+        resamples = (wanted > 0) & (wanted != own) & (clips.frames > 0)
+        after = np.where(resamples, wanted, own)
+        lengths = np.where(resamples, output_lengths(clips.frames, own, after), clips.frames)
         channels = np.ones_like(lengths) if self.downmix else clips.channels
         for i in np.flatnonzero(lengths.astype(np.float64) * channels > self.max_samples).tolist():
             ctx.reject(i, "too_large", f"{int(lengths[i])} samples would come out at {after[i]:g} Hz, more than "
                        f"max_samples ({self.max_samples}) allows")  # fmt: skip
             lengths[i] = 0
             clips.drop(i)
-        out = self._allocated(ctx, ctx.empty, lengths, channels, dtype, encoded)
-        other = self._read(ctx, clips, resamples, run, out)
-        resamples &= clips.frames > 0  # some turned out to be bad
+        shapes = self._shapes(lengths, channels)
+        out = None
+        if ctx.stage == "cpu":
+            out = Batch.allocate(ctx.empty, shapes, to_numpy(self.dtype), "", encoded.samples)
+        opened = Opened(encoded.samples.slot, clips, own, after, resamples, shapes, out, ctx.rejects)
+        self._read(opened, run)
+        return opened
+
+    def _shapes(self, frames: I64, channels: I64) -> I32:
+        return (frames[:, None] if self.downmix else np.stack([frames, channels], axis=1)).astype(np.int32)
+
+    def _read(self, opened: Opened, run: Callable[..., Iterable[Any]]) -> None:
+        """Start to decode the files that are no plain WAV; ``opened`` learns where their numbers go."""
+        sounds, out, n = opened.clips.sounds, opened.out, len(opened.own)
+        opened.found = np.zeros_like(opened.clips.found)
+        opened.places = places = list(sounds)
+        if not places:
+            return
+        kinds = {np.dtype(np.float32): _wav.F32, np.dtype(np.int16): _wav.S16, np.dtype(np.int32): _wav.S32}
+        dtypes, sizes, straight = [], np.zeros(n, np.int64), np.zeros(n, np.bool_)
+        for i in places:
+            sound = sounds[i]
+            mixes = (self.downmix and sound.channels > 1) or opened.resamples[i]
+            dtypes.append(np.dtype(np.float32) if mixes or not sound.integers else np.dtype(to_numpy(self.dtype)))
+            straight[i] = out is not None and not mixes and dtypes[-1] == out.dtype
+            if not straight[i]:
+                opened.found[i] = opened.clips.found[i]
+                opened.found[i, _wav.START], opened.found[i, _wav.KIND] = 0, kinds[dtypes[-1]]
+                sizes[i] = sound.frames * sound.channels * dtypes[-1].itemsize
+        room = (sizes + 15) // 16 * 16
+        starts, total = np.cumsum(room) - room, int(room.sum())
+        from ..gpu.lane import pinned_empty
+
+        data = np.empty(total, np.uint8) if out is not None else pinned_empty(total)
+        opened.data = Batch(data, starts, sizes.astype(np.int32)[:, None], "", Samples.numbered(n))
+
+        def read(k: int) -> SampleError | None:
+            i = places[k]
+            into = data[starts[i] : starts[i] + sizes[i]].view(dtypes[k])
+            try:
+                sounds[i].read_into(out.sample(i).reshape(-1) if out is not None and straight[i] else into)
+            except SampleError as e:
+                return e
+            finally:
+                sounds[i].close()
+            return None
+
+        opened.problems = run(read, range(len(places)))
+
+    def _finished(self, ctx: Context, encoded: Batch, opened: Opened) -> tuple[Batch, Batch]:
+        """The signals and their rates, where ``ctx`` runs, once all is read."""
+        clips, after, found, on_cpu = opened.clips, opened.after, opened.found, opened.out is not None
+        for i, problem in zip(opened.places, list(opened.problems), strict=True):
+            if problem is not None:
+                ctx.reject(i, problem.code, str(problem))
+                clips.drop(i)
+                found[i] = 0
+        resamples = opened.resamples & (clips.frames > 0)
+        out = opened.out
+        if out is None:
+            out = Batch.allocate(ctx.empty, opened.shapes, to_numpy(self.dtype), "", encoded.samples)
         source = encoded if on_cpu else ctx.device.to_device(encoded)
         parts = [(source, _only(clips.found, clips.found[:, _wav.KIND] != _wav.OTHER))]
-        if other is not None:
-            parts.append(other if on_cpu else (ctx.device.to_device(other[0]), other[1]))
+        if opened.data is not None:
+            parts.append((opened.data if on_cpu else ctx.device.to_device(opened.data), found))
         floats = out
         if resamples.any():
-            frames = np.where(resamples, clips.frames, 0)
-            floats = self._allocated(ctx, ctx.empty, frames, channels, np.dtype(np.float32), encoded)
-        for data, found in parts:
-            self._convert(ctx, data, _only(found, ~resamples), out)
+            shapes = self._shapes(np.where(resamples, clips.frames, 0), np.maximum(clips.channels, 1))
+            floats = Batch.allocate(ctx.empty, shapes, np.float32, "", encoded.samples)
+        for data, rows in parts:
+            self._convert(ctx, data, _only(rows, ~resamples), out)
             if resamples.any():
-                self._convert(ctx, data, _only(found, resamples), floats)
+                self._convert(ctx, data, _only(rows, resamples), floats)
         if resamples.any():
             where = np.flatnonzero(resamples)
             rates = Rates(clips.rates[where], after[where])
             resample_into(ctx, floats.take(where), rates, self.quality, self.parity, out.take(where))
         return out, Batch.from_dense(after.astype(np.float32), "", encoded.samples)
-
-    def _allocated(self, ctx: Context, empty: Any, frames: I64, channels: I64, dtype: Any, encoded: Batch) -> Batch:
-        shapes = (frames[:, None] if self.downmix else np.stack([frames, channels], axis=1)).astype(np.int32)
-        return Batch.allocate(empty, shapes, dtype, "", encoded.samples)
-
-    def _read(
-        self,
-        ctx: Context,
-        clips: Clips,
-        resamples: npt.NDArray[np.bool_],
-        run: Callable[..., Iterable[Any]],
-        out: Batch,
-    ) -> tuple[Batch, I64] | None:
-        """Decode the files that are no plain WAV: on the CPU straight into ``out`` where nothing else is to be done,
-        else to bytes, and what these are, as `wav_cpu.walk` says it."""
-        if not clips.sounds:
-            return None
-        places = list(clips.sounds)
-        kinds = {np.dtype(np.float32): _wav.F32, np.dtype(np.int16): _wav.S16, np.dtype(np.int32): _wav.S32}
-        found, dtypes, straight = np.zeros_like(clips.found), [], np.zeros(len(clips.found), np.bool_)
-        for i in places:
-            sound = clips.sounds[i]
-            mixes = (self.downmix and sound.channels > 1) or resamples[i]
-            dtypes.append(np.dtype(np.float32) if mixes or not sound.integers else np.dtype(to_numpy(self.dtype)))
-            straight[i] = ctx.stage == "cpu" and not mixes and dtypes[-1] == out.dtype
-            if straight[i]:
-                continue
-            found[i, _wav.FRAMES : _wav.KIND] = clips.found[i, _wav.FRAMES : _wav.KIND]
-            found[i, _wav.KIND] = kinds[dtypes[-1]]
-        sizes = np.zeros(len(clips.found), np.int64)
-        sizes[places] = [clips.sounds[i].frames * clips.sounds[i].channels * d.itemsize
-                         for i, d in zip(places, dtypes, strict=True)]  # fmt: skip
-        sizes[straight] = 0
-        room = (sizes + 15) // 16 * 16
-        starts = np.cumsum(room) - room
-        total = int(room.sum())
-        from ..gpu.lane import pinned_empty
-
-        data = np.empty(total, np.uint8) if ctx.stage == "cpu" else pinned_empty(total)
-
-        def read(k: int) -> SampleError | None:
-            i = places[k]
-            try:
-                into = data[starts[i] : starts[i] + sizes[i]].view(dtypes[k])
-                clips.sounds[i].read_into(out.sample(i).reshape(-1) if straight[i] else into)
-            except SampleError as e:
-                return e
-            return None
-
-        for i, problem in zip(places, list(run(read, range(len(places)))), strict=True):
-            if problem is not None:
-                ctx.reject(i, problem.code, str(problem))
-                clips.drop(i)
-                found[i] = 0
-        return Batch(data, starts, sizes.astype(np.int32)[:, None], "", ctx.samples), found
 
     def _convert(self, ctx: Context, source: Batch, found: I64, out: Batch) -> None:
         """The numbers of ``source`` into their places of ``out``."""
