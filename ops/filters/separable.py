@@ -25,6 +25,8 @@ _kernels: Any = Kernels(".separable_cpu", __package__)
 _LONGEST = 23
 """Of the laplacian's windows, as in DALI."""
 _THREADS = 256
+_FOLD = 4
+"""Values a thread, as in separable.cu."""
 
 
 class Separable(Operator, abstract=True):
@@ -89,13 +91,14 @@ class Separable(Operator, abstract=True):
         base, to, sizes, weights, counts, scale = lane.upload(
             parts.offsets, parts.places(out), where, windows, lengths, factors
         )
-        tiles = -(-most // _THREADS)
+        tiles = -(-most // (_THREADS * _FOLD))
+        index = "unsigned int" if most < 1 << 31 else "unsigned long long"
         for t in range(terms):
             source, begin = images.data, base
             for n, axis in enumerate(passes[t]):
                 last = n == len(passes[t]) - 1
                 target = (total if t < terms - 1 else out.data) if last else between[n % 2]
-                name = f"along<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[target.dtype]}>"
+                name = f"along<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[target.dtype]}, {index}>"
                 lane.launch(
                     "separable.cu", name, tiles * len(parts), _THREADS, source, begin, sizes, np.int32(tiles),
                     weights, counts, scale, np.int32(terms), np.int32(t), np.int32(windows.shape[3]), np.int32(axis),
