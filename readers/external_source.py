@@ -88,8 +88,8 @@ class ExternalSource(Operator, name="external_source"):
                                          "StopIteration itself")  # fmt: skip
         if self.parallel and self.source is None:
             raise SpecError("parallel is for a source; what is fed by feed_input is made by the program")
-        if self.source is not None and (self.repeat_last or self.blocking):
-            raise SpecError("repeat_last and blocking are for feed_input: leave them out where there is a source")
+        if self.source is not None and self.repeat_last:
+            raise SpecError("repeat_last is for feed_input: leave it out where there is a source")
         for name in ("layout", "dtype", "ndim"):
             value = getattr(self, name)
             if isinstance(value, (list, tuple)) and len(value) != self.num_outputs:

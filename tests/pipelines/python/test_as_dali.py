@@ -136,6 +136,12 @@ def test_a_source_gives_batches_unless_told(batch: Any, parallel: Any) -> None:
     assert shapes(out) == [(1,), (1,)]
 
 
+def test_blocking_is_for_what_is_fed_and_no_error_beside_a_source() -> None:
+    assert shapes(run(lambda: fn.external_source(source=PerBatch(), blocking=True))) == [(1,), (1,)]
+    with pytest.raises(SpecError, match="repeat_last is for feed_input"):
+        run(lambda: fn.external_source(source=PerBatch(), repeat_last=True))
+
+
 def test_layouts_that_do_not_fit_are_refused() -> None:
     flat = np.ones((3, 2), np.float32)
     for source in (lambda: [flat, flat], lambda: np.ones((2, 3, 2))):
