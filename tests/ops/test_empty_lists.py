@@ -1,5 +1,5 @@
-"""Empty lists as arguments, which DALI's programs give for "none": the default, a refusal, or nothing; never garbage, and
-never an exception that is none of ours."""
+"""Empty lists as arguments, which DALI's programs give for "none": the default, a refusal, or nothing; never garbage,
+and never an exception that is none of ours."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ def chain(x: Any, y: Any, f: Any) -> tuple[Any, ...]:
 
 
 def run(fusing: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
-    from dali_run.pipelines.python import building as pipeline
+    from dali_run.pipelines.python import session as pipeline
 
     def compiled(graph: Any, target: Target, seed: int) -> Any:
         return compile_graph(graph, target, seed, fusing=fusing)

@@ -90,7 +90,7 @@ def test_seeds_are_dealt_as_without_it() -> None:
         return a, b, fn.random.uniform(), fn.random.normal()
 
     pipe = pipe_of(draws, seed=11)
-    graph = pipe._builder.build(pipe._named_outputs())
+    graph = pipe._definition.builder.build(pipe._named_outputs())
     shared, apart = compile_graph(graph, Target("cpu"), 11), compile_graph(graph, Target("cpu"), 11, sharing=False)
     names = lambda plan: {plan.graph.nodes[i].name: s for i, s in plan.seeds.items()}  # noqa: E731
     assert len(apart.graph.nodes) == len(shared.graph.nodes) + 1
