@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--formats", default=FORMATS, help=f"of mix and {', '.join(KINDS)}")
     parser.add_argument("--gigabytes", type=float, default=4, help="of each data set")
+    parser.add_argument("--variants", type=int, default=4, help="of each picture, before files are copied")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--job", choices=["val", "train", "decode"], default="val")
@@ -52,7 +53,14 @@ def main() -> None:
         try:
             began = time.perf_counter()
             shares = SHARES if name == "mix" else {name: 1.0}
-            counts = write_mix(pictures, root / "data", count=512, nbytes=int(args.gigabytes * 1e9), shares=shares)
+            counts = write_mix(
+                pictures,
+                root / "data",
+                count=512,
+                nbytes=int(args.gigabytes * 1e9),
+                shares=shares,
+                variants=args.variants,
+            )
             made = time.perf_counter() - began
             rows[name] = {"files": counts, "made_s": made, **_measured(args, str(root / "data"))}
         finally:

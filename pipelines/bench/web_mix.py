@@ -35,25 +35,27 @@ KINDS = tuple(_WAYS)
 
 
 def write_mix(
-    pictures: Sequence[Path], folder: Path, *, count: int, nbytes: int = 0, shares: Mapping[str, float] = SHARES
-) -> dict[str, int]:
+    pictures: Sequence[Path], folder: Path, *, count: int, nbytes: int = 0, shares: Mapping[str, float] = SHARES,
+    variants: int = 1,
+) -> dict[str, int]:  # fmt: skip
     """Write ``count`` files to ``folder``/0, and more until they hold ``nbytes``; the files of each kind.
 
-    Every picture is encoded once in every kind, with about PIXELS pixels; then the files are copied in turns, in the
-    shares given, each to a file of its own: a benchmark reads as many bytes from memory as it would of different
-    pictures. Raises SpecError where there are no pictures.
+    Every picture is encoded in every kind, with about PIXELS pixels, ``variants`` times: cut and turned over otherwise
+    each time. Then the files are copied in turns, in the shares given, each to a file of its own: a benchmark reads as
+    many bytes from memory as it would of different pictures. Raises SpecError where there are no pictures.
     """
     if not pictures:
         raise SpecError("there are no pictures to make a mix of")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        encoded = {kind: list(pool.map(partial(_encoded, kind=kind), pictures)) for kind in shares}
+        many = [(path, k) for k in range(variants) for path in pictures]
+        encoded = {kind: list(pool.map(partial(_encoded, kind), many)) for kind in shares}
         sizes = sum(shares[kind] * sum(map(len, files)) / len(files) for kind, files in encoded.items())
         count = max(count, -(-nbytes // max(1, int(sizes / sum(shares.values())))))
         (folder / "0").mkdir(parents=True)
         written: dict[str, int] = dict.fromkeys(shares, 0)
         jobs = []
         for number, kind in enumerate(_in_turns(shares, count)):
-            data = encoded[kind][written[kind] % len(pictures)]
+            data = encoded[kind][written[kind] % len(many)]
             jobs.append((folder / "0" / f"{number:07d}.{_WAYS[kind][0]}", data))
             written[kind] += 1
         for _ in pool.map(lambda job: job[0].write_bytes(job[1]), jobs):
@@ -73,10 +75,15 @@ def _in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
         yield most
 
 
-def _encoded(path: Path, kind: str) -> bytes:
+def _encoded(kind: str, picture: tuple[Path, int]) -> bytes:
+    path, variant = picture
     _, format, options = _WAYS[kind]
     with Image.open(path) as opened:
         image = opened.convert("RGB")
+    if variant:
+        image = image.crop((min(8 * variant, image.width // 4), 0, image.width, image.height))
+    if variant % 2:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     scale = (PIXELS / (image.width * image.height)) ** 0.5
     image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
     out = io.BytesIO()

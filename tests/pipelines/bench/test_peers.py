@@ -182,6 +182,8 @@ def test_a_mix_has_its_shares_and_bytes(data: Path, tmp_path: Path) -> None:
     counts = write_mix(pictures, tmp_path / "more", count=1, nbytes=5 << 20, shares={"png": 1.0, "pnm": 1.0})
     assert sum(p.stat().st_size for p in (tmp_path / "more").rglob("*.p*m")) > 2 << 20
     assert abs(counts["png"] - counts["pnm"]) <= 1
+    write_mix(pictures[:1], tmp_path / "variants", count=4, shares={"png": 1.0}, variants=3)
+    assert len({p.read_bytes() for p in (tmp_path / "variants" / "0").iterdir()}) == 3
     with pytest.raises(SpecError, match="no pictures"):
         write_mix([], tmp_path / "none", count=1)
 
