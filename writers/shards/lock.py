@@ -76,7 +76,7 @@ class Lock:
                 raise
 
     def check(self) -> None:
-        """Raises JobError where the lock has become another's: a file system may lose locks, and people remove files."""
+        """Raises JobError where the lock has become another's: file systems lose locks, and people remove files."""
         owner = _read_owner(self._fd)
         if owner != identify():
             who = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
