@@ -25,7 +25,7 @@ ALLOWED = "auto, a number of bytes such as 512MiB or 4GiB, or a share such as 50
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a run may hold."""
+    """The memory that a run may hold."""
 
     host: Limit = None
     """Of the memory that this process may use."""

@@ -55,7 +55,7 @@ def _declares(name: str) -> bool:
 
 @cache
 def load_installed_plugins() -> tuple[str, ...]:
-    """Import what installed packages announce. Returns what is wrong with those that cannot be imported, for people:
+    """Import what installed packages announce. Returns messages about those that cannot be imported:
     a broken package that no spec needs must not stop the work."""
     from importlib.metadata import entry_points
 

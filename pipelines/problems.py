@@ -22,7 +22,7 @@ class Mark:
     line: int
     column: int
     label: str = ""
-    """What stands there, for people: ``step 3 (resize)``."""
+    """The place in words: ``step 3 (resize)``."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + (f":{self.column}" if self.column else "")

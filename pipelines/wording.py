@@ -1,4 +1,4 @@
-"""Numbers for people."""
+"""Numbers in words."""
 
 from __future__ import annotations
 

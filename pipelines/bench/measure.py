@@ -33,7 +33,7 @@ _FILES_ASKED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one process measures."""
+    """The measurements of one process."""
 
     spec: str
     overrides: Mapping[str, str]

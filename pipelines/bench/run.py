@@ -31,19 +31,19 @@ PEERS = {
     "dataloader": "PyTorch's DataLoader, Pillow and torchvision's transforms",
     "nvjpeg": "nvJPEG through nvImageCodec, decoding alone",
 }
-"""What can be measured beside us, and what it is."""
+"""The peers that can be measured beside us, with a description."""
 _PIPELINE_KEYS = ("batch_size", "num_threads", "device", "prefetch_queue_depth", "rng")
-"""What a sweep may name without `pipeline.` before it."""
+"""Settings that a sweep may name without `pipeline.` before them."""
 _PATIENCE = 600
 """Seconds that a process may take to start and warm up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What to measure."""
+    """The settings to measure."""
 
     specs: Mapping[str, Measurement]
-    """What is measured, and how long, by name (of no interest where there is one); overrides hold for all settings."""
+    """Measurements by name (of no interest where there is one), with their lengths; overrides hold for all settings."""
     sweep: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Values of overrides to go through; all combinations are measured. Keys of ``pipeline:`` may stand alone."""
     repeats: int = 3
@@ -155,7 +155,7 @@ _SAME_MACHINE = ("cpu", "usable_cores", "gpus")
 
 
 def _other_machine(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """What says that the baseline was measured elsewhere; empty where nothing does."""
+    """Signs that the baseline was measured elsewhere; empty where there are none."""
     return [f"{k} {now.get(k)}, was {before.get(k)}" for k in _SAME_MACHINE if now.get(k) != before.get(k)]
 
 
@@ -181,7 +181,7 @@ def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def run_apart(this: Measurement, what: str) -> dict[str, Any]:
-    """What our measuring process gives."""
+    """The result of our measuring process."""
     return _run([sys.executable, "-m", "dali_run.pipelines.bench.measure", this.as_json(what)], this.seconds)
 
 
@@ -204,7 +204,7 @@ def _peer(name: str, this: Measurement, python: str) -> Callable[[], dict[str, A
 
 
 def peer_files(name: str, this: Measurement) -> dict[str, str]:
-    """What peer ``name`` runs: a script, and the recipe it takes. Raises SpecError where there is no like for like."""
+    """Peer ``name``: its script, and the recipe it takes. Raises SpecError where there is no like for like."""
     built, plan = this.compiled()
     settings, target = built.spec.pipeline, plan.target
     graph = compile_graph(built.graph, target, settings.seed, fusing=False).graph
@@ -279,7 +279,7 @@ def median_of(row: Mapping[str, Any]) -> float | None:
 
 
 def failures(report: Mapping[str, Any]) -> list[str]:
-    """What of ours did not run, for people."""
+    """Message about those of our settings that did not run."""
     return [f"{r['setting']}: {r['error']}" for r in report["results"] if r["engine"] == OURS and "error" in r]
 
 
@@ -308,7 +308,7 @@ def compare(report: Mapping[str, Any], share: float) -> list[str]:
 
 
 def comparison(report: Mapping[str, Any], share: float) -> list[str]:
-    """What was compared with the baseline, for people who wonder whether anything was."""
+    """Message that says what was compared with the baseline, if anything was."""
     found, now = report["baseline"], _medians(report)
     ratios = [now[k] / v for k, v in found["samples_per_second"].items() if k in now and v]
     alone = [k for k in now if k not in found["samples_per_second"]]

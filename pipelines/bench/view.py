@@ -1,4 +1,4 @@
-"""What a benchmark found, as tables for the terminal and as one HTML page."""
+"""Results of a benchmark, as tables for the terminal and as one HTML page."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _gpu_memory(row: Mapping[str, Any]) -> float | None:
-    """What an engine took of the GPU, where it is known."""
+    """The GPU memory of an engine, where it is known."""
     return (row.get("memory") or {}).get("gpu_pool_bytes")
 
 

@@ -31,7 +31,7 @@ _WAYS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "gif": ("gif", "GIF", {}),
 }
 KINDS = tuple(_WAYS)
-"""What a picture can be written as."""
+"""The kinds of file that a picture can be written as."""
 
 
 def write_mix(

@@ -23,7 +23,7 @@ Joined = tuple[Operator, dict[str, Edge]]
 
 
 def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
-    """The graph with chains joined, what was joined (for people), and the node whose seed each new node has."""
+    """The graph with chains joined, what was joined (in words), and the node whose seed each new node has."""
     rules = (_RESIZE_AND_NORMALIZE,) if target.device == "null" else (_RESIZE_AND_NORMALIZE, _DECODE_AND_RESIZE)
     nodes = {n.id: n for n in graph.nodes}
     seeds = {n.id: n.id for n in graph.nodes}

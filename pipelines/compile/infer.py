@@ -37,7 +37,7 @@ def _may_be_encoded(given: Sequence[Spec]) -> bool:
 
 
 def infer_node(node: Node, given: Sequence[Spec]) -> tuple[Spec, ...]:
-    """What comes out of one node. Raises SpecError, without a place."""
+    """The outputs of one node. Raises SpecError, without a place."""
     layouts = node.op.layouts
     if layouts and given and given[0].layout and given[0].layout not in layouts:
         raise ArgumentValueError(f"takes layouts {', '.join(layouts)}, got {given[0].layout}")

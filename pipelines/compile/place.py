@@ -18,10 +18,10 @@ from ..graph.nodes import Edge, Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a graph is compiled for."""
+    """The devices that a graph is compiled for."""
 
     device: Literal["cpu", "gpu", "null"] = "cpu"
-    """``null`` places as for a GPU and runs the CPU kernels in its stead: the whole engine without a GPU."""
+    """``null`` places as for a GPU and runs the CPU kernels instead: the whole engine without a GPU."""
     indices: tuple[int, ...] = (0,)
     """Which GPUs; batches are dealt to them in turns."""
     auto_mixed: bool = True
@@ -34,8 +34,8 @@ class Target:
 
 
 def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
-    """What ``auto | cpu | gpu | gpu:N | gpu:N,N | gpu:all | null`` means on this machine. Raises DeviceError where a
-    GPU that was asked for is missing, SpecError for anything else."""
+    """The target that ``auto | cpu | gpu | gpu:N | gpu:N,N | gpu:all | null`` means on this machine. Raises DeviceError
+    where a GPU that was asked for is missing, SpecError for anything else."""
     name, _, numbers = device.partition(":")
     if device == "auto":
         return Target("gpu" if gpu_count() else "cpu", auto_mixed=auto_mixed)

@@ -31,7 +31,7 @@ class Plan:
     """Seed of each random node, by id."""
     seed: int
     fused: tuple[str, ...] = ()
-    """What the fuse pass joined, for people."""
+    """The groups that the fuse pass joined, in words."""
 
     @property
     def readers(self) -> tuple[Node, ...]:

@@ -43,7 +43,7 @@ def share(graph: Graph, seeds: Mapping[int, int]) -> tuple[Graph, dict[int, int]
 
 
 def _key(node: Node) -> Hashable:
-    """What nodes that may be alike have in common; None for a node that stays as it is."""
+    """The key that equal nodes have in common; None for a node that stays as it is."""
     op = node.op
     if not op.shared or isinstance(op, (Split, Merge)) or not _unnamed(node):
         return None

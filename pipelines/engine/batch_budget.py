@@ -27,7 +27,7 @@ IN_PARTS = "over the memory budget: batch in parts"
 
 
 class _Unforeseen(Exception):  # noqa: N818
-    """What a step will hold cannot be told, because of ``problem``."""
+    """The memory of a step cannot be estimated, because of ``problem``."""
 
     def __init__(self, problem: Exception) -> None:
         super().__init__(str(problem))
@@ -35,7 +35,8 @@ class _Unforeseen(Exception):  # noqa: N818
 
 
 class BatchBudget:
-    """What batches hold, what they drop, and how they are cut where they are too large. Any thread may call it."""
+    """Estimates the memory of batches, drops samples that cannot be estimated, and cuts batches that are too large.
+    Any thread may call it."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -63,8 +64,8 @@ class BatchBudget:
         return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
 
     def foresee(self, it: Iteration, step: Step) -> estimate.Foresight:
-        """What ``step`` will hold for the batch. A sample of which that cannot be told, whatever the code that looks
-        at its header raised, is dropped."""
+        """The memory that ``step`` will hold for the batch. A sample for which it cannot be estimated, whatever the
+        code that looks at its header raised, is dropped."""
         with contextlib.suppress(_Unforeseen):
             return self._foreseen(it.env, it.samples, step)
         for slot in it.samples.slot.tolist():

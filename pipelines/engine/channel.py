@@ -1,4 +1,4 @@
-"""Channel: the bounded queue between two threads of the executor, which also measures who waits for whom."""
+"""Channel: the bounded queue between two threads of the executor, which also measures how long each side waits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Channel(Generic[T]):
         else:
             self._room.get()
         if self._stopped:
-            self._room.put(None)  # for the next one who waits
+            self._room.put(None)  # for the next thread that waits
             raise Closed
         self.occupancy += self._items.qsize()
         self.passed += 1
@@ -68,7 +68,7 @@ class Channel(Generic[T]):
         else:
             item = self._items.get()
         if item is _END or self._stopped:
-            self._items.put(_END)  # for the next one who waits
+            self._items.put(_END)  # for the next thread that waits
             raise Closed
         self._room.put(None)
         return item

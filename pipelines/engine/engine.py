@@ -134,7 +134,7 @@ class Engine:
         return self.budget.ledgers
 
     def name_of(self, step: Step) -> str:
-        """What a step is called in statistics."""
+        """The name of a step in statistics."""
         return self.services.name_of(step)
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class Engine:
         return next((f"{name} ({mark})" for mark in marks), name)
 
     def _lose(self, iteration: Iteration, files: frozenset[str]) -> None:
-        """Leave out the samples from ``files``: zeros may have been read in the place of their bytes."""
+        """Leave out the samples from ``files``: zeros may have been read instead of their bytes."""
         names = {slot: self.plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
         why = "the file was cut short, or could not be read, while the job ran"
         # what zeros were refused for is not the cause

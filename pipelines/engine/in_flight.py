@@ -63,7 +63,7 @@ class Iteration:
     ahead: Foresight | None = None
     """The memory that the next step will hold, where that is known."""
     begun: dict[int, Begun] = field(default_factory=dict)
-    """What threads of the host have started of the next step's work, by the node's id."""
+    """Parts of the next step's work that threads of the host have started, by the node's id."""
     lane: Copies | None = None
     launched: Latch[Run] | None = None
     """The launch on a device that is under way."""
@@ -125,7 +125,7 @@ class Feed(Protocol):
     """Where samples come from: the open data sets of the plan's readers, and their orders."""
 
     states: Mapping[int, Any]
-    """What per_batch nodes keep between iterations, by node id (open data sets)."""
+    """State that per_batch nodes keep between iterations, by node id (open data sets)."""
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """The samples of the batch: the iteration's, and each reader's own."""
@@ -133,7 +133,7 @@ class Feed(Protocol):
 
 
 def replace_dropped(iteration: Iteration, edges: Iterable[Edge]) -> None:
-    """Put a copy of the nearest good sample in the place of every dropped one, in all outputs alike."""
+    """Replace every dropped sample by a copy of the nearest good one, in all outputs alike."""
     good = iteration.samples.slot
     if len(good) == 0:
         return

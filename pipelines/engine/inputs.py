@@ -1,4 +1,4 @@
-"""Feed: the open data sets behind a plan's readers, and who is in which batch - once through for a job, endlessly for
+"""Feed: the open data sets of a plan's readers, and the samples of each batch: once through for a job, endlessly for
 training."""
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Sources:
         return whole.hexdigest()
 
     def inputs(self) -> Inputs:
-        """What all data sets are made of."""
+        """The pieces of all data sets."""
         return Inputs({name: pieces_of(source) for _, name, _, source, _ in self.readers}, self.fingerprint())
 
 
 def pieces_of(source: Source) -> Pieces:
-    """What a data set is made of; one piece where a reader of somebody else's does not say."""
+    """The pieces of a data set; one piece where a plugin's reader does not name them."""
     if hasattr(source, "pieces"):
         return source.pieces()
     content = int(hashlib.sha256(source.fingerprint().encode()).hexdigest()[:15], 16)
@@ -97,7 +97,7 @@ class JobFeed:
         """Batches from position ``start`` on. Batches are cut at multiples of the batch size, wherever they begin.
 
         ``whole`` ones are those of an uninterrupted job in one piece: the first may begin before ``start``, the last
-        end behind the positions of this job.
+        end after the positions of this job.
         """
         at, end = self.positions.start if start is None else start, self.positions.stop
         if whole and at < end:
@@ -113,7 +113,7 @@ class JobFeed:
         return positions
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Who is in the batch at ``request``."""
+        """The samples of the batch at ``request``."""
         per_reader = {i: job.samples(request.start, request.n, source) for i, source, job in self._jobs}
         return next(iter(per_reader.values()), numbered(request)), per_reader
 
@@ -126,7 +126,7 @@ class EndlessFeed:
         self._orders: list[tuple[int, Source, Order]] = [(i, s, o) for i, _, _, s, o in sources.readers]
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Who is in the batch at ``request``."""
+        """The samples of the batch at ``request``."""
         per_reader = {i: order.samples(request.start, request.n, source) for i, source, order in self._orders}
         return (next(iter(per_reader.values())) if per_reader else numbered(request)), per_reader
 

@@ -48,7 +48,7 @@ class Dropped:
 
 @dataclass(slots=True)
 class Run:
-    """What one pass over some nodes needs and leaves behind."""
+    """The inputs and results of one pass over some nodes."""
 
     samples: Samples
     """All samples of this part of the iteration (for nodes without inputs)."""
@@ -66,7 +66,7 @@ class Run:
     """Lends views of containers to readers that feed a device."""
     pool: Helpers | None = None
     allowance: Allowance | None = None
-    """What the kernels may allocate on the host; None for any amount."""
+    """The memory that the kernels may allocate on the host; None for any amount."""
     allocate: Callable[[int, Any], Any] | None = None
     """Where the kernels' arrays come from otherwise (the null device)."""
     alone: Callable[[], AbstractContextManager[None]] | None = None
@@ -79,7 +79,7 @@ class Run:
     waited: Callable[[str, float], None] | None = None
     """Told which decoder a batch waited for, and how long."""
     begun: Mapping[int, Begun] = field(default_factory=dict)
-    """What `begin` gave, by the node's id."""
+    """Results of `begin`, by the node's id."""
     attempt: int = 0
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
     """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
@@ -88,9 +88,9 @@ class Run:
     dropped: list[Dropped] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     late: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
-    """What gives the late outputs (of some of the samples each) once the device is done."""
+    """Calls that give the late outputs (of some of the samples each) once the device is done."""
     results: Env = field(default_factory=dict)
-    """What a launch on a device gave, until it is settled."""
+    """Results of a launch on a device, until it is settled."""
     timer: Any = None
 
     def state(self) -> tuple[int, int, int]:
@@ -213,7 +213,7 @@ def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, Begun]:
 
 
 def finish_late(run: Run, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()) -> None:
-    """Put the late outputs of ``run`` in the place of their stand-ins in ``env``, less the samples that were dropped
+    """Replace the stand-ins in ``env`` by the late outputs of ``run``, less the samples that were dropped
     since. The device must be done with the run's kernels. ``tried`` calls what allocates."""
     if not run.late or run.device is None:
         return

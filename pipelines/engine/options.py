@@ -13,7 +13,7 @@ launch: 255k images/s with 2, 275k with 3, 290k with 4, 208k with 6; docs/perfor
 
 
 def lanes_for(depth: int) -> int:
-    """Batches in flight on a GPU where ``depth`` finished ones may wait behind it: a shallow queue holds less."""
+    """Batches in flight on a GPU where ``depth`` finished ones may wait after it: a shallow queue holds less."""
     return min(depth + 2, LANES)
 
 
@@ -29,11 +29,11 @@ class Options(RunSettings):
     to_host: bool = True
     """Bring the outputs of GPU nodes back to the host (writers need them there)."""
     policy: str = "skip"
-    """What a sample that fails costs: ``skip`` itself, ``fail`` the run, ``replace`` takes a neighbour's place."""
+    """For a sample that fails: ``skip`` drops it, ``fail`` ends the run, ``replace`` takes a neighbour instead."""
     whole_batches: bool = True
     """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts."""
     together: bool = False
-    """Small batches may go onto a device together: results do not depend on who else is in a batch. They are handed
+    """Small batches may go onto a device together: results do not depend on the rest of a batch. They are handed
     out together, too, or, as ``whole_batches``, one by one."""
     inline: bool = False
     """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""

@@ -65,7 +65,7 @@ class OnDevice:
         return self._joined([self.run(part, run) for part in pieces(env, run, borders)])
 
     def retried(self, allocate: Callable[[], Any]) -> Any:
-        """What ``allocate`` gives, tried again after all that is idle was given back. Raises DeviceError."""
+        """The result of ``allocate``, tried again after all idle memory was given back. Raises DeviceError."""
         try:
             return allocate()
         except Exception as e:
@@ -128,7 +128,7 @@ class OnDevice:
         return self._on_host(env, run)
 
     def _tried(self, env: Env, run: Run) -> Env | None:
-        """None for want of memory."""
+        """Their results; None where memory does not suffice."""
         before = run.state()
         try:
             results = guarded(self.nodes, env, run, self.gives, self._error)

@@ -30,7 +30,7 @@ class Services:
         self._names = {id(s): f"{i:02d}:{s.name}" for i, s in enumerate(plan.steps)}
 
     def name_of(self, step: Step) -> str:
-        """What a step is called in statistics."""
+        """The name of a step in statistics."""
         return self._names[id(step)]
 
     def run(self, iteration: Iteration, **extra: Any) -> Run:

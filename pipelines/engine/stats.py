@@ -14,7 +14,7 @@ _KEPT = 4096
 
 @dataclass(slots=True)
 class NodeStats:
-    """What one operator did."""
+    """Times and counts of one operator."""
 
     name: str
     op: str

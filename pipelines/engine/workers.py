@@ -29,7 +29,7 @@ class Pool:
 
     def do(self, work: Callable[..., None], *args: Any) -> None:
         """Have ``work(*args)`` done. Raises RuntimeError after `shutdown`."""
-        with self._lock:  # or it might come behind what ends the threads, and never be done
+        with self._lock:  # or it might be queued after the mark that ends the threads, and never be done
             if not self._started or self._closed:
                 self._start()
             self._tasks.put((work, args))

@@ -29,7 +29,7 @@ def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[
 
 
 def no_argument(cls: type[Operator], name: str) -> str:
-    """What is wrong with an argument ``name`` that is none."""
+    """Error message for an unknown argument ``name``."""
     return f"has no argument {name!r}{nearest(name, parameters(cls))}"
 
 

@@ -143,8 +143,8 @@ def digest(graph: Graph) -> str:
 
 
 def described(graph: Graph, left_out: Callable[[Operator], Collection[str]]) -> dict[str, dict[str, str]]:
-    """What `digest` is of, in words, so that a difference can be named: of each operator what is not its default, and
-    the outputs. ``left_out`` names arguments of an operator that do not count."""
+    """The contents of `digest`, in words, so that a difference can be named: of each operator what is not its default,
+    and the outputs. ``left_out`` names arguments of an operator that do not count."""
     names = {node.id: f"{k} {node.op.name}" for k, node in enumerate(graph.nodes, 1)}
 
     def place(edge: Edge) -> str:

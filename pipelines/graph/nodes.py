@@ -50,7 +50,7 @@ class Node:
     """Inside a branch: an edge whose samples are the branch's (for operators without inputs)."""
     # filled by passes
     specs: tuple[Spec, ...] = ()
-    """What comes out (infer)."""
+    """The outputs (from infer)."""
     stage: Stage = "cpu"
     """Where it runs (place)."""
     parts: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +80,6 @@ class Graph:
         return self.nodes[edge.node]
 
     def spec(self, edge: Edge) -> Spec:
-        """What is known of ``edge`` (after infer)."""
+        """The facts known of ``edge`` (after infer)."""
         specs = self.nodes[edge.node].specs
         return specs[edge.output] if specs else Spec()

@@ -32,7 +32,7 @@ class Todo:
     """``inputs.identity`` is what the journal says, or will say."""
 
     def listing(self) -> Inputs:
-        """What the output keeps beside its journal."""
+        """The files that the output keeps beside its journal."""
         return self.inputs
 
 
@@ -92,7 +92,7 @@ def find_growth(
     root: Path, sources: Sources, identity: Mapping[str, Any], write: Mapping[str, Any], *, append: bool,
     part: tuple[int, int] | None,
 ) -> Growth | None:  # fmt: skip
-    """What is left to be done where the inputs have grown; None where they are those of the first run, or unknown.
+    """The work left to be done where the inputs have grown; None where they are those of the first run, or unknown.
 
     Raises JobError, with the differences, where more than additions happened, or ``append`` does not allow those.
     """

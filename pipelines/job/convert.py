@@ -65,7 +65,7 @@ _IN_FILE_NAMES = ("webdataset", "files", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the result shall be."""
+    """The result that is asked for."""
 
     to: str
     """A writer's name."""
@@ -377,7 +377,7 @@ def _check_apart(source: str, target: str) -> None:
 
 
 def look_behind(url: str, columns: Sequence[str] = ()) -> Found:
-    """`look` for what lies behind a URL; only its first container is copied here. Raises SpecError, JobError."""
+    """`look` at a URL; only its first container is copied here. Raises SpecError, JobError."""
     with skeleton(url, 0) as seen:
         if seen.deeper:
             raise SpecError(f"{url}: {seen.deeper} lies in a folder of a folder; only <folder>/<file> is read")

@@ -50,7 +50,7 @@ def remember(out: Path | str, command: Mapping[str, Any]) -> None:
 
 
 def recall(out: Path | str) -> dict[str, Any] | None:
-    """What `remember` was told; None where this user has not run the job here."""
+    """The command that `remember` kept; None where this user has not run the job here."""
     with contextlib.suppress(OSError, ValueError, JobError):
         found = sidecar.read_json(_file(out), sidecar.REPORT)
         if isinstance(found.get("spec"), (str, dict)) and isinstance(found.get("overrides"), dict):

@@ -57,7 +57,7 @@ class Lineup:
         self.states = dict(sources.states)
         self._readers: list[tuple[int, Source, I64]] = []
         self.ends: list[int] = []
-        """The position behind each stage's last."""
+        """The position after each stage's last."""
         for node, name, op, source, order in sources.readers:
             if len(stages) > 1 and (op.skip or op.limit is not None or op.num_shards > 1):
                 raise SpecError(f"{name}: inputs cannot be added to a job whose reader has skip, limit or num_shards")
@@ -94,7 +94,7 @@ class Lineup:
         return view.origin(int(index[position])).key if 0 <= position < len(index) else None
 
     def samples(self, position: I64) -> tuple[Samples, Mapping[int, Samples]]:
-        """Who is at the given positions."""
+        """The samples at the given positions."""
         slot, epoch = np.arange(len(position), dtype=np.int32), np.zeros(len(position), np.int64)
         per_reader = {n: Samples(slot, position, epoch, index[position], view) for n, view, index in self._readers}
         return next(iter(per_reader.values())), per_reader

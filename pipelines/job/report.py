@@ -123,7 +123,7 @@ def build_report(
 
 
 def bottleneck(loads: Sequence[Load], batches: int) -> Load:
-    """What held the run back: the busiest resource, unless nothing was busy for half of the time."""
+    """The bottleneck of the run: the busiest resource, unless nothing was busy for half of the time."""
     top = max(loads, key=lambda x: x.share)
     if top.share >= _BUSY:
         return top
@@ -147,7 +147,7 @@ def _busy(engine: Engine, i: int) -> float:
 
 
 def _waits(engine: Engine, i: int) -> dict[str, float]:
-    """How long step ``i`` waited for batches, and for room behind it."""
+    """How long step ``i`` waited for batches, and for room after it."""
     name = _stage_id(engine, i)
     before, after = engine.boxes[name]
     waited, blocked = before.waited_empty if before is not None else 0.0, after.waited_full

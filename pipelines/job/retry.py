@@ -105,7 +105,7 @@ def _told(out: Path) -> Mapping[str, Any]:
 
 
 def _which_spec(out: Path | str, told: Mapping[str, Any]) -> str:
-    """What to do where this user has not run the job here."""
+    """Advice where this user has not run the job here."""
     begin = f"{out}: you have not run this job on this machine, and what its report says is not trusted; "
     spec, overrides = told.get("spec"), told.get("overrides")
     if isinstance(spec, dict):

@@ -85,7 +85,7 @@ class Prepared:
 
     @property
     def spec(self) -> Spec:
-        """What the file says."""
+        """The contents of the file."""
         return self.built.spec
 
 
@@ -109,7 +109,7 @@ def prepare(
 
 
 def check_parts(graph: Graph, part: tuple[int, int]) -> None:
-    """Raises SpecError for a part that is none, and where readers have shards of their own.
+    """Raises SpecError for an impossible part, and where readers have shards of their own.
 
     Parts are ranges of the whole job's order, cut where shards of the output begin: so any number of parts writes the
     same files. The readers know nothing of it.
@@ -234,7 +234,7 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
 
 
 def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
-    """What decides the output's bytes besides the ``write:`` section, for comparing before a job is resumed."""
+    """Everything besides the ``write:`` section that decides the output's bytes, compared before a job is resumed."""
     settings = prepared.spec.pipeline
     names = [node.op.name for node in prepared.built.graph.nodes]  # before nodes are joined
     libraries = ["simplejpeg", "pillow"]
@@ -253,7 +253,7 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
 
 
 def depends_on_batches(spec: Spec) -> bool:
-    """A sample's result depends on who else is in its batch."""
+    """Whether a sample's result depends on the rest of its batch."""
     return spec.pipeline.rng == "dali" or spec.on_error.policy == "replace"
 
 
@@ -408,7 +408,7 @@ def options_of(spec: Spec, target: Target) -> Options:
 
 def _check_intact(outputs: Mapping[str, Batch]) -> None:
     """Raises JobError where records went into a shard as they are in their file, and that was cut short since the batch
-    was handed out: zeros may have been written in the place of their bytes."""
+    was handed out: zeros may have been written instead of their bytes."""
     for batch in outputs.values():
         if batch.on_host and (gone := cut_short(batch.data.ctypes.data, batch.offsets * batch.dtype.itemsize)):
             raise JobError(

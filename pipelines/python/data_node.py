@@ -469,7 +469,7 @@ def as_result(value: Any) -> DataNode:
 
 
 def _is_batch(value: Any) -> bool:
-    """A list of arrays, one a sample, or a TensorList: what the debug mode takes in the place of a DataNode."""
+    """A list of arrays, one a sample, or a TensorList: what the debug mode takes instead of a DataNode."""
     if isinstance(value, (list, tuple)):
         arrays = (v for v in value if not isinstance(v, np.generic))
         return any(hasattr(v, "__array__") or hasattr(v, "__dlpack__") for v in arrays)
@@ -502,7 +502,7 @@ def constant(
 
 
 def _python_numbers(value: Any, array: np.ndarray[Any, Any]) -> Any:
-    """What tells the type of ``value``: its first number where it is a plain list."""
+    """The part of ``value`` that has its type: its first number where it is a plain list."""
     if isinstance(value, (list, tuple)) and all(not hasattr(v, "dtype") for v in value):
         return array.reshape(-1)[:1].tolist()[0] if array.size else 0.0
     return array

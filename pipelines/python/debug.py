@@ -146,7 +146,7 @@ class Eager(EagerBuilder):
 
 
 class Kept:
-    """What stays from one iteration to the next: data sets, sources, seeds."""
+    """State that stays from one iteration to the next: data sets, sources, seeds."""
 
     def __init__(self, batch_size: int, seed: int, device_id: int | None, rng: str) -> None:
         self.batch_size = batch_size
@@ -190,7 +190,7 @@ class Kept:
         return self._readers[node.id]
 
     def input(self, node: Node) -> Input:
-        """The source behind an external_source."""
+        """The source of an external_source."""
         if node.id not in self._inputs:
             made = self._inputs[node.id] = Input.of(node, FedBatches(), self.batch_size)
             for data, layout in self._fed.pop(node.name, ()):
@@ -301,7 +301,7 @@ class DebugPipeline(Pipeline):
 
     @property
     def plan(self) -> Plan:
-        """There is none. Raises RuntimeError."""
+        """Always raises RuntimeError: the debug mode has no plan."""
         self._define()
         raise AssertionError
 

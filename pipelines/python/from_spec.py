@@ -52,7 +52,7 @@ class SpecPipeline(Pipeline):
     """A pipeline whose graph came from a spec: decoders are placed as in a job."""
 
     _resolved: Target | None = None
-    """What the graph is compiled for; None for what ``device_id`` says."""
+    """The target that the graph is compiled for; None for that of ``device_id``."""
 
     def _target(self) -> Target:
         return replace(super()._target(), auto_mixed=True) if self._resolved is None else self._resolved

@@ -29,7 +29,7 @@ def wrap(name: str) -> Callable[[Wrapper], Wrapper]:
 
 
 def names() -> dict[str, str]:
-    """Every name under ``fn`` with the operator behind it."""
+    """Every name under ``fn`` with its operator."""
     from . import python_functions  # noqa: F401  # it declares a wrapper
     from .sources import source  # noqa: F401  # likewise
 
@@ -211,7 +211,7 @@ def operator_class(name: str) -> type[Any]:
 
 
 def ops_members() -> list[str]:
-    """What ``ops`` has: classes, and folders of them."""
+    """The contents of ``ops``: classes, and folders of them."""
     spelled = {class_name(n).split(".")[0] for n in names()}
     return sorted(spelled | {"Compose"})
 

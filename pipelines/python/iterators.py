@@ -19,7 +19,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class LastBatchPolicy(enum.Enum):
-    """What to do where the epoch ends inside a batch.
+    """The rule for an epoch that ends inside a batch.
 
     FILL gives full batches (with samples of the next epoch, or repeated ones), DROP leaves the last one out, PARTIAL
     gives what is left.
@@ -58,7 +58,7 @@ class Epochs(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The state that a checkpoint keeps."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ class UntilStop:
 
 
 class BaseIterator:
-    """What the iterators of all frameworks share; `outputs` gives the next batch of each pipeline."""
+    """Base of the iterators of all frameworks; `outputs` gives the next batch of each pipeline."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ P = ParamSpec("P")
 def _takes_what(
     other: Callable[Concatenate[Any, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """A constructor that takes the arguments of ``other``, for type checkers and for people."""
+    """A constructor that takes the arguments of ``other``, for type checkers and readers."""
 
     def like(method: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
         method.__doc__ = other.__doc__
@@ -211,7 +211,7 @@ class Pipeline:
     def run(self, cuda_stream: Any = None, /, **pipeline_inputs: Any) -> tuple[TensorList, ...]:
         """The next batch: one TensorList an output. Named inputs are fed to the external_sources of these names.
 
-        Raises StopIteration where a source has ended (until `reset`), KeyError for an input that is none,
+        Raises StopIteration where a source has ended (until `reset`), KeyError for an unknown input,
         RuntimeError where inputs are named, but batches are prefetched.
         """
         self.build()
@@ -357,7 +357,7 @@ class Pipeline:
 
     @property
     def restored_extra(self) -> Mapping[str, Any]:
-        """What the iterator put into the checkpoint that this pipeline was restored from."""
+        """The iterator's part of the checkpoint that this pipeline was restored from."""
         if self._settings.checkpoint is None:
             return {}
         found: Mapping[str, Any] = parse_checkpoint(self._settings.checkpoint)["extra"]

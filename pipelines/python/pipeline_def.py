@@ -41,7 +41,7 @@ def pipeline_def(
 
 
 class experimental:  # noqa: N801  # a namespace of DALI's
-    """What DALI calls experimental."""
+    """DALI's experimental names."""
 
     @overload
     @staticmethod

@@ -133,7 +133,7 @@ def _type(tp: Any) -> str:
 
 
 def _result(cls: type[Operator]) -> str:
-    """What comes out as long as the arguments do not change it; a DataNode can be unpacked as far as types go."""
+    """The result's type as long as the arguments do not change it; a DataNode can be unpacked as far as types go."""
     if "num_outputs" not in {n for c in cls.__mro__[:-1] if c is not Operator for n in c.__dict__}:
         return "DataNode"
     fields = _Defaults({p.name: p.default for p in parameters(cls).values() if p.default is not dataclasses.MISSING})

@@ -355,7 +355,7 @@ def _described(kind: str, on_host: bool, dtype: DALIDataType, layout: str, *rest
 
 
 def _with_data(described: str, data: str) -> str:
-    """What a tensor is, with its data on lines of their own."""
+    """Text that describes a tensor, with its data on lines of their own."""
     name, rest = described.split("(", 1)
     return f"{name}(\n{textwrap.indent(data or '[]', '    ')},{rest}"
 

@@ -1,1 +1,1 @@
-"""Tables and pages for people."""
+"""Tables for the terminal and HTML pages."""

@@ -88,8 +88,8 @@ def _stages(report: Mapping[str, Any]) -> str:
 def bars(
     rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], spreads: Sequence[tuple[float, float]] = ()
 ) -> str:
-    """Named rows of shares (0..1, cut there) drawn one after the other, with a text behind; ``spreads``: from where to
-    where (0..1) each row was seen, as a line."""
+    """Named rows of shares (0..1, cut there) drawn one after the other, with a text after each; ``spreads``: from where
+    to where (0..1) each row was seen, as a line."""
     longest = max((min(len(name), _LONGEST) for name, _, _ in rows), default=0)
     begin = max(_NAMES, round(_LETTER * longest) + 12)
     room = _WIDTH - begin - 110
@@ -124,7 +124,7 @@ def _operators(operators: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _memory(memory: Mapping[str, float]) -> list[str]:
-    """What was held at most, beside its budget where there is one."""
+    """The most memory that was held, beside its budget where there is one."""
     names = (
         ("host_peak_bytes", "batches and work on the host", "host_budget_bytes"),
         ("gpu_peak_bytes", "batches and work on the GPU", "gpu_budget_bytes"),
@@ -140,8 +140,8 @@ def _decoders(report: Mapping[str, Any]) -> list[str]:
         return []
     times = report.get("decoder_times", {})
     rows = [
-        (who, f"{n:,}", *(f"{times.get(who, {}).get(k, 0.0):.3f}" for k in ("busy_seconds", "waited_seconds")))
-        for who, n in report["decoders"].items()
+        (decoder, f"{n:,}", *(f"{times.get(decoder, {}).get(k, 0.0):.3f}" for k in ("busy_seconds", "waited_seconds")))
+        for decoder, n in report["decoders"].items()
     ]
     return ["<h2>Images by decoder</h2>", table(("decoder", "images", "CPU s", "batches waited s"), rows, text=1)]
 

@@ -32,7 +32,7 @@ _BAR = 12
 
 
 def report_view(report: Mapping[str, Any]) -> RenderableType:
-    """What a run did: operators, stages, rejects, and what held it back."""
+    """Table of a run: operators, stages, rejects, and what held it back."""
     return Group(_headline(report), Text(), operator_table(report), Text(), _stage_table(report), Text(),
                  *_memory(report), *_rejects(report), *_bottleneck(report))  # fmt: skip
 
@@ -53,7 +53,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
 
 
 def operator_table(report: Mapping[str, Any]) -> Table:
-    """What every operator of a report did."""
+    """Table of a report's operators."""
     operators = report["operators"]
     busiest = max((_busy(o) for o in operators), default=0.0) or 1.0
     total = sum(_busy(o) for o in operators) or 1.0
@@ -110,9 +110,9 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
     for way, nbytes in report.get("uploads", {}).items():
         parts.append(Text(f"Containers to the GPU: {size(nbytes)} {way}"))
     if report.get("decoders"):
-        parts.append(Text(f"Decoded: {', '.join(f'{n:,} by {who}' for who, n in report['decoders'].items())}"))
-    waits = {who: t["waited_seconds"] for who, t in report.get("decoder_times", {}).items()}
-    if late := [f"{seconds:.3g} s for {who}" for who, seconds in waits.items() if seconds >= _NOTABLE]:
+        parts.append(Text(f"Decoded: {', '.join(f'{n:,} by {decoder}' for decoder, n in report['decoders'].items())}"))
+    waits = {decoder: t["waited_seconds"] for decoder, t in report.get("decoder_times", {}).items()}
+    if late := [f"{seconds:.3g} s for {decoder}" for decoder, seconds in waits.items() if seconds >= _NOTABLE]:
         parts.append(Text(f"Batches waited {', '.join(late)}"))
     for reason, n in report.get("fallbacks", {}).items():
         parts.append(Text(f"Fallback: {reason} ({n:,})", "yellow"))
@@ -128,7 +128,7 @@ def _bottleneck(report: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def plan_view(plan: Mapping[str, Any]) -> RenderableType:
-    """What will run where, and what comes out."""
+    """The steps of a plan, their devices, and their outputs."""
     kinds = {s["id"]: s["kind"] for s in plan["stages"]}
     ids = list(kinds)
     rows: list[Row] = []
@@ -214,7 +214,7 @@ def like_view(found: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def intermediates_view(found: Mapping[str, Any]) -> RenderableType:
-    """What every operator of a spec gave."""
+    """The outputs of every operator of a spec."""
     rows: list[Row] = []
     for r in found["intermediates"]:
         shapes = " ".join("x".join(map(str, s)) or "scalar" for s in r["shapes"][:3])
@@ -230,7 +230,7 @@ def intermediates_view(found: Mapping[str, Any]) -> RenderableType:
 
 
 def data_view(found: Mapping[str, Any]) -> RenderableType:
-    """What a data set holds."""
+    """The contents of a data set."""
     records = "" if found["records"] is None else f", {count(found['records'], 'record')}"
     rows: list[Row] = []
     for s in found["samples"]:

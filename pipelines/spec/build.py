@@ -31,7 +31,7 @@ from .text import Value
 
 ENCODERS = {"jpeg": "encoders.image", "png": "encoders.image", "webp": "encoders.image", "flac": "encoders.audio",
             "wav": "encoders.audio"}  # fmt: skip
-"""Operators behind the encodings of fields."""
+"""Operators that encode fields."""
 _REF = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -46,7 +46,7 @@ class BuiltSpec:
     fields: Mapping[str, FieldConfig] | None = None
     """How each output of the graph is stored; None without `write:`."""
     notes: tuple[Problem, ...] = ()
-    """What the user should know though nothing is wrong: arguments that are deprecated or without effect."""
+    """Notes for the user where nothing is wrong: arguments that are deprecated or without effect."""
 
 
 def load_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> BuiltSpec:
@@ -123,7 +123,7 @@ class _Partial:
 
 
 Known = Edge | _Partial | None
-"""What a name stands for; None for a batch of a step that is wrong."""
+"""The batch of each name; None for a batch of a step that is wrong."""
 
 
 class _Build:
@@ -135,7 +135,7 @@ class _Build:
         self.graph = GraphBuilder(defaults=parity_defaults(spec.pipeline.parity))
         self.inferred = 0
         """Nodes of the graph whose specs are known."""
-        """What comes out of every node so far."""
+        """The outputs of every node so far."""
         self.names: dict[str, Known] = {}
         self.notes = Problems()
         self.missing: set[str] = set()
@@ -400,7 +400,7 @@ class _Build:
         then: Mapping[str, Known],
         otherwise: Mapping[str, Known],
     ) -> Known:
-        """What ``name`` stands for after the conditional."""
+        """The meaning of ``name`` after the conditional."""
         if name not in then or name not in otherwise:
             return _Partial("then" if name in then else "else", step.label)
         a, b = then[name], otherwise[name]

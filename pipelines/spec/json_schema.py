@@ -239,7 +239,7 @@ def _or_variable(schema: Schema) -> Schema:
 
 
 def _type(tp: Any, low: float | None, high: float | None) -> Schema:
-    """What `ops.base.coerce` takes for an argument of type ``tp``."""
+    """The schema of the values that `ops.base.coerce` takes for an argument of type ``tp``."""
     origin = get_origin(tp)
     if origin is Literal:
         return {"enum": list(get_args(tp))}

@@ -149,7 +149,7 @@ class Spec:
 
 
 def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], problems: Problems) -> Spec | None:
-    """What the file at ``path`` says. ``problems`` get everything that is wrong; None where nothing is left.
+    """The spec in the file at ``path``. ``problems`` get everything that is wrong; None where nothing is left.
 
     ``overrides`` are variables or dotted paths (``pipeline.batch_size``) with new values; texts mean what they would
     mean unquoted in YAML.

@@ -54,7 +54,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """What it is, in words."""
+        """Its kind, in words."""
         if self.data is None:
             return "nothing"
         if isinstance(self.data, dict):
@@ -340,7 +340,7 @@ _NOT_FINITE = {".nan", ".inf", "+.inf", "-.inf", "nan", "infinity", "-infinity"}
 
 
 def resolve(text: str, mark: Mark, problems: Problems, *, json: bool = False) -> Data:
-    """What the unquoted ``text`` means. What readers of YAML disagree about is a problem, with the remedy."""
+    """The meaning of the unquoted ``text``. Where readers of YAML disagree, that is a problem, with the remedy."""
     lower = text.lower()
     if text in ("", "~", "null", "Null", "NULL"):
         return None

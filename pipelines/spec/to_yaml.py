@@ -107,7 +107,7 @@ class _Dump:
         return readers
 
     def name(self, edge: Edge) -> str:
-        """What the batch is called in the spec."""
+        """The batch's name in the spec."""
         edge = self._base(edge)
         if edge not in self.names:
             node = self.graph.node(edge)
@@ -191,12 +191,12 @@ class _Dump:
         return node.scope == scope and not isinstance(node.op, Merge)
 
     def _merged_later(self, nodes: Sequence[Node], scope: Scope, predicate: Edge | None) -> bool:
-        """What comes before the next conditional is the end of this one."""
+        """Whether this conditional ends before the next one begins."""
         after = next((n for n in nodes if not self._is_plain(n, scope)), None)
         return after is not None and after.scope == scope and self._predicate(after, scope) == predicate
 
     def _predicate(self, node: Node, scope: Scope) -> Edge | None:
-        """What the conditional below ``scope`` that ``node`` belongs to is decided by; None for a plain node."""
+        """The condition of the conditional below ``scope`` that ``node`` belongs to; None for a plain node."""
         if len(node.scope) > len(scope):
             return node.scope[len(scope)][0]
         if isinstance(node.op, Merge):

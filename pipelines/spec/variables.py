@@ -183,7 +183,7 @@ def override(
 
 
 def setting(text: str, name: str) -> Any:
-    """What ``text`` means as a value on the command line, for ``name``. Raises SpecErrors where it means nothing."""
+    """The value of ``text``, given for ``name`` on the command line. Raises SpecErrors where it means nothing."""
     problems = Problems()
     value = _from_command_line(text, Mark(name, 1, 1), problems)
     problems.raise_any()

@@ -52,7 +52,7 @@ class Record:
 
 @dataclass(slots=True)
 class DataSet:
-    """What was found at a path."""
+    """The findings at a path."""
 
     kind: str
     count: int | None
@@ -62,7 +62,7 @@ class DataSet:
 
 def inspect_data(target: Path | str, n: int, out: Path | None = None, follow_links: bool = False) -> dict[str, Any]:
     """The first ``n`` records at ``target`` as plain data. Their pictures go to the folder ``out``, with a contact
-    sheet. Of what lies behind a URL, the first container or the first files are copied here, and looked at.
+    sheet. Of a URL, the first container or the first files are copied here, and looked at.
 
     Raises SpecError for what is no data set, and for links that lead out of it unless they are to be followed.
     """
@@ -103,7 +103,7 @@ def _pictures(record: Record) -> Iterator[tuple[str, Image.Image]]:
 
 
 def describe(value: Any) -> dict[str, Any]:
-    """What a field holds: ``{"what", ...}`` and, for images, ``{"format", "width", "height", "mode", "problem"}``."""
+    """A field described: ``{"what", ...}`` and, for images, ``{"format", "width", "height", "mode", "problem"}``."""
     if isinstance(value, bytes):
         try:
             return {"bytes": len(value), **_image(value)}
@@ -186,7 +186,7 @@ def check_links(target: Path) -> None:
 
 def written_files(output: Path) -> list[tuple[str, int, list[str]]]:
     """Name, number of samples and files of the shards of an output of ours, by its manifest, which is data: SpecError
-    where it is none, JobError where it names files outside of the folder."""
+    where it is not one, JobError where it names files outside of the folder."""
     path = output / "manifest.json"
     try:
         shards = sidecar.read_json(path)["shards"]
@@ -200,7 +200,7 @@ def written_files(output: Path) -> list[tuple[str, int, list[str]]]:
 
 
 def _output(target: Path) -> DataSet:
-    """What a job of ours wrote."""
+    """The output of one of our jobs."""
     shards = written_files(target)
     names = [name for _, _, files in shards for name in files]
     count = sum(samples for _, samples, _ in shards)
@@ -349,7 +349,7 @@ def with_arrays(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _message(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Field numbers and values (int, or bytes) of a protobuf message. Raises ValueError for what is none."""
+    """Field numbers and values (int, or bytes) of a protobuf message. Raises ValueError for anything else."""
     at = 0
     while at < len(data):
         tag, at = varint(data, at)
@@ -367,13 +367,13 @@ def _message(data: bytes) -> Iterator[tuple[int, Any]]:
         else:
             raise ValueError(f"wire type {wire}")
         if size > len(data) - at:
-            raise ValueError("a field ends behind its message")
+            raise ValueError("a field ends after its message")
         yield number, data[at : at + size]
         at += size
 
 
 def example_fields(data: bytes) -> dict[str, Any]:
-    """The features of a tf.train.Example; nothing where ``data`` is none."""
+    """The features of a tf.train.Example; nothing where ``data`` is not one."""
     try:
         features = b"".join(v for n, v in _message(data) if n == 1 and isinstance(v, bytes))
         fields = {}
@@ -417,7 +417,7 @@ _DATUM = {1: "channels", 2: "height", 3: "width", 4: "data", 5: "label", 6: "flo
 
 
 def datum_fields(data: bytes) -> dict[str, Any]:
-    """The fields of a Caffe Datum; nothing where ``data`` is none."""
+    """The fields of a Caffe Datum; nothing where ``data`` is not one."""
     try:
         fields = {_DATUM[n]: v for n, v in _message(data)}
     except (ValueError, KeyError):
@@ -485,7 +485,7 @@ def _load(path: Path) -> Any:
 
 
 def _named(suffixes: str) -> re.Pattern[str]:
-    """File names that end so, packed or not, or numbered behind it (``x.tfrecord-00000-of-00010``)."""
+    """File names that end so, packed or not, or with a number after that (``x.tfrecord-00000-of-00010``)."""
     return re.compile(rf".*\.({suffixes})(\.(gz|bz2|xz)|-\d+-of-\d+)?")
 
 

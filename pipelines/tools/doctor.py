@@ -33,7 +33,7 @@ class Finding:
     status: Status
     value: str
     remedy: str = ""
-    """What to do about it, empty where nothing is to be done."""
+    """The remedy; empty where none is needed."""
 
 
 def examine() -> dict[str, Any]:
@@ -49,7 +49,7 @@ def examine() -> dict[str, Any]:
 
 
 def _guarded(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """What ``probe`` found until it was done or broke: a machine in trouble is what a doctor is for."""
+    """The findings of ``probe`` until it was done or broke: a machine in trouble is what a doctor is for."""
     found: list[Finding] = []
     try:
         found.extend(probe())
@@ -79,7 +79,7 @@ _CORE = ("numpy", "numba", "pillow", "simplejpeg", "pyyaml", "lmdb", "typer", "r
 _OPTIONAL = {
     "imagecodecs": ("colour of 16 bits a channel in PNG, TIFF and JPEG 2000", "formats"),
     "pyarrow": ("Parquet files", "parquet"),
-    "fsspec": ("data behind URLs, with s3fs, gcsfs or adlfs for the store", "remote"),
+    "fsspec": ("data at URLs, with s3fs, gcsfs or adlfs for the store", "remote"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What people know from other libraries, and which operators do the same: `dali-run ops --like`."""
+"""Names of other libraries, and the operators that do the same: `dali-run ops --like`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def operators_like(name: str) -> list[dict[str, Any]]:
-    """What does the same as ``name``: ``[{"name", "steps", "note", "operators"}]``, of every library that has a
+    """Steps that do the same as ``name``: ``[{"name", "steps", "note", "operators"}]``, of every library that has a
     transform of this name, if ``name`` says none. DALI's own names, older ones and classes included, give its operator.
 
     Raises SpecError with the nearest names.

@@ -25,7 +25,7 @@ _PALETTE = [tuple(int(v) for v in row) for row in (
 
 @dataclass(slots=True)
 class Drawing:
-    """What one operator gives that can be drawn."""
+    """Drawable outputs of one operator."""
 
     node: int
     kind: str
@@ -38,7 +38,7 @@ class Drawing:
 
 
 def drawings(nodes: Sequence[Node]) -> list[Drawing]:
-    """What can be drawn of a graph, in its order: what operators say of their outputs, and classes of pixels handed on
+    """Drawable batches of a graph, in its order: what operators say of their outputs, and classes of pixels handed on
     by operators of one output."""
     found: list[Drawing] = []
     classes: set[Edge] = set()
@@ -150,7 +150,7 @@ def with_boxes(
 
 
 def with_polygons(picture: Image.Image, polygons: NDArray[Any], vertices: NDArray[Any]) -> Image.Image:
-    """``picture`` with polygons [n, 3] (object, first vertex, vertex behind the last) of ``vertices`` [v, 2], in parts
+    """``picture`` with polygons [n, 3] (object, first vertex, vertex after the last) of ``vertices`` [v, 2], in parts
     of the picture (where none is above 2) or in pixels."""
     drawn = picture.convert("RGB")
     points = np.asarray(vertices, np.float64).reshape(len(vertices), -1)[:, :2]

@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What was found in one program."""
+    """The findings in one program."""
 
     path: Path
     findings: list[Finding] = field(default_factory=list)
@@ -121,7 +121,7 @@ def _is_dali(name: str) -> bool:
 
 
 def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
-    """The full name that an expression like ``fn.readers.file`` stands for; nothing where it is none of DALI's."""
+    """The full name that an expression like ``fn.readers.file`` stands for; nothing where it is not DALI's."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -171,7 +171,7 @@ def _found(name: str) -> ModuleSpec | None:
 
 
 def _names_in(origin: str | None) -> set[str]:
-    """What the module in the file ``origin`` defines and imports at its top."""
+    """The names that the module in the file ``origin`` defines and imports at its top."""
     found: set[str] = set()
     for node in ast.parse(Path(origin).read_text(encoding="utf-8")).body if origin else ():
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -222,7 +222,7 @@ def _calls(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
 
 
 def _arguments(name: str, given: list[str]) -> Iterator[tuple[Kind, str]]:
-    """What is to be said of the arguments ``given`` in a call of DALI's ``name``."""
+    """Remarks on the arguments ``given`` in a call of DALI's ``name``."""
     room, _, rest = name.partition(".")
     if name in ("Pipeline", "pipeline.Pipeline", "pipeline_def", "pipeline.pipeline_def"):
         known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug", "fn"}

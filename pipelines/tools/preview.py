@@ -59,7 +59,7 @@ def problem_line(problem: Mapping[str, Any]) -> str:
 
 
 def _target_of(device: str) -> Target:
-    """What ``device`` means here, or, where it means a GPU that is not there, a GPU without one: nothing is run."""
+    """The target of ``device``; where that GPU is missing, one that only pretends to have it: nothing is run."""
     try:
         return resolve_target(device)
     except DeviceError:

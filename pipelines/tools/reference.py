@@ -32,7 +32,7 @@ _WRITERS = "writers."
 
 
 def describe_writer(writer: type[Writer]) -> dict[str, Any]:
-    """What a writer declares, in the form of `describe`."""
+    """The declaration of a writer, in the form of `describe`."""
     doc = inspect.getdoc(writer) or ""
     facts = {
         "in a spec": f"write: {{writer: {writer.name}, path: ...}}",
@@ -55,7 +55,7 @@ def describe_writer(writer: type[Writer]) -> dict[str, Any]:
 
 
 def describe(op: type[Operator]) -> dict[str, Any]:
-    """What ``op`` declares: facts, arguments, an example."""
+    """The declaration of ``op``: facts, arguments, an example."""
     doc = inspect.getdoc(op) or ""
     return {
         "name": op.name,
@@ -74,7 +74,7 @@ def describe(op: type[Operator]) -> dict[str, Any]:
 
 
 def _facts(op: type[Operator]) -> dict[str, str]:
-    """The same in words, for people."""
+    """The same in words."""
     low, high = op.inputs
     facts = {"runs on": ", ".join(op.stages), "inputs": str(low) if low == high else f"{low} to {high}"}
     if op.layouts:

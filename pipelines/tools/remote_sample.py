@@ -1,4 +1,4 @@
-"""Skeleton: enough of what lies behind a URL to see what it is - the first container, or the names of files."""
+"""Skeleton: enough of the data at a URL to see what it is: the first container, or the names of files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CONTAINERS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """What was copied, and where the rest is."""
+    """The part that was copied, and where the rest is."""
 
     place: Path
     """The folder, or the file that the URL names."""
     containers: tuple[str, ...]
     """URLs of all containers of the kind that was found; the first of them was copied."""
     deeper: str = ""
-    """A file in a folder of a folder, which is none of the samples."""
+    """A file in a folder of a folder, which is not one of the samples."""
 
 
 @contextlib.contextmanager

@@ -143,7 +143,7 @@ class Ledger:
 
 
 class Allowance:
-    """What one piece of work may allocate: what was taken for it, and more as long as the account has room."""
+    """The memory that one piece of work may allocate: its share, and more as long as the account has room."""
 
     def __init__(self, ledger: Ledger, taken: int, band: Band | None = None) -> None:
         self._ledger = ledger

@@ -24,11 +24,11 @@ class Foresight:
     kept: I64
     """Held for later steps and outputs."""
     sure: I64
-    """What the greediest operator that can tell needs for certain."""
+    """The certain need of the greediest operator that can state one."""
     greediest: str
     """That operator."""
     at_once: int
-    """Sum of ``peak``; this and the next are worked out by who foresees, so that who launches need not."""
+    """Sum of ``peak``; this and the next are computed by the estimating thread, to spare the one that launches."""
     held: int
     """Sum of ``kept``."""
 
@@ -40,7 +40,7 @@ class Foresight:
 
 def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
             emulate: bool = False) -> Foresight:  # fmt: skip
-    """What ``nodes`` will hold for ``samples``, given the batches of ``env``."""
+    """The memory that ``nodes`` will hold for ``samples``, given the batches of ``env``."""
     n = len(samples)
     elements: dict[Edge, I64 | int] = {}  # one number where it is that of all samples
     live: dict[Edge, I64 | int] = {}

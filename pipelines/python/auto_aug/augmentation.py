@@ -85,7 +85,7 @@ class Augmentation:
 
     @property
     def op(self) -> Function:
-        """The function behind it."""
+        """The function that it calls."""
         return self._op
 
     @property
@@ -95,7 +95,7 @@ class Augmentation:
 
     @property
     def mag_to_param(self) -> Callable[[Any], Any]:
-        """What makes a parameter of a magnitude."""
+        """The function that makes a parameter of a magnitude."""
         found: Callable[[Any], Any] = self._config["mag_to_param"] or np.array
         return found
 

@@ -142,7 +142,7 @@ BY_NAME: dict[str, Augmentation] = {
     name: value for name, value in list(globals().items()) if isinstance(value, Augmentation)
 }
 _OPERATIONS = {a.op: suites.Augmentation(name).operation for name, a in BY_NAME.items()}
-"""The operation behind each function."""
+"""The operation that each function does."""
 _KEYWORDS = ("fill_value", "interp_type", "shape")
 
 

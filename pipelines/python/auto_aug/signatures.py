@@ -1,4 +1,4 @@
-"""Which keyword arguments augmentations take: those of the functions behind them."""
+"""Which keyword arguments augmentations take: those of their functions."""
 
 from __future__ import annotations
 

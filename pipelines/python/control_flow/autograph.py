@@ -49,7 +49,7 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def converted_callee(function: Any) -> Any:
-    """What a rewritten function calls instead of ``function``: rewritten, if it is the user's."""
+    """The function that rewritten code calls instead of ``function``: rewritten, if it is the user's."""
     if type(function) is functools.partial:
         return functools.partial(converted_callee(function.func), *function.args, **function.keywords)
     call = getattr(type(function), "__call__", None)  # noqa: B004 - it is called in its place

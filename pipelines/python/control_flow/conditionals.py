@@ -41,8 +41,8 @@ class UnboundError(SpecError, UnboundLocalError):
 
 
 class Undefined:
-    """A variable that has no value, or one in only one branch of a conditional, or values that cannot be merged. Only
-    who uses it learns of it."""
+    """A variable that has no value, or one in only one branch of a conditional, or values that cannot be merged. The
+    error comes where it is used."""
 
     def __init__(self, why: str, error: type[Exception] = UnboundError) -> None:
         self._why = why
@@ -64,7 +64,7 @@ _MISSING = object()
 
 
 class Place:
-    """What a branch assigns to that is no variable: ``box["key"]``, ``box.name``."""
+    """A place that a branch assigns to and that is no variable: ``box["key"]``, ``box.name``."""
 
     def __init__(self, text: str, kind: str, find: Callable[[], tuple[Any, Any]]) -> None:
         self.text = text
@@ -75,7 +75,7 @@ class Place:
             self._owner = _MISSING
 
     def get(self) -> Any:
-        """What is there now; `_MISSING` where nothing is."""
+        """Its present value; `_MISSING` where it has none."""
         if self._owner is _MISSING:
             return _MISSING
         try:
@@ -233,7 +233,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Helper:
-    """What rewritten functions call."""
+    """The helpers that rewritten functions call."""
 
     conditional = Conditional
     place = Place

@@ -15,7 +15,7 @@ HELPER = "__dali_run"
 
 
 class Rewriter(ast.NodeTransformer):
-    """Puts calls of the helper in the place of conditionals, and of calls."""
+    """Replaces conditionals, and calls, by calls of the helper."""
 
     def __init__(self, owner: str = "") -> None:
         """``owner`` is the class of a method, for its private names."""

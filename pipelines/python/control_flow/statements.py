@@ -40,8 +40,8 @@ def assigned(statements: Sequence[ast.stmt]) -> set[str]:
 
 
 def assigned_places(statements: Sequence[ast.stmt]) -> list[ast.Attribute | ast.Subscript]:
-    """What is assigned to among the statements besides variables, with names and constants as keys; without what
-    belongs to something that is assigned itself, and is merged with it."""
+    """Places among the statements that are assigned to besides variables, with names and constants as keys; without
+    what belongs to something that is assigned itself, and is merged with it."""
     changed = assigned(statements)
     found: dict[str, ast.Attribute | ast.Subscript] = {}
     for node in _walk(statements):

@@ -30,7 +30,7 @@ def dumps(value: Any, **options: Any) -> bytes:
 
 
 def loads(data: bytes, **options: Any) -> Any:
-    """What `dumps` pickled."""
+    """The object that `dumps` pickled."""
     return pickle.loads(data, **options)
 
 

@@ -25,7 +25,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class ParallelSource:
-    """What a worker must know of one external_source."""
+    """The facts of one external_source that a worker must know."""
 
     name: str
     source: Any
@@ -72,13 +72,13 @@ class _Worker:
 
 
 class WorkerPool:
-    """Runs parallel sources ``depth`` batches ahead of who asks for them."""
+    """Runs parallel sources ``depth`` batches ahead of the caller."""
 
     def __init__(
         self, sources: Sequence[ParallelSource], batch_size: int, depths: Mapping[str, int], workers: int, method: str,
         pickler: Any = None,
     ) -> None:  # fmt: skip
-        """Starts the processes. Raises SpecError-like ValueError for a start method that is none."""
+        """Starts the processes. Raises ValueError for an unknown start method."""
         if method not in ("fork", "spawn"):
             raise ValueError(f"py_start_method must be 'fork' or 'spawn', got {method!r}")
         self._sources = {s.name: s for s in sources}

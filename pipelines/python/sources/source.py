@@ -1,4 +1,4 @@
-"""Sources: the Python callables and iterables behind external_source, asked for one batch after the other."""
+"""Sources: the Python callables and iterables of external_source, asked for one batch after the other."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def takes_argument(function: Callable[..., Any]) -> bool:
 
 @dataclass(slots=True)
 class Input:
-    """One external_source of a pipeline: who is asked, and where the answers go."""
+    """One external_source of a pipeline: its source, and where the batches go."""
 
     name: str
     op: ExternalSource
@@ -211,7 +211,7 @@ class Input:
         self.fed.put(self._converted(data, layout))
 
     def batches(self, polled: Any) -> tuple[Batch, ...]:
-        """What `poll` gave, checked, as one batch an output. Raises JobError that says what is wrong."""
+        """The result of `poll`, checked, as one batch an output. Raises JobError that says what is wrong."""
         if not self.has_source:
             fed: tuple[Batch, ...] = polled
             return fed
