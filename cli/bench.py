@@ -124,7 +124,7 @@ def command(
 
 
 def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:
-    """What is measured, by name."""
+    """The measurements, by name."""
     from ..pipelines.bench.suites import SUITES, write_suite
 
     if suite is None and not given:

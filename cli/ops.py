@@ -12,7 +12,7 @@ NAME = "ops"
 
 
 def _names(incomplete: str) -> list[str]:
-    """What the shell offers after ``dali-run ops``."""
+    """Completions that the shell offers after ``dali-run ops``."""
     from ..pipelines.tools.reference import describe_operators
 
     return [o["name"] for o in describe_operators() if o["name"].startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""What all commands share: options with one meaning everywhere, and where output goes."""
+"""Parts of all commands: options with one meaning everywhere, and where output goes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def say(line: str) -> None:
 
 
 def to_nowhere(fd: int) -> None:
-    """What is printed to ``fd`` from here on goes nowhere; Python's own flush at its end, too."""
+    """Discard everything printed to ``fd`` from here on; Python's own flush at its end, too."""
     null = os.open(os.devnull, os.O_WRONLY)
     if null != fd:
         os.dup2(null, fd)

@@ -19,7 +19,7 @@ _REFRESHES_PER_SECOND = 8
 
 
 class State(Protocol):
-    """What the job says about itself, after every batch."""
+    """The job's progress, after every batch."""
 
     @property
     def done(self) -> int: ...

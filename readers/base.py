@@ -1,4 +1,4 @@
-"""What a reader is: arguments, an open data set (a Source), and an order in which its records come."""
+"""The contract of readers: arguments, an open data set (a Source), and an order in which its records come."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Source(Origins, Protocol):
         ...
 
     def pieces(self) -> Pieces:
-        """What the data set is made of, for telling one day what was added, removed or edited."""
+        """The pieces of the data set, kept to tell later what was added, removed or edited."""
         ...
 
     def close(self) -> None:

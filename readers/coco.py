@@ -205,7 +205,7 @@ class _Annotated:
         return Pieces(files.blob, {**files.state, "annotations": told}, files.records)
 
     def _told(self, i: int) -> tuple[list[object], ...]:
-        """What the annotations say of image ``i``."""
+        """The annotations of image ``i``."""
         box, vertex = int(self._first[i]), int(self._vertex_counts[:i].sum()) if len(self._vertices) else 0
         boxes, vertices = slice(box, box + int(self._counts[i])), slice(vertex, vertex + int(self._vertex_counts[i]))
         return ([int(self._ids[i])], self._labels[boxes].tolist(), self._boxes[boxes].tolist(),
@@ -302,7 +302,7 @@ class Coco(Reader, name="readers.coco"):
     """Read images and annotations of the COCO format, in the order of image ids.
 
     Outputs: bytes (uint8, 1-D), boxes (float32, (n, 4): x, y, width, height), labels (int32, (n,): 1 for the first of
-    categories), then with ``polygon_masks`` polygons (int32, (p, 3): box, first vertex, vertex behind the last) and
+    categories), then with ``polygon_masks`` polygons (int32, (p, 3): box, first vertex, vertex after the last) and
     vertices (float32, (v, 2)), with ``pixelwise_masks`` the label of every pixel (int32, HWC), then with ``image_ids``
     the id (int32, (1,)).
     """

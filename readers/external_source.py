@@ -120,7 +120,7 @@ class ExternalSource(Operator, name="external_source"):
 
 
 class FedBatches:
-    """What the program provided, until the engine takes it. State of one external_source."""
+    """Batches that the program provided, until the engine takes them. State of one external_source."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, tuple[Batch, ...]]] = deque()

@@ -49,8 +49,8 @@ class _Meta:
 
 
 def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
-    """Raises JobError where there is none, or only one: the lost one may be that of the last commit, whose records the
-    other does not have (LMDB refuses such a file too)."""
+    """Raises JobError where there is no meta page, or only one: the lost one may be that of the last commit, whose
+    records the other does not have (LMDB refuses such a file too)."""
     found: list[_Meta] = []
     problem = "no page is a meta page of LMDB"
     for page_size in (4096, 8192, 16384, 32768, 65536, 2048, 1024, 512):  # the second meta page is the second page
@@ -518,7 +518,7 @@ class Caffe2(Reader, name="readers.caffe2"):
     path: Annotated[str | tuple[str, ...], Arg("database folders or files, or patterns of them")]
     label_type: Annotated[int, Arg("how the label is stored", ge=0, le=4)] = 0
     num_labels: Annotated[int, Arg("labels that there are, for types 1 and 3", ge=1)] = 1
-    additional_inputs: Annotated[int, Arg("further tensors behind the label", ge=0, le=64)] = 0
+    additional_inputs: Annotated[int, Arg("further tensors after the label", ge=0, le=64)] = 0
     bbox: Annotated[bool, Arg("the last tensor is a box")] = False
     image_available: Annotated[bool, Arg("the first tensor is an image")] = True
     encoded: Annotated[bool, Arg("images are encoded files; false: raw pixels, given as HWC")] = True

@@ -93,7 +93,7 @@ def read_manifest(path: str) -> list[Entry]:
 
 
 class _Speech:
-    """The entries that are left, and the files behind them."""
+    """The entries that are left, and their files."""
 
     groups: I64 | None = None
 

@@ -134,7 +134,7 @@ class Numpy(Reader, name="readers.numpy"):
     file_list: Annotated[str | None, Arg("text file with a name on every line")] = None
     file_filter: Annotated[str, Arg("pattern of file names below file_root")] = "*.npy"
     roi_start: Annotated[tuple[int, ...] | None, Arg("first element of the region", per_sample=True)] = None
-    roi_end: Annotated[tuple[int, ...] | None, Arg("element behind the last", per_sample=True)] = None
+    roi_end: Annotated[tuple[int, ...] | None, Arg("element after the last", per_sample=True)] = None
     roi_shape: Annotated[tuple[int, ...] | None, Arg("extents of the region", per_sample=True)] = None
     rel_roi_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
     rel_roi_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None

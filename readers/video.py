@@ -53,7 +53,7 @@ class Sequences:
     uniform: bool
 
     def starts(self, first: int, end: int) -> list[int]:
-        """Where the sequences of frames [first, end) begin. Those are whole that end, with a stride behind their last
+        """Where the sequences of frames [first, end) begin. Those are whole that end, with a stride after their last
         frame, by ``end``; one more follows where sequences are padded."""
         if end <= first:
             return []
@@ -105,7 +105,7 @@ class _Videos:
                            "shorter sequence_length, or pad")  # fmt: skip
 
     def _bounds(self, part: Part, times: npt.NDArray[np.float64]) -> tuple[int, int]:
-        """The first frame of ``part``, and the frame behind its last."""
+        """The first frame of ``part``, and the frame after its last."""
         count = len(times)
         if part.start is None:
             return 0, count
@@ -225,7 +225,7 @@ def _lists(values: Sequence[npt.NDArray[np.generic]], dtype: npt.DTypeLike, ctx:
 
 
 class VideoReader(Reader, abstract=True):
-    """What both readers of videos share."""
+    """Base of both readers of videos."""
 
     shuffles_list: ClassVar[bool] = True
     locations: ClassVar[tuple[str, ...]] = (*Reader.locations, "filenames")
@@ -250,7 +250,7 @@ class VideoReader(Reader, abstract=True):
 
     @property
     def padding(self) -> PadMode:
-        """What follows the end of a video."""
+        """The frames that follow the end of a video."""
         raise NotImplementedError
 
     @property

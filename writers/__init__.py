@@ -1,1 +1,1 @@
-"""Where samples go: formats behind one shard protocol."""
+"""Writers: formats that share one shard protocol."""

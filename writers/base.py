@@ -1,4 +1,4 @@
-"""What a writer is: a format's name, its options, and how whole batches of records become bytes of a shard.
+"""The contract of writers: a format's name, its options, and how whole batches of records become bytes of a shard.
 
     class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
         '''TensorFlow's records.'''
@@ -243,11 +243,11 @@ class ShardFiles:
         self.stem = stem
         """The shard's name without suffix: ``train-00000-of-00012``."""
         self.expected = expected
-        """Samples that the shard will hold if none is rejected; 0 where nobody knows."""
+        """Samples that the shard will hold if none is rejected; 0 where that is unknown."""
         self.state = state
-        """What `Writer.begin` returned."""
+        """The result of `Writer.begin`."""
         self.carry: dict[str, Any] = {}
-        """What `Writer.refuse` keeps; shards may add what is the same for all of them."""
+        """State that `Writer.refuse` keeps; shards may add what is the same for all of them."""
         self._alone = alone
         self._tag = tag
         self._workers = workers

@@ -39,7 +39,7 @@ U8 = npt.NDArray[np.uint8]
 MAX_RECORD = 2**31 - 1
 """Sizes are 32 bits wide in a Batch."""
 _MAX_FILES = 60_000  # Linux allows 65530 mappings
-_GUARD = mmap.PAGESIZE  # readable zeros behind the last byte
+_GUARD = mmap.PAGESIZE  # readable zeros after the last byte
 _PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
 _MADV_RANDOM, _AT_FDCWD = 1, -100
 _FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
@@ -75,7 +75,7 @@ class Mapped:
         """Bytes on disk; differs from ``sizes`` for gzip'ed files."""
         self.unpacked: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
         self.damage: dict[int, str] = {}
-        """What is wrong with the packing of gzip'ed files; what could be unpacked is there."""
+        """Problems with the packing of gzip'ed files; the bytes that could be unpacked are there."""
         self._identities: list[tuple[int, int]] = []
         names = [os.fsencode(path) + b"\0" for path in self.local]
         self._names = np.frombuffer(bytearray(b"".join(names) + b"\0"), np.uint8)
@@ -123,7 +123,7 @@ class Mapped:
             try:
                 _gunzip(packed, out, max_unpacked)
             except (EOFError, zlib.error) as e:
-                self.damage[i] = f"its gzip packing is damaged behind the first {out.tell()} bytes: {e}"
+                self.damage[i] = f"its gzip packing is damaged after the first {out.tell()} bytes: {e}"
             except OverflowError as e:
                 self.damage[i] = f"unpacks to more than {e}; if it is no bomb, unpack it yourself (gunzip)"
             out.flush()
@@ -133,7 +133,7 @@ class Mapped:
         return len(self.paths)
 
     def fingerprint(self, names: Sequence[str], *columns: npt.NDArray[np.int64]) -> str:
-        """What a source of these files is known by: names, sizes and times of the files, and the index of records."""
+        """Identity of a source of these files: names, sizes and times of the files, and the index of records."""
         h = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
         for column in (self.stored, self.mtimes, *columns):
             h.update(np.ascontiguousarray(column).tobytes())
@@ -209,7 +209,7 @@ _known: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
 
 
 def mapped_of(data: U8) -> Mapped | None:
-    """What ``data`` is all of."""
+    """The mapping whose whole bytes are ``data``; None for any other array."""
     found = _known.get(id(data))
     return found if found is not None and found.data is data else None
 

@@ -217,7 +217,7 @@ copies 131,000 a second, two 148,000, four 221,000; the GPU gathers 190,000 to 2
 
 
 def chosen(upload: Upload, indices: Sequence[int], threads: int) -> Upload:
-    """What ``auto`` stands for, with ``threads`` that read for the GPUs ``indices``."""
+    """The upload that ``auto`` stands for, with ``threads`` that read for the GPUs ``indices``."""
     if upload != "auto":
         return upload
     return "copy" if threads >= _ENOUGH * max(1, len(indices)) else "registered"
@@ -226,7 +226,7 @@ def chosen(upload: Upload, indices: Sequence[int], threads: int) -> Upload:
 def lender_for(
     upload: Upload, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None]
 ) -> RegisteredFiles | KvikioFiles | None:
-    """Who lends the GPUs ``indices`` views of containers; None where all is to be copied. ``upload`` is what was
+    """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``upload`` was
     `chosen`; the rest is as in `RegisteredFiles`."""
     if upload == "copy":
         return None

@@ -1,7 +1,8 @@
-"""Lost pages: what happens where a mapped file is cut short, or cannot be read, while it is being worked on.
+"""Lost pages: a mapped file that is cut short, or cannot be read, while it is being worked on.
 
 Touching such a page raises SIGBUS, which would end the process. Here a page of zeros takes its place, the file is
-remembered, and who hands samples on leaves out those that came from it. (PulseAudio and systemd-journald do the same.)
+remembered, and the engine drops the samples that came from it before delivering a batch. (PulseAudio and
+systemd-journald do the same.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 _SA_SIGINFO = 4
-_ADDRESS_IN_SIGINFO = 16  # si_addr on 64-bit Linux: behind si_signo, si_errno, si_code and padding
+_ADDRESS_IN_SIGINFO = 16  # si_addr on 64-bit Linux: after si_signo, si_errno, si_code and padding
 _MAP_FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
 

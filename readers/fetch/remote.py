@@ -1,4 +1,4 @@
-"""Inputs behind URLs: files are read whole, many at a time; containers are copied into a cache and mapped there."""
+"""Inputs at URLs: files are read whole, many at a time; containers are copied into a cache and mapped there."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _STREAMS = 4
 
 @dataclass(slots=True)
 class File:
-    """What a file's footer says."""
+    """The contents of a file's footer."""
 
     rows: list[int] = field(default_factory=list)
     """Of each row group."""
@@ -60,7 +60,7 @@ Block = tuple[Values, ...] | Bad
 
 
 def errors() -> tuple[type[BaseException], ...]:
-    """What pyarrow raises for files that it cannot read."""
+    """Errors that pyarrow raises for files that it cannot read."""
     import pyarrow as pa
 
     return (pa.ArrowException, OSError, ValueError, pa.ArrowMemoryError)
@@ -103,7 +103,7 @@ class Files:
         return found
 
     def look(self, i: int, names: Sequence[str]) -> File:
-        """What the footer of file ``i`` says about columns ``names``."""
+        """Facts from the footer of file ``i`` about columns ``names``."""
         told = File()
         if i in self.mapped.damage:
             told.problem = self.mapped.damage[i]
@@ -138,7 +138,7 @@ class Files:
 
 
 def wrong_sizes(data: memoryview, meta: Any) -> str:
-    """What is wrong with the statistics of sizes in the footer of the file ``data``; pyarrow ends the process when it
+    """Problem with the statistics of sizes in the footer of the file ``data``; pyarrow ends the process when it
     is asked for such a column. Nothing for a sound one."""
     from .footer_cpu import COLUMNS, DEFINITION, ENCRYPTED, REPETITION, UNENCODED, size_statistics
 

@@ -31,7 +31,7 @@ class Where:
 
     @property
     def leaf(self) -> str:
-        """What Parquet calls it; a list's values are one level deeper."""
+        """Its name in Parquet; a list's values are one level deeper."""
         return ".".join(self.path)
 
 
@@ -97,7 +97,7 @@ def _field(kind: Any, name: str) -> Any:
 
 
 def _plain(kind: Any) -> tuple[Kind, np.dtype[Any]] | None:
-    """What a type is read as; None where it is not."""
+    """The type that a column is read as; None where it is not read."""
     import pyarrow as pa
 
     types = pa.types

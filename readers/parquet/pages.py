@@ -27,7 +27,7 @@ _HEADER = 16 << 20
 
 @dataclass(slots=True)
 class Pages:
-    """What the pages of one column of a row group say about themselves."""
+    """Facts from the page headers of one column of a row group."""
 
     values: int = 0
     unpacked: int = 0
@@ -96,7 +96,7 @@ def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind == _BINARY:
         size, at = varint(data, at)
         if size > len(data) - at:
-            raise ValueError("a text ends behind its page")
+            raise ValueError("a text ends after its page")
         return None, at + size
     if kind == _STRUCT:
         return _struct(data, at, depth + 1)

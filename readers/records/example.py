@@ -81,7 +81,7 @@ class FixedLenFeature:
 
     @property
     def spec(self) -> Spec:
-        """What the feature gives."""
+        """The values of the feature."""
         if self.dtype == "string":
             return Spec((None,), DALIDataType.UINT8)
         return Spec(self.shape, DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)
@@ -100,7 +100,7 @@ class VarLenFeature:
 
     @property
     def spec(self) -> Spec:
-        """What the feature gives."""
+        """The values of the feature."""
         if self.dtype == "string":
             return Spec((None,), DALIDataType.UINT8)
         return Spec((None, *self.shape), DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)

@@ -8,7 +8,7 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            raise ValueError("a number ends behind the data")
+            raise ValueError("a number ends after the data")
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift

@@ -18,7 +18,7 @@ that the next shards are written while the last ones are still hashed."""
 
 
 class Line:
-    """Work done in order by one thread, or by one for each of some lanes, a bounded amount behind in all. After a
+    """Work done in order by one thread, or by one for each of some lanes, with a bounded amount waiting in all. After a
     failure nothing more is done in its lane, and nothing more is taken; other lanes do what was put before."""
 
     def __init__(self, name: str, limit: int, lanes: int = 1) -> None:

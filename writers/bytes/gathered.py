@@ -29,7 +29,7 @@ class Pieces:
     ends: I64
     """[M]: bytes up to the end of each piece."""
     held: tuple[object, ...]
-    """What owns the memory. It must not change until it is written."""
+    """The owners of the memory, which must not change until it is written."""
 
     def __len__(self) -> int:
         """Bytes of all pieces."""
@@ -71,7 +71,7 @@ class Woven:
     sizes: I64
     """[K, N]: bytes of the values."""
     held: tuple[object, ...]
-    """What owns the values."""
+    """The owner of the values."""
 
     def __len__(self) -> int:
         return len(self.starts)

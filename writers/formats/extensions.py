@@ -29,7 +29,7 @@ _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     (b"ftyp", 4, "mp4"),
     (b"\x93NUMPY", 0, "npy"),
 )
-"""What encoded bytes start with, and at which byte."""
+"""Signatures of encoded bytes, and at which byte they stand."""
 _REACH = 16
 
 

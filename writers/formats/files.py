@@ -91,7 +91,7 @@ def _folders(name: str) -> list[str]:
 
 @dataclass(slots=True)
 class FilesFrames(Frames):
-    """What goes into which file."""
+    """The contents of each file."""
 
     names: list[str]
     columns: list[tuple[list[str], Column]]

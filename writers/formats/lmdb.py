@@ -100,7 +100,7 @@ class LMDBShard(Shard):
         self._overflow_pages = 0
         self._keys: list[Column] = []
         self._inline: list[Column] = []
-        """What stands in the leaf for each record: its value, or the number of its overflow page."""
+        """Entries of the leaf, one for each record: its value, or the number of its overflow page."""
         self._sizes: list[I64] = []
         self._taken = Taken()
 
@@ -160,7 +160,7 @@ class LMDBShard(Shard):
         heads[:, 0:8] = numbers.astype("<u8").view(np.uint8).reshape(-1, 8)
         heads[:, 10] = _OVERFLOW
         heads[:, 12:16] = counts.astype("<u4").view(np.uint8).reshape(-1, 4)
-        # of a page: head, what is small of the value, zeros behind the value; what is large stays where it is
+        # of a page: head, what is small of the value, zeros after the value; what is large stays where it is
         here = counts * PAGE - (totals - small)
         starts = starts_of(here)
         own = np.zeros(int(here.sum()), np.uint8)

@@ -201,7 +201,7 @@ class ParquetShard(Shard):
 
 
 class _Sink:
-    """What pyarrow writes to."""
+    """The file that pyarrow writes to."""
 
     closed = False
 

@@ -101,7 +101,7 @@ class RecordIOShard(Shard):
         starts, ends = np.zeros(len(owner), np.int64), (head.sizes + value.sizes)[owner]
         starts[~first], ends[~last] = places + 4, places
         sizes = ends - starts
-        # of a part: magic number, length, what it has of the head, zeros behind it; the value stays where it is
+        # of a part: magic number, length, what it has of the head, zeros after it; the value stays where it is
         small = np.clip(head.sizes[owner] - starts, 0, sizes)
         large = sizes - small
         here = 8 + small + -sizes % 4

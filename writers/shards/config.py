@@ -30,7 +30,7 @@ class WriteConfig:
     bytes: int | None = None
     """A shard ends after the record that makes it this large."""
     fields: Mapping[str, FieldConfig] = field(default_factory=dict)
-    """What is written, in this order."""
+    """The fields that are written, in this order."""
     url: str = ""
     """Where the output goes, if that is no folder."""
 
@@ -68,7 +68,7 @@ class WriteConfig:
         return samples
 
     def identity(self) -> dict[str, Any]:
-        """What decides the output's bytes; compared when a job resumes."""
+        """Everything that decides the output's bytes; compared when a job resumes."""
         return {
             "name": self.name,
             "writer": self.writer,

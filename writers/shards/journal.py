@@ -55,7 +55,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class Contents:
-    """What a journal says."""
+    """The contents of a journal."""
 
     header: dict[str, Any]
     entries: list[dict[str, Any]] = field(default_factory=list)
@@ -97,7 +97,7 @@ def read_journal(path: Path) -> Contents | None:
         else:
             wrong = _wrong_entry(entry)
         if wrong:
-            raise ForgedError(f"{path}: line at byte {at} is none that dali-run writes ({wrong}); remove it by hand")
+            raise ForgedError(f"{path}: line at byte {at} is not one that dali-run writes ({wrong}); remove it by hand")
         at = end + 1
         if found is None:
             found = Contents(entry, stop=entry["range"][0])
@@ -128,7 +128,7 @@ def _count(value: object) -> bool:
 
 
 def _wrong_header(header: Mapping[str, Any]) -> str:
-    """Why the first line is none that we write; empty where it is one. A checksum is no signature."""
+    """Why the first line is not one that we write; empty where it is. A checksum is no signature."""
     whole, part, write = header.get("whole"), header.get("part"), header.get("write")
     range_ = header.get("range")
     if not isinstance(range_, list) or len(range_) != 2 or not _count(range_[0]):
@@ -179,7 +179,7 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
 
 
 def _follows(entry: Mapping[str, Any], found: Contents) -> bool:
-    """``entry`` is a shard behind those before, or the last line; a whole line anywhere else was copied there."""
+    """Whether ``entry`` is a shard after those before, or the last line; a whole line elsewhere was copied there."""
     if found.done:
         return False
     if "done" in entry:
@@ -250,7 +250,7 @@ class Journal:
 
     @property
     def contents(self) -> Contents:
-        """What it says."""
+        """Its contents."""
         return self._contents
 
     @property
@@ -290,7 +290,7 @@ class Journal:
 
     @property
     def carry(self) -> dict[str, Any]:
-        """What the writer keeps over shards."""
+        """State that the writer keeps over shards."""
         return copy.deepcopy(self.entries[-1]["carry"]) if self.entries else {}
 
 
@@ -301,7 +301,7 @@ def read_back(header: dict[str, Any]) -> Contents:
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """What differs between two JSON values, one line each: ``identity.seed: 42, now 43``."""
+    """The differences between two JSON values, one line each: ``identity.seed: 42, now 43``."""
     new = json.loads(json.dumps(new))
     if isinstance(old, dict) and isinstance(new, dict):
         out = []

@@ -64,11 +64,11 @@ class Lock:
             owner = _read_owner(fd)
             held = e.errno in (errno.EACCES, errno.EAGAIN) or (e.errno in _NO_LOCKS and may_live(owner))
             if held:
-                who = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
+                holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
                 # A server may keep the lock of a machine that is gone; on this one the kernel drops it.
                 kept = e.errno in _NO_LOCKS or owner.get("host") != socket.gethostname()
                 raise JobError(
-                    f"{self.path.parent} is being written by {who}; wait for it to end, or choose another path"
+                    f"{self.path.parent} is being written by {holder}; wait for it to end, or choose another path"
                     + (f" (if it is dead: rm {shlex.quote(str(self.path))})" if kept else "")
                 ) from None
             if e.errno not in _NO_LOCKS:
@@ -79,8 +79,8 @@ class Lock:
         """Raises JobError where the lock has become another's: file systems lose locks, and people remove files."""
         owner = _read_owner(self._fd)
         if owner != identify():
-            who = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
-            raise JobError(f"{self.path.parent}: {who} has taken the output over; this job ends here")
+            holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
+            raise JobError(f"{self.path.parent}: {holder} has taken the output over; this job ends here")
         try:
             same = os.path.samestat(os.fstat(self._fd), os.lstat(self.path))
         except FileNotFoundError:
@@ -126,7 +126,7 @@ _HEAD = b'{"host": '
 
 
 def identify() -> dict[str, Any]:
-    """Who this process is, beyond the reuse of process numbers: host, boot, pid and start time."""
+    """Identity of this process, beyond the reuse of process numbers: host, boot, pid and start time."""
     return {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "started": _started(os.getpid())}
 
 

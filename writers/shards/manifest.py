@@ -26,13 +26,13 @@ _PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What is added to a finished output later: rejected samples once more, or inputs that came afterwards."""
+    """An addition to a finished output: rejected samples once more, or inputs that came afterwards."""
 
     number: int
     """1 for the first of an output."""
     kind: Literal["retry", "append"]
     positions: Sequence[int]
-    """Of the samples, ascending; of an append all in a row, behind everything before."""
+    """Of the samples, ascending; of an append all in a row, after everything before."""
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ class Side:
         self.report = root / f"report{mark}.json"
         self.manifest = root / ("manifest.json" if stage is not None else f"manifest{mark}.json")
         self.inputs = root / (f"inputs{mark}.gz" if stage is not None else "inputs.gz")
-        """What was read, piece by piece; the same for all parts."""
+        """The inputs, piece by piece; the same for all parts."""
         self.before = root / f"rejects-before{mark}.jsonl"
         """Of a stage: the reject log as it found it."""
         self.mirror: Mirror | None = None
@@ -96,7 +96,7 @@ class Side:
         """In temporary names, so that a part removes only its own leftovers."""
 
     def names(self) -> list[str]:
-        """What the output directory holds."""
+        """Names in the output directory."""
         if self.mirror is not None:
             return sorted({name.split("/")[0] for name in self.mirror.sizes})
         return sorted(os.listdir(self.root))

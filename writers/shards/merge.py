@@ -1,4 +1,4 @@
-"""Merge: the manifest and the reject log of a job in parts, for those who want it as a step of its own."""
+"""Merge: the manifest and the reject log of a job in parts, as a step of its own."""
 
 from __future__ import annotations
 

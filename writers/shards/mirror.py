@@ -1,4 +1,4 @@
-"""An output behind a URL: shards are made in a local folder and put under their final names once complete.
+"""An output at a URL: shards are made in a local folder and put under their final names once complete.
 
 The store is the truth, the folder only scratch: a job begins by taking journals and logs from the store. Each shard is
 put before the journal that tells of it, the manifest comes last. So a kill at any moment can be resumed, anywhere.
@@ -24,14 +24,14 @@ from ..bytes import files_io
 from .lock import identify, may_live
 
 _STATE = re.compile(r"(journal|rejects|manifest|report|inputs)[^/]*\.(jsonl|json|gz)|[^/]+\.jsonl")
-"""What an output tells about itself; listings of the files writer among it."""
+"""Files in which an output describes itself; listings of the files writer among it."""
 _BEAT = 60.0
 _STALE = 15 * 60.0
 """Seconds after which a lock that nobody renewed counts as a dead job's."""
 
 
 def staging_folder(url: str, part: tuple[int, int] | None) -> Path:
-    """Where the shards of an output behind ``url`` are made: below DALI_RUN_STAGING, or the user's cache."""
+    """Where the shards of an output at ``url`` are made: below DALI_RUN_STAGING, or the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     base = os.environ.get("DALI_RUN_STAGING") or os.path.join(home, "dali-run", "staging")
     mark = "" if part is None else f"-{part[0]}"
@@ -40,7 +40,7 @@ def staging_folder(url: str, part: tuple[int, int] | None) -> Path:
 
 @contextlib.contextmanager
 def state_of(place: str | Path) -> Iterator[Path]:
-    """A folder with the journals, logs and manifests of an output: the output's own, or copies from behind a URL.
+    """A folder with the journals, logs and manifests of an output: the output's own, or copies from a URL.
 
     JobErrors that are raised inside name the URL.
     """
@@ -56,7 +56,7 @@ def state_of(place: str | Path) -> Iterator[Path]:
 
 
 class Mirror:
-    """The store behind one output directory."""
+    """The store of one output directory."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.store = Store(url)
@@ -146,8 +146,8 @@ class Mirror:
         """Raises JobError where another job has taken the output over."""
         owner = self._owner(self._lock)
         if owner is None or owner.get("token") != self._token:
-            who = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "somebody"
-            raise JobError(f"{self.store.url}: {who} has taken the output over; this job ends here")
+            holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "somebody"
+            raise JobError(f"{self.store.url}: {holder} has taken the output over; this job ends here")
 
     def beat(self) -> None:
         """Renew the lock, now and then."""

@@ -84,7 +84,7 @@ class Output:
         if part is not None and total is None:
             raise SpecError("parts of a job need to know how many samples there are")
         if config.url and part is not None and getattr(writer, "key", "") == "sample" and writer.name == "files":
-            raise SpecError("parts that write files behind a URL cannot see each other's names: give key: position")
+            raise SpecError("parts that write files to a URL cannot see each other's names: give key: position")
         side = Side(config.path, part, stage)
         cuts = Cuts(config, side, start, total, whole)
         with job_errors("nothing was written yet"):

@@ -23,7 +23,7 @@ from .lock import Lock
 from .manifest import Side, Stage, replace, sides, stages, temporary_of
 
 Listing = Callable[[], Inputs]
-"""What was read, made where it is to be kept."""
+"""Makes the list of inputs, where it is to be kept."""
 
 
 def open_journal(

@@ -22,7 +22,7 @@ class Outstanding:
 
 
 def next_retry(root: Path) -> Outstanding:
-    """What to try again in the finished output ``root``. Raises JobError where it is not finished."""
+    """The samples to try again in the finished output ``root``. Raises JobError where it is not finished."""
     check_finished(root)
     later = stages(root)
     number = len(later) + 1

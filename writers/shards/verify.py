@@ -41,7 +41,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `verify` found."""
+    """The findings of `verify`."""
 
     problems: Sequence[Problem]
     shards: int
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def verify(place: Path | str, progress: Callable[[str], None] = lambda _: None) -> Verdict:
-    """Check everything in the output at ``place``, a folder or a URL; ``progress`` is told each shard. Files behind a
+    """Check everything in the output at ``place``, a folder or a URL; ``progress`` is told each shard. Files at a
     URL are copied here shard by shard. Never raises for bad data; JobError where a store cannot be read."""
     if not is_url(place):
         return _verify(Path(plain_path(str(place))), None, progress)
@@ -98,7 +98,7 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[str], None]) 
 
 
 def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
-    """What is published of all parts and stages together."""
+    """The published shards of all parts and stages together."""
     published = {"rejects.jsonl": rejects_with_stages, "manifest.json": manifest_with_stages}
     for name, made in published.items():
         try:

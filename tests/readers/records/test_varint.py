@@ -20,12 +20,12 @@ def test_numbers_and_where_they_end(value: int) -> None:
 
 def test_damage_is_told_alike_by_all_who_read_numbers() -> None:
     for data, why in (
-        (b"", "ends behind the data"),
-        (b"\x80\x80", "ends behind the data"),
+        (b"", "ends after the data"),
+        (b"\x80\x80", "ends after the data"),
         (b"\x80" * 11, "ten bytes"),
     ):
         with pytest.raises(ValueError, match=why):
             varint(data, 0)
-    with pytest.raises(SampleError, match="no page begins at byte 0: a number ends behind the data"):
+    with pytest.raises(SampleError, match="no page begins at byte 0: a number ends after the data"):
         walk_pages(memoryview(b"\x15\x80"), 0, 2, 1)
     assert example_fields(b"\x0a\x80") == {}
