@@ -11,6 +11,7 @@ import yaml
 from dali_run.ops.base import Operator, coerce, find, parameter
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
+from dali_run.ops.errors import SpecError
 
 
 def operator(name: str, per_sample: Sequence[str] = (), **arguments: Any) -> Any:
@@ -38,7 +39,12 @@ def apply(
 
 
 def of_example(cls: type[Operator]) -> Any:
-    """The operator of ``cls.example``. Arguments that come as inputs there (``$name``) keep their defaults."""
+    """The operator of ``cls.example``. Arguments that come as inputs there (``$name``) keep their defaults, or, where
+    the operator needs them, are 1."""
     step = yaml.safe_load(cls.example)
     kept = {k: v for k, v in step.items() if k not in ("op", "in", "out", "name", "device", "seed")}
-    return operator(cls.name, **{k: v for k, v in kept.items() if not (isinstance(v, str) and v.startswith("$"))})
+    given = {k: v for k, v in kept.items() if not (isinstance(v, str) and v.startswith("$"))}
+    try:
+        return operator(cls.name, **given)
+    except SpecError:
+        return operator(cls.name, **{k: given.get(k, 1) for k in kept})
