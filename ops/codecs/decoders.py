@@ -31,7 +31,7 @@ _ALLOWED = (
 
 
 class ImageDecoder(Operator, abstract=True):
-    """What all image decoders share."""
+    """Base of all image decoders."""
 
     decodes = True
     bound = (
@@ -122,7 +122,7 @@ class ImageDecoder(Operator, abstract=True):
             self.use_fast_idct,
             self.jpeg_fancy_upsampling or self.parity != "dali",
             self.max_pixels,
-            # who has raised the other limit has asked for large images
+            # raising the other limit asks for large images
             0.0 if self.max_pixels > MAX_PIXELS and self.bomb_ratio == BOMB_RATIO else self.bomb_ratio,
             self.on_damage,
         )
@@ -135,7 +135,7 @@ class ImageDecoder(Operator, abstract=True):
 
     @property
     def who_decodes(self) -> str:
-        """Who decodes on a GPU, for people."""
+        """The decoders on a GPU, in words."""
         if self.for_cuda:
             return "baseline and progressive JPEGs by the CUDA decoder, others by CPU threads"
         part = "a part" if self.hw_decoder_load < 0 else f"{self.hw_decoder_load:.3g}"
@@ -146,7 +146,7 @@ class ImageDecoder(Operator, abstract=True):
         return self.jpeg_decoder == "nvjpeg"
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
-        """What is cut out of each image; None for all of it."""
+        """The windows cut out of the images; None for whole images."""
         return None
 
     def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
@@ -255,7 +255,7 @@ class ImageSlice(ImageDecoder, name="decoders.image_slice"):
     axes: Annotated[tuple[int, ...], Arg("axes that the arguments speak of, in their order", per_sample=True)] = (1, 0)
     axis_names: Annotated[str, Arg("the same by layout (HWC); stronger than axes")] = "WH"
     start: Annotated[tuple[int, ...] | None, Arg("first element", per_sample=True)] = None
-    end: Annotated[tuple[int, ...] | None, Arg("element behind the last", per_sample=True)] = None
+    end: Annotated[tuple[int, ...] | None, Arg("element after the last", per_sample=True)] = None
     shape: Annotated[tuple[int, ...] | None, Arg("elements", per_sample=True)] = None
     rel_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
     rel_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None
@@ -294,7 +294,7 @@ class ImageSlice(ImageDecoder, name="decoders.image_slice"):
 
 
 def _images(ctx: Context, heights: I64, widths: I64) -> Batch:
-    """Images of these sizes without their pixels, for those who compute windows."""
+    """Images of these sizes without their pixels, for computing windows."""
     shapes = np.stack([heights, widths, np.full_like(heights, 3)], axis=1).astype(np.int32)
     return Batch(np.empty(0, np.uint8), np.zeros(len(heights), np.int64), shapes, "HWC", ctx.samples)
 
@@ -355,7 +355,7 @@ class Numpy(Operator, name="decoders.numpy"):
                 ctx.reject(i, e.code, str(e))
                 continue
             if behind := len(data) - header.offset - arrays[i].nbytes:
-                ctx.reject(i, "corrupt_data", f"has {behind} bytes behind its data")
+                ctx.reject(i, "corrupt_data", f"has {behind} bytes after its data")
         first = next(iter(arrays.values()), np.empty(0, np.float32))
         dtype = to_numpy(self.dtype) if self.dtype is not None else first.dtype.newbyteorder("=")
         for i, array in list(arrays.items()):

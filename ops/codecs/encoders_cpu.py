@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .encoders import EncodeImage
 
 ERRORS = (ValueError, OSError, RuntimeError)
-"""What the libraries raise for images that they cannot encode."""
+"""Errors that the libraries raise for images that they cannot encode."""
 Picture = npt.NDArray[np.uint8]
 
 

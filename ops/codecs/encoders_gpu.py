@@ -48,7 +48,7 @@ PICTURE = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What encoding a batch takes. Each ``..._first`` is the exclusive sum over the pictures, the total behind it."""
+    """The plan for encoding a batch. Each ``..._first`` is an exclusive sum over the pictures, then the total."""
 
     pictures: npt.NDArray[Any]
     """PICTURE; those that are left to others have no blocks."""
@@ -105,7 +105,7 @@ def _firsts(counts: I64) -> I32:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What is the same for all batches of an operator. Headers have a row for colour, then one for gray."""
+    """Arrays that are the same for all batches of an operator. Headers have a row for colour, then one for gray."""
 
     quantisation: npt.NDArray[np.uint32]
     """uint32[2, 64, 2], by 8 * row + column: 2**32 / divisor, rounded up; half the divisor << 8 | zig-zag index. The
@@ -167,7 +167,7 @@ def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
 
 def launch(lane: Any, pixels: Any, plan: Plan, op: EncodeImage) -> tuple[Any, Any]:
     """Enqueue all kernels. Returns device arrays: the files one after the other, and their sizes (uint32[N]), 0 for
-    those that are left to the CPU. Files that would end behind the first array are left out as well."""
+    those that are left to the CPU. Files that would end after the first array are left out as well."""
     n = len(plan.pictures)
     quant, codes, headers, header_sizes, dimensions = _tables(lane, op, plan.pictures)
     pictures, tile_first, chunk_first, stuff_first = lane.upload(

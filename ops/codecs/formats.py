@@ -1,4 +1,4 @@
-"""What an encoded image is, from its first bytes: format, stored size, channels, depth, orientation.
+"""Recognises encoded images by their first bytes: format, stored size, channels, depth, orientation.
 
 Nothing is decoded. Every probe reads only bounded, checked places of the data, so that hostile files cost microseconds
 and decompression bombs are known before memory is asked for. JPEG headers of a batch are walked by `jpeg_header`.
@@ -33,7 +33,7 @@ class Header:
 
 
 def recognise(data: memoryview) -> str:
-    """The format by its signature, ``jpeg``, ``png``, ... Raises SampleError for what is none of them."""
+    """The format by its signature, ``jpeg``, ``png``, ... Raises SampleError for anything else."""
     head = bytes(data[:32])
     for signature, name in _SIGNATURES:
         if head.startswith(signature):
@@ -86,11 +86,11 @@ def probe(data: memoryview) -> Header:
     name = recognise(data)
     try:
         header = _PROBES[name](data)
-    except (struct.error, IndexError, OverflowError) as e:  # an offset or a field that lies behind the end
+    except (struct.error, IndexError, OverflowError) as e:  # an offset or a field that lies beyond the end
         raise SampleError("truncated", f"the {name} file ends inside its header") from e
     if header.width <= 0 or header.height <= 0:
         raise SampleError("corrupt_data", f"the {name} header claims {header.width} x {header.height} pixels")
-    if max(header.width, header.height) > LARGEST:  # fields of 64 bits hold anything; who multiplies need not wonder
+    if max(header.width, header.height) > LARGEST:  # fields of 64 bits hold anything; products must not overflow
         raise SampleError("too_large", f"the {name} header claims {header.width} x {header.height} pixels")
     if not (0 < header.channels < 1 << 16 and 0 < header.bits <= 64):
         raise SampleError("corrupt_data", f"the {name} header claims {header.channels} channels of {header.bits} bits")
@@ -244,7 +244,7 @@ def _webp(data: memoryview) -> Header:
     if tag == b"VP8 ":
         width, height = struct.unpack_from("<HH", data, 26)
         return Header("webp", width & 0x3FFF, height & 0x3FFF, 3, 8)
-    raise SampleError("corrupt_data", "the WebP's first chunk is none of VP8, VP8L, VP8X")
+    raise SampleError("corrupt_data", "the WebP's first chunk is not VP8, VP8L or VP8X")
 
 
 def _jpeg2000(data: memoryview) -> Header:

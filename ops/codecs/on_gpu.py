@@ -7,7 +7,7 @@ Where nvJPEG is asked for, or what is wanted is not what our decoder makes, the 
 nvJPEG's batched decoding on its cores) take baseline images, as one call a batch; nvJPEG's hybrid decoders, on threads,
 take progressive and other odd ones; threads of the CPU take the rest, what the others refused, and a share of the load.
 
-Who takes an image follows from the sample alone. Threads are started first, so that they work while our kernels do.
+The decoder of an image follows from the sample alone. Threads are started first, to work while our kernels do.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def decode(
 
 @dataclass(slots=True)
 class Prepared:
-    """What the host does of a batch before a device is asked: headers, windows, and formats other than JPEG."""
+    """The host's part of a batch before a device is asked: headers, windows, and formats other than JPEG."""
 
     batch: Batch
     headers: Headers
@@ -420,7 +420,7 @@ class HybridDecoder:
 
 
 Odd = tuple[int, SampleError | str]
-"""An image that its task did not decode: the place in the batch, and what is wrong or who decodes it."""
+"""An image that its task did not decode: the place in the batch, and the error or the next decoder."""
 _AGAIN = "again"
 
 

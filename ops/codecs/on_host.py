@@ -31,16 +31,16 @@ MAX_PIXELS = 178_956_970
 
 
 OnDamage = Literal["reject", "keep", "flag"]
-"""What becomes of an image whose decoder tells of damage but goes on: it is refused, goes on as the decoder guesses it,
+"""The fate of an image whose decoder reports damage but goes on: it is refused, goes on as the decoder guesses it,
 or goes on and is noted in the reject log."""
 
 OURS, TURBO, PNG, OTHERS = "cpu", "libjpeg-turbo", "png", "other formats"
-"""What the decoders of the host are called in reports."""
+"""The names of the host's decoders in reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decoded images are to be like."""
+    """The required form of decoded images."""
 
     output_type: DALIImageType = DALIImageType.RGB
     dtype: np.dtype[Any] = np.dtype(np.uint8)  # noqa: RUF009 (immutable)
@@ -66,7 +66,7 @@ Needed = Callable[[I32], I64]
 
 @dataclass(slots=True)
 class Headers:
-    """What the headers of N encoded images say. Bad images are rejected already and have no pixels."""
+    """Facts from the headers of N encoded images. Bad images are rejected already and have no pixels."""
 
     jpeg: npt.NDArray[Any]
     """[N] rows of `jpeg_header.HEADER`; status NOT_JPEG where the image is something else."""
@@ -121,7 +121,7 @@ def encoded_bytes(batch: Batch, i: int) -> memoryview:
 
 
 def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
-    """Walk the headers of all images. What is none, or too large, is rejected."""
+    """Walk the headers of all images. Files that are not images, or are too large, are rejected."""
     (jpeg, scans), n = _headers.walked(batch), len(batch)
     turned, odd, good = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.bool_)
     extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
@@ -248,7 +248,7 @@ def decode_others(
 def decode_other(
     batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None, use: Callable[[Pixels], T], i: int
 ) -> T | SampleError:
-    """What ``use`` makes of image ``i``, no JPEG, as it is stored and turned; or what is wrong. The pixels may lie in a
+    """The result of ``use`` on image ``i``, no JPEG, as it is stored and turned; or the error. The pixels may lie in a
     decoder's memory: they are there no longer than ``use`` takes."""
     from . import pillow
 

@@ -76,7 +76,7 @@ def _is_packed(header: Header) -> bool:
 
 
 def explain(format: str, error: BaseException) -> SampleError:
-    """What Pillow raised, as a code and words."""
+    """An exception of Pillow's, as a code and words."""
     text = str(error)
     low = text.lower()
     code: RejectCode = "corrupt_data"

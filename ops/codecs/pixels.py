@@ -1,4 +1,4 @@
-"""What is done to decoded pixels on the host: orientation, colour space and element type, by DALI 2.4's rules."""
+"""Conversions of decoded pixels on the host: orientation, colour space and element type, by DALI 2.4's rules."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _YCBCR_OFFSET = np.array([16, 128, 128], np.float32) / np.float32(256)
 
 
 def full_scale(dtype: np.dtype[Any]) -> float:
-    """What 1.0 is in ``dtype``: the largest integer, or 1."""
+    """The value of ``dtype`` that stands for 1.0: the largest integer, or 1."""
     return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
 
 

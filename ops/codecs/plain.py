@@ -1,6 +1,6 @@
 """Pictures that are stored as they are, binary PGM and PPM and BMP of 24 bits: read without a decoder.
 
-What is not whole, or anything but plain, is left to Pillow, whose pixels these are.
+Files that are not whole, or not plain, are left to Pillow, whose pixels these are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PNM = re.compile(rb"P[56](?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\
 
 
 def view(data: memoryview, header: Header) -> Pixels | None:
-    """(H, W, C) uint8, perhaps a view of ``data``; None where the file is none of these."""
+    """(H, W, C) uint8, perhaps a view of ``data``; None where the file is in none of these formats."""
     if header.bits != 8:
         return None
     if header.format == "pnm":

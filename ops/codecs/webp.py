@@ -44,7 +44,7 @@ def decode(data: memoryview, header: Header) -> Pixels | None:
 
 def _image(data: memoryview) -> memoryview | None:
     """The chunks of the picture, ALPH and VP8 or VP8L, of a file whose chunks follow each other up to the end that it
-    names. A decoder that is given more reads on behind a picture that is damaged."""
+    names. A decoder that is given more reads on after a picture that is damaged."""
     if len(data) < 20:
         return None
     end, at = 8 + int(struct.unpack_from("<I", data, 4)[0]), 12

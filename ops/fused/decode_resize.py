@@ -30,7 +30,7 @@ _jpeg: Any = Kernels("..codecs.jpeg.cuda", __package__)
 
 T = TypeVar("T")
 DECODE, RESIZE = "decode.", "then."
-"""What the argument inputs of the joined operators are called: ``decode.crop``, ``then.resize.size``."""
+"""Prefixes of the joined operators' argument inputs: ``decode.crop``, ``then.resize.size``."""
 
 
 def decoder_arguments(decode: Mapping[str, T], then: Mapping[str, T]) -> dict[str, T]:
@@ -66,7 +66,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     @property
     def who_decodes(self) -> str:
-        """Who decodes on a GPU, for people."""
+        """The decoders on a GPU, in words."""
         return str(self.decode.who_decodes)
 
     def infer(self, *specs: Spec) -> Spec:
@@ -145,7 +145,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     @cached_property
     def _finish(self) -> dict[str, Any]:
-        """What becomes of the resized values, for the kernels."""
+        """The steps after resizing, for the kernels."""
         found = {"output_type": _cuda.OUTPUT_TYPES[self.decode.output_type]}
         if not isinstance(self.resize, ResizeCropMirrorNormalize):
             return found | {"dtype": _jpeg.UINT8, "layout": "HWC"}

@@ -22,7 +22,7 @@ _plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
 
 T = TypeVar("T")
 RESIZE, NORMALIZE = "resize.", "normalize."
-"""What the argument inputs of the joined operators are called: ``resize.size``, ``normalize.mirror``."""
+"""Prefixes of the joined operators' argument inputs: ``resize.size``, ``normalize.mirror``."""
 
 
 def joined_arguments(resize: Mapping[str, T], normalize: Mapping[str, T]) -> dict[str, T]:
@@ -87,13 +87,13 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
 
 @dataclass(slots=True)
 class Sampling:
-    """What an operator that resamples makes of N images."""
+    """The results of an operator that resamples N images."""
 
     plan: Plan
     shapes: I32
     """[N, 3] of the results, in ``layout``."""
     offsets: I64
-    """[N] of the results, one behind the other."""
+    """[N] of the results, one after the other."""
     strides: I64
     """[N, 2], of `resample.Finish`."""
     elements: int
@@ -111,7 +111,7 @@ class Sampling:
 def sampling(
     ctx: Context, op: Resampling | ResizeCropMirrorNormalize, extents: I64, channels: I64, dtype: np.dtype[Any]
 ) -> Sampling:
-    """What ``op`` makes of images of ``extents`` [N, 2], ``channels`` [N or 1] and type ``dtype``, without them.
+    """The results of ``op`` for images of ``extents`` [N, 2], ``channels`` [N or 1] and type ``dtype``, without them.
 
     Samples that it cannot make are rejected and come out empty.
     """
@@ -132,7 +132,7 @@ def _cut(
     plan: Plan, extents: I64, channels: I64, dtype: np.dtype[Any], layout: str, windows: F32 = _WHOLE,
     rounding: int = 0, mirror: I32 = _AS_IT_IS, width: int = 0,
 ) -> tuple[Sampling, int]:  # fmt: skip
-    """What ``plan`` makes of images, cut and mirrored, see `resize_plan_cpu.cut_out`; and how many are refused."""
+    """The results of ``plan``, cut and mirrored, see `plan_cpu.cut_out`; and how many are refused."""
     n = len(extents)
     anchor, shape, flip = np.empty((n, 2), np.int64), np.empty((n, 2), np.int64), np.empty((n, 2), np.bool_)
     shapes, offsets, strides = np.empty((n, 3), np.int32), np.empty(n, np.int64), np.empty((n, 2), np.int64)

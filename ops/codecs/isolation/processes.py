@@ -88,7 +88,7 @@ class Isolation:
         self.close()
 
     def close(self) -> None:
-        """End all processes at once, also those that decode; who waits for them gets a JobError."""
+        """End all processes at once, also those that decode; callers that wait for them get a JobError."""
         with self._lock:
             self._closed = True
             keeper, self._keeper = self._keeper, None
@@ -120,8 +120,8 @@ class Isolation:
         self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, use: Callable[[Pixels], T],
         lenient: bool = False,
     ) -> T:  # fmt: skip
-        """What ``use`` makes of the decoded pixels, which are in the worker's memory and no longer there than that.
-        Raises SampleError."""
+        """The result of ``use`` on the decoded pixels, which are valid only until it returns: they are in the worker's
+        memory. Raises SampleError."""
         arguments = {"header": dataclasses.astuple(header), "adjust": adjust_orientation, "max_pixels": max_pixels,
                      "lenient": lenient}  # fmt: skip
 

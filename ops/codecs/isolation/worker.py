@@ -1,4 +1,4 @@
-"""The processes behind `isolation`: a keeper that forks workers, and a worker's loop around the decoders.
+"""The processes of `isolation`: a keeper that forks workers, and a worker's loop around the decoders.
 
 Workers have limits that the kernel enforces, whatever the decoder does: CPU time and time by the clock for an image,
 address space by the image's size, no core dumps, and an end with the keeper's.

@@ -140,7 +140,7 @@ U8 = NDArray[np.uint8]
 
 
 class Runtime(Protocol):
-    """What runs the kernels of one batch after the other, in order: a lane of a GPU, or an emulator in tests."""
+    """Runs the kernels of one batch after the other, in order: a lane of a GPU, or an emulator in tests."""
 
     def allocate(self, size: int) -> tuple[Any, int]:
         """Device memory, aligned to 256 bytes: its owner and its address."""
@@ -184,7 +184,7 @@ class LaneRuntime:
 
 @dataclass(slots=True)
 class LaneWork:
-    """What a lane is to do."""
+    """The work for a lane."""
 
     functions: Mapping[str, int]
     on_lane: stream_work.Work
@@ -206,7 +206,7 @@ class LaneWork:
 
 
 class Sheet:
-    """Host memory for what travels to the kernels in one copy: the batch record, and behind it one array after the
+    """Host memory for what travels to the kernels in one copy: the batch record, then one array after the
     other. They are planned where they travel from, so that nothing is copied together before."""
 
     def __init__(self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0) -> None:
@@ -225,7 +225,7 @@ class Sheet:
         return self._memory[self._places[name]].view(dtype)
 
     def travelling(self) -> U8:
-        """What there is to upload."""
+        """The bytes to upload."""
         return self._memory[: self._end]
 
     def addresses(self, base: int) -> dict[str, int]:
@@ -246,7 +246,7 @@ def _plain(size: int) -> U8:
 
 @dataclass
 class Plan:
-    """What decoding a batch takes, before any output is chosen. It serves one output at a time."""
+    """The plan for decoding a batch, before any output is chosen. It serves one output at a time."""
 
     sheet: Sheet
     records: NDArray[Any]  # IMAGE: the pictures, then scans of those that have one for each component, then streams
@@ -391,7 +391,7 @@ def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDA
 
 @dataclass
 class Output:
-    """What to make of the planes: interleaved pixels, or resized and normalised tensors."""
+    """The output to make of the planes: interleaved pixels, or resized and normalised tensors."""
 
     shapes: I32  # height, width per image, as the user sees them
     offsets: I64  # first element of each
@@ -446,7 +446,7 @@ def pixel_output(
 
 
 def _blocks_first(plan: Plan, name: str, counts: I64) -> I32:
-    """Exclusive sums of the pictures' thread blocks, the total behind them: scans have none."""
+    """Exclusive sums of the pictures' thread blocks, followed by the total: scans have none."""
     first: I32 = plan.sheet.take(name, plan.heads + 1, np.int32)
     sums = counts.cumsum()
     _check(sums[-1] if len(sums) else 0)
@@ -521,7 +521,7 @@ def resize_output(
 def _affine(
     mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float
 ) -> tuple[tuple[float, ...], ...]:
-    """What values are multiplied by, and what is added, for each of four channels: that of every launch, as a rule."""
+    """The factor and the summand of values, for each of four channels: that of every launch, as a rule."""
     mul = [scale / std[c % len(std)] for c in range(4)]
     return tuple(mul), tuple(shift - mean[c % len(mean)] * mul[c] for c in range(4))
 

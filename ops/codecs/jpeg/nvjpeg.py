@@ -25,7 +25,7 @@ U64 = npt.NDArray[np.uint64]
 
 
 class Backend(enum.IntEnum):
-    """Who decodes: nvjpegBackend_t."""
+    """The decoder: nvjpegBackend_t."""
 
     HYBRID = 1  # Huffman codes on the CPU, the rest on the GPU
     GPU_HYBRID = 2  # batches of more than 50 baseline images wholly on the GPU's cores
@@ -33,7 +33,7 @@ class Backend(enum.IntEnum):
 
 
 class Output(enum.IntEnum):
-    """What is written: nvjpegOutputFormat_t."""
+    """The output's format: nvjpegOutputFormat_t."""
 
     Y = 2
     RGB = 5  # interleaved

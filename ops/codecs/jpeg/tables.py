@@ -1,4 +1,4 @@
-"""What JPEG files share: the tables of T.81's Annex K, libjpeg's scale of qualities, the segments of a JFIF file."""
+"""Constants of JPEG files: the tables of T.81's Annex K, libjpeg's scale of qualities, the segments of a JFIF file."""
 
 from __future__ import annotations
 

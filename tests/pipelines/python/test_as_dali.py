@@ -458,7 +458,7 @@ def test_arguments_that_dali_refuses() -> None:
     for behind in (b"", b"123456789"):
         encoded = np.frombuffer(file.getvalue() + behind, np.uint8)
         if behind:
-            with pytest.raises(JobError, match="9 bytes behind its data"):
+            with pytest.raises(JobError, match="9 bytes after its data"):
                 run(lambda e=encoded: fn.decoders.numpy(given(e)))
         else:
             assert np.array_equal(run(lambda e=encoded: fn.decoders.numpy(given(e)))[0].at(0), MATRIX)
