@@ -36,7 +36,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """What the type of an argument does not say."""
+    """Facts of an argument that its type does not say."""
 
     help: str
     ge: float | None = None
@@ -61,7 +61,7 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What is known of a batch before it exists; None stands for unknown."""
+    """The known facts of a batch before it exists; None stands for unknown."""
 
     shape: tuple[int | None, ...] | None = None
     """Shape of one sample."""
@@ -161,7 +161,7 @@ class Operator:
         return self.stages
 
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
-        """What comes out, given what comes in. Raises SpecError where the inputs cannot be taken."""
+        """The outputs' facts, given those of the inputs. Raises SpecError where the inputs cannot be taken."""
         return specs[0] if specs else Spec()
 
     def shows(self) -> Mapping[int, str]:
@@ -171,7 +171,7 @@ class Operator:
         return {}
 
     def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
-        """What the inputs tell of memory before the work is done, as the headers of images do: elements of each
+        """Memory, estimated from the inputs before the work is done, as from images' headers: elements of each
         sample's output, and bytes that the kernel of ``stage`` holds meanwhile, int64[N] each. None: nothing; the
         engine then takes the declared shape, or the size of the first input."""
         return None
@@ -396,7 +396,7 @@ def find(name: str) -> type[Operator]:
 
 
 def hint(name: str, known: typing.Iterable[str]) -> str:
-    """What to say of an operator ``name`` that there is not: DALI has it, or the nearest of the names ``known``; those
+    """Text about an unknown operator ``name``: DALI has it, or the nearest of the names ``known``; those
     that the engine alone uses are left out."""
     from .dali_names import DALI_NAMES
 
@@ -414,5 +414,5 @@ def nearest(name: str, known: typing.Iterable[str]) -> str:
 
 
 def outputs_of(result: Batch | tuple[Batch, ...] | list[Batch]) -> tuple[Batch, ...]:
-    """What a kernel returned, as a tuple."""
+    """The result of a kernel, as a tuple."""
     return (result,) if isinstance(result, Batch) else tuple(result)

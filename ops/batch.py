@@ -35,7 +35,7 @@ class Origin:
     offset: int = -1
     """Byte offset in the container, -1 where there is none."""
     named: str = field(default="", compare=False)
-    """What ``source_info`` says, where that is neither the source nor a place in it."""
+    """The text of ``source_info``, where that is neither the source nor a place in it."""
 
     @property
     def source_info(self) -> str:
@@ -48,7 +48,7 @@ class Origin:
 
 @runtime_checkable
 class Origins(Protocol):
-    """What a data set knows about its records; readers provide it."""
+    """A data set's facts about its records; readers provide it."""
 
     def origin(self, index: int) -> Origin:
         """Where record ``index`` of the data set came from."""
@@ -64,7 +64,7 @@ class NoOrigins:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Who the samples of a batch are: parallel arrays, one entry a sample. Shared by all batches of one scope.
+    """The identities of a batch's samples: parallel arrays, one entry a sample. Shared by all batches of one scope.
 
     Everything that an operator draws or reports is a function of these, never of the place in the batch, so that
     any subset of a batch can be run alone (retries, chunks on threads, splitting on out-of-memory) with equal results.
@@ -85,7 +85,7 @@ class Samples:
 
     @property
     def keys(self) -> U64:
-        """What random streams are keyed by, uint64[N]: epoch and index in one number. Not to be changed."""
+        """The keys of random streams, uint64[N]: epoch and index in one number. Not to be changed."""
         if self._keys is None:
             keys = (self.epoch.view(np.uint64) << _EPOCH_BITS) ^ self.index.view(np.uint64)
             object.__setattr__(self, "_keys", keys)  # worked out once: several operators draw for the same samples

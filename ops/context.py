@@ -71,7 +71,7 @@ class Context:
     waited: Callable[[str, float], None] | None = None
     """Told, for the report, which decoder a batch waited for, and how many seconds."""
     begun: Any = None
-    """What `Operator.begin` gave for these samples."""
+    """The result of `Operator.begin` for these samples."""
     part: str = ""
     """Of a joined operator, see `Reject`."""
     rejects: list[Reject] = field(default_factory=list)
@@ -224,11 +224,11 @@ def _row(value: Any, dtype: Any) -> npt.NDArray[Any]:
 
 @lru_cache(64)
 def _count(n: int) -> bytes:
-    """The offsets of ``n`` numbers one behind the other, as bytes: to compare those lets nobody else have the GIL."""
+    """The offsets of ``n`` numbers one after the other, as bytes: comparing those does not release the GIL."""
     return np.arange(n, dtype=np.int64).tobytes()
 
 
 def stand_in(samples: Samples) -> Batch:
-    """An empty output for each of ``samples``, in the place of one that comes later."""
+    """An empty output for each of ``samples``, until the real one comes."""
     n = len(samples)
     return Batch(np.empty(0, np.uint8), np.zeros(n, np.int64), np.zeros((n, 1), np.int32), "", samples)

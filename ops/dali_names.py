@@ -1,4 +1,4 @@
-"""The names of DALI 2.4's operators under ``fn``: who asks for one that is not here is told so."""
+"""The names of DALI 2.4's operators under ``fn``, for messages about those that are not here."""
 
 _NAMES = """
 audio_decoder audio_resample batch_permutation bb_flip bbox_paste bbox_rotate box_encoder brightness

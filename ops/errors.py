@@ -55,11 +55,11 @@ class ArgumentNameError(SpecError, KeyError):
 
 
 class ArgumentValueError(SpecError, ValueError):
-    """An argument, an input, or its layout, is none that the operator takes."""
+    """An argument, an input, or its layout, that the operator does not take."""
 
 
 class ArgumentTypeError(SpecError, TypeError):
-    """What was given is of a type that cannot be taken."""
+    """An argument or an input of a type that cannot be taken."""
 
 
 class RaggedError(ValueError, RuntimeError):

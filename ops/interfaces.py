@@ -138,7 +138,7 @@ class Isolation(Protocol):
         self, data: memoryview, header: Any, adjust_orientation: bool, max_pixels: int, use: Callable[[Any], T],
         lenient: bool = False,
     ) -> T:  # fmt: skip
-        """What ``use`` makes of the decoded pixels, which are there no longer than that."""
+        """The result of ``use`` on the decoded pixels, which are valid only until it returns."""
         ...
 
     def decode_into(self, *args: Any, **kwargs: Any) -> None:

@@ -30,7 +30,7 @@ class Kernels:
 @cache
 def hold_interrupts() -> None:
     """From here on a signal that arrives while Numba compiles is handled when that is done. An exception that a handler
-    raises in the midst of it (Ctrl-C) leaves libraries behind that are never finished, and every later call of the
+    raises in the midst of it (Ctrl-C) leaves unfinished libraries, and every later call of the
     function fails. Handlers that have ``ends_the_process`` are called at once: there will be no later call."""
     from numba.core.compiler_lock import global_compiler_lock
 

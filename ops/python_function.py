@@ -90,7 +90,7 @@ class PythonFunction(Operator, name="python_function"):
         return columns
 
     def _parts(self, result: Any) -> Sequence[Any]:
-        """What the function returned, as one entry an output."""
+        """The function's result, as one entry an output."""
         if self.arity == 0:
             return ()
         parts = result if isinstance(result, (tuple, list)) and (self.arity > 1 or isinstance(result, tuple)) else \

@@ -27,7 +27,7 @@ class Reshaping(Operator, abstract=True):
         tuple[float, ...] | None, Arg("new shape in parts of the old; one extent may be negative", per_sample=True)
     ] = None
     src_dims: Annotated[
-        tuple[int, ...] | None, Arg("old dimension behind each new one; -1 adds one of extent 1", per_sample=True)
+        tuple[int, ...] | None, Arg("old dimension of each new one; -1 adds one of extent 1", per_sample=True)
     ] = None
     layout: Annotated[str | None, Arg("new layout; kept by default where the number of dimensions is")] = None
 
@@ -56,7 +56,7 @@ class Reshaping(Operator, abstract=True):
         return self.layout
 
     def inferred(self, specs: tuple[Spec, ...]) -> Spec:
-        """What is known of the reshaped input."""
+        """The known facts of the reshaped input."""
         data = specs[0]
         changes = any(map(self.given, ("shape", "rel_shape", "src_dims", "layout")))
         if len(specs) == 1 and not changes and self.same_bytes():

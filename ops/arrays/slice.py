@@ -32,7 +32,7 @@ class Slice(Operator, name="slice"):
     axes: Annotated[tuple[int, ...], Arg("axes that the arguments speak of, in their order", per_sample=True)] = (1, 0)
     axis_names: Annotated[str, Arg("the same by layout; stronger than axes")] = "WH"
     start: Annotated[tuple[int, ...] | None, Arg("first element", per_sample=True)] = None
-    end: Annotated[tuple[int, ...] | None, Arg("element behind the last", per_sample=True)] = None
+    end: Annotated[tuple[int, ...] | None, Arg("element after the last", per_sample=True)] = None
     shape: Annotated[tuple[int, ...] | None, Arg("elements", per_sample=True)] = None
     rel_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
     rel_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None

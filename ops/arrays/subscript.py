@@ -29,7 +29,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
 
     kinds: Annotated[str, Arg("a letter for each leading dimension")]
     start: Annotated[tuple[int, ...], Arg("index, or first element", per_sample=True)] = (0,)
-    stop: Annotated[tuple[int, ...], Arg("element behind the last", per_sample=True)] = (0,)
+    stop: Annotated[tuple[int, ...], Arg("element after the last", per_sample=True)] = (0,)
     step: Annotated[tuple[int, ...] | None, Arg("steps of the slices, negative ones go backwards", per_sample=True)] = (
         None
     )

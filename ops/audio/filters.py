@@ -42,7 +42,7 @@ def _kernel(lobes: int, u: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 @lru_cache(16)
 def table(lobes: int) -> F32:
-    """The kernel from 0 to ``lobes``, STEPS numbers a lobe, and zeros behind it."""
+    """The kernel from 0 to ``lobes``, STEPS numbers a lobe, and zeros after it."""
     u = np.arange(lobes * STEPS + 2) / STEPS
     return _kernel(lobes, u).astype(np.float32)
 
@@ -91,7 +91,7 @@ def phases(ratio: Fraction, lobes: int) -> Phases | None:
 
 @lru_cache(64)
 def torchaudio_phases(ratio: Fraction) -> Phases | None:
-    """What torchaudio.functional.resample does by default: a sinc of six lobes with a squared cosine as its window,
+    """The default of torchaudio.functional.resample: a sinc of six lobes with a squared cosine as its window,
     cut off at 0.99 of the lower Nyquist frequency."""
     up, down = ratio.numerator, ratio.denominator
     cutoff = min(up, down) * _TORCHAUDIO_ROLLOFF

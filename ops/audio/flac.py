@@ -75,7 +75,7 @@ class Flac:
 
 
 def open_memory(data: npt.NDArray[np.uint8]) -> Flac | None:
-    """The FLAC file whose bytes are ``data``; None where it is none, or of an odd kind."""
+    """The FLAC file whose bytes are ``data``; None where it is not one, or of an odd kind."""
     found = np.zeros(_cpu.FIELDS, np.int64)
     if len(data) < 42 or data[0] != ord("f") or not _cpu.header(data, found):
         return None

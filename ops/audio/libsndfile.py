@@ -65,7 +65,7 @@ class Sound:
     """As libsndfile calls it: FLAC, OGG, MP3, ..."""
     _handle: Any
     _held: Any
-    """What libsndfile points to."""
+    """The objects that libsndfile points to."""
 
     def cut(self, first: int, frames: int) -> None:
         """Leave out what is before frame ``first`` and after ``frames`` of them. Raises SampleError."""

@@ -230,7 +230,7 @@ class Mfcc(Operator, name="mfcc"):
     dct_type: Annotated[int, Arg("type of the cosine transform, 1 to 4", ge=1, le=4)] = 2
     normalize: Annotated[bool, Arg("an orthonormal transform")] = False
     axis: Annotated[int, Arg("the axis of the bands", ge=0)] = 0
-    lifter: Annotated[float, Arg("L of the factors 1 + L / 2 sin(pi (k + 1) / L); 0 is none", ge=0)] = 0.0
+    lifter: Annotated[float, Arg("L of the factors 1 + L / 2 sin(pi (k + 1) / L); 0 for none", ge=0)] = 0.0
 
     def check(self) -> None:
         if self.normalize and self.dct_type == 1:
@@ -248,7 +248,7 @@ class Mfcc(Operator, name="mfcc"):
 
     def _check_axis(self, ndim: int) -> None:
         if self.axis >= ndim:
-            raise SpecError(f"axis {self.axis} is none of an input of {ndim} dimensions")
+            raise SpecError(f"axis {self.axis} does not exist in an input of {ndim} dimensions")
 
     def cpu(self, ctx: Context, spectra: Batch) -> Batch:
         from ..batch import concat

@@ -38,7 +38,7 @@ def needs_soxr(parity: Resampler) -> bool:
 
 
 def check_resampler(parity: Resampler) -> None:
-    """Raises SpecError where the package behind ``parity`` is not installed."""
+    """Raises SpecError where the package that ``parity`` names is not installed."""
     if needs_soxr(parity):
         try:
             import soxr  # noqa: F401
@@ -273,7 +273,7 @@ class AudioResample(Operator, name="audio_resample"):
 
 
 def _full(dtype: np.dtype[Any]) -> float:
-    """What counts as 1."""
+    """The value that stands for 1."""
     return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
 
 

@@ -1,4 +1,4 @@
-"""What operators on signals share: which inputs they take."""
+"""Base of operators on signals: the inputs that they take."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class PowerSpectrum(Operator, name="power_spectrum"):
 
     def _axis(self, ndim: int) -> int:
         if not -ndim <= self.axis < ndim:
-            raise SpecError(f"axis {self.axis} is none of an array of {ndim} dimensions")
+            raise SpecError(f"axis {self.axis} does not exist in an array of {ndim} dimensions")
         return self.axis % ndim
 
     def cpu(self, ctx: Context, data: Batch) -> Batch:

@@ -32,11 +32,11 @@ _philox: Any = Kernels("..draws.philox_cpu", __package__)
 _SKIP = 257
 """How many draws apart the elements of a sample begin, as in DALI."""
 _OPERATION, _SIGN, _BIN, _POLICY, _RUN = (0x9E3779B97F4A7C15 * k & 0xFFFFFFFFFFFFFFFF for k in range(1, 6))
-"""What tells the streams of one operator's draws apart."""
+"""Numbers that tell the streams of one operator's draws apart."""
 
 
 class Augmenting(Operator, abstract=True):
-    """What the operators of this module share."""
+    """Base of the operators of this module."""
 
     layouts = ("FHWC", "HWC")
     bound = "1 level, where the result lies next to a tie"
@@ -172,7 +172,7 @@ class Drawing(Augmenting, abstract=True):
         return relative, _one_or_two(absolute), _one_or_two(share)
 
     def suite(self) -> Suite:
-        """What is chosen from."""
+        """The operations to choose from."""
         raise NotImplementedError
 
     def draws(self, ctx: Context, what: int, count: int, choices: int) -> I32:

@@ -21,7 +21,7 @@ OPERATIONS = (
     "identity", "brightness", "posterize", "solarize", "solarize_add", "invert", "contrast", "equalize",
     "auto_contrast", "color", "sharpness", "rotate", "shear", "translate", "translate_relative",
 )  # fmt: skip
-"""What can be done to an image; an operation's code is its place here (see `augment_cpu`)."""
+"""The operations on an image; an operation's code is its place here (see `augment_cpu`)."""
 WIDTHS = {
     **dict.fromkeys(OPERATIONS, 1),
     **dict.fromkeys(("identity", "invert", "equalize", "auto_contrast"), 0),
@@ -71,7 +71,7 @@ def poster_mask(magnitude: Any) -> npt.NDArray[np.uint8]:
 
 
 def added(magnitude: Any) -> np.uint8:
-    """What solarize_add adds to dark values: up to 127."""
+    """The number that solarize_add adds to dark values: up to 127."""
     if magnitude >= 128:
         raise SpecError(f"solarize_add adds 0 to 127, got {magnitude}")
     return np.uint8(magnitude)

@@ -34,7 +34,7 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
     in_shape: Annotated[
         tuple[int, ...] | None, Arg("extents of the data; the window stays inside", per_sample=True)
     ] = None
-    roi_end: Annotated[tuple[int, ...] | None, Arg("element behind the region's last", per_sample=True)] = None
+    roi_end: Annotated[tuple[int, ...] | None, Arg("element after the region's last", per_sample=True)] = None
     roi_shape: Annotated[tuple[int, ...] | None, Arg("extents of the region", per_sample=True)] = None
 
     def check(self) -> None:

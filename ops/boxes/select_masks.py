@@ -20,7 +20,7 @@ _kernels: Any = Kernels(".masks_cpu", __package__)
 class SelectMasks(Operator, name="segmentation.select_masks"):
     """Keep the polygons of the masks whose ids are listed, in the order of the list.
 
-    Inputs: mask ids int32 [m]; polygons int32 [n, 3] (mask id, first vertex, vertex behind the last) and vertices
+    Inputs: mask ids int32 [m]; polygons int32 [n, 3] (mask id, first vertex, vertex after the last) and vertices
     [v, k], as readers.coco gives them. Outputs: polygons and vertices of these masks alone. All polygons of a mask are
     kept (DALI keeps its last one).
     """

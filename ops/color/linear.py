@@ -35,7 +35,7 @@ _THREADS, _EACH = 256, 16
 
 
 class Linear(Operator, abstract=True):
-    """What the operators of this module share."""
+    """Base of the operators of this module."""
 
     layouts = ("FHWC", "DHWC", "HWC")
     bound = "1 level; floats within 1e-5 of the largest value"

@@ -24,7 +24,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Border(IntEnum):
-    """What stands outside the source. Values are those of the kernels."""
+    """Kinds of values outside the source. Numbers are those of the kernels."""
 
     FILL = 0
     EDGE = 1
@@ -144,7 +144,7 @@ def filled(shape: I64, dtype: Any, layout: str, fill: npt.ArrayLike = 0.0, chann
 
 
 def pad(plan: Plan, border: Border, fill: npt.ArrayLike = 0.0, channel: int = -1) -> Plan:
-    """What stands outside: ``fill`` is one value, K values along ``channel``, or [N, K or 1] of them."""
+    """``plan`` with values outside: ``fill`` is one value, K values along ``channel``, or [N, K or 1] of them."""
     values = np.asarray(fill, np.float64)
     values = values.reshape(1, -1) if values.ndim < 2 else values
     return replace(plan, border=border, fill=values, channel=channel if values.shape[1] > 1 else plan.channel)

@@ -1,1 +1,1 @@
-"""What cameras and codecs do to images: noise, JPEG's losses."""
+"""Losses of cameras and codecs: noise, JPEG's artefacts."""

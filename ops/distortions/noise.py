@@ -26,7 +26,7 @@ _THREADS = 256
 
 
 class Noise(Operator, abstract=True):
-    """What the operators of this module share."""
+    """Base of the operators of this module."""
 
     random = True
 

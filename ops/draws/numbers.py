@@ -38,7 +38,7 @@ _WIDE = tuple(DALIDataType[n] for n in ("INT32", "UINT32", "INT64", "UINT64", "F
 
 
 class Random(Operator, abstract=True):
-    """What all generators share: the shape of the output. An input gives its shape, not its values."""
+    """Base of all generators: the shape of the output. An input gives its shape, not its values."""
 
     inputs = (0, 1)
     random = True

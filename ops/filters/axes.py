@@ -16,7 +16,7 @@ F32 = npt.NDArray[np.float32]
 FLOATS = np.dtype(np.float32)
 
 BORDERS = {"reflect_101": 0, "reflect_1001": 1, "reflect": 1, "wrap": 2, "clamp": 3, "replicate": 3, "constant": 4}
-"""What lies outside of an image, as kernels take it (cuda/border.cuh)."""
+"""The values outside of an image, as kernels take it (cuda/border.cuh)."""
 
 
 def spatial(layout: str, ndim: int) -> tuple[int, int]:

@@ -27,7 +27,7 @@ _THREADS = 256
 
 
 class Neighbourhood(Operator, abstract=True):
-    """What the operators of this module share."""
+    """Base of the operators of this module."""
 
     layouts = ("HW", "HWC", "FHWC", "CHW", "FCHW")
 

@@ -30,7 +30,7 @@ _FOLD = 4
 
 
 class Separable(Operator, abstract=True):
-    """What the operators of this module share: the sum of terms, each a product of windows along the axes.
+    """Base of the operators of this module: the sum of terms, each a product of windows along the axes.
 
     Borders mirror the picture without repeating its edge. Frames and channels are not filtered.
     """

@@ -192,8 +192,8 @@ class Typed:
     dtype: Dtype
     """Of the result."""
     at: Dtype
-    """What the arguments are converted to first. For comparisons of integers, the arguments are compared exactly
-    as they are instead."""
+    """The type that the arguments are converted to first. For comparisons of integers, the arguments are compared
+    exactly as they are instead."""
     args: tuple[Typed, ...] = ()
     value: Any = None
     """Of a constant, or the name of an input."""
@@ -258,7 +258,7 @@ def promote(a: Dtype, b: Dtype) -> Dtype:
 
 
 def _types(fn: str, given: list[Dtype]) -> tuple[Dtype, Dtype]:
-    """What the arguments of ``fn`` are converted to, and what comes out."""
+    """The type that the arguments of ``fn`` are converted to, and the result's."""
     shown = f"{SYMBOLS.get(fn, fn)} of {' and '.join(d.name for d in given)}"
     if np.dtype(np.float16) in given:
         raise SpecError(f"{shown}: float16 cannot be calculated with; convert it first: float(x)")

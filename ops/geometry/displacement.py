@@ -19,7 +19,7 @@ from .sampling import FILTERS, Kind, Places, sampled
 
 
 class Displacement(Operator, abstract=True):
-    """What water and sphere share."""
+    """Base of water and sphere."""
 
     layouts = ("HWC", "FHWC", "CHW", "FCHW")
     bound = "1 level; pixels whose place is a tie"

@@ -19,7 +19,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Combination(Operator, abstract=True):
-    """What all of transforms.* share: the order in which maps are applied, and their form, d rows of d + 1 numbers."""
+    """Base of transforms.*: the order in which maps are applied, and their form, d rows of d + 1 numbers."""
 
     bound = "computed on the host"
 

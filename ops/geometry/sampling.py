@@ -79,7 +79,7 @@ class Grid:
 
     @staticmethod
     def of(layout: str) -> Grid:
-        """By a layout that holds HW, and C behind it or not."""
+        """By a layout that holds HW, with C after it or without."""
         return Grid(layout.index("H"), layout.endswith("C"))
 
     def geometry(self, shapes: I64, sizes: I64) -> I64:

@@ -19,7 +19,7 @@ from .driver import library
 LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"
 _MOST = 32
 _VALUE, _COLUMNS = 12, 14
-"""Of a row of `Work`, behind a function's address and its arguments: a kernel's argument, and where that is."""
+"""Of a row of `Work`, after a function's address and its arguments: a kernel's argument, and where that is."""
 
 _loops: Any = Kernels(".driver_calls_cpu", __package__)
 
@@ -39,7 +39,7 @@ def refused(status: int) -> NoReturn:
 
 
 class Work:
-    """What is to be done on one stream of the current context, in order, begun by `submit`. Memory of the host is
+    """Work for one stream of the current context, done in order, begun by `submit`. Memory of the host is
     page-locked, and holds until the stream is done with it."""
 
     def __init__(self, stream: int) -> None:
@@ -73,7 +73,7 @@ class Work:
 
     def submit(self) -> None:
         """Begin everything. Raises cupy.cuda.driver.CUDADriverError for what the driver refuses; nothing is begun
-        behind it."""
+        after it."""
         count, self._count = self._count, 0
         if count and (status := _loops.call_all(self._calls, count)):
             refused(status)

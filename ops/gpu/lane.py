@@ -99,7 +99,7 @@ class Lane:
         self._kernels: dict[tuple[str, str], Any] = {}
         self._idle_events: list[Any] = []
         self.cache: dict[str, Any] = {}
-        """What operators keep between batches of this lane: decoders, workspaces."""
+        """Objects that operators keep between batches of this lane: decoders, workspaces."""
 
     def __enter__(self) -> Lane:
         self.gpu.__enter__()

@@ -20,12 +20,12 @@ GATHERED = 16
 """Bytes; samples begin at multiples of it where they were gathered."""
 _THREADS, _BLOCKS = 256, 64
 _BYTES_OF_WARP = 2048
-"""What a warp of the gather kernel asks for at a time."""
+"""Bytes that a warp of the gather kernel asks for at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """What it takes to gather one batch, whose offsets these are."""
+    """The table for gathering one batch, whose offsets these are."""
 
     offsets: I64
     dtype: np.dtype[Any]
@@ -36,7 +36,7 @@ class Gathering:
 
 
 class Lease(ABC):
-    """Who is given an array holds this; what is behind it stays where it is until nobody does."""
+    """Every array handed out holds a reference to its lease, which keeps the memory in place."""
 
     on_device = False
     """The bytes are in the device's memory already."""
@@ -52,11 +52,11 @@ class Lease(ABC):
 
     @abstractmethod
     def sources(self, starts: I64) -> I64:
-        """Addresses at which a device finds what lies ``starts`` bytes behind the beginning of the array."""
+        """Addresses at which a device finds the bytes that begin ``starts`` bytes into the array."""
 
     def plan(self, batch: Batch) -> Gathering:
-        """What it takes to gather ``batch`` (of the array), worked out once: by who reads it, so that who launches
-        need not."""
+        """The table for gathering ``batch`` (of the array), computed once: by the reading thread, to spare the
+        launching one."""
         known = self._planned
         if known is not None and known.offsets is batch.offsets and known.dtype == batch.dtype:
             return known
@@ -90,7 +90,7 @@ class Lease(ABC):
 
 
 class RegisteredLease(Lease):
-    """Of memory that is registered with CUDA, ``shift`` bytes behind the array."""
+    """Of memory that is registered with CUDA, ``shift`` bytes from the array."""
 
     def __init__(self, data: npt.NDArray[Any], shift: int) -> None:
         super().__init__(data)

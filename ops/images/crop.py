@@ -56,7 +56,7 @@ class CropWindow(Operator, abstract=True):
             raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
 
     def cropped(self, spec: Spec) -> Spec:
-        """What is known of the windows of ``spec``."""
+        """The known facts of the windows of ``spec``."""
         layout = image_layout(spec.layout, spec.ndim, self.layouts)
         if spec.shape is None or not layout:
             return Spec(None if spec.shape is None else (None,) * len(spec.shape), spec.dtype, layout)

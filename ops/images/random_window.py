@@ -15,7 +15,7 @@ from ..streams import F32, Streams
 _kernels: Any = Kernels(".random_window_cpu", __package__)
 
 WINDOW_SALT = 0x12345678ABCDEFE
-"""What DALI 2.4 XORs into the key of the generators of its random windows: ``ctx.streams(WINDOW_SALT)``."""
+"""The number that DALI 2.4 XORs into the key of the generators of its random windows: ``ctx.streams(WINDOW_SALT)``."""
 
 
 def check_window_ranges(aspect: tuple[float, ...], area: tuple[float, ...]) -> None:

@@ -82,7 +82,7 @@ class Resampling(Operator, abstract=True):
             presets.interpolation_of(self.parity, self.interp_type)
 
     def resampled(self, spec: Spec, size: tuple[int | None, ...] | None) -> Spec:
-        """What resampling ``spec`` gives, ``size`` being what is known of the new extents. Raises SpecError."""
+        """The result of resampling ``spec``, ``size`` being the known part of the new extents. Raises SpecError."""
         if self.parity != "dali":
             if spec.shape is not None:
                 self._needs_images(spatial_axes(spec.layout, len(spec.shape))[1])

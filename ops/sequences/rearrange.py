@@ -114,7 +114,7 @@ class PerFrame(Operator, name="per_frame"):
 
     example = "{op: per_frame, in: angles, out: angles}"
 
-    replace: Annotated[bool, Arg("put F in the place of another first letter, instead of refusing it")] = False
+    replace: Annotated[bool, Arg("replace another first letter by F, instead of refusing it")] = False
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]

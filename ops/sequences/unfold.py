@@ -52,12 +52,12 @@ def frame_layout(layout: str) -> str:
 
 
 def of_frame(spec: Spec) -> Spec:
-    """What is known of a frame of the sequences ``spec``."""
+    """The known facts of a frame of the sequences ``spec``."""
     return Spec(None if spec.shape is None else spec.shape[1:], spec.dtype, frame_layout(spec.layout))
 
 
 def of_sequence(frame: Spec, frames: int | None) -> Spec:
-    """What is known of sequences of ``frames`` of ``frame``."""
+    """The known facts of sequences of ``frames`` of ``frame``."""
     if frame.shape is None:
         return Spec(None, frame.dtype, "F" + frame.layout if frame.layout else "")
     return Spec((frames, *frame.shape), frame.dtype, sequence_layout(frame.layout, len(frame.shape)))

@@ -34,7 +34,7 @@ class _Groups:
     start: I64
     """[N] where they start in the flat array of all; the same for all samples where the batch shares them."""
     count: F64
-    """[N] elements behind each."""
+    """[N] elements in each."""
     shared: bool
 
     @property

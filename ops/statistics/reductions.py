@@ -21,7 +21,7 @@ from ..types import DALIDataType, from_numpy, to_numpy
 _loops: Any = Kernels(".reductions_cpu", __package__)
 
 SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
-"""What is computed of the elements behind a result; as in reductions_cpu.py and cuda/reductions.cu."""
+"""The quantity computed of a result's elements; as in reductions_cpu.py and cuda/reductions.cu."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Groups:
     results: I64
     """[N] of each sample."""
     count: I64
-    """[N] elements behind each result."""
+    """[N] elements in each result."""
 
 
 def groups(data: Batch, reduced: list[int]) -> Groups:
@@ -53,7 +53,7 @@ def groups(data: Batch, reduced: list[int]) -> Groups:
 
 
 class Reduction(Operator, abstract=True):
-    """What all of reductions.* share: the axes."""
+    """Base of reductions.*: the axes."""
 
     bound = "1e-6 of the sum of absolute values; integers exact"
 

@@ -30,7 +30,7 @@ class Pieces:
     blob: bytes
     """The pieces' names, with NULs in between: there may be millions."""
     state: Mapping[str, I64]
-    """What changes when a piece is edited: size, modification time, label; one each."""
+    """Numbers that change when a piece is edited: size, modification time, label; one each."""
     records: I64
     """How many records each piece holds."""
     keys: str = ""
@@ -68,7 +68,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What became of a data set."""
+    """The changes of a data set."""
 
     where: I64
     """Place of each old piece in the new data set, -1 for one that is gone."""
@@ -95,7 +95,7 @@ class Changes:
 
 
 def compare(old: Pieces, new: Pieces) -> Changes:
-    """What became of ``old``. Raises JobError where pieces cannot be told apart by their names."""
+    """The changes from ``old`` to ``new``. Raises JobError where pieces cannot be told apart by their names."""
     names = old.names
     places = {name: i for i, name in enumerate(new.names)}
     if len(places) != len(new) or len(set(names)) != len(old):
@@ -146,7 +146,7 @@ class Inputs:
 
     @staticmethod
     def decode(data: bytes) -> Inputs:
-        """What `encode` wrote. Raises ValueError for anything else."""
+        """The pieces that `encode` wrote. Raises ValueError for anything else."""
         try:
             file = gzip.GzipFile(fileobj=io.BytesIO(data))
             head = json.loads(file.readline(_HEAD))

@@ -1,4 +1,4 @@
-"""Files behind URLs (``s3://bucket/train``), through fsspec. Nothing here is imported, and no socket opened, before a
+"""Files at URLs (``s3://bucket/train``), through fsspec. Nothing here is imported, and no socket opened, before a
 spec or a command names such a URL; ``file://`` is a path like any other."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def version_of(info: dict[str, Any]) -> int:
 
 
 class Store:
-    """What lies below one URL. Names are relative, with slashes. Raises JobError for what the store refuses."""
+    """The files below one URL. Names are relative, with slashes. Raises JobError for what the store refuses."""
 
     def __init__(self, url: str) -> None:
         """Raises SpecError where nothing can open such a URL."""
@@ -99,7 +99,7 @@ class Store:
         return sorted(names[0]), sorted(names[1])
 
     def info(self, name: str = "") -> dict[str, Any] | None:
-        """What the store tells of a file or folder; None where there is none."""
+        """The store's facts about a file or folder; None where there is none."""
         with self._errors(name, "found"):
             self._fs.invalidate_cache()
             try:

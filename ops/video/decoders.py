@@ -24,7 +24,7 @@ NO_FRAME = -1
 
 
 def padded(numbers: Sequence[int], count: int, mode: PadMode) -> list[int]:
-    """Frames ``numbers`` of a video of ``count``; those behind its end by ``mode``, none of them with "none"."""
+    """Frames ``numbers`` of a video of ``count``; those after its end by ``mode``, none of them with "none"."""
     period = {"reflect_1001": 2 * count, "symmetric": 2 * count, "reflect_101": 2 * count - 2, "reflect": 2 * count - 2}
     out = []
     for n in numbers:
@@ -65,7 +65,7 @@ class Video(Operator, name="decoders.video"):
     """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8).
 
     All frames, or ``sequence_length`` of them from ``start_frame`` on, every ``stride``-th one; or those before
-    ``end_frame``; or the ones that ``frames`` lists. What lies behind the end follows ``pad_mode``. Frames are found by
+    ``end_frame``; or the ones that ``frames`` lists. Frames after the end follow ``pad_mode``. Frames are found by
     the times of packets, so that seeks are exact; colours follow the matrix and the range that the stream names.
 
     On a GPU, threads of the CPU decode, and the frames travel.
@@ -78,7 +78,7 @@ class Video(Operator, name="decoders.video"):
     start_frame: Annotated[int | None, Arg("the first frame; 0 by default", per_sample=True)] = None
     stride: Annotated[int | None, Arg("every so many frames; 1 by default", per_sample=True)] = None
     sequence_length: Annotated[int | None, Arg("frames", per_sample=True)] = None
-    end_frame: Annotated[int | None, Arg("the frame behind the last", per_sample=True)] = None
+    end_frame: Annotated[int | None, Arg("the frame after the last", per_sample=True)] = None
     frames: Annotated[tuple[int, ...] | None, Arg("numbers of frames, in any order", per_sample=True)] = None
     pad_mode: Annotated[
         PadMode,

@@ -43,7 +43,7 @@ class Filter(IntEnum):
     AREA = 10
     """Overlap with the output's pixel; shrinks only."""
     AREA_UP = 11
-    """What OpenCV's AREA is where an axis grows: linear, its transitions as wide as an output's pixel."""
+    """OpenCV's AREA where an axis grows: linear, its transitions as wide as an output's pixel."""
 
 
 class Arithmetic(IntEnum):
@@ -81,14 +81,14 @@ _NAMES: dict[str, dict[str, Filter]] = {
 """The filters of each library by its own names for them."""
 
 _FIXED = {Filter.LINEAR: Filter.LINEAR_2, Filter.CUBIC: Filter.CUBIC_4}
-"""What torchvision takes with antialias=False."""
+"""The filters of torchvision with antialias=False."""
 
 _INTERP = {
     "pillow": ("nearest", "bilinear", "bicubic", "lanczos", "bilinear", None),
     "torchvision": ("nearest", "bilinear", "bicubic", None, "bilinear", None),
     "opencv": ("nearest", "linear", "cubic", "lanczos4", "area", None),
 }
-"""What each DALIInterpType stands for, by its number."""
+"""The filter of each DALIInterpType, by its number."""
 
 
 def filters_of(library: str) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def spatial_axes(layout: str, ndim: int) -> tuple[int, int]:
 
 
 def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, ...] | None) -> Spec:
-    """What resampling ``spec`` gives; ``size`` is what is known of the new extents. Raises SpecError."""
+    """The result of resampling ``spec``; ``size`` is the known part of the new extents. Raises SpecError."""
     if spec.dtype is not None and spec.dtype not in DTYPES:
         allowed = ", ".join(d.name for d in DTYPES)
         raise SpecError(f"cannot resample {spec.dtype.name}; it takes {allowed} (cast the input first)")
@@ -165,7 +165,7 @@ def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """What is done to resampled values besides rounding them to the input's type, uint8 or float32: images only,
+    """Steps after resampling, besides rounding them to the input's type, uint8 or float32: images only,
     [1, height, width, C].
 
     The value becomes (value - mean) * mul + add. Pixel k (row by row) and channel c of sample i lie at element
