@@ -291,11 +291,15 @@ class Audio(Operator, name="decoders.audio"):
         if not places:
             return
         kinds = {np.dtype(np.float32): _wav.F32, np.dtype(np.int16): _wav.S16, np.dtype(np.int32): _wav.S32}
-        dtypes, sizes, straight = [], np.zeros(n, np.int64), np.zeros(n, np.bool_)
+        sizes, straight = np.zeros(n, np.int64), np.zeros(n, np.bool_)
+        dtypes: list[np.dtype[Any]] = []
         for i in places:
             sound = sounds[i]
             mixes = (self.downmix and sound.channels > 1) or opened.resamples[i]
-            dtypes.append(np.dtype(np.float32) if mixes or not sound.integers else np.dtype(to_numpy(self.dtype)))
+            if sound.narrow and out is None and self.dtype is not DALIDataType.INT32:
+                dtypes.append(np.dtype(np.int16))  # half the bytes to a GPU, with nothing lost
+            else:
+                dtypes.append(np.dtype(np.float32) if mixes or not sound.integers else np.dtype(to_numpy(self.dtype)))
             straight[i] = out is not None and not mixes and dtypes[-1] == out.dtype
             if not straight[i]:
                 opened.found[i] = opened.clips.found[i]
@@ -333,8 +337,10 @@ class Audio(Operator, name="decoders.audio"):
         out = opened.out
         if out is None:
             out = Batch.allocate(ctx.empty, opened.shapes, to_numpy(self.dtype), "", encoded.samples)
-        source = encoded if on_cpu else ctx.device.to_device(encoded)
-        parts = [(source, _only(clips.found, clips.found[:, _wav.KIND] != _wav.OTHER))]
+        plain = clips.found[:, _wav.KIND] != _wav.OTHER
+        parts = []
+        if plain.any():
+            parts.append((encoded if on_cpu else ctx.device.to_device(encoded), _only(clips.found, plain)))
         if opened.data is not None:
             parts.append((opened.data if on_cpu else ctx.device.to_device(opened.data), found))
         floats = out

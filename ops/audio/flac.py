@@ -44,6 +44,7 @@ class Flac:
     def __init__(self, data: npt.NDArray[np.uint8], found: npt.NDArray[np.int64]) -> None:
         self._data, self._found, self._first = data, found, 0
         self.frames, self.channels, self.rate = (int(v) for v in found[: _cpu.BITS])
+        self.narrow = int(found[_cpu.BITS]) <= 16
 
     def cut(self, first: int, frames: int) -> None:
         """Leave out what is before frame ``first`` and after ``frames`` of them."""

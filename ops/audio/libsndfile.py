@@ -25,6 +25,8 @@ INTEGERS = frozenset((
     "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32",
 ))  # fmt: skip
 """Encodings whose numbers are integers; the others are read as floats."""
+NARROW = INTEGERS - {"PCM_24", "PCM_32", "ALAC_20", "ALAC_24", "ALAC_32"}
+"""Those of at most 16 bits."""
 
 
 def require() -> Any:
@@ -61,6 +63,8 @@ class Sound:
     rate: int
     integers: bool
     """Its numbers are integers."""
+    narrow: bool
+    """They have 16 bits at most."""
     format: str
     """As libsndfile calls it: FLAC, OGG, MP3, ..."""
     _handle: Any
@@ -109,8 +113,8 @@ def open_memory(data: npt.NDArray[np.uint8]) -> Sound:
         raise SampleError("corrupt_data" if known else "not_audio", f"no decoder takes it: {reason}")
     major = _names(soundfile._formats).get(info.format & 0x0FFF0000, "?")
     minor = _names(soundfile._subtypes).get(info.format & 0xFFFF, "?")
-    return Sound(int(info.frames), int(info.channels), int(info.samplerate), minor in INTEGERS, major, handle,
-                 (data, state, info))  # fmt: skip
+    return Sound(int(info.frames), int(info.channels), int(info.samplerate), minor in INTEGERS, minor in NARROW,
+                 major, handle, (data, state, info))  # fmt: skip
 
 
 _MARKS = ((0, b"RIFF"), (0, b"fLaC"), (0, b"OggS"), (0, b"FORM"), (0, b"RF64"), (0, b"ID3"), (0, b"caff"))
