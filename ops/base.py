@@ -119,7 +119,7 @@ class Operator:
     decodes: ClassVar[bool] = False
     """It decodes images: settings of decoders concern it."""
     bound: ClassVar[str] = "exact"
-    """How far CPU and GPU results may be apart, for people."""
+    """How far CPU and GPU results may be apart, in words."""
     example: ClassVar[str] = ""
     """One YAML step, shown in the reference."""
 
@@ -165,7 +165,7 @@ class Operator:
         return specs[0] if specs else Spec()
 
     def shows(self) -> Mapping[int, str]:
-        """Outputs that are drawn for people, by their number: ``boxes xyXY`` (or another order, as bbox_layout has it;
+        """Outputs that can be drawn, by their number: ``boxes xyXY`` (or another order, as bbox_layout has it;
         in parts of the image or in pixels), ``labels`` of those boxes, ``polygons`` and ``vertices`` as readers.coco
         gives them, ``classes`` (the class of every pixel)."""
         return {}

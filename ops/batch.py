@@ -24,7 +24,7 @@ _EPOCH_BITS = np.uint64(40)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where one sample came from, for people: reports, reject logs, shard keys."""
+    """The origin of one sample, as text for reports, reject logs, shard keys."""
 
     key: str
     """Name of the sample, unique in its data set (a file's path below the root, an LMDB key, ...)."""

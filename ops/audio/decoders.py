@@ -123,7 +123,7 @@ def _cut(ctx: Context, clips: Clips, parts: Parts) -> None:
 
 @dataclass(slots=True)
 class Opened:
-    """What the host does of a batch before the device is asked, some of it by threads that still work."""
+    """The host's part of a batch before the device is asked, some of it by threads that still work."""
 
     slot: I32
     clips: Clips
@@ -140,9 +140,9 @@ class Opened:
     places: list[int] = field(default_factory=list)
     """The files that are no plain WAV."""
     problems: Iterable[SampleError | None] = ()
-    """What is wrong with each of these, once it is read."""
+    """The error of each of these, once it is read."""
     found: I64 = field(default_factory=lambda: np.empty((0, 0), np.int64))
-    """What `data` holds of them, as `wav_cpu.walk` says it."""
+    """Their places in `data`, as from `wav_cpu.walk`."""
     data: Batch | None = None
 
     @property

@@ -225,7 +225,7 @@ def _quiet() -> None:
     """Pillow warns about odd but decodable files; that is no news for the user, and noise among workers.
 
     `warnings.catch_warnings` is not safe among threads, so one filter for Pillow's modules is put in place, again
-    where somebody (a test framework) took it out.
+    where other code (a test framework) removed it.
     """
     first = warnings.filters[0] if warnings.filters else None
     if first is None or first[:3:2] != _FILTER[::2] or "PIL" not in str(getattr(first[3], "pattern", "")):

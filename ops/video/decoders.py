@@ -82,7 +82,7 @@ class Video(Operator, name="decoders.video"):
     frames: Annotated[tuple[int, ...] | None, Arg("numbers of frames, in any order", per_sample=True)] = None
     pad_mode: Annotated[
         PadMode,
-        Arg("behind the end: fill_value, the last frame, or frames mirrored with or without the last one; none"),
+        Arg("after the end: fill_value, the last frame, or frames mirrored with or without the last one; none"),
     ] = "constant"
     fill_value: Annotated[tuple[int, ...], Arg("of pad_mode constant: one, or R, G and B", ge=0, le=255)] = (0,)
     max_pixels: Annotated[int, Arg("refuse sequences of more pixels, all frames together", ge=1)] = MAX_PIXELS

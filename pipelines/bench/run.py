@@ -103,7 +103,7 @@ def run_bench(
 ) -> dict[str, Any]:
     """Measure all settings of ours and of the peers in turns, ``repeats`` times; the report as plain data.
 
-    ``note`` is told each result as it comes. ``baseline``: an earlier report, to compare with. Raises SpecError for a
+    ``note`` gets each result as it comes. ``baseline``: an earlier report, to compare with. Raises SpecError for a
     wrong spec, or where no setting is in the baseline, before anything is measured; what fails while it is measured is
     an ``error`` in the report.
     """

@@ -236,9 +236,7 @@ class Engine:
             gil.restore(id(self))
         if self.services.isolation is not None:
             self.services.isolation.close()
-        self.host_part.stopped = (
-            True  # chunks that nobody has begun end at once, instead of never: batches wait for them
-        )
+        self.host_part.stopped = True  # chunks that have not begun end at once, instead of never: batches wait for them
         self.host_part.pool.shutdown(wait=wait)
         for thread in self._threads if wait else ():
             if thread is not threading.current_thread():

@@ -28,7 +28,7 @@ def lower(owner: int) -> None:
 
 
 def restore(owner: int) -> None:
-    """``owner`` needs it no more. Behind the last one the interval is what it was, unless somebody else changed it."""
+    """``owner`` needs it no more. After the last one the interval is what it was, unless other code changed it."""
     global _ours
     with _lock:
         _owners.discard(owner)

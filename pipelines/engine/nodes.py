@@ -311,7 +311,7 @@ def within(samples: Samples, low: int, high: int, known: dict[int, tuple[slice, 
         slot = samples.slot
         n = len(slot)
         first = int(slot[0]) if n else 0
-        if n and int(slot[-1]) - first == n - 1:  # nobody was dropped; a search lets go of the GIL
+        if n and int(slot[-1]) - first == n - 1:  # no sample was dropped; a search releases the GIL
             where = slice(max(low - first, 0), max(high - first, 0))
         else:
             where = slice(*slot.searchsorted((low, high)).tolist())

@@ -96,7 +96,7 @@ class OnDevice:
         return merge(here)
 
     def relieve(self) -> None:
-        """Wait until the device is idle and give back what nobody uses."""
+        """Wait until the device is idle and give back unused memory."""
         for lane in self.lanes:
             lane.give_back(mine=lane is self.lane)
 

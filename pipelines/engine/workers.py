@@ -54,7 +54,7 @@ class Pool:
         for thread in self._threads:
             thread.start()
         _pools.add(self)
-        # Whoever collects garbage may be anyone, in the midst of anything: nobody is waited for there.
+        # Garbage may be collected by any thread, at any moment: it must not wait for others.
         weakref.finalize(self, _end, self._tasks, self.count).atexit = False
 
 

@@ -15,8 +15,8 @@ from ...ops.base import Operator, Spec, Stage
 from ..problems import Mark
 
 KEPT = "*"
-"""How the names of outputs begin that nobody is given: of what is kept although no output needs it. No name of a
-program's or a spec's begins so."""
+"""Prefix of the names of hidden outputs, which are kept although no output needs them. No name of a program's or a
+spec's begins so."""
 DeviceRequest = Literal["auto", "cpu", "mixed", "gpu"]
 
 

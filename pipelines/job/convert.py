@@ -133,7 +133,7 @@ def _check_distinct(names: dict[str, str], to: str) -> None:
 def conversion(
     source: Path | str, target: Path | str, wanted: Wanted, note: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The spec that converts ``source`` into directory ``target``; both may be URLs. ``note`` is told of fields that
+    """The spec that converts ``source`` into directory ``target``; both may be URLs. ``note`` gets the fields that
     get another name.
 
     Raises SpecError where there is nothing to convert, or the container cannot hold it.
@@ -212,7 +212,7 @@ def convert(
     note: Callable[[str], None] = lambda _: None,
 ) -> JobResult:
     """Convert ``source`` into directory ``target``, or continue a conversion; ``append`` adds what came since. ``note``
-    is told, line by line, of fields that get another name.
+    gets, line by line, the fields that get another name.
 
     Raises SpecError, JobError.
     """

@@ -139,7 +139,7 @@ def run_job(
 ) -> JobResult:
     """Run the job of a spec, or continue it. Raises SpecError for a wrong spec, DeviceError and JobError for what stops
     a job before its output is open; what ends it later is in the result, with a report of what was done till then.
-    ``append`` adds inputs that came since to what is there. ``note`` is told, line by line, what in the spec has no
+    ``append`` adds inputs that came since to what is there. ``note`` gets, line by line, what in the spec has no
     effect. ``made_of`` is the spec itself, where its file will be gone; ``amend`` completes the report."""
     if append and (fresh or limit is not None):
         raise SpecError(f"--append adds to what is there: leave out {'--fresh' if fresh else '--limit'}")

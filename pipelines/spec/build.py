@@ -102,7 +102,7 @@ def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
 
 
 def _find(name: str) -> tuple[type[Operator] | None, str]:
-    """The operator ``name``, or why there is none. Those of the engine itself (``_...``) are nobody else's."""
+    """The operator ``name``, or why there is none. Those of the engine itself (``_...``) are for it alone."""
     if name.startswith("_"):
         return None, f"there is no operator {name!r}"
     try:

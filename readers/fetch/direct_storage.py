@@ -48,7 +48,7 @@ def _ended(reads: Sequence[Any]) -> list[int]:
 class KvikioFiles:
     """Reads extents of files into the memory of the GPUs ``indices``, and lends views of them that are there already.
 
-    ``told(way, nbytes)`` is told how the bytes of a batch travel and why. May be used by several threads.
+    ``told(way, nbytes)`` is called with how the bytes of a batch travel and why. May be used by several threads.
     """
 
     def __init__(self, indices: Sequence[int], told: Callable[[str, int], None]) -> None:

@@ -226,7 +226,7 @@ def cut_short(address: int, offsets: I64) -> str | None:
 
 
 class Shared:
-    """The files of a `Mapped` at the same places of a second address range, read-only and shared with all who use them.
+    """The files of a `Mapped` at the same places of a second address range, read-only and shared with all users.
     A registered part of it is the page cache itself, while a page of a private mapping is copied when it is pinned."""
 
     def __init__(self, mapped: Mapped) -> None:

@@ -88,8 +88,8 @@ class _Area:
 class RegisteredFiles:
     """Lends views of mapped files whose bytes the GPUs ``indices`` read out of the page cache.
 
-    At most ``limit`` bytes are registered at a time; what nobody needs is given back for what comes next.
-    ``account(nbytes)`` is told how much is registered, ``told(way, nbytes)`` how the bytes of a batch travel and why.
+    At most ``limit`` bytes are registered at a time; unused parts are given back for the next ones.
+    ``account(nbytes)`` gets how much is registered, ``told(way, nbytes)`` how the bytes of a batch travel and why.
     May be used by several threads.
     """
 

@@ -20,7 +20,7 @@ class Cuts:
         """As `Output.open` takes them. Raises SpecError for a part that begins inside of a shard."""
         self.start = start
         self.stop = None if total is None else start + total
-        """Behind the last position; None where nobody knows."""
+        """After the last position; None where that is unknown."""
         self._config = config
         self._side = side
         whole = whole if whole is not None else self.stop
@@ -67,7 +67,7 @@ class Cuts:
         return stop == self._border(start) or (self._config.bytes is not None and filled >= self._config.bytes)
 
     def expected(self, start: int) -> int:
-        """Samples of the shard that begins at ``start``, if none is rejected; 0 where nobody knows."""
+        """Samples of the shard that begins at ``start``, if none is rejected; 0 where that is unknown."""
         if self._config.bytes is not None:
             return 0
         border = self._border(start)

@@ -36,7 +36,7 @@ class WriteConfig:
 
     @property
     def where(self) -> str:
-        """The output's place, for people."""
+        """The output's place, in words."""
         return self.url or str(self.path)
 
     def check(self) -> Writer:

@@ -1,7 +1,7 @@
 """One job at a time in an output directory: a lock that dies with its owner.
 
 A POSIX record lock on a file: the kernel drops it with the process, however it ends, and children do not inherit it.
-The file's text is for people, and for file systems without locks, where the owner is looked up instead.
+The file's text serves file systems without locks, where the owner is looked up instead.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Verdict:
 
 
 def verify(place: Path | str, progress: Callable[[str], None] = lambda _: None) -> Verdict:
-    """Check everything in the output at ``place``, a folder or a URL; ``progress`` is told each shard. Files at a
+    """Check everything in the output at ``place``, a folder or a URL; ``progress`` gets each shard. Files at a
     URL are copied here shard by shard. Never raises for bad data; JobError where a store cannot be read."""
     if not is_url(place):
         return _verify(Path(plain_path(str(place))), None, progress)
