@@ -153,15 +153,15 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
             pixels = header.width * header.height
             elements[i] = min(pixels * (fixed or header.channels), _MOST)
             # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
-            taken = 4 + header.channels + _INSIDE.get(header.format, 0)
+            taken = 4 + header.channels * (1 + _INSIDE.get(header.format, 0))
             besides[i] = min(pixels * taken * (1 if header.bits <= 8 else 2), _MOST)
     return elements, besides
 
 
 _MOST = 1 << 56
 """Bytes or elements of one image; sums of them stay below 2^63."""
-_INSIDE = {"webp": 8, "jpeg2000": 8, "gif": 2}
-"""Bytes a pixel that a format's own library holds besides (tests/ops/codecs/test_resident.py measures it)."""
+_INSIDE = {"jpeg2000": 4}
+"""Bytes a sample that a format's own library holds besides (tests/ops/codecs/test_resident.py measures it)."""
 
 
 _probed: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], dict[int, Header | SampleError]]] = {}
