@@ -1776,6 +1776,39 @@ def saturation(
     """Multiply the saturation of RGB images, by a linear map of RGB."""
     ...
 
+def sequence_reader(
+    *,
+    file_root: str,
+    sequence_length: int,
+    random_shuffle: bool = ...,
+    initial_fill: int = ...,
+    num_shards: int = ...,
+    shard_id: int = ...,
+    stick_to_shard: bool = ...,
+    pad_last_batch: bool = ...,
+    shuffle_after_epoch: bool = ...,
+    shuffle_after_epoch_seed: int = ...,
+    shuffle: Literal['none', 'window', 'full'] | None = ...,
+    skip: int = ...,
+    limit: int | None = ...,
+    prefetch_queue_depth: int = ...,
+    lazy_init: bool = ...,
+    read_ahead: bool = ...,
+    dont_use_mmap: bool = ...,
+    skip_cached_images: bool = ...,
+    tensor_init_bytes: int = ...,
+    image_type: DALIImageType = ...,
+    step: int = ...,
+    stride: int = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    seed: int | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+    ...
+
 def sequence_rearrange(
     input: _Tensor,
     /,
@@ -3613,6 +3646,40 @@ class hidden:
         ...
 
     @staticmethod
+    def sequence_reader(
+        *,
+        file_root: str,
+        sequence_length: int,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        image_type: DALIImageType = ...,
+        step: int = ...,
+        stride: int = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+        ...
+
+    @staticmethod
     def shapes(
         input: _Tensor,
         /,
@@ -4504,6 +4571,40 @@ class readers:
         ...
 
     @staticmethod
+    def sequence(
+        *,
+        file_root: str,
+        sequence_length: int,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        image_type: DALIImageType = ...,
+        step: int = ...,
+        stride: int = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+        ...
+
+    @staticmethod
     def tfrecord(
         *,
         path: str | Sequence[str],
@@ -4616,6 +4717,42 @@ class readers:
     ) -> Any:
         """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot."""
         ...
+
+    class hidden:
+
+        @staticmethod
+        def sequence(
+            *,
+            file_root: str,
+            sequence_length: int,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            image_type: DALIImageType = ...,
+            step: int = ...,
+            stride: int = ...,
+            device: Literal['cpu'] | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+            ...
 
 class reductions:
 

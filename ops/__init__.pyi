@@ -2004,6 +2004,42 @@ class Saturation:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class SequenceReader:
+    """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+
+    def __init__(
+        self,
+        *,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        file_root: str = ...,
+        sequence_length: int = ...,
+        image_type: DALIImageType = ...,
+        step: int = ...,
+        stride: int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class SequenceRearrange:
     """Frame i of the output is frame new_order[i] of the input; frames may come several times, or not at all."""
 
@@ -3951,6 +3987,42 @@ class _hidden:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
+    class SequenceReader:
+        """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            file_root: str = ...,
+            sequence_length: int = ...,
+            image_type: DALIImageType = ...,
+            step: int = ...,
+            stride: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class Shapes:
         """The shape of each sample as a 1-D tensor."""
 
@@ -4610,6 +4682,42 @@ class _readers:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
+    class Sequence:
+        """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            file_root: str = ...,
+            sequence_length: int = ...,
+            image_type: DALIImageType = ...,
+            step: int = ...,
+            stride: int = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class TFRecord:
         """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
 
@@ -4729,6 +4837,44 @@ class _readers:
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
+    class hidden:
+
+        class Sequence:
+            """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+
+            def __init__(
+                self,
+                *,
+                random_shuffle: bool = ...,
+                initial_fill: int = ...,
+                num_shards: int = ...,
+                shard_id: int = ...,
+                stick_to_shard: bool = ...,
+                pad_last_batch: bool = ...,
+                shuffle_after_epoch: bool = ...,
+                shuffle_after_epoch_seed: int = ...,
+                shuffle: Literal['none', 'window', 'full'] | None = ...,
+                skip: int = ...,
+                limit: int | None = ...,
+                prefetch_queue_depth: int = ...,
+                lazy_init: bool = ...,
+                read_ahead: bool = ...,
+                dont_use_mmap: bool = ...,
+                skip_cached_images: bool = ...,
+                tensor_init_bytes: int = ...,
+                file_root: str = ...,
+                sequence_length: int = ...,
+                image_type: DALIImageType = ...,
+                step: int = ...,
+                stride: int = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 readers = _readers
 

@@ -1,0 +1,107 @@
+"""readers.sequence: sequences of frames that lie in folders as pictures, one folder a stream."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Annotated, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch, Origin, Samples
+from ..ops.codecs.decoders import Image
+from ..ops.context import Context
+from ..ops.errors import JobError
+from ..ops.storage.inventory import Pieces
+from ..ops.types import DALIDataType, DALIImageType
+from .base import Reader
+from .file import FileSet, list_folder, matcher, subdirectories
+
+I64 = npt.NDArray[np.int64]
+
+
+class _Streams:
+    """The sequences of all streams, and the files of their frames."""
+
+    groups: I64 | None = None
+
+    def __init__(self, reader: Sequence) -> None:
+        root = reader.file_root
+        folders = subdirectories(root, matcher(None, case_sensitive=True))
+        names: list[bytes] = []
+        starts: list[int] = []
+        reach = (reader.sequence_length - 1) * reader.stride + 1
+        for folder in folders:
+            frames = sorted(list_folder(os.path.join(os.fsencode(root), folder)))
+            starts += range(len(names), len(names) + len(frames) - reach + 1, reader.step)
+            names += [folder + b"/" + frame for frame in frames]
+        if not starts:
+            raise JobError(f"file_root {root} has no folder of {reach} frames, which a sequence needs")
+        self._files = FileSet(root, names)
+        self._reader = reader
+        self._starts: I64 = np.array(starts, np.int64)
+        self._decoder = Image(output_type=reader.image_type)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def origin(self, index: int) -> Origin:
+        return self._files.origin(int(self._starts[index]))
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self._files.fingerprint().encode() + self._starts.tobytes()).hexdigest()
+
+    def pieces(self) -> Pieces:
+        return self._files.pieces()
+
+    def close(self) -> None:
+        self._files.close()
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        n, length = len(ctx.samples), self._reader.sequence_length
+        frames = self._starts[ctx.samples.index, None] + np.arange(length) * self._reader.stride
+        inner = Context(self._decoder, "cpu", Samples.numbered(n * length), pool=ctx.pool, isolation=ctx.isolation)
+        decoded = self._decoder.cpu(inner, self._files.read(inner, frames.reshape(-1))).packed()
+        bad = np.zeros(n, np.bool_)
+        for r in inner.rejects:
+            i, k = divmod(r.slot, length)
+            ctx.reject(i, r.code, f"frame {k} ({self._files.origin(int(frames[i, k])).key}): {r.message}")
+            bad[i] = True
+        shapes = decoded.shapes.reshape(n, length, 3)
+        for i in np.flatnonzero((shapes != shapes[:, :1]).any(axis=(1, 2)) & ~bad).tolist():
+            k = int(np.flatnonzero((shapes[i] != shapes[i, 0]).any(axis=1))[0])
+            ctx.reject(i, "bad_shape", f"frame {k} is of {shapes[i, k].tolist()}, the first of {shapes[i, 0].tolist()}")
+            bad[i] = True
+        out = np.concatenate([np.full((n, 1), length), shapes[:, 0]], axis=1).astype(np.int32)
+        out[bad] = 0
+        return (Batch(decoded.data, decoded.offsets[::length], out, "FHWC", ctx.samples),)
+
+
+class Sequence(Reader, name="readers.sequence"):
+    """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name.
+
+    The output is uint8, FHWC. Sequences start every ``step`` frames of a stream, take every ``stride``-th frame from
+    there on, and are left out where the stream ends before them. DALI calls it deprecated: videos are read by
+    readers.video.
+    """
+
+    aliases = ("sequence_reader",)
+    example = "{op: readers.sequence, file_root: ./streams, sequence_length: 8, out: frames}"
+    shuffles_list: ClassVar[bool] = True
+
+    file_root: Annotated[str, Arg("folder of folders of frames")]
+    sequence_length: Annotated[int, Arg("frames of a sequence", ge=1)]
+    image_type: Annotated[DALIImageType, Arg("colour space of the output")] = DALIImageType.RGB
+    step: Annotated[int, Arg("frames between the starts of two sequences", ge=1)] = 1
+    stride: Annotated[int, Arg("frames between two frames of a sequence", ge=1)] = 1
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        channels = 1 if self.image_type is DALIImageType.GRAY else 3
+        if self.image_type is DALIImageType.ANY_DATA:
+            return (Spec((self.sequence_length, None, None, None), DALIDataType.UINT8, "FHWC"),)
+        return (Spec((self.sequence_length, None, None, channels), DALIDataType.UINT8, "FHWC"),)
+
+    def open(self) -> _Streams:
+        return _Streams(self)
