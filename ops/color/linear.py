@@ -63,6 +63,10 @@ class Linear(Operator, abstract=True):
         """The output, of ``dtype``."""
         raise NotImplementedError
 
+    def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
+        """The pieces of ``images``, all of 3 channels, with [M, 3, 3] matrices and [M, 3] offsets of pixels."""
+        raise NotImplementedError
+
 
 class Scaling(Linear, abstract=True):
     """One factor and one offset for all values of a picture, of any number of channels."""
@@ -70,6 +74,15 @@ class Scaling(Linear, abstract=True):
     names = ("brightness", "brightness_shift", "contrast", "contrast_center")
 
     def mapped(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> Batch:
+        return scale(ctx, images, *self._factors(ctx, images, dtype), dtype)
+
+    def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
+        parts, factor, offset = self._factors(ctx, images, dtype)
+        matrices = factor[:, None, None] * np.eye(3, dtype=np.float32)
+        return parts, matrices, np.repeat(offset[:, None], 3, axis=1)
+
+    def _factors(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
+        """The pieces, and their [M] factors and offsets."""
         parts = pictures(ctx, images, [n for n in self.names if hasattr(self, n)])
         given = parts.arguments
         brightness = given.get("brightness", np.float32(1)).astype(np.float64)
@@ -80,7 +93,7 @@ class Scaling(Linear, abstract=True):
             center = given["contrast_center"].astype(np.float64)
         factor = np.broadcast_to(brightness * contrast, len(parts))
         offset = np.broadcast_to(shift * full_range(dtype) + brightness * (center - contrast * center), len(parts))
-        return scale(ctx, images, parts, factor.astype(np.float32), offset.astype(np.float32), dtype)
+        return parts, factor.astype(np.float32), offset.astype(np.float32)
 
 
 class Brightness(Scaling, name="brightness"):
@@ -156,11 +169,14 @@ class Twisting(Linear, abstract=True):
             for i in np.flatnonzero(wrong).tolist():
                 ctx.reject(i, "bad_shape", f"has {images.shapes[i, -1]} channels, takes pixels of 3")
             images = images.replace(shapes=np.where(wrong[:, None], 0, images.shapes).astype(np.int32))
+        return mix(ctx, images, *self.maps(ctx, images, dtype), dtype)
+
+    def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
         parts = pictures(ctx, images, [n for n in self.names if hasattr(self, n)])
         matrices, offsets = twist(len(parts), half=0.5 if images.dtype.kind == "f" else 128.0, **parts.arguments)
         if getattr(self, "image_type", None) is DALIImageType.BGR:
             matrices = np.ascontiguousarray(matrices[:, ::-1, ::-1])
-        return mix(ctx, images, parts, matrices, offsets, dtype)
+        return parts, matrices, offsets
 
 
 class Hsv(Twisting, name="hsv"):
@@ -252,9 +268,15 @@ def mix(ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F3
     return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4)
 
 
+def chain(ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32) -> Batch:
+    """uint8 images of 3 channels through [M, K, 3, 3] matrices and [M, K, 3] offsets, rounded after each."""
+    return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), images.dtype, "chain", _THREADS * _EACH // 4,
+                np.int32(matrices.shape[1]))  # fmt: skip
+
+
 def _run(
     ctx: Context, images: Batch, parts: Pictures, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any],
-    kernel: str, tile: int,
+    kernel: str, tile: int, *more: np.int32,
 ) -> Batch:  # fmt: skip
     if ctx.stage == "cpu":
         return _on_host(ctx, images, parts, counts, maps, dtype, getattr(_kernels, kernel))
@@ -264,10 +286,11 @@ def _run(
         return out
     tiles = -(-most // tile)
     base, sizes, a, b, to = ctx.device.upload(parts.offsets, counts, *maps, parts.places(out))
-    name = f"{kernel}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
+    name = kernel if more else f"{kernel}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
     ctx.device.launch(
-        "linear.cu", name, tiles * len(parts), _THREADS, images.data, base, sizes, np.int32(tiles), a, b, out.data, to
-    )
+        "linear.cu", name, tiles * len(parts), _THREADS, images.data, base, sizes, np.int32(tiles), *more, a, b,
+        out.data, to,
+    )  # fmt: skip
     return out
 
 

@@ -38,3 +38,15 @@ def mix(src, base, pixels, matrices, offsets, dst, out_base):
             o[3 * x] = put(a * u + b * v + c * w + p, dst)
             o[3 * x + 1] = put(e * u + f * v + g * w + q, dst)
             o[3 * x + 2] = put(h * u + k * v + l * w + r, dst)
+
+
+@jit
+def chain(src, base, pixels, matrices, offsets, dst, out_base):
+    """``matrices`` [M, K, 3, 3] one after the other times every pixel, plus ``offsets``, rounded after each. A picture
+    goes through all of them while it is cached."""
+    for i in range(len(base)):
+        n = 3 * pixels[i]
+        one = out_base[i : i + 1]
+        mix(src, base[i : i + 1], pixels[i : i + 1], matrices[i : i + 1, 0], offsets[i : i + 1, 0], dst, one)
+        for k in range(1, matrices.shape[1] if n else 0):
+            mix(dst, one, pixels[i : i + 1], matrices[i : i + 1, k], offsets[i : i + 1, k], dst, one)

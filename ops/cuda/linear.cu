@@ -77,3 +77,39 @@ __global__ void mix(const In* source, const long long* base, const long long* pi
         if (x < count) mixed(s + 3 * x, m, d, o + 3 * x);
     }
 }
+
+// grid (tiles * pictures): as `mix` of bytes, `steps` times, rounded after each.
+extern "C" __global__ void chain(const unsigned char* source, const long long* base, const long long* pixels, int tiles,
+                                 int steps, const float* matrices, const float* offsets, unsigned char* target,
+                                 const long long* out_base) {
+    const int picture = blockIdx.x / tiles;
+    const long long count = pixels[picture];
+    const unsigned char* s = source + base[picture];
+    unsigned char* o = target + out_base[picture];
+    constexpr int PIXELS = VALUES / 4;
+    const bool words = aligned(s, 4) && aligned(o, 4);
+    const long long tile = static_cast<long long>(blockIdx.x % tiles) * blockDim.x;
+    const long long first = (tile + threadIdx.x) * PIXELS;
+    const int many = count - first < PIXELS ? static_cast<int>(count - first) : PIXELS;
+    if (many <= 0) return;
+    __align__(4) unsigned char made[3 * PIXELS];
+    if (words && many == PIXELS)
+        for (int k = 0; k < 3; ++k)
+            reinterpret_cast<unsigned*>(made)[k] = reinterpret_cast<const unsigned*>(s + 3 * first)[k];
+    else
+        for (int k = 0; k < 3 * many; ++k) made[k] = s[3 * first + k];
+    for (int step = 0; step < steps; ++step) {
+        const float* m = matrices + (static_cast<long long>(picture) * steps + step) * 9;
+        const float* d = offsets + (static_cast<long long>(picture) * steps + step) * 3;
+        for (int k = 0; k < PIXELS; ++k) {
+            unsigned char pixel[3];
+            mixed(made + 3 * k, m, d, pixel);
+            for (int c = 0; c < 3; ++c) made[3 * k + c] = pixel[c];
+        }
+    }
+    if (words && many == PIXELS)
+        for (int k = 0; k < 3; ++k)
+            reinterpret_cast<unsigned*>(o + 3 * first)[k] = reinterpret_cast<unsigned*>(made)[k];
+    else
+        for (int k = 0; k < 3 * many; ++k) o[3 * first + k] = made[k];
+}

@@ -1,5 +1,6 @@
 """Fuse: join chains of nodes into one kernel where the result is the same within the operators' stated bounds.
 
+colour operators                           uint8 pixels go through all of them, rounded in between, in one kernel
 resize, crop_mirror_normalize              only the window that stays is resampled, straight into its final form
 decoder, resize [, crop_mirror_normalize]  on a GPU, the decoder's planes are resampled without a picture between; on a
                                            CPU, blocks that the result does not show are not transformed
@@ -7,11 +8,14 @@ decoder, resize [, crop_mirror_normalize]  on a GPU, the decoder's planes are re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ...ops.base import Operator
+from ...ops.fused import colors as fused_colors
 from ...ops.fused import decode_resize as fused_decode
 from ...ops.fused import resize_normalize as fused
+from ...ops.fused.colors import JoinedColors
 from ...ops.fused.decode_resize import DecodeResize, can_decode_into, decoder_arguments, shows_a_part
 from ...ops.fused.resize_normalize import ResizeCropMirrorNormalize, can_join, joined_arguments
 from ..graph.nodes import Edge, Graph, Node
@@ -20,11 +24,15 @@ from .place import Target
 
 Joined = tuple[Operator, dict[str, Edge]]
 """A joined operator and its argument inputs."""
+Rule = tuple[Callable[[Node, Node], Joined | None], str, str]
+"""What joins a node with the one before, and how the arguments of both are prefixed."""
 
 
 def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
     """The graph with chains joined, what was joined (in words), and the node whose seed each new node has."""
-    rules = (_RESIZE_AND_NORMALIZE,) if target.device == "null" else (_RESIZE_AND_NORMALIZE, _DECODE_AND_RESIZE)
+    rules: tuple[Rule, ...] = (_COLORS, _RESIZE_AND_NORMALIZE)
+    if target.device != "null":
+        rules = (*rules, _DECODE_AND_RESIZE)
     nodes = {n.id: n for n in graph.nodes}
     seeds = {n.id: n.id for n in graph.nodes}
     for join, first, second in rules:
@@ -74,6 +82,13 @@ def _decode_and_resize(before: Node, node: Node) -> Joined | None:
     return DecodeResize(decode=before.op, resize=node.op, per_sample=frozenset(args)), args
 
 
+def _colors(before: Node, node: Node) -> Joined | None:
+    if not node.specs or not fused_colors.can_join(before.op, node.op, before.specs[0], node.specs[0]):
+        return None
+    args = fused_colors.joined_arguments(before.args, node.args)
+    return JoinedColors(first=before.op, second=node.op, per_sample=frozenset(args)), args
+
+
+_COLORS = (_colors, fused_colors.FIRST, fused_colors.SECOND)
 _RESIZE_AND_NORMALIZE = (_resize_and_normalize, fused.RESIZE, fused.NORMALIZE)
 _DECODE_AND_RESIZE = (_decode_and_resize, fused_decode.DECODE, fused_decode.RESIZE)
-"""Rules, and how the arguments of their two nodes are prefixed."""

@@ -1,0 +1,80 @@
+"""Colour operators in a row as one pass over the pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..color.linear import F32, Linear, chain
+from ..context import Context
+from ..copies.windows import known_layout
+from ..images.frames import Pictures
+from ..types import DALIDataType
+from .resize_normalize import part
+
+T = TypeVar("T")
+FIRST, SECOND = "first.", "second."
+"""What the argument inputs of the joined operators are called: ``first.brightness``, ``second.hue``."""
+_UINT8 = np.dtype(np.uint8)
+
+
+def joined_arguments(first: Mapping[str, T], second: Mapping[str, T]) -> dict[str, T]:
+    """The argument inputs of two operators as those of the joined one."""
+    return {FIRST + k: v for k, v in first.items()} | {SECOND + k: v for k, v in second.items()}
+
+
+def can_join(first: Operator, second: Operator, between: Spec, after: Spec) -> bool:
+    """Whether both are linear maps of uint8 pixels, as far as is known: ``between`` them, and ``after`` the second."""
+    return (
+        isinstance(first, (Linear, JoinedColors))
+        and isinstance(second, Linear)
+        and between.dtype is DALIDataType.UINT8
+        and after.dtype is DALIDataType.UINT8
+        and between.shape is not None
+        and between.shape[-1] == 3
+    )
+
+
+class JoinedColors(Operator, name="_fused.colors"):
+    """A colour operator, or several joined, and the one after; equal to both, one after the other: pixels are rounded
+    to bytes in between."""
+
+    bound = Linear.bound
+
+    first: Annotated[Any, Arg("the operator before, or several joined")]
+    second: Annotated[Any, Arg("the operator after")]
+
+    def infer(self, *specs: Spec) -> Spec:
+        result: Spec = self.second.infer(self.first.infer(*specs))
+        return result
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        if images.dtype == _UINT8:
+            images = images.replace(layout=known_layout(images, Linear.layouts))
+            if (images.shapes[:, -1] == 3).all():
+                found = self._steps(ctx, images)
+                whole = [parts for parts, _, _ in found if parts.sample is None]
+                if len(whole) == len(found):
+                    matrices = np.stack([m for _, m, _ in found], axis=1)
+                    offsets = np.stack([o for _, _, o in found], axis=1)
+                    return chain(ctx, images, whole[0], matrices, offsets)
+        # other inputs, or arguments per frame: one after the other
+        stage = ctx.stage
+        middle = self.first.kernel(stage)(part(ctx, self.first, FIRST), images)
+        out: Batch = self.second.kernel(stage)(part(ctx, self.second, SECOND), middle)
+        return out
+
+    gpu = cpu
+
+    def _steps(self, ctx: Context, images: Batch) -> list[tuple[Pictures, F32, F32]]:
+        """The maps of all operators, in their order."""
+        first, second = part(ctx, self.first, FIRST), part(ctx, self.second, SECOND)
+        if isinstance(self.first, JoinedColors):
+            before = self.first._steps(first, images)
+        else:
+            before = [self.first.maps(first, images, _UINT8)]
+        return [*before, self.second.maps(second, images, _UINT8)]
