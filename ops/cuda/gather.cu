@@ -20,7 +20,7 @@ __device__ __forceinline__ Halves halves(uint4 v) {
     return {static_cast<unsigned long long>(v.y) << 32 | v.x, static_cast<unsigned long long>(v.w) << 32 | v.z};
 }
 
-// The 16 bytes that begin `bytes` behind the start of `first`.
+// The 16 bytes that begin `bytes` after the start of `first`.
 __device__ __forceinline__ Halves behind(Halves first, Halves second, int bytes) {
     unsigned long long a = first.low, b = first.high, c = second.low;
     if (bytes >= 8) a = first.high, b = second.low, c = second.high;
@@ -29,7 +29,7 @@ __device__ __forceinline__ Halves behind(Halves first, Halves second, int bytes)
     return {a >> bits | b << (64 - bits), b >> bits | c << (64 - bits)};
 }
 
-// The first `count` of eight bytes, zeros behind them.
+// The first `count` of eight bytes, zeros after them.
 __device__ __forceinline__ unsigned long long first_bytes(unsigned long long v, long long count) {
     if (count <= 0) return 0;
     return count >= 8 ? v : v & ((1ULL << 8 * count) - 1);

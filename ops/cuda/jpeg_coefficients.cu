@@ -1,5 +1,5 @@
 // Coefficients: every thread decodes the blocks that begin in its subsequence, from the state that jpeg_states found, and
-// stores them one behind the other.
+// stores them one after the other.
 #include "jpeg_states.cu"
 
 #ifndef COEFFICIENT_BLOCKS
@@ -37,7 +37,7 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
     u32 *entries = kept(batch->entries + entries_at);
     u32 s = state & 0xff00ffu, flags = s < INDEX_ONE ? 0 : NOT_MINE;
     int block = state >> 8 & 15, table = codes.table(s < INDEX_ONE, block);
-    u32 used = 0, stored = 0, block_at = 0;  // entries; those behind `stored` are in the ring
+    u32 used = 0, stored = 0, block_at = 0;  // entries; those after `stored` are in the ring
     // Blocks that ended in this turn, two at most. A store in the middle of it would make everything wait that uses its
     // registers again.
     u32 finished = 0, newer_low = 0, newer_high = 0, older_low = 0, older_high = 0;
@@ -84,7 +84,7 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
     };
     for (;;) {
         bound = reader.end();
-        if (bound + 31 <= end) {  // no code that starts below the bound ends behind the interval
+        if (bound + 31 <= end) {  // no code that starts below the bound ends beyond the interval
 #pragma unroll
             for (int k = 0; k < CODES_AT_ONCE; k++) {
                 if ((int)(s & 0xffff) >= bound) continue;

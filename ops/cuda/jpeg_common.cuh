@@ -1,5 +1,5 @@
 // Types and records that the JPEG kernels and the host share. ops/codecs/jpeg/cuda.py mirrors the records field by field
-// (jpeg_layout lets it check the sizes). Compiled by NVRTC, and by g++ behind tests/kit/cuda_emulator.h.
+// (jpeg_layout lets it check the sizes). Compiled by NVRTC, and by g++ with tests/kit/cuda_emulator.h.
 #pragma once
 
 #ifndef EMULATED
@@ -29,7 +29,7 @@ enum Status {
     BAD_TABLE = 2,        // a Huffman table that is no prefix code
     BAD_CODE = 4,         // a bit pattern that is no code, or a run past the end of a block
     MISSING = 8,          // the scan ends before the last block
-    EXTRANEOUS = 16,      // a byte or more is left behind the last block, a marker other than EOI follows, or FF FF 00
+    EXTRANEOUS = 16,      // a byte or more is left after the last block, a marker other than EOI follows, or FF FF 00
     BAD_RESTART = 32,     // a restart marker out of order or out of place
     OUT_OF_RANGE = 64,    // coefficients beyond what libjpeg's 16-bit SIMD inverse DCT takes without wrapping
 };
@@ -48,7 +48,7 @@ struct Component {
     i32 roi_groups, roi_rows;     // and how many of either
 };
 
-// A picture, or one scan of a picture that has a scan for each component: then these follow behind all pictures, each as
+// A picture, or one scan of a picture that has a scan for each component: then these follow after all pictures, each as
 // a gray image that decodes into the plane of its component, and the picture itself has nothing but planes. Last come the
 // streams of scans in which pictures are that have many (Scan): their bytes are all that they are.
 struct Image {
@@ -90,7 +90,7 @@ struct Scan {
 };
 
 struct Axis {                    // one direction of a resize; names as in ops/images/resampling/resample_cpu.py
-    i64 weights;                  // first float in Batch::weights, [tap][output]; the first taps (int) are behind them
+    i64 weights;                  // first float in Batch::weights, [tap][output]; the first taps (int) follow them
     i64 stride;                   // of the output, in elements; negative when flipped
     // As the picture is shown, from the first sample that may be read: where taps fall must not depend on how it lies.
     float lo, scale, support;     // source coordinate of the first output, source per output sample, width of the filter

@@ -1,5 +1,5 @@
 // The inverse DCT of pictures in many scans, whose coefficients lie in memory block by block. Otherwise as in jpeg_idct.cu:
-// eight lanes take a block, a warp four of them side by side, which lie one behind the other.
+// eight lanes take a block, a warp four of them side by side, which lie one after the other.
 #include "jpeg_idct.cu"
 #include "jpeg_scans.cu"
 

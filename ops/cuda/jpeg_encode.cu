@@ -417,7 +417,7 @@ KERNEL __launch_bounds__(CODED) jpeg_encode_pack(
 
 // -- files -----------------------------------------------------------------------------------------------------------
 
-// 16 bytes of a stream at `at`, zeros behind its end.
+// 16 bytes of a stream at `at`, zeros after its end.
 DEVICE uint4 stream_bytes_at(const u8 *stream, u32 at, u32 end) {
     u32 words[4];
     uint4 all = at < end ? *(const uint4 *)(stream + at) : make_uint4(0, 0, 0, 0);
@@ -455,7 +455,7 @@ KERNEL __launch_bounds__(STUFF_THREADS) jpeg_encode_measure(
     if (threadIdx.x == 0) sizes[at] = bytes ? header_sizes[pictures[at].header] + bytes + before + 2 : 0;
 }
 
-// The files, one after the other. Those that end behind `room` are left out. dimensions: where height and width are in
+// The files, one after the other. Those that end beyond `room` are left out. dimensions: where height and width are in
 // each header.
 KERNEL __launch_bounds__(STUFF_THREADS) jpeg_encode_stuff(
     const Picture *pictures, const i32 *stuff_first, i32 count, const u32 *stream_bytes, const u8 *streams, const u8 *headers,

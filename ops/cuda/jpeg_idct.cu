@@ -53,7 +53,7 @@ struct BlockGrid {
         int mcu = (int)((u32)y * one_v >> 16);
         return mcu * mcus_x * in_mcu + first + (y - mcu * v) * h;
     }
-    DEVICE int column(int x) const {  // what a block's column adds to that; behind the right border, the last one
+    DEVICE int column(int x) const {  // what a block's column adds to that; beyond the right border, the last one
         x = min(x, per_row - 1);
         int mcu = (int)((u32)x * one_h >> 16);
         return mcu * in_mcu + x - mcu * h;

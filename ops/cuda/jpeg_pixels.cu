@@ -128,7 +128,7 @@ DEVICE u32 pixel(const Source &source, int x, int y) {
 }
 
 // The component at pixels x ... x + 3 of rows y and y + 1, a word a row; rows are clamped to [low, high), which lies in
-// the picture. x is a multiple of 4, y of 2; behind the right border anything may come.
+// the picture. x is a multiple of 4, y of 2; beyond the right border anything may come.
 DEVICE void sample4x2(const Plane &plane, int x, int y, int low, int high, u32 *rows) {
     if (plane.upsampling == FULL_SIZE) {
 #pragma unroll

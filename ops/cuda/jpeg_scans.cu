@@ -27,7 +27,7 @@ DEVICE int kept_at(int k) { return (k & 31) << 1 | k >> 5; }
 
 struct ScanCodes {
     u32 entry[1 << CODE_BITS];  // length, run << 8, size << 16; 0: a longer code, or none
-    u32 limit[4][17];           // by length: the first 16-bit pattern behind its codes
+    u32 limit[4][17];           // by length: the first 16-bit pattern after its codes
     i32 delta[4][17];           // symbol index less code
     i32 place[PLACES];          // of a block that is refined: where its zeros are
 };
@@ -82,7 +82,7 @@ DEVICE u32 longer_code(const ScanCodes &codes, const u8 *symbols, int nth, u32 b
     return NO_CODE;
 }
 
-// What a warp reads: bits of the first two words, and a third that is on its way. It may read on behind its stream, no
+// The input of a warp: bits of the first two words, and a third that is on its way. It may read on after its stream, no
 // further than a block's codes reach, before it is asked where it is.
 //
 // No loop loads words here: it would wait for each before it goes on.
@@ -272,7 +272,7 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
 #pragma unroll 1
             do {
                 u32 bits = reader.peek(), entry = entries[bits >> (32 - CODE_BITS)];
-                if (ENDS_BLOCKS(entry)) {  // this one, and some behind it; or 0
+                if (ENDS_BLOCKS(entry)) {  // this one, and some after it; or 0
                     if (entry == 0) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
                     if (ENDS_BLOCKS(entry)) {
                         int length = entry & 255, run = run_of(entry);
@@ -285,7 +285,7 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
                 bits <<= length;
                 k += run_of(entry);
                 reader.skip(length + size);
-                // Without a size, a run of zeros: what is stored in the place behind it is what is there.
+                // Without a size, a run of zeros: the place after it keeps its value.
                 i16 value = (i16)((u32)extended(bits, max(size, 1u)) << low);
                 if (k > last) flags |= BAD_CODE;
                 if (k <= last && size) to[2 * walk.word + kept_at(k)] = value;  // by all lanes, as above

@@ -195,7 +195,7 @@ KERNEL __launch_bounds__(ENTROPY_THREADS, STATES_BLOCKS) jpeg_states(const Batch
         if (chunk == chunks - 1 && before + total < (u64)image.block_count) mark(batch, image, at, MISSING);
         return;
     }
-    if (origin > (i64)batch->stream[2 * at] * 8) return;  // behind the stream, where the next image's may be
+    if (origin > (i64)batch->stream[2 * at] * 8) return;  // after the stream, where the next image's may be
     i64 nth = (i64)chunk * (ENTROPY_THREADS - 1) + threadIdx.x - 1;
     batch->starts[image.entries / ENTRIES_EACH + nth] = pack_start(shared.states[step], before + index);
 }

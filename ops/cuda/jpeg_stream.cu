@@ -12,7 +12,7 @@
 #define ENTRIES_EACH (SUBSEQUENCE_BITS / 2 + 64)  // a coefficient takes two bits at least, and a last block may run over
 
 // A packed state: bits past the start of the step (0..7), block within the MCU (8..11), zig-zag index (16..22).
-#define STATE_DEAD 0xffffffffu  // behind the end of the scan
+#define STATE_DEAD 0xffffffffu  // after the end of the scan
 #define STATE_GUESS 0u
 
 // Local position and zig-zag index share a register, so that one addition moves both.
@@ -26,7 +26,7 @@ struct Stream {
     i64 bits;
 };
 
-// A window of a stream: 96 bits to read, and the 64 behind them, fetched long before they are needed.
+// A window of a stream: 96 bits to read, and the 64 after them, fetched long before they are needed.
 struct Reader {
     const u32 *next;
     u32 w0, w1, w2, w3, w4;

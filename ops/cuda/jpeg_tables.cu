@@ -20,14 +20,14 @@
 
 // Codes longer than LOOKUP_BITS.
 struct __align__(16) LongCodes {
-    u32 limit[LONG_LENGTHS + 2];  // per length: the first 16-bit pattern behind its codes
+    u32 limit[LONG_LENGTHS + 2];  // per length: the first 16-bit pattern after its codes
     i32 delta[LONG_LENGTHS + 2];  // symbol index less code
     u8 symbol[256];
 };
 
 struct __align__(16) HuffmanTable {
     u32 lookup[LOOKUPS];          // by the next bits: the code that they begin with
-    u32 pairs[PAIRS];             // the same and, where its code is among these bits, the symbol behind it
+    u32 pairs[PAIRS];             // the same and, where its code is among these bits, the symbol after it
     LongCodes longer;
 };
 

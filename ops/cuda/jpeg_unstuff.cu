@@ -32,7 +32,7 @@ struct Chunk {               // what the threads of a block share
 // The low n bits.
 DEVICE u32 low_bits(int n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; }
 
-// Words at `from`, 16 bytes of them from the given place on; behind `count` bytes, zeros.
+// Words at `from`, 16 bytes of them from the given place on; after `count` bytes, zeros.
 DEVICE void load_words(const u8 *from, int count, u32 *word) {
     if (count >= 16) {
         uint4 v = *(const uint4 *)from;
@@ -59,7 +59,7 @@ DEVICE u64 look_back(const u64 *chain, int first, int work) {
             while (!((link = *(const volatile u64 *)(chain + nearest - lane)) & (READY | ALONE))) PAUSE();
         u32 whole = __ballot_sync(~0u, (link & READY) != 0), used = whole ^ (whole - 1);  // up to one that knows all before it
         u32 ends = used & __ballot_sync(~0u, (link & SCAN_ENDED) != 0);
-        if (ends) {  // behind the end nothing counts
+        if (ends) {  // after the end nothing counts
             int last = 31 - __clz(ends);
             used &= ~0u << last;
             kept = restarts = 0;
@@ -118,7 +118,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
     }
     u32 restarts = 0, strays = 0;
     bool first = before == 255;
-    while (first || found) {  // each FF, the one before my bytes too, and the byte behind it
+    while (first || found) {  // each FF, the one before my bytes too, and the byte after it
         int bit = __ffs(found) - 1, i = first ? -1 : (bit & 7) * 4 + (bit >> 3);
         if (!first) found &= found - 1;
         first = false;
@@ -156,7 +156,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
     if (threadIdx.x == 0 && chunk) *(volatile u64 *)(batch->unstuff_chain + work) = own | ALONE;
     u32 mine_at = (sum & 0xffff) - kept;
     if (kept) {
-        for (u32 gone = ~keep; gone;) {  // from the last on: what is behind moves up, and zeros follow
+        for (u32 gone = ~keep; gone;) {  // from the last on: the rest moves up, and zeros follow
             int i = 31 - __clz(gone), in = i >> 2;
             gone ^= 1u << i;
             u32 order = 0x4321 - (0x1111 & low_bits(4 * (i & 3)));

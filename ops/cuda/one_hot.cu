@@ -2,7 +2,7 @@
 #include "convert.cuh"
 
 // grid (tiles, samples). Output element (outer, class, inner) is values[1] where the input's element (outer, inner) is
-// that class, else values[0]; `inner` [N] are the elements behind the new axis, `sizes` [N] those of the output.
+// that class, else values[0]; `inner` [N] are the elements after the new axis, `sizes` [N] those of the output.
 template <typename In, typename Out>
 __global__ void one_hot(const In* source, Out* target, const long long* offsets, const long long* out_offsets,
                         const long long* inner, const long long* sizes, long long classes, const Out* values) {
