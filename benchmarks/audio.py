@@ -75,7 +75,7 @@ def make_clips(kind: str, count: int, root: Path) -> None:
 
 
 def measure_ours(
-    root: str, device: str, batch: int, threads: int, lanes: int, kind: str, seconds: float
+    root: str, device: str, batch: int, threads: int, lanes: int, apart: bool, kind: str, seconds: float
 ) -> dict[str, Any]:
     import itertools
 
@@ -98,7 +98,7 @@ def measure_ours(
     for name, more in (("spectrogram", SPECTROGRAM), ("mel_filter_bank", MEL), ("to_decibels", DECIBELS)):
         (x,) = b.add(name, [x], more)
     plan = compile_graph(b.build({"x": x}), Target(device), 1)
-    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=True)
+    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=not apart)
     requests = (Request(k * batch, batch) for k in itertools.count())
     first = time.perf_counter()
     with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
@@ -175,7 +175,8 @@ def main() -> None:
     parser.add_argument(
         "--ours",
         default="wav-tar:256:8:4,wav:256:8:4,flac:256:16:4",
-        help="kind of files (wav, flac, wav-tar, flac-tar):batch:threads:lanes",
+        help="kind of files (wav, flac, wav-tar, flac-tar):batch:threads:lanes, and :apart where small batches are not "
+        "to be launched together",
     )
     parser.add_argument("--dali", default="wav:256:16,wav-tar:256:16,flac:256:16", help="kind of files:batch:threads")
     parser.add_argument("--json", type=Path)
@@ -203,8 +204,8 @@ def main() -> None:
 
         settings: list[tuple[str, dict[str, Any]]] = []
         for text in filter(None, args.ours.split(",")):
-            kind, batch, threads, lanes = text.split(":")
-            ours = {"batch": int(batch), "threads": int(threads), "lanes": int(lanes)}
+            kind, batch, threads, lanes, *how = text.split(":")
+            ours = {"batch": int(batch), "threads": int(threads), "lanes": int(lanes), "apart": how == ["apart"]}
             settings.append((f"{kind} ours {text}", {"what": "ours", "kind": kind, "root": placed(kind), **ours}))
         for text in filter(None, args.dali.split(",") if args.dali_path else []):
             kind, batch, threads = text.split(":")
