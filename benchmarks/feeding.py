@@ -3,7 +3,7 @@
     python benchmarks/feeding.py FOLDER [--batch 512] [--copies 8] [--batches 60] [--json out.json]
 
 Milliseconds of CPU time of one reading thread a batch (median, and the fastest), records shuffled through a buffer and
-in the page cache; `order` is deciding who is in the batch, `headers` walking the JPEG headers of what was read. Without
+in the page cache; `order` is choosing the batch's samples, `headers` walking the JPEG headers of what was read. Without
 a GPU: registering is pretended, gathering is the GPU's work.
 """
 

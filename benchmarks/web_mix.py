@@ -7,7 +7,7 @@ Of the pictures in FOLDER a data set is made in --scratch (memory, if it is /dev
 baseline JPEGs, 25 % progressive, 6 % PNG, 5 % WebP, 2 % CMYK; 0.2 megapixels each), and, for each of --formats, one of
 that format alone. Files are copies, each read from memory of its own. The job: decode, shorter side 256, centre crop
 224, normalise, float32 CHW; results stay on the GPU. Every setting of both runs in a process of its own, in turns; the
-best repeat counts. Ours says, too, who decoded, in how much time of CPU threads, and for how long batches waited.
+best repeat counts. Ours also names the decoders, their time of CPU threads, and for how long batches waited.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from .resize_normalize import part
 
 T = TypeVar("T")
 FIRST, SECOND = "first.", "second."
-"""What the argument inputs of the joined operators are called: ``first.brightness``, ``second.hue``."""
+"""Prefixes of the joined operators' argument inputs: ``first.brightness``, ``second.hue``."""
 _UINT8 = np.dtype(np.uint8)
 
 

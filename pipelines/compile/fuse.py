@@ -25,7 +25,7 @@ from .place import Target
 Joined = tuple[Operator, dict[str, Edge]]
 """A joined operator and its argument inputs."""
 Rule = tuple[Callable[[Node, Node], Joined | None], str, str]
-"""What joins a node with the one before, and how the arguments of both are prefixed."""
+"""The join of a node with the one before, and the prefixes of both nodes' arguments."""
 
 
 def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
