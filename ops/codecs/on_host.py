@@ -313,7 +313,9 @@ def decode(
     headers = read_headers(ctx, batch, rules)
     ours = straight(batch, headers, rules, ctx.isolation)
     began = time.perf_counter()
-    others = decode_others(ctx, batch, headers, rules, headers.others.keys() - ours) if headers.others else {}
+    placed = _placed(headers, rules) if headers.others else []
+    late = headers.others.keys() - ours - set(placed)
+    others = decode_others(ctx, batch, headers, rules, late) if late else {}
     aside = time.perf_counter() - began
     anchors = None
     heights, widths = headers.height, headers.width
@@ -334,6 +336,11 @@ def decode(
         others |= _refused(ctx, batch, headers, rules, refused)
         left[refused] = headers.good[refused]
         aside += time.perf_counter() - ended
+    if placed:
+        began = time.perf_counter()
+        done = _decode_placed(ctx, batch, headers, rules, anchors, out, [i for i in placed if left[i]])
+        left[placed] = False
+        ctx.decoded_by(OTHERS, done, time.perf_counter() - began)
     for i, image in others.items():
         if left[i]:
             anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
@@ -365,6 +372,43 @@ def decode(
             if rules.on_damage == "flag":
                 ctx.flag(i, problem.code, str(problem))
     return out
+
+
+_SURE = ("webp", "bmp", "pnm")
+"""Formats whose pixels have the size that their headers say, whoever decodes them."""
+
+
+def _placed(headers: Headers, rules: Rules) -> list[int]:
+    """Images that are no JPEGs whose pixels can go into the output as they come: its shape is known before."""
+    if rules.output_type is DALIImageType.ANY_DATA or rules.on_damage != "reject":
+        return []
+    return [i for i, header in headers.others.items() if header.format in _SURE and headers.good[i]]
+
+
+def _decode_placed(
+    ctx: Context, batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, out: Batch, which: list[int]
+) -> int:
+    """Decode the images ``which`` into ``out``; how many of them were good."""
+    done = 0
+    for i in which:
+        anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
+
+        def use(pixels: Pixels, i: int = i, anchor: tuple[int, int] | None = anchor) -> bool:
+            if pixels.shape[:2] != (headers.height[i], headers.width[i]):
+                return False
+            part = recolour(_window(pixels, anchor, out.shapes[i]), rules.output_type, rules.dtype)
+            out.sample(i)[...] = part
+            return True
+
+        found = decode_other(batch, headers, rules, ctx.isolation, use, i)
+        if found is True:
+            done += 1
+            continue
+        if found is False:
+            found = SampleError("corrupt_data", "the header is damaged: two decoders read different sizes from it")
+        headers.drop(i)
+        ctx.reject(i, found.code, str(found))
+    return done
 
 
 def _refused(ctx: Context, batch: Batch, headers: Headers, rules: Rules, which: I64) -> dict[int, Pixels]:
