@@ -47,9 +47,11 @@ extern "C" __global__ void __launch_bounds__(512)
     __syncthreads();
     const long long lead = (4 - reinterpret_cast<unsigned long long>(image) % 4) % 4;
     const long long words = values > lead ? (values - lead) / 4 : 0;
+    int start = (static_cast<int>(lead) + 4 * static_cast<int>(threadIdx.x)) % channels;  // its channel, see below
     for (long long i = threadIdx.x; i < words; i += blockDim.x) {
         const unsigned four = *reinterpret_cast<const unsigned*>(image + lead + 4 * i);
-        int c = static_cast<int>((lead + 4 * i) % channels);
+        int c = start;
+        start = (start + 4 * static_cast<int>(blockDim.x)) % channels;  // divisions of 64 bits would take longer
         for (int k = 0; k < 4; ++k) {
             atomicAdd(&counts[copy][c][four >> 8 * k & 255], 1u);
             c = c + 1 == channels ? 0 : c + 1;
@@ -185,8 +187,10 @@ extern "C" __global__ void __launch_bounds__(256)
                 out[i] = table[static_cast<int>(i % channels) * 256 + image[i]];
             return;
         }
+        int start = 4 * static_cast<int>(threadIdx.x) % channels;  // tiles begin with a pixel
         for (long long i = first + 4ll * threadIdx.x; i < last; i += 4ll * blockDim.x) {
-            int c = static_cast<int>(i % channels);
+            int c = start;
+            start = (start + 4 * static_cast<int>(blockDim.x)) % channels;
             if (i + 4 > last) {
                 for (long long j = i; j < last; ++j) out[j] = table[static_cast<int>(j % channels) * 256 + image[j]];
                 break;
