@@ -65,11 +65,11 @@ class Context:
     allocate: Callable[[int, Any], Any] | None = None
     """Where the arrays of `empty` come from, instead of the host's heap or the device."""
     count: Callable[[str, int], None] | None = None
-    """Told, for the report, why samples take a slower way, and how many."""
+    """Callback for the report: (reason, count) of samples that take a slower path."""
     decoders: Callable[[str, int, float], None] | None = None
-    """Told, for the report, which decoder took images, how many, and in how many seconds of a CPU thread."""
+    """Callback for the report: a decoder, how many images it took, and seconds of a CPU thread."""
     waited: Callable[[str, float], None] | None = None
-    """Told, for the report, which decoder a batch waited for, and how many seconds."""
+    """Callback for the report: the decoder that a batch waited for, and seconds."""
     begun: Any = None
     """The result of `Operator.begin` for these samples."""
     part: str = ""

@@ -85,7 +85,7 @@ class Reader(Operator, abstract=True):
     )  # fmt: skip
     """Arguments that only say where the data is: its `Source.fingerprint` tells what it is."""
     maps_files: ClassVar[bool] = False
-    """Records are views of mapped files, which a GPU may read by itself (`lenders`)."""
+    """Records are views of mapped files, which a GPU may read by itself (`fetch.gpu_reads`)."""
     shuffles_list: ClassVar[bool] = False
     """random_shuffle first shuffles the whole list of records, once (DALI's readers of files)."""
 

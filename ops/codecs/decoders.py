@@ -55,7 +55,7 @@ class ImageDecoder(Operator, abstract=True):
     ] = "dali"
     jpeg_decoder: Annotated[
         Literal["auto", "nvjpeg"],
-        Arg("on a GPU: auto takes our CUDA decoder for what it can, nvjpeg leaves it out"),
+        Arg("on a GPU: auto takes our CUDA decoder where it can, nvjpeg does not use it"),
     ] = "auto"
     hw_decoder_load: Annotated[
         float,

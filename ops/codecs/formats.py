@@ -1,7 +1,7 @@
 """Recognises encoded images by their first bytes: format, stored size, channels, depth, orientation.
 
 Nothing is decoded. Every probe reads only bounded, checked places of the data, so that hostile files cost microseconds
-and decompression bombs are known before memory is asked for. JPEG headers of a batch are walked by `jpeg_header`.
+and decompression bombs are known before memory is asked for. JPEG headers of a batch are walked by `jpeg.header`.
 
 Facts: PNG (W3C, 3rd ed.), BMP (Microsoft, BITMAPINFOHEADER and kin), TIFF 6.0, Exif 2.3, Netpbm, WebP container
 (Google), JPEG 2000 (ITU-T T.800, annex A and I), GIF89a. AVIF, HEIC and JPEG XL: `modern_headers`.

@@ -69,7 +69,7 @@ class Headers:
     """Facts from the headers of N encoded images. Bad images are rejected already and have no pixels."""
 
     jpeg: npt.NDArray[Any]
-    """[N] rows of `jpeg_header.HEADER`; status NOT_JPEG where the image is something else."""
+    """[N] rows of `jpeg.header.HEADER`; status NOT_JPEG where the image is something else."""
     scans: npt.NDArray[Any]
     """The table of scans that those with status MANY_SCANS point to."""
     others: dict[int, Header]

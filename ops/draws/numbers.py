@@ -1,6 +1,6 @@
 """Random numbers: random.coin_flip, uniform, normal, beta and choice, and DALI's older names of them.
 
-Each element of each sample draws from its own part of the sample's stream (`rng`), so that the results are functions
+Each element of each sample draws from its own part of the sample's stream (`streams`), so that results are functions
 of (seed, operator, sample), and with ``rng: dali`` those of DALI 2.4 (except beta's).
 """
 

@@ -84,7 +84,7 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def rounds(self) -> int:
-        """How starts are rounded, as `resize_plan_cpu` takes it."""
+        """How starts are rounded, as `plan_cpu` takes it."""
         return int(_plans.ROUNDINGS.index(self._rounding))
 
     @cached_property
@@ -119,7 +119,7 @@ class CropWindow(Operator, abstract=True):
 
     def rows(self, ctx: Context) -> F32:
         """Windows of images, [N or 1, 4]: height and width, and where they lie down and across, as
-        `resize_plan_cpu.cut_out` takes them."""
+        `plan_cpu.cut_out` takes them."""
         return self._constant_rows if self._is_constant else self._rows(ctx)
 
     def _rows(self, ctx: Context) -> F32:

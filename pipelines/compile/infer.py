@@ -1,4 +1,4 @@
-"""Infer: what comes out of every node (shape, dtype, layout), as far as it is known before data is read."""
+"""Infer: the outputs of every node (shape, dtype, layout), as far as it is known before data is read."""
 
 from __future__ import annotations
 

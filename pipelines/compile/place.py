@@ -1,4 +1,4 @@
-"""Place: decide where every node runs - cpu, mixed or gpu - by DALI's rules, or with ``auto`` as far up as it can.
+"""Place: decide where every node runs - cpu, mixed or gpu - by DALI's rules; with ``auto``, the GPU where possible.
 
 A node with a GPU input is a GPU node. Argument inputs are computed on the CPU. Host data that a GPU node needs is
 uploaded by the engine; data of a GPU node never flows back, except into encoders and writers, and where a node asks

@@ -1,4 +1,4 @@
-"""Prune: leave out what no output needs, and number the rest anew."""
+"""Prune: remove nodes that no output needs, and number the rest anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share: what several nodes would compute alike is computed once, as in DALI."""
+"""Share: equal nodes are computed once, as in DALI."""
 
 from __future__ import annotations
 

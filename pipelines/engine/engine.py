@@ -57,8 +57,8 @@ _REGISTERED_FILES = (1 << 62,)
 
 _QUICK, _PROMPT = 1e-3, 4e-3
 """Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
-thread costs 10 to 50 us, foreseeing memory more, and with Python's one lock, what takes so little hardly runs beside
-the thread that waits."""
+thread costs 10 to 50 us, estimating memory more, and with the GIL so short a task gains nothing from another
+thread."""
 
 _PATIENCE = 16
 """Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""

@@ -1,4 +1,4 @@
-"""How soon a thread that wants Python's one lock gets it: sooner while a device is fed, as before when none is."""
+"""Lowers Python's thread switch interval while a GPU is being fed, and restores it afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iteration: one batch on its way through a run, and where batches come from."""
+"""A batch on its way through a run (Iteration), and the sources of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a device: one batch through the nodes of a step, and what becomes of it where the device has too little memory.
+"""Runs one batch through the nodes of a step on a device, and finds another way where its memory does not suffice.
 
 First everything idle is given back and the batch is halved, again and again; a sample that does not even fit alone is
 decoded on the CPU; if that is not enough, all its kernels run there. Each of these is counted.

@@ -1,4 +1,4 @@
-"""Dot: a graph as a Graphviz file."""
+"""A graph as a Graphviz file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serialize: a graph and the arguments of its pipeline as JSON, and back. Nothing in it is ever executed."""
+"""A graph and the arguments of its pipeline as JSON, and back. Nothing in it is ever executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verify: the rules that hold between passes, as one table. A broken rule is a fault of the compiler, not of a spec."""
+"""The rules that hold between passes, as one table. A broken rule is a fault of the compiler, not of a spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growth: a job whose inputs are not those that its output was made of - what changed, and what is left to be done."""
+"""Growth: jobs whose inputs have changed since their output was made: the changes, and the work left to be done."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Lineup: data sets that grew, with all records in the order in which they came - first those of the job's first run,
-then what was added, addition by addition. So old samples keep their numbers, keys and random numbers."""
+"""Data sets with later additions, in the order in which records were added: first those of the job's first run,
+then each addition. So old samples keep their numbers, keys and random numbers."""
 
 from __future__ import annotations
 

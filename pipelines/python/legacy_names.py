@@ -1,4 +1,4 @@
-"""Names: how the operators of the registry are called in Python, DALI's older spellings included."""
+"""The operators' names in Python, DALI's older spellings included."""
 
 from __future__ import annotations
 

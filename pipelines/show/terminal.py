@@ -1,4 +1,4 @@
-"""Render: reports, plans, operators and findings as rich tables. All that is shown is in the JSON of the command."""
+"""Reports, plans, operators and findings as rich tables. All that is shown is in the JSON of the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dump: a graph as the text of a spec, the way back from `build`. Reading the text gives the graph again."""
+"""A graph as the text of a spec, the way back from `build`. Reading the text gives the graph again."""
 
 from __future__ import annotations
 

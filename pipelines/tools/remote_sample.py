@@ -1,4 +1,4 @@
-"""Skeleton: enough of the data at a URL to see what it is: the first container, or the names of files."""
+"""Enough of the data at a URL to see what it is: the first container, or the names of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lenders: containers on the way to a GPU without a copy on the host. Parts of mapped files are registered with CUDA as
+"""Containers on the way to a GPU without a copy on the host. Parts of mapped files are registered with CUDA as
 a run touches them, and the GPU gathers records out of the page cache.
 """
 

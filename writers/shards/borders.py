@@ -1,4 +1,4 @@
-"""Cuts: where the shards of an output begin and end, what they are called, and that every position is accounted for."""
+"""Borders of the shards of an output, and their names; every position is accounted for."""
 
 from __future__ import annotations
 

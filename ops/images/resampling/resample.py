@@ -86,9 +86,9 @@ class Plan:
     """[N]: the horizontal pass comes first. Decided on the whole output, so that a window of it gets the same bits."""
     domain: I64 | None = None
     """[N, A, 2]: the source pixels that taps may fall on. Given where another library than DALI is followed: ``kind``
-    then is a `presets.Filter`, and ``lo`` lies before ``hi``."""
+    then is a `libraries.Filter`, and ``lo`` lies before ``hi``."""
     arithmetic: I8 | None = None
-    """[N], `presets.Arithmetic`; given with ``domain``."""
+    """[N], `libraries.Arithmetic`; given with ``domain``."""
 
     def window(self, anchor: I64, shape: I64) -> Plan:
         """Only the outputs [anchor, anchor + shape) of the present window."""

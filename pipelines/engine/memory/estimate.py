@@ -1,4 +1,4 @@
-"""Foresight: what a step will hold for each sample, before it runs - by headers, declared shapes, sizes of inputs."""
+"""Estimates the memory that a step will hold for each sample, from headers, declared shapes and sizes of inputs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Recycle: large arrays of the host are used again once nobody holds them, so that the kernel need not find and clear
-new pages for every batch. That takes longer than to fill them.
+"""Large arrays of the host are used again once no reference to them is left, so that the kernel need not find and
+clear new pages for every batch, which takes longer than filling them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bands: what the chunks of a batch put out lies side by side in one array, so that joining them copies nothing."""
+"""Results of a batch's chunks lie side by side in one array, so that joining them copies nothing."""
 
 from __future__ import annotations
 
