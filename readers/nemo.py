@@ -141,7 +141,7 @@ class _Speech:
         return tuple(out)
 
     def _decoded(self, ctx: Context, encoded: Batch, which: I64) -> tuple[Batch, Batch]:
-        """The signals, and the rates of the files, decoded by whoever is idle."""
+        """The signals, and the rates of the files, decoded by idle threads."""
         done: dict[int, tuple[Context, Batch]] = {}
         own = np.zeros(len(which), np.float32)
         refused = {r.slot for r in ctx.rejects}

@@ -113,7 +113,7 @@ class ShardFile:
 
     With ``workers``, large writes are handed to a thread, one for all of the file: `write` then returns before the
     bytes are in the file, and they must not change till then. Its checksums follow, read back from the page cache, so
-    that no memory is held for them however far they lag behind. Small files never leave the caller's thread.
+    that no memory is held for them however slow they are. Small files never leave the caller's thread.
     """
 
     def __init__(self, temporary: Path, final: str, workers: Workers | None = None, patched: bool = False) -> None:

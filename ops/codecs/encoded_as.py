@@ -19,8 +19,8 @@ from .on_host import Rules, read_headers
 class EncodedAs(Operator, name="encoded_as"):
     """Whether an encoded image has a format and a size already, by its header alone.
 
-    The output is one boolean a sample, for ``if:``. What is no image, or has a damaged header, is False: whoever
-    decodes it says what is wrong.
+    The output is one boolean a sample, for ``if:``. A file that is no image, or has a damaged header, is
+    False: its decoder says what is wrong.
     """
 
     example = "{op: encoded_as, in: files, format: jpeg, shorter: 256, out: done}"

@@ -375,7 +375,7 @@ def decode(
 
 
 _SURE = ("webp", "bmp", "pnm")
-"""Formats whose pixels have the size that their headers say, whoever decodes them."""
+"""Formats whose pixels have the size that their headers say, with every decoder."""
 
 
 def _placed(headers: Headers, rules: Rules) -> list[int]:

@@ -122,7 +122,7 @@ struct ScanReader {
     }
 };
 
-// What a scan has stored of its first MCUs is seen by whoever learns of it from here.
+// What a scan has stored of its first MCUs is visible to warps that learn of it from here.
 DEVICE void tell(const Batch *batch, const Scan &scan, int mcus) {
     __syncwarp();
     if (threadIdx.x == 0) store_released(batch->progress + scan.image, mcus);

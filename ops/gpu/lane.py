@@ -205,7 +205,7 @@ class Lane:
 
         with _compiling, cupy.cuda.Device(self.index):
             module = _text_module(text, self.index)
-            return {name: module.get_function(name).kernel for name in names}  # whoever holds one holds its module
+            return {name: module.get_function(name).kernel for name in names}  # each keeps its module
 
     def work(self) -> stream_work.Work:
         """For what is to be begun all at once on this lane."""

@@ -118,7 +118,7 @@ class TensorResize(Resampling, name="tensor_resize"):
         first, last = min(axes), max(axes)
         shapes = data.shapes.astype(np.int64)
         lo, hi, size = self._regions(ctx, shapes[:, axes])
-        # As frames of images or volumes: what lies before the axes, them and those between, what lies behind.
+        # As frames of images or volumes: what lies before the axes, them and those between, what lies after.
         outer, inner = shapes[:, :first].prod(axis=1), shapes[:, last + 1 :].prod(axis=1)
         between = shapes[:, first : last + 1]
         lows, highs, sizes = np.zeros(between.shape, np.float32), between.astype(np.float32), between.copy()

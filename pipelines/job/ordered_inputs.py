@@ -43,7 +43,7 @@ class Renumbered:
         return pieces_of(self._source)
 
     def close(self) -> None:
-        """The data set itself is closed by whoever opened it."""
+        """The data set itself is closed by the code that opened it."""
 
 
 class Lineup:

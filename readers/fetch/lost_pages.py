@@ -86,6 +86,6 @@ def _handler(number: int, info: int, _: int) -> None:
                 break
             _lost.add(names[bisect_right(starts, address - base) - 1])
             return
-    # not ours: it happens again, for whoever was there before
+    # not ours: it happens again, for the previous handler
     with contextlib.suppress(Exception):
         _libc.sigaction(number, ctypes.byref(_before), None)

@@ -14,7 +14,7 @@ _MOST = 16
 
 
 def spread(ctx: Context, n: int, nbytes: int, work: Callable[[int, int], object]) -> None:
-    """``work(low, high)`` for all of range(n), in parts, by the calling thread and by whoever is idle in the pool.
+    """``work(low, high)`` for all of range(n), in parts, by the calling thread and by idle threads of the pool.
 
     Parts may run at once and in any order. The caller does not wait for a busy pool: what nobody has begun, it does.
     There are as many parts as threads that may join in: each of them needs the GIL before and after its part only.

@@ -141,7 +141,7 @@ class FilesShard(Shard):
         return FilesFrames(sizes, names, columns, lines)
 
     def _unique(self, keys: Sequence[str], positions: Sequence[int], extensions: Sequence[Sequence[str]]) -> list[str]:
-        """A name for each sample; where its own is taken, or its files' are, with its position behind."""
+        """A name for each sample; where its own is taken, or its files' are, with its position appended."""
         names, here = [], Taken()
         for i, (key, position) in enumerate(zip(keys, positions, strict=True)):
             name = unique = _name(key)

@@ -72,7 +72,7 @@ def webdataset_key(key: str) -> str:
 
 
 def make_unique(names: Sequence[str], positions: Sequence[int], taken: Container[str]) -> list[str]:
-    """``names``, those that are taken or come twice with their sample's position behind."""
+    """``names``, those that are taken or come twice with their sample's position appended."""
     out: list[str] = []
     here: set[str] = set()
     for name, position in zip(names, positions, strict=True):
@@ -95,7 +95,7 @@ class Taken:
         """Made when hashes meet for the first time: names that really come twice are rare."""
 
     def unique(self, names: Column, positions: I64) -> Column:
-        """``names``, those that are taken or come twice with their sample's position behind. Changes nothing."""
+        """``names``, those that are taken or come twice with their sample's position appended. Changes nothing."""
         hashes = _hashes(names).tolist()
         if len(set(hashes)) == len(hashes) and self._hashes.isdisjoint(hashes):
             return names

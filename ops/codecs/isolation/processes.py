@@ -334,7 +334,7 @@ def _write(file: int, data: memoryview) -> None:
 
 
 def _hang_up(channel: socket.socket) -> None:
-    """The other side sees the end, whoever has inherited our end (processes that were forked from this one)."""
+    """The other side sees the end, even if others have inherited our end (processes that were forked from this one)."""
     with contextlib.suppress(OSError):  # it is gone already
         channel.shutdown(socket.SHUT_RDWR)
     channel.close()

@@ -175,7 +175,7 @@ class LaneRuntime:
         """``defines``: CUDA text before the sources, to compile them with other sizes."""
         kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
         self._functions = {name: kernel.ptr for name, kernel in kernels.items()}
-        self._kernels, self._lane = kernels, lane  # whoever holds a kernel holds its module
+        self._kernels, self._lane = kernels, lane  # a reference to a kernel keeps its module
         self.allocate, self.stage = lane.allocate, lane.pinned
 
     def work(self) -> LaneWork:
@@ -648,8 +648,8 @@ class Decoder:
 
 
 class ApartDecoder(Decoder):
-    """For whoever looks for accesses out of bounds: each region is an allocation of its own, so that what lies behind
-    it is not the next one. Slow; to be synchronised with between batches."""
+    """For finding accesses out of bounds: each region is an allocation of its own, so that the next one does not
+    follow it. Slow; to be synchronised with between batches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
