@@ -66,7 +66,7 @@ class Batch:
             self.host[start : start + len(file)] = np.frombuffer(file, np.uint8)
         self.mirror = np.random.default_rng(0).integers(0, 2, len(files)).astype(np.bool_)
 
-    def plan(self, job: str) -> tuple[jpeg_gpu.Plan, jpeg_gpu.Output]:
+    def plan(self, job: str) -> tuple[jpeg_gpu.DecodePlan, jpeg_gpu.Output]:
         headers, scans = jpeg_header.read_scans(self.host, self.offsets, self.sizes)
         plan = jpeg_gpu.plan_decode(headers, self.offsets, self.sizes, scans=scans, stage=device.pinned_empty)
         if job in ("rgb", "stored"):

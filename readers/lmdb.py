@@ -129,7 +129,7 @@ class Schema(Protocol):
         ...
 
 
-class _Records:
+class _LmdbRecords:
     """The records of all databases, by number."""
 
     def __init__(self, path: str | tuple[str, ...], schema: Schema, keys: tuple[str, ...] | None = None) -> None:
@@ -463,8 +463,8 @@ class LMDB(Reader, name="readers.lmdb"):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         return self._schema().specs
 
-    def open(self) -> _Records:
-        return _Records(self.path, self._schema(), self.keys)
+    def open(self) -> _LmdbRecords:
+        return _LmdbRecords(self.path, self._schema(), self.keys)
 
 
 class Caffe(Reader, name="readers.caffe"):
@@ -499,8 +499,8 @@ class Caffe(Reader, name="readers.caffe"):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         return self._schema().specs
 
-    def open(self) -> _Records:
-        return _Records(self.path, self._schema())
+    def open(self) -> _LmdbRecords:
+        return _LmdbRecords(self.path, self._schema())
 
 
 class Caffe2(Reader, name="readers.caffe2"):
@@ -540,8 +540,8 @@ class Caffe2(Reader, name="readers.caffe2"):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         return self._schema().specs
 
-    def open(self) -> _Records:
-        return _Records(self.path, self._schema())
+    def open(self) -> _LmdbRecords:
+        return _LmdbRecords(self.path, self._schema())
 
 
 def check_path(path: str | tuple[str, ...]) -> None:

@@ -29,7 +29,7 @@ _COLUMNS = 4
 _START, _SIZE, _PARTS, _KIND = range(_COLUMNS)  # as in recordio_cpu
 
 
-class _Records:
+class _RecordIORecords:
     """The records of all files, by number. Places count from the start of the mapping."""
 
     def __init__(self, reader: MXNet) -> None:
@@ -216,5 +216,5 @@ class MXNet(Reader, name="readers.mxnet"):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         return Spec((None,), DALIDataType.UINT8), Spec((None,), DALIDataType.FLOAT)
 
-    def open(self) -> _Records:
-        return _Records(self)
+    def open(self) -> _RecordIORecords:
+        return _RecordIORecords(self)

@@ -31,7 +31,7 @@ _BLOCK = 1 << 16
 _THREADS = 16
 
 
-class _Records:
+class _TFRecords:
     """The records of all files, by number."""
 
     def __init__(self, reader: TFRecord) -> None:
@@ -259,5 +259,5 @@ class TFRecord(Reader, name="readers.tfrecord"):
             return (Spec((None,), DALIDataType.UINT8),)
         return tuple(f.spec for f in declared(self.features).values())
 
-    def open(self) -> _Records:
-        return _Records(self)
+    def open(self) -> _TFRecords:
+        return _TFRecords(self)

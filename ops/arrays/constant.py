@@ -12,7 +12,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
-from ..copies.strided import Plan, affordable, run, whole
+from ..copies.strided import CopyPlan, affordable, run, whole
 from ..errors import SpecError
 from ..types import DALIDataType, from_numpy, to_numpy
 from .cast import cast
@@ -124,7 +124,7 @@ def broadcast(ctx: Context, values: Batch, shapes: I64, layout: str) -> Batch:
     for i in np.flatnonzero(wrong).tolist():
         ctx.reject(i, "bad_shape", f"a fill value of {have.shape[i].tolist()} does not fill {shapes[i].tolist()}")
     shapes = np.where(wrong[:, None], 0, shapes)
-    plan = Plan(
+    plan = CopyPlan(
         shapes, have.base, np.where(extent == 1, 0, stride), np.zeros_like(shapes), shapes, layout, values.dtype
     )
     return run(ctx, plan, values)

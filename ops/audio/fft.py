@@ -13,7 +13,7 @@ _ROW = 16  # floats of a row, `lanes_cpu.ROW`
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FftPlan:
     """Decimation in frequency: a pass for each radix, in place; the results stay where the last pass leaves them."""
 
     radices: npt.NDArray[np.int64]
@@ -29,7 +29,7 @@ class Plan:
 
 
 @lru_cache(64)
-def plan(size: int, largest: int = 5) -> Plan | None:
+def plan(size: int, largest: int = 5) -> FftPlan | None:
     """The plan of a transform of ``size``; None where that has a prime factor above ``largest``."""
     radices: list[int] = []
     left = size
@@ -50,4 +50,4 @@ def plan(size: int, largest: int = 5) -> Plan | None:
         frequency = np.concatenate([frequency * radix + k for k in range(radix)])
     place = np.empty(size, np.int64)
     place[frequency] = np.arange(size)
-    return Plan(np.array(radices, np.int64), np.concatenate([np.empty(0), *twiddles]).astype(np.float32), place)
+    return FftPlan(np.array(radices, np.int64), np.concatenate([np.empty(0), *twiddles]).astype(np.float32), place)

@@ -14,7 +14,7 @@ from ..context import Context
 from ..errors import SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
-from .fft import Plan, plan
+from .fft import FftPlan, plan
 from .signals import KINDS, check_signal, one_channel
 
 F32 = npt.NDArray[np.float32]
@@ -186,7 +186,7 @@ class Spectrogram(Operator, name="spectrogram"):
         )  # fmt: skip
 
 
-def _gpu_tables(lane: Any, op: Spectrogram, found: Plan) -> tuple[Any, ...]:
+def _gpu_tables(lane: Any, op: Spectrogram, found: FftPlan) -> tuple[Any, ...]:
     """The window, radices, their roots of one, twiddles and places on the device, kept by the lane."""
     key = f"spectrogram {op.size} {op.window.tobytes().hex() if op.window_fn else op.parity} {op.window_length}"
     if key not in lane.cache:

@@ -47,7 +47,7 @@ PICTURE = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EncodePlan:
     """The plan for encoding a batch. Each ``..._first`` is an exclusive sum over the pictures, then the total."""
 
     pictures: npt.NDArray[Any]
@@ -64,7 +64,7 @@ class Plan:
 
 def plan_encode(
     shapes: I32, offsets: I64, which: npt.NDArray[np.bool_], subsampling: str, quality: int, optimize: bool = False
-) -> Plan:
+) -> EncodePlan:
     """Plan the pictures ``which`` (H, W, 1 or 3 channels) of ``shapes`` int32[N, 3], at byte ``offsets``."""
     n = len(shapes)
     height, width, channels = (np.where(which, column, 1).astype(np.int64) for column in shapes.T)
@@ -84,7 +84,7 @@ def plan_encode(
         "header": np.arange(n) if optimize else ~colour, "codes": np.arange(n) if optimize else 0,
     }.items():  # fmt: skip
         pictures[name] = value
-    return Plan(
+    return EncodePlan(
         pictures=pictures,
         tile_first=_firsts(-(-blocks // TILE)),
         chunk_first=_firsts(-(-blocks // CODED)),
@@ -165,7 +165,7 @@ def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
     return ctx.finish_later(lambda: _collect(op, ctx, images, fit, out, sizes))
 
 
-def launch(lane: Any, pixels: Any, plan: Plan, op: EncodeImage) -> tuple[Any, Any]:
+def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[Any, Any]:
     """Enqueue all kernels. Returns device arrays: the files one after the other, and their sizes (uint32[N]), 0 for
     those that are left to the CPU. Files that would end after the first array are left out as well."""
     n = len(plan.pictures)

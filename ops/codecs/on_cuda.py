@@ -46,7 +46,7 @@ class CudaDecoder:
         """Give back the memory that is kept between batches."""
         self._decoder.workspace.release()
 
-    def plan(self, headers: Headers, files: Batch, which: Mask, *, limited: bool = True) -> jpeg_gpu.Plan:
+    def plan(self, headers: Headers, files: Batch, which: Mask, *, limited: bool = True) -> jpeg_gpu.DecodePlan:
         """Plan the images ``which`` of ``files``, which `Lane.to_device` has taken to the device; the others are left
         out. ``limited``: all blocks of an image are wanted, or, where false, those that the caller will name by
         `jpeg_gpu.limit`."""
@@ -55,7 +55,7 @@ class CudaDecoder:
             limited=limited, stage=self._lane.pinned,
         )  # fmt: skip
 
-    def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.Plan, output: jpeg_gpu.Output, out: Any) -> None:
+    def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.DecodePlan, output: jpeg_gpu.Output, out: Any) -> None:
         """Enqueue all kernels; what fails a check is run again by the engine."""
         lane = self._lane
         taken = plan.status == 0

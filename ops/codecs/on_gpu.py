@@ -76,7 +76,7 @@ _BLOCK = 256
 
 
 @dataclass(slots=True)
-class Job:
+class DecodeJob:
     """One batch on its way: where every image is and where its pixels go."""
 
     ctx: Context
@@ -198,7 +198,7 @@ def start(
     batched, hybrid = (None, None) if none else decoders(lane, rules.fancy_upsampling)
     by_engine = left & batched.takes(batch, headers) & _share(ctx, batched, load) if batched else np.zeros_like(left)
     by_hybrid = left & ~by_engine & hybrid.takes(batch, headers, rules) if hybrid else np.zeros_like(left)
-    job = Job(ctx, lane, batch, headers, rules, anchors, out)
+    job = DecodeJob(ctx, lane, batch, headers, rules, anchors, out)
     if (by_engine | by_hybrid).any():
         _targets(job, by_engine | by_hybrid)
     host.start(np.flatnonzero(left & ~by_engine & ~by_hybrid))
@@ -233,7 +233,7 @@ def _share(ctx: Context, batched: BatchedDecoder, load: float) -> Mask:
     return (mixed >> np.uint64(40)).astype(np.float64) < load * 2**24
 
 
-def _targets(job: Job, which: Mask) -> None:
+def _targets(job: DecodeJob, which: Mask) -> None:
     """Choose where nvJPEG writes the images ``which`` to: the output where nothing more is to be done, scratch memory
     else."""
     headers, rules = job.headers, job.rules
@@ -250,7 +250,7 @@ def _targets(job: Job, which: Mask) -> None:
     job.target = np.where(direct, job.out.offsets + int(job.out.data.data.ptr), starts + base)
 
 
-def _place(job: Job, which: I64) -> None:
+def _place(job: DecodeJob, which: I64) -> None:
     """Turn, cut and convert those of ``which`` that were decoded into scratch memory."""
     which = which[~job.direct[which]]
     if len(which) == 0:
@@ -338,7 +338,7 @@ class BatchedDecoder:
         plain &= (jpeg["width"] >= 16) & (jpeg["height"] >= 16) & (jpeg["width"] <= 16384) & (jpeg["height"] <= 16384)
         return plain & _whole(batch)
 
-    def decode(self, job: Job, which: I64) -> list[int]:
+    def decode(self, job: DecodeJob, which: I64) -> list[int]:
         """Enqueue ``which`` on the lane's stream; returns those that nvJPEG refused."""
         if len(which) == 0:
             return []
@@ -346,7 +346,7 @@ class BatchedDecoder:
         pixels = job.headers.height[which] * job.headers.width[which]
         return self._decode(job, which[np.argsort(-pixels, kind="stable")])
 
-    def _decode(self, job: Job, which: I64) -> list[int]:
+    def _decode(self, job: DecodeJob, which: I64) -> list[int]:
         """A refused batch is halved until the images at fault are found: the others' pixels must not depend on them."""
         data, lengths = job.data(which)
         images = job.images(which)
@@ -382,7 +382,7 @@ class HybridDecoder:
         taken &= jpeg["width"].astype(np.int64) * jpeg["height"] >= 1_000_000
         return taken & _whole(batch)
 
-    def start(self, job: Job, which: I64) -> list[Future[list[int]]]:
+    def start(self, job: DecodeJob, which: I64) -> list[Future[list[int]]]:
         """Start ``which`` on the threads; the futures give those that nvJPEG refused."""
         if len(which) == 0:
             return []
@@ -390,7 +390,7 @@ class HybridDecoder:
         parts = np.array_split(which, min(len(which), thread_count()))
         return [threads().submit(self._decode, job, part, ready) for part in parts]
 
-    def _decode(self, job: Job, which: I64, ready: Any) -> list[int]:
+    def _decode(self, job: DecodeJob, which: I64, ready: Any) -> list[int]:
         import cupy
 
         failed = []
@@ -519,7 +519,7 @@ class HostPart:
                 odd.append((i, found))
         return odd
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: DecodeJob) -> None:
         """Wait for the threads, report what they refused, and enqueue the copies."""
         again: list[int] = []
         for name, which, part, futures in self._parts:

@@ -53,7 +53,7 @@ class Affine:
 
 
 @dataclass(slots=True)
-class Plan:
+class CopyPlan:
     """For N samples of D dimensions: which source element every output element is, and what is done to it.
 
     Output element ``i`` of a dimension is source index ``anchor + i``, of ``extent`` indices that lie ``stride``
@@ -104,26 +104,26 @@ def row_major(shape: I64) -> I64:
 # -- making plans -----------------------------------------------------------------------------------------------------
 
 
-def whole(batch: Batch) -> Plan:
+def whole(batch: Batch) -> CopyPlan:
     """Every sample of ``batch`` as it is."""
     shape, stride, anchor = (np.empty(batch.shapes.shape, np.int64) for _ in range(3))
     _kernels.whole(batch.shapes, shape, stride, anchor)
-    return Plan(shape, batch.offsets, stride, anchor, shape, batch.layout, batch.dtype)
+    return CopyPlan(shape, batch.offsets, stride, anchor, shape, batch.layout, batch.dtype)
 
 
-def window(plan: Plan, anchor: I64, shape: I64) -> Plan:
+def window(plan: CopyPlan, anchor: I64, shape: I64) -> CopyPlan:
     """The window of ``shape`` [N, D] that starts at ``anchor`` [N, D]; it may reach outside."""
     return replace(plan, anchor=plan.anchor + anchor, shape=shape)
 
 
-def mirror(plan: Plan, axis: int, where: npt.NDArray[np.bool_]) -> Plan:
+def mirror(plan: CopyPlan, axis: int, where: npt.NDArray[np.bool_]) -> CopyPlan:
     """The samples ``where`` [N] reversed along ``axis``."""
     base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
     _kernels.mirror(axis, np.ascontiguousarray(where), plan.shape, plan.extent, base, stride, anchor)
     return replace(plan, base=base, stride=stride, anchor=anchor)
 
 
-def permute(plan: Plan, order: Sequence[int], layout: str) -> Plan:
+def permute(plan: CopyPlan, order: Sequence[int], layout: str) -> CopyPlan:
     """Output dimension ``i`` is dimension ``order[i]`` of ``plan``."""
     at = list(order)
     channel = at.index(plan.channel) if plan.channel >= 0 else -1
@@ -131,19 +131,19 @@ def permute(plan: Plan, order: Sequence[int], layout: str) -> Plan:
                    extent=plan.extent[:, at], layout=layout, channel=channel)  # fmt: skip
 
 
-def convert(plan: Plan, dtype: Any, affine: Affine | None = None, channel: int = -1) -> Plan:
+def convert(plan: CopyPlan, dtype: Any, affine: Affine | None = None, channel: int = -1) -> CopyPlan:
     """The same elements as ``dtype``, after ``affine`` along dimension ``channel``."""
     return replace(plan, dtype=np.dtype(dtype), affine=affine, channel=channel)
 
 
-def filled(shape: I64, dtype: Any, layout: str, fill: npt.ArrayLike = 0.0, channel: int = -1) -> Plan:
+def filled(shape: I64, dtype: Any, layout: str, fill: npt.ArrayLike = 0.0, channel: int = -1) -> CopyPlan:
     """Samples of ``shape`` [N, D] that lie outside any source: all of them is ``fill``, see `pad`."""
     nothing = np.zeros_like(shape)
     base = np.zeros(len(shape), np.int64)
-    return pad(Plan(shape, base, nothing, nothing, nothing, layout, np.dtype(dtype)), Border.FILL, fill, channel)
+    return pad(CopyPlan(shape, base, nothing, nothing, nothing, layout, np.dtype(dtype)), Border.FILL, fill, channel)
 
 
-def pad(plan: Plan, border: Border, fill: npt.ArrayLike = 0.0, channel: int = -1) -> Plan:
+def pad(plan: CopyPlan, border: Border, fill: npt.ArrayLike = 0.0, channel: int = -1) -> CopyPlan:
     """``plan`` with values outside: ``fill`` is one value, K values along ``channel``, or [N, K or 1] of them."""
     values = np.asarray(fill, np.float64)
     values = values.reshape(1, -1) if values.ndim < 2 else values
@@ -164,7 +164,7 @@ class Target:
     """[N, D]"""
 
 
-def run(ctx: Context, plan: Plan, batch: Batch) -> Batch:
+def run(ctx: Context, plan: CopyPlan, batch: Batch) -> Batch:
     """The batch that ``plan`` makes of the data of ``batch``, in the kernel's stage.
 
     Samples with more channels than ``fill`` and ``affine`` have values for come out empty; operators reject them.
@@ -197,7 +197,7 @@ def affordable(ctx: Context, shape: I64) -> I64:
     return np.where(huge[:, None], 0, shape)
 
 
-def _fitting(plan: Plan) -> I64:
+def _fitting(plan: CopyPlan) -> I64:
     """The shape of ``plan``; zeros for samples of more channels than there are values."""
     c = plan.channel
     if c < 0:
@@ -211,7 +211,7 @@ def _fitting(plan: Plan) -> I64:
     return np.where(beyond[:, None], 0, plan.shape) if beyond.any() else plan.shape
 
 
-def run_into(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
+def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target) -> None:
     """Write what ``plan`` makes of the data of ``batch`` into a part of a batch of the plan's dtype."""
     if len(plan) == 0 or target.batch.data.size == 0:
         return
@@ -234,7 +234,7 @@ class Loops:
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 
 
-def loops(plan: Plan, target: Target) -> Loops:
+def loops(plan: CopyPlan, target: Target) -> Loops:
     """The loops that copy ``plan`` into ``target``."""
     n, ndim = plan.shape.shape
     table = np.empty(n * (ndim + 1) * 5, np.int64)
@@ -242,7 +242,7 @@ def loops(plan: Plan, target: Target) -> Loops:
     return Loops(table[: n * count * 5].reshape(n, count, 5), channel)
 
 
-def _arrays(plan: Plan, target: Target) -> tuple[Any, ...]:
+def _arrays(plan: CopyPlan, target: Target) -> tuple[Any, ...]:
     fills = plan.border == Border.FILL
     return plan.shape, plan.stride, plan.anchor, plan.extent, target.stride, plan.channel, fills
 
@@ -252,13 +252,13 @@ _FUSED_OUT = tuple(np.dtype(t) for t in (np.float32, np.float16, np.uint8, np.in
 _IDENTITY = Affine(np.array([[[0, 1, 0]]], np.float32))
 
 
-def _fill(plan: Plan) -> npt.NDArray[Any]:
+def _fill(plan: CopyPlan) -> npt.NDArray[Any]:
     if plan.fill is None:
         return np.zeros((1, 1), plan.dtype)
     return np.ascontiguousarray(saturate(plan.fill, plan.dtype))
 
 
-def _run_cpu(plan: Plan, batch: Batch, target: Target) -> None:
+def _run_cpu(plan: CopyPlan, batch: Batch, target: Target) -> None:
     source, base, affine = batch.data, plan.base, plan.affine
     fused_in = source.dtype in _FUSED_IN
     if affine is None and source.dtype != plan.dtype and fused_in and plan.dtype in _FUSED_OUT:
@@ -276,7 +276,7 @@ def _run_cpu(plan: Plan, batch: Batch, target: Target) -> None:
     _copies.move(source, target.batch.data, dims, base, target.base, int(plan.border), _fill(plan), factors)
 
 
-def _run_gpu(ctx: Context, plan: Plan, batch: Batch, target: Target) -> None:
+def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target) -> None:
     folded = loops(plan, target)
     n, ndim = folded.dims.shape[:2]
     source, out, fill, affine = batch.data, target.batch.data, _fill(plan), plan.affine

@@ -16,7 +16,7 @@ from ..codecs import on_host as host_decode
 from ..codecs.decoders import Image, ImageCrop, ImageDecoder, ImageRandomCrop
 from ..context import Context
 from ..images.random_resized_crop import RandomResizedCrop
-from ..images.resampling.resample import Plan
+from ..images.resampling.resample import ResamplePlan
 from ..images.resize import Resampling, Resize, ResizeCropMirror
 from ..interfaces import Begun
 from ..kernels import Kernels
@@ -169,7 +169,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return finish
 
 
-def source_windows(plan: Plan, extents: I64) -> I64:
+def source_windows(plan: ResamplePlan, extents: I64) -> I64:
     """The pixels of images of ``extents`` [N, 2] that the outputs of a plan are made of, and a few more: int64[N, 4],
     y0, x0, y1, x1."""
     windows = np.empty((len(extents), 4), np.int64)

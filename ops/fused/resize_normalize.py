@@ -13,7 +13,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I32, I64, Batch, Samples
 from ..context import Context
 from ..images.crop_mirror_normalize import CropMirrorNormalize
-from ..images.resampling.resample import F32, MOST_ELEMENTS, Finish, Plan, bounded, run
+from ..images.resampling.resample import F32, MOST_ELEMENTS, Finish, ResamplePlan, bounded, run
 from ..images.resize import Resampling, Resize
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
@@ -71,7 +71,7 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
         """The window that is left of images; samples without one are rejected. See `sampling`."""
         first, second = part(ctx, self.resize, RESIZE), part(ctx, self.normalize, NORMALIZE)
         normalize: CropMirrorNormalize = self.normalize
-        plan: Plan = self.resize.plan(first, extents, (0, 2))
+        plan: ResamplePlan = self.resize.plan(first, extents, (0, 2))
         affine = normalize.affine(second)
         wanted, refused = _cut(
             plan, extents, channels, to_numpy(normalize.dtype), normalize.output_layout, normalize.rows(second),
@@ -89,7 +89,7 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
 class Sampling:
     """The results of an operator that resamples N images."""
 
-    plan: Plan
+    plan: ResamplePlan
     shapes: I32
     """[N, 3] of the results, in ``layout``."""
     offsets: I64
@@ -129,7 +129,7 @@ _AS_IT_IS = np.zeros(1, np.int32)
 
 
 def _cut(
-    plan: Plan, extents: I64, channels: I64, dtype: np.dtype[Any], layout: str, windows: F32 = _WHOLE,
+    plan: ResamplePlan, extents: I64, channels: I64, dtype: np.dtype[Any], layout: str, windows: F32 = _WHOLE,
     rounding: int = 0, mirror: I32 = _AS_IT_IS, width: int = 0,
 ) -> tuple[Sampling, int]:  # fmt: skip
     """The results of ``plan``, cut and mirrored, see `plan_cpu.cut_out`; and how many are refused."""

@@ -15,7 +15,7 @@ from ..errors import SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 from .random_window import WINDOW_SALT, check_window_ranges, random_windows
-from .resampling.resample import LAYOUTS, Plan
+from .resampling.resample import LAYOUTS, ResamplePlan
 from .resize import Resampling
 
 _plans: Any = Kernels(".resampling.plan_cpu", __package__)
@@ -75,7 +75,7 @@ class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
             raise SpecError(f"takes {', '.join(self.layouts)}, not volumes; got {specs[0]}")
         return self.resampled(specs[0], (self.size[0], self.size[-1]))
 
-    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
+    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
         first, count = axes
         if count != 2:
             raise SpecError(f"takes layouts {', '.join(self.layouts)}, not volumes")

@@ -16,7 +16,7 @@ from ..kernels import Kernels
 from ..types import DALIDataType, DALIImageType, DALIInterpType, Library
 from .crop import CropWindow
 from .resampling import libraries as presets
-from .resampling.resample import F32, LAYOUTS, Mask, Plan, output_spec, plan, resample, spatial_axes
+from .resampling.resample import F32, LAYOUTS, Mask, ResamplePlan, output_spec, plan, resample, spatial_axes
 
 _plans: Any = Kernels(".resampling.plan_cpu", __package__)
 
@@ -53,7 +53,7 @@ class Resampling(Operator, abstract=True):
     minibatch_size: Annotated[int, Arg("images a kernel call", ignored="whole batches are one call")] = 32
     temp_buffer_hint: Annotated[int, Arg("size hint", ignored="buffers are sized from the plan")] = 0
 
-    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
+    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
         """How the samples of shapes [N, ndim] are resampled; samples that cannot be are rejected."""
         raise NotImplementedError
 
@@ -90,7 +90,7 @@ class Resampling(Operator, abstract=True):
                 raise SpecError(f"parity: {self.parity} takes UINT8 or FLOAT, got {spec}; cast it first")
         return output_spec(spec, self.dtype, size)
 
-    def planned(self, ctx: Context, lo: F32, hi: F32, size: I64, extents: I64) -> Plan:
+    def planned(self, ctx: Context, lo: F32, hi: F32, size: I64, extents: I64) -> ResamplePlan:
         """A plan for the regions [``lo``, ``hi``) of images of ``extents``, all [N, A]."""
         if self.parity == "dali":
             return plan(lo, hi, size, *self.filters(ctx), self.antialias)
@@ -232,7 +232,7 @@ class Sized(Resampling, abstract=True):
         """How many numbers the constants have that have one for each axis."""
         return {len(v) for v in (self.size, self.max_size, self.roi_start, self.roi_end) if v is not None}
 
-    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
+    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
         first, count = axes
         self._check_lengths(count)
         extents = shapes[:, first : first + count]
@@ -246,7 +246,7 @@ class Sized(Resampling, abstract=True):
             _refuse_endless(ctx, wanted, region, extents)
         return self.planned(ctx, lo, hi, size, extents)
 
-    def _as_library(self, ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> Plan:
+    def _as_library(self, ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> ResamplePlan:
         """`plan` as another library than DALI does it."""
         lo, hi = (np.float32(0), extents.astype(np.float32)) if region is None else region
         bad = _refuse_endless(ctx, wanted, region, extents)
@@ -411,7 +411,7 @@ class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
         resized = self.resampled(specs[0], self._known_size(specs[0]))
         return Spec(self.cropped(resized).shape, resized.dtype, resized.layout)
 
-    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> Plan:
+    def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
         first, count = axes
         whole = Sized.plan(self, ctx, shapes, axes)
         resized = shapes.copy()

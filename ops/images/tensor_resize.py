@@ -14,7 +14,7 @@ from ..context import Context
 from ..copies.windows import round_half_away
 from ..errors import SpecError
 from ..types import DALIDataType
-from .resampling.resample import DTYPES, F32, Plan, resample
+from .resampling.resample import DTYPES, F32, ResamplePlan, resample
 from .resize import Mode, Resampling, fit
 
 _FAR = np.float32(2**30)
@@ -136,7 +136,7 @@ class TensorResize(Resampling, name="tensor_resize"):
             shapes=np.column_stack([outer, between, inner]).astype(np.int32),
             layout="FHWC" if between.shape[1] == 2 else "FDHWC",
         )
-        plan: Plan = self.planned(ctx, lows.astype(np.float32), highs.astype(np.float32), sizes, between)
+        plan: ResamplePlan = self.planned(ctx, lows.astype(np.float32), highs.astype(np.float32), sizes, between)
         out = resample(ctx, plan, frames, self.dtype)
         after = data.shapes.copy()
         after[:, axes] = np.where((out.sizes > 0)[:, None], size, 0)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch, elements
 from ..context import Context
-from ..copies.strided import Plan, Target, run_into
+from ..copies.strided import CopyPlan, Target, run_into
 from ..errors import SpecError
 from .unfold import frame_layout, of_frame, of_sequence
 
@@ -65,7 +65,7 @@ class SequenceRearrange(Operator, name="sequence_rearrange"):
         shape = size[:, None]
         zero, one = np.zeros_like(shape), np.ones_like(shape)
         base: I64 = data.offsets[owner] + kept * size
-        plan = Plan(shape, base, one, zero, shape, "", data.dtype)
+        plan = CopyPlan(shape, base, one, zero, shape, "", data.dtype)
         run_into(ctx, plan, data, Target(out, out.offsets[owner] + number * size, one))
         return out
 

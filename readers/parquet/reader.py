@@ -29,7 +29,7 @@ _ROOM_FOR_KEYS = 16 << 20
 _MISSING = "give nulls: empty for a value of no elements, or leave the column out"
 
 
-class _Records:
+class _ParquetRecords:
     """The rows of all files, by number."""
 
     def __init__(self, reader: Parquet) -> None:
@@ -282,5 +282,5 @@ class Parquet(Reader, name="readers.parquet"):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         return (Spec((None,)),) * len(self.columns)
 
-    def open(self) -> _Records:
-        return _Records(self)
+    def open(self) -> _ParquetRecords:
+        return _ParquetRecords(self)

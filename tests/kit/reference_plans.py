@@ -14,13 +14,13 @@ from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg.cuda import FLOAT32, GRAY, RESIZE, RESIZE_THREADS, RGB, Output, _ceil, _starts, oriented
 from dali_run.ops.copies.windows import integers, round_half_away
 from dali_run.ops.images.resampling import resample
-from dali_run.ops.images.resampling.resample import _KINDS, _WIDTH, F32, GAUSSIAN, Plan
+from dali_run.ops.images.resampling.resample import _KINDS, _WIDTH, F32, GAUSSIAN, ResamplePlan
 from dali_run.ops.images.resize import Mode
 
 _FARTHEST = 1e6
 
 
-def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> Plan:
+def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> ResamplePlan:
     """A plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A].
 
     ``shrink`` and ``enlarge`` [N] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
@@ -39,7 +39,7 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
         scale = np.where(kind == GAUSSIAN, np.float32(4 * np.sqrt(2)) * sigma / 2, scale)
     support = np.maximum(1, width * scale)
     flip = np.zeros(size.shape, np.bool_)
-    found = Plan(lo, hi, size, kind, support, np.zeros_like(size), size, flip, np.zeros(len(size), np.bool_))
+    found = ResamplePlan(lo, hi, size, kind, support, np.zeros_like(size), size, flip, np.zeros(len(size), np.bool_))
     return replace(found, across=columns_first(found))
 
 
@@ -104,8 +104,8 @@ def _firsts(counts: NDArray[Any]) -> NDArray[np.int32]:
 
 
 def resize_output(
-    plan: jpeg_gpu.Plan,
-    sampling: resample.Plan,
+    plan: jpeg_gpu.DecodePlan,
+    sampling: resample.ResamplePlan,
     *,
     domain: I64 | None = None,
     mirror: NDArray[np.bool_] | None = None,
@@ -240,7 +240,7 @@ def place(position: NDArray[Any], extent: I64, size: I64, rounding: str = "round
     return integers(start) if rounding == "truncate" else round_half_away(start)
 
 
-def bounded(plan: Plan, shapes: I64, before: NDArray[Any], first: int) -> NDArray[np.float64]:
+def bounded(plan: ResamplePlan, shapes: I64, before: NDArray[Any], first: int) -> NDArray[np.float64]:
     """What `resample.bounded` compares with the largest sample that it allows, in elements."""
     count = plan.size.shape[1]
     frames = np.prod(before[:, :first], axis=1, dtype=np.int64)
@@ -254,7 +254,7 @@ def bounded(plan: Plan, shapes: I64, before: NDArray[Any], first: int) -> NDArra
     return elements
 
 
-def columns_first(plan: Plan) -> NDArray[np.bool_]:
+def columns_first(plan: ResamplePlan) -> NDArray[np.bool_]:
     """Whether the horizontal pass comes first, [N]."""
     height, width = np.abs(plan.hi - plan.lo).astype(np.float64)[:, -2:].T
     taps_y, taps_x = np.maximum(1, plan.support)[:, -2:].T

@@ -245,7 +245,7 @@ def _plain(size: int) -> U8:
 
 
 @dataclass
-class Plan:
+class DecodePlan:
     """The plan for decoding a batch, before any output is chosen. It serves one output at a time."""
 
     sheet: Sheet
@@ -303,7 +303,7 @@ def plan_decode(
     *,
     limited: bool = True,
     stage: Callable[[int], U8] = _plain,
-) -> Plan:
+) -> DecodePlan:
     """Plan a batch of files at ``offsets`` of one buffer.
 
     ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
@@ -340,7 +340,7 @@ def plan_decode(
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
     _check(totals[_loops.UNSTUFFS])
     _check(totals[_loops.ENTROPIES])
-    plan = Plan(
+    plan = DecodePlan(
         sheet=sheet,
         records=images[: heads + int(levels.sum())],
         heads=heads,
@@ -365,7 +365,7 @@ def plan_decode(
     return plan
 
 
-def limit(plan: Plan, windows: I32 | None) -> None:
+def limit(plan: DecodePlan, windows: I32 | None) -> None:
     """Compute only the blocks that hold the windows, and one sample more on each side, which upsampling reads."""
     plan.idct_first = plan.sheet.take("idct_first", 3 * plan.heads + 1, np.int32)
     plan.dense_first = plan.sheet.take("dense_first", 3 * plan.heads + 1, np.int32)
@@ -410,7 +410,11 @@ class Output:
 
 
 def pixel_output(
-    plan: Plan, output_type: int = RGB, windows: I32 | None = None, orient: bool = True, offsets: I64 | None = None
+    plan: DecodePlan,
+    output_type: int = RGB,
+    windows: I32 | None = None,
+    orient: bool = True,
+    offsets: I64 | None = None,
 ) -> Output:
     """The pictures as interleaved bytes (HWC), the right way up. ``windows``: x0, y0, x1, y1 in the picture as it is
     shown; default: all of it. ``offsets``: where each goes in the output; default: packed."""
@@ -445,7 +449,7 @@ def pixel_output(
     )
 
 
-def _blocks_first(plan: Plan, name: str, counts: I64) -> I32:
+def _blocks_first(plan: DecodePlan, name: str, counts: I64) -> I32:
     """Exclusive sums of the pictures' thread blocks, followed by the total: scans have none."""
     first: I32 = plan.sheet.take(name, plan.heads + 1, np.int32)
     sums = counts.cumsum()
@@ -465,8 +469,8 @@ def _pixel_blocks(rows: NDArray[Any]) -> I64:
 
 
 def resize_output(
-    plan: Plan,
-    sampling: resample.Plan,
+    plan: DecodePlan,
+    sampling: resample.ResamplePlan,
     *,
     domain: I64 | None = None,
     mirror: NDArray[np.bool_] | None = None,
@@ -567,7 +571,7 @@ class Decoder:
         work.upload(self._filters, staged)
         work.submit()
 
-    def decode(self, raw: int, plan: Plan, output: Output, out: int, trace: Any = None) -> I32:
+    def decode(self, raw: int, plan: DecodePlan, output: Output, out: int, trace: Any = None) -> I32:
         """Enqueue a batch: files at address ``raw``, output to address ``out``. Returns the status words, one an image,
         which hold from when the runtime is done with the batch until the decoder is used again. ``trace(name)`` is
         called after each launch, for measurements."""
@@ -603,7 +607,7 @@ class Decoder:
         work.zero(address + travelling, sum(map(aligned, zeroed.values())))
         return address, places
 
-    def _regions(self, plan: Plan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
+    def _regions(self, plan: DecodePlan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
         """Sizes of the memory that starts as zeros, and of the rest."""
         zeroed = {
             "tickets": 256,
@@ -625,7 +629,7 @@ class Decoder:
         }
         return zeroed, fixed
 
-    def _launches(self, plan: Plan, output: Output) -> list[tuple[str, int, int]]:
+    def _launches(self, plan: DecodePlan, output: Output) -> list[tuple[str, int, int]]:
         n = plan.heads
         assert output.blocks_first is not None
         last = int(output.blocks_first[-1])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ...batch import I64
 from ...errors import SpecError
 from ...types import DALIInterpType
-from .resample import F32, I8, Plan
+from .resample import F32, I8, ResamplePlan
 
 F64 = npt.NDArray[np.float64]
 
@@ -143,7 +143,7 @@ def _whole(library: str, values: F64) -> F64:
 
 def plan(
     library: str, interpolation: list[str], antialias: bool, lo: F32, hi: F32, size: I64, extents: I64, flip: Any
-) -> Plan:
+) -> ResamplePlan:
     """A plan for regions [``lo``, ``hi``) of images of ``extents`` that become ``size`` pixels, all [N, 2] (y, x).
 
     ``interpolation`` [N] are filters by the library's names. Pillow reads pixels around a region as its ``box`` does;
@@ -171,7 +171,7 @@ def plan(
         kinds[grows] = Filter.AREA_UP
     support = _RADIUS[kinds] * 2 * np.where((kinds >= Filter.BOX) & (kinds <= Filter.LANCZOS), np.maximum(scale, 1), 1)
     width = np.where(kinds == Filter.AREA, scale + 2, support).astype(np.float32)
-    return Plan(
+    return ResamplePlan(
         lo, hi, size, kinds, width, np.zeros_like(size), size, flip, np.ones(len(size), np.bool_),
         domain, _arithmetic(library, kinds, size, extents, exactly_half),
     )  # fmt: skip

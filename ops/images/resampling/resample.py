@@ -62,7 +62,7 @@ _presets: Any = Kernels(".libraries_cpu", __package__)
 
 
 @dataclass(slots=True)
-class Plan:
+class ResamplePlan:
     """How N samples are resampled along A spatial axes (in the order of the layout): C-contiguous arrays [N, A].
 
     Output j of an axis lies at source coordinate lo + (j + 0.5) (hi - lo) / size - 0.5, pixel centres being at whole
@@ -90,22 +90,22 @@ class Plan:
     arithmetic: I8 | None = None
     """[N], `libraries.Arithmetic`; given with ``domain``."""
 
-    def window(self, anchor: I64, shape: I64) -> Plan:
+    def window(self, anchor: I64, shape: I64) -> ResamplePlan:
         """Only the outputs [anchor, anchor + shape) of the present window."""
         at = self.anchor + np.where(self.flip, self.shape - anchor - shape, anchor)
         return self.shown(at, np.ascontiguousarray(shape), self.flip)
 
-    def mirrored(self, where: Mask) -> Plan:
+    def mirrored(self, where: Mask) -> ResamplePlan:
         """The window reversed where ``where`` [N, A]."""
         return self.shown(self.anchor, self.shape, self.flip ^ where)
 
-    def shown(self, anchor: I64, shape: I64, flip: Mask) -> Plan:
+    def shown(self, anchor: I64, shape: I64, flip: Mask) -> ResamplePlan:
         """Another window of the same outputs."""
-        return Plan(self.lo, self.hi, self.size, self.kind, self.support, anchor, shape, flip, self.across, self.domain,
-                    self.arithmetic)  # fmt: skip
+        return ResamplePlan(self.lo, self.hi, self.size, self.kind, self.support, anchor, shape, flip, self.across,
+                            self.domain, self.arithmetic)  # fmt: skip
 
 
-def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> Plan:
+def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> ResamplePlan:
     """A plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A].
 
     ``shrink`` and ``enlarge`` [N or 1] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
@@ -118,7 +118,7 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
     _plans.filters(
         lo, hi, size, shrink, enlarge, antialias, _KINDS, _WIDTH, GAUSSIAN, kind, support, anchor, flip, across
     )
-    return Plan(lo, hi, size, kind, support, anchor, size, flip, across)
+    return ResamplePlan(lo, hi, size, kind, support, anchor, size, flip, across)
 
 
 _WIDTH: F32 = np.array([0, 2, 2, 4, 6], np.float32)
@@ -178,7 +178,7 @@ class Finish:
     """[N, 2]"""
 
 
-def resample(ctx: Context, plan: Plan, batch: Batch, dtype: DALIDataType | None = None) -> Batch:
+def resample(ctx: Context, plan: ResamplePlan, batch: Batch, dtype: DALIDataType | None = None) -> Batch:
     """``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``.
 
     Samples whose output would be too large are rejected.
@@ -196,7 +196,7 @@ def resample(ctx: Context, plan: Plan, batch: Batch, dtype: DALIDataType | None 
     return out
 
 
-def bounded(ctx: Context, plan: Plan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
+def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
     """``shapes`` of the output; zeros where it, or the values between the passes, would be too large. Such samples are
     rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
     needed = np.empty(len(shapes))
@@ -211,7 +211,7 @@ def bounded(ctx: Context, plan: Plan, shapes: I64, before: npt.NDArray[Any], fir
     return np.where(refused[:, None], 0, shapes)
 
 
-def run(ctx: Context, plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+def run(ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
     """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out``."""
     if len(batch) == 0 or out.data.size == 0:
         return
@@ -235,7 +235,7 @@ _COMPILED = (np.dtype(np.uint8), np.dtype(np.float32))
 """Types that the CPU kernels are compiled for; others go through float32."""
 
 
-def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
     if plan.domain is not None:
         _run_preset(plan, batch, first, out, finish)
         return
@@ -278,7 +278,7 @@ def _run_cpu(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | 
                                 finish.factors, finish.strides)  # fmt: skip
 
 
-def _run_preset(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+def _run_preset(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
     """`_run_cpu` as another library than DALI does it."""
     kernels = _presets
     assert plan.arithmetic is not None
@@ -317,7 +317,7 @@ def _run_preset(plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish
         )
 
 
-def _axes(plan: Plan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
+def _axes(plan: ResamplePlan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
     """The plan of some axes, in the order of the CPU kernels' parameters."""
     arrays = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.support, plan.flip)
     if plan.size.shape[1] == 2:
@@ -332,7 +332,7 @@ _CUDA = {"uint8": "unsigned char", "int8": "signed char", "int16": "short", "uin
 _BLOCK = 256
 
 
-def _run_gpu(ctx: Context, plan: Plan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+def _run_gpu(ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
     """Taps of all axes in one kernel, then a kernel a pass; two passes for images, three for volumes."""
     count = plan.size.shape[1]
     frames, channels = _around(batch.shapes, first, count)
@@ -414,7 +414,7 @@ class _Pass:
         return np.stack([np.broadcast_to(c, self.source.shape) for c in columns], axis=1)
 
 
-def _depth_pass(plan: Plan, offsets: I64, frames: I64, extents: I64, channels: I64) -> _Pass:
+def _depth_pass(plan: ResamplePlan, offsets: I64, frames: I64, extents: I64, channels: I64) -> _Pass:
     inner = extents[:, 1] * extents[:, 2] * channels
     total = frames * plan.shape[:, 0] * inner
     one, none = np.ones_like(inner), np.zeros_like(inner)
@@ -422,7 +422,7 @@ def _depth_pass(plan: Plan, offsets: I64, frames: I64, extents: I64, channels: I
 
 
 def _plane_passes(
-    plan: Plan, offsets: I64, frames: I64, extents: I64, channels: I64, kept: I64, out: I64
+    plan: ResamplePlan, offsets: I64, frames: I64, extents: I64, channels: I64, kept: I64, out: I64
 ) -> tuple[_Pass, _Pass]:
     """The two passes over images; the first only makes what the window of the second reads."""
     begin, length = _reach(plan, extents, kept)
@@ -452,7 +452,7 @@ def _plane_passes(
     return first, second
 
 
-def _reach(plan: Plan, extents: I64, kept: I64) -> tuple[I64, I64]:
+def _reach(plan: ResamplePlan, extents: I64, kept: I64) -> tuple[I64, I64]:
     """Source pixels that a window's taps can fall on, as begin and length [N, A]; up to a few more than needed."""
     scale = (plan.hi.astype(np.float64) - plan.lo) / np.maximum(plan.size, 1)
     ends = np.stack([plan.lo + plan.anchor * scale, plan.lo + (plan.anchor + plan.shape) * scale])

@@ -29,7 +29,7 @@ class Recycler:
         nbytes = n * np.dtype(dtype).itemsize
         if not _SMALLEST <= nbytes <= self._largest:
             return host_empty(n, dtype)
-        lease = np.asarray(_Lease(self._free, self._block(nbytes)))
+        lease = np.asarray(_Block(self._free, self._block(nbytes)))
         return lease[:nbytes].view(dtype)
 
     def _block(self, nbytes: int) -> npt.NDArray[np.uint8]:
@@ -44,7 +44,7 @@ class Recycler:
         return host_empty(nbytes + nbytes // 8, np.uint8)  # a little more: the next batch may be larger
 
 
-class _Lease:
+class _Block:
     """The owner of a block that is out; NumPy's views hold it."""
 
     def __init__(self, free: deque[npt.NDArray[np.uint8]], block: npt.NDArray[np.uint8]) -> None:

@@ -60,14 +60,14 @@ def test_sizes_and_filters(mode: resize.Mode, axes: int) -> None:
         )
 
 
-def same_filters(expected: resample.Plan, found: resample.Plan) -> None:
+def same_filters(expected: resample.ResamplePlan, found: resample.ResamplePlan) -> None:
     for name in ("lo", "hi", "size", "kind", "support", "anchor", "shape", "flip", "across"):
         a, b = getattr(expected, name), getattr(found, name)
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
 
 
-def decode_plan(rng: np.random.Generator, n: int) -> jpeg_gpu.Plan:
+def decode_plan(rng: np.random.Generator, n: int) -> jpeg_gpu.DecodePlan:
     """Images of random sizes, samplings and orientations; some are no JPEGs."""
     files = []
     for i in range(n):

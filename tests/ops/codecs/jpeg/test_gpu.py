@@ -196,7 +196,7 @@ def packed(files: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64], ND
 def test_scans_of_components_are_resized_and_luma_alone_is_read(harness: Harness) -> None:
     files = [in_scans(120, 90, 2, 2), encode(120, 90), in_scans(120, 90, 2, 1, (2, 1, 0))]
 
-    def output(plan: jpeg_gpu.Plan) -> jpeg_gpu.Output:
+    def output(plan: jpeg_gpu.DecodePlan) -> jpeg_gpu.Output:
         whole = sampling(3, (0, 0), (90, 120), (24, 20), resample.TRIANGULAR)
         return jpeg_gpu.resize_output(plan, whole, round_to_uint8=False)
 
@@ -351,7 +351,7 @@ def test_small_pictures_of_all_kinds_and_their_mutations(tmp_path: Path, harness
         expected = np.asarray(Image.open(io.BytesIO(damaged[i])).convert("RGB"))
         np.testing.assert_array_equal(results[i], expected, err_msg=f"mutation {i}")
 
-    def resized(plan: jpeg_gpu.Plan) -> jpeg_gpu.Output:
+    def resized(plan: jpeg_gpu.DecodePlan) -> jpeg_gpu.Output:
         whole = sampling(len(plan), (0, 0), (64, 64), (40, 40), resample.TRIANGULAR)
         return jpeg_gpu.resize_output(plan, whole.window(np.full((len(plan), 2), 3), np.full((len(plan), 2), 30)))
 
@@ -370,7 +370,7 @@ INTERP = {
 }
 
 
-def sampling(n: int, lo: Any, hi: Any, size: Any, kind: int) -> resample.Plan:
+def sampling(n: int, lo: Any, hi: Any, size: Any, kind: int) -> resample.ResamplePlan:
     """The same for all pictures; (y, x) each."""
     lo, hi, size = (np.tile(np.asarray(a, t), (n, 1)) for a, t in ((lo, "f4"), (hi, "f4"), (size, "i8")))
     interp = np.full(n, INTERP[kind], np.int64)
@@ -407,7 +407,7 @@ def test_resize(harness: Harness, kind: int, size: tuple[int, int]) -> None:
     files = [encode(120, 90, subsampling=s) for s in ("4:4:4", "4:2:0")] + [encode(120, 90, gray=True)]
     w, h = size
 
-    def output(plan: jpeg_gpu.Plan) -> jpeg_gpu.Output:
+    def output(plan: jpeg_gpu.DecodePlan) -> jpeg_gpu.Output:
         return jpeg_gpu.resize_output(plan, sampling(3, (0, 0), (90, 120), (h, w), kind), round_to_uint8=False)
 
     results, status = harness.decode(files, output)
@@ -424,7 +424,7 @@ def test_crop_mirror_normalise(harness: Harness) -> None:
     mirror = np.arange(8) % 3 == 1
     mean, std = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
-    def output(plan: jpeg_gpu.Plan, **options: Any) -> jpeg_gpu.Output:
+    def output(plan: jpeg_gpu.DecodePlan, **options: Any) -> jpeg_gpu.Output:
         whole = sampling(8, (10.0, 4.0), (80.0, 76.5), (36, 40), resample.TRIANGULAR)
         crop = whole.window(np.full((8, 2), (3, 5)), np.full((8, 2), (30, 28)))
         return jpeg_gpu.resize_output(plan, crop, mirror=mirror, mean=mean, std=std, **options)
@@ -451,7 +451,7 @@ def test_large_scale(harness: Harness) -> None:
     """More taps than registers and rows than the ring holds, and rows longer than a segment."""
     file = encode(1300, 700, subsampling="4:4:4", quality=60)
 
-    def output(plan: jpeg_gpu.Plan) -> jpeg_gpu.Output:
+    def output(plan: jpeg_gpu.DecodePlan) -> jpeg_gpu.Output:
         whole = sampling(1, (0, 0), (700, 1300), (40, 23), resample.LANCZOS3)
         return jpeg_gpu.resize_output(plan, whole, round_to_uint8=False, layout="HWC")
 
@@ -466,7 +466,7 @@ def test_few_outputs_of_a_large_picture(harness: Harness, subsampling: str) -> N
     """Rows of several segments, many taps, tiles of few rows, windows that begin anywhere."""
     file = encode(1903, 1111, subsampling=subsampling, quality=60)
 
-    def output(plan: jpeg_gpu.Plan) -> jpeg_gpu.Output:
+    def output(plan: jpeg_gpu.DecodePlan) -> jpeg_gpu.Output:
         whole = sampling(1, (3.3, 5.7), (1109.0, 1901.5), (70, 33), resample.TRIANGULAR)
         return jpeg_gpu.resize_output(plan, whole, round_to_uint8=False, layout="HWC")
 

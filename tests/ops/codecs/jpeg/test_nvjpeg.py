@@ -13,7 +13,7 @@ from benchmarks.small_pictures import scan_each
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.decoders import Image, ImageRandomCrop
 from dali_run.ops.codecs.jpeg import nvjpeg
-from dali_run.ops.codecs.on_gpu import BatchedDecoder, HybridDecoder, Job, _share
+from dali_run.ops.codecs.on_gpu import BatchedDecoder, DecodeJob, HybridDecoder, _share
 from dali_run.ops.codecs.on_host import Rules, read_headers
 from dali_run.ops.context import Context
 from dali_run.ops.types import DALIDataType, DALIImageType
@@ -47,12 +47,12 @@ def test_destinations_are_rows_of_nvjpeg_image_t() -> None:
     assert images.tolist() == [[1000, 0, 0, 0, 30, 0, 0, 0], [1050, 0, 0, 0, 60, 0, 0, 0]]
 
 
-def job_of(blobs: list[bytes], rules: Rules | None = None, lane: Any = None) -> Job:
+def job_of(blobs: list[bytes], rules: Rules | None = None, lane: Any = None) -> DecodeJob:
     batch = batch_of(blobs)
     ctx = Context(op=Image(), stage="mixed", samples=batch.samples, device=lane)
     rules = rules or Rules()
     headers = read_headers(ctx, batch, rules)
-    return Job(ctx, lane, batch, headers, rules, None, batch, target=np.zeros(len(blobs), np.int64))
+    return DecodeJob(ctx, lane, batch, headers, rules, None, batch, target=np.zeros(len(blobs), np.int64))
 
 
 def batched_decoder(bad: set[int]) -> tuple[BatchedDecoder, FakeDecoder]:
