@@ -91,10 +91,12 @@ def read_journal(path: Path) -> Contents | None:
             version = entry.pop("version", None)
             if version != VERSION:
                 raise JobError(f"{path} has format version {version}, this dali-run writes {VERSION}; use --fresh")
+            entry = {**_NO_HEADER, **entry}
             wrong = _wrong_header(entry)
         elif not _follows(entry, found):
             raise JobError(f"{path}: line at byte {at} is out of place; restore the file, or start anew with --fresh")
         else:
+            entry = entry if "done" in entry else {**_NO_SHARD, **entry}
             wrong = _wrong_entry(entry)
         if wrong:
             raise ForgedError(f"{path}: line at byte {at} is not one that dali-run writes ({wrong}); remove it by hand")
@@ -121,6 +123,11 @@ def salvage(path: Path) -> list[dict[str, Any]] | None:
     if not any(e.get("format") == "dali-run-journal" or "done" in e or not _wrong_entry(e) for e in entries):
         return None
     return [e for e in entries if "shard" in e and not _wrong_entry(e)]
+
+
+_NO_HEADER: dict[str, Any] = {"identity": {}, "write": {"writer": "", "options": {}}, "whole": None, "part": None}
+_NO_SHARD: dict[str, Any] = {"samples": 0, "rejects": 0, "files": [], "rejects_size": 0, "carry": {}}
+"""What a line says that leaves these out; those who read a journal need not ask for each."""
 
 
 def _count(value: object) -> bool:
@@ -159,14 +166,14 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
     """The same for a later line."""
     if "done" in entry:
         return ""
-    positions, files = entry.get("positions"), entry.get("files")
-    if not sidecar.is_inside(entry.get("shard")) or "/" in entry["shard"]:
+    positions, files = entry.get("positions"), entry.get("files", [])
+    if not sidecar.is_inside(str(entry.get("shard", ""))) or "/" in str(entry["shard"]):
         return "shard"
     if not (isinstance(positions, list) and len(positions) == 2 and all(map(_count, positions))):
         return "positions"
     if not all(_count(entry.get(k, 0)) for k in ("samples", "rejects", "rejects_size", "replaced")):
         return "counts"
-    if not {"samples", "rejects", "rejects_size"} <= entry.keys() or not isinstance(entry.get("carry"), dict):
+    if not isinstance(entry.get("carry", {}), dict):
         return "counts"
     if not isinstance(files, list) or not all(isinstance(f, dict) for f in files):
         return "files"

@@ -60,7 +60,7 @@ def test_names_that_lead_out_are_not_read(tmp_path: Path, name: str, lie: Any) -
     with pytest.raises(JobError):
         read_journal(out / "journal.jsonl")
     said = "\n".join(map(str, verify(out).problems))
-    assert "none that dali-run writes" in said
+    assert "not one that dali-run writes" in said
     assert not any(word in said for word in ("sha256", "bytes, "))
     with pytest.raises(DaliRunError):
         JOBS[name].run(out)
