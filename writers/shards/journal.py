@@ -91,12 +91,13 @@ def read_journal(path: Path) -> Contents | None:
             version = entry.pop("version", None)
             if version != VERSION:
                 raise JobError(f"{path} has format version {version}, this dali-run writes {VERSION}; use --fresh")
-            entry = {**_NO_HEADER, **entry}
+            entry |= {k: copy.deepcopy(v) for k, v in _NO_HEADER.items() if k not in entry}  # the order stays
             wrong = _wrong_header(entry)
         elif not _follows(entry, found):
             raise JobError(f"{path}: line at byte {at} is out of place; restore the file, or start anew with --fresh")
         else:
-            entry = entry if "done" in entry else {**_NO_SHARD, **entry}
+            if "done" not in entry:
+                entry |= {k: copy.deepcopy(v) for k, v in _NO_SHARD.items() if k not in entry}
             wrong = _wrong_entry(entry)
         if wrong:
             raise ForgedError(f"{path}: line at byte {at} is not one that dali-run writes ({wrong}); remove it by hand")
@@ -106,6 +107,7 @@ def read_journal(path: Path) -> Contents | None:
         elif "done" in entry:
             found.done, found.stop = True, entry["stop"]
         else:
+            entry["shard"] = str(entry["shard"])
             found.entries.append(entry)
             found.stop = entry["positions"][1]
         found.size = at
@@ -167,7 +169,8 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
     if "done" in entry:
         return ""
     positions, files = entry.get("positions"), entry.get("files", [])
-    if not sidecar.is_inside(str(entry.get("shard", ""))) or "/" in str(entry["shard"]):
+    shard = entry.get("shard")
+    if not isinstance(shard, (str, int)) or not sidecar.is_inside(str(shard)) or "/" in str(shard):
         return "shard"
     if not (isinstance(positions, list) and len(positions) == 2 and all(map(_count, positions))):
         return "positions"
