@@ -153,7 +153,7 @@ def shown(view: Any) -> str:
 def test_pipelines_take_budgets() -> None:
     assert memory_of({"host": "1MiB"}) == Memory(1 << 20, None)
     pipe = Pipeline(2, 1, memory={"host": "1MiB", "gpu": "10%"})
-    assert pipe._settings.arguments()["memory"] == {"host": "1MiB", "gpu": "10%"}
+    assert pipe._settings.arguments()["memory"] == {"host": 1 << 20, "gpu": "10%"}
     with pytest.raises(ValueError, match=r"memory\['gpu'\] must be auto"):
         Pipeline(2, 1, memory={"gpu": "much"})
     with pytest.raises(ValueError, match="keys host and gpu, got 'hots'"):
