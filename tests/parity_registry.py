@@ -56,7 +56,13 @@ FLOAT_BOUND = 1e-5
 _RESERVED = {"op", "in", "out", "name", "device", "seed"}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 
+_MIRROR = "mirror 1 is left to right in every layout, in DALI top to bottom but in HWC"
+_GAUSSIAN = "INTERP_GAUSSIAN: up to 5 levels in single rows and columns"
 DIFFERENT: dict[str, str] = {
+    "resize_crop_mirror.layout": _MIRROR,
+    "fast_resize_crop_mirror.layout": _MIRROR,
+    "fast_resize_crop_mirror.interp_type": _GAUSSIAN,
+    "fast_resize_crop_mirror.mag_filter": _GAUSSIAN,
     "random.beta": "other numbers of the same distribution",
     "random.uniform.dtype": "a range that the type does not hold is cut, not wrapped",
     "pad": "fill values saturate",
