@@ -129,7 +129,7 @@ def salvage(path: Path) -> list[dict[str, Any]] | None:
 
 _NO_HEADER: dict[str, Any] = {"identity": {}, "write": {"writer": "", "options": {}}, "whole": None, "part": None}
 _NO_SHARD: dict[str, Any] = {"samples": 0, "rejects": 0, "files": [], "rejects_size": 0, "carry": {}}
-"""What a line says that leaves these out; those who read a journal need not ask for each."""
+"""Values of keys that a line leaves out, so that readers of a journal need not test for each."""
 
 
 def _count(value: object) -> bool:
