@@ -19,7 +19,7 @@ MAX_DEPTH = 32
 # kinds of an entry
 GOOD = 0
 BAD_NODE = 1  # a record whose key or value lies outside the file
-BAD_PAGE = 2  # a page that is none: its records are lost
+BAD_PAGE = 2  # not a page: its records are lost
 NOT_PLAIN = 3  # a named database, or a key with several values
 BAD_OVERFLOW = 4  # found when read: the pages of the value are not marked as such
 
@@ -118,7 +118,7 @@ def walk(data: Any, start: Any, size: Any, page_size: Any, root: Any, visited: A
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def check_overflow(data: Any, starts: Any, page_sizes: Any, offsets: Any, sizes: Any, kinds: Any) -> None:
-    """Values that begin behind a page header must be on overflow pages, and those as many as the value needs.
+    """Values that begin after a page header must be on overflow pages, and those as many as the value needs.
 
     ``offsets`` count from the file's start. Values inside leaf pages never begin at a page's first node place.
     """

@@ -131,7 +131,7 @@ def read_headers(data: Any, at: Any, sizes: Any, labels: Any, kinds: Any) -> Non
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], float32[::1])", nogil=True, cache=True)
 def read_labels(data: Any, at: Any, flags: Any, kinds: Any, to: Any, out: Any) -> None:
-    """The labels: the header's own where the flag is 0, else the ``flag`` numbers behind it."""
+    """The labels: the header's own where the flag is 0, else the ``flag`` numbers after it."""
     bits = out.view(np.uint32)
     for i in range(len(at)):
         if kinds[i] != GOOD:

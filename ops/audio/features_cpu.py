@@ -93,7 +93,7 @@ def decibels(data, base, sizes, references, multiplier, least, out, out_base):
 
 @jit
 def floored(out, base, sizes, below):
-    """What is more than ``below`` under the largest value of its sample becomes that."""
+    """Raise values that are more than ``below`` under the largest of their sample to that bound."""
     for i in range(len(base)):
         values = out[base[i] : base[i] + sizes[i]]
         best = np.float32(-np.inf)

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from ..codecs.jpeg.simd_cpu import big_endian_64
 
 FRAMES, CHANNELS, RATE, BITS, FIRST, LONGEST, FIELDS = range(7)
-"""What `header` finds; FIRST: the byte at which the first frame begins; LONGEST: samples of a frame, at most."""
+"""Fields that `header` finds; FIRST: the byte at which the first frame begins; LONGEST: samples of a frame, at most."""
 GUARD = 16
 """Readable bytes that must follow the file."""
 
@@ -37,7 +37,7 @@ leading_zeros: Any = intrinsic(_counting)
 
 @jit
 def header(data, found):
-    """The fields of a file's STREAMINFO; False where it is none that is decoded here."""
+    """The fields of a file's STREAMINFO; False where it is not of a kind that is decoded here."""
     n = len(data)
     if n < 42 or data[0] != 102 or data[1] != 76 or data[2] != 97 or data[3] != 67 or data[4] & 0x7F != 0:
         return False
@@ -108,7 +108,7 @@ def _signed(base, place, count):
 
 @jit
 def _residual(base, place, end, size, order, out, at):
-    """Rice-coded numbers into ``out[at + order : at + size]``; the bit behind them, or -1."""
+    """Rice-coded numbers into ``out[at + order : at + size]``; the bit after them, or -1."""
     method = _bits(base, place, 2)
     parts_log = _bits(base, place + 2, 4)
     place += 6
@@ -192,7 +192,7 @@ def _predict(out, at, size, order, coefficients, shift):
 
 @jit
 def _subframe(base, place, end, size, bits, coefficients, out, at):
-    """One channel of a frame into ``out[at : at + size]``; the bit behind it, or -1."""
+    """One channel of a frame into ``out[at : at + size]``; the bit after it, or -1."""
     kind = _bits(base, place, 8)
     place += 8
     if kind & 0x80:
@@ -259,7 +259,7 @@ def _subframe(base, place, end, size, bits, coefficients, out, at):
 
 @jit
 def _block_size(code, base, place):
-    """Samples of a frame, and the bits that say so behind its number."""
+    """Samples of a frame, and the bits that say so after its number."""
     if code == 1:
         return np.int64(192), np.int64(0)
     if 2 <= code <= 5:

@@ -89,7 +89,7 @@ def spectrograms(
         rounds = -(-count // ROW) * ROW
         used = max((count - 1) * step + width, 0)
         padded(data, base[i], lengths[i], before, used, reflect, scale, signal)
-        # what lies behind the last frame belongs to nobody
+        # values after the last frame belong to no window
         signal[used : max((rounds - 1) * step + width, 0)] = 0
         for t in range(0, count, ROW):
             if leveled:

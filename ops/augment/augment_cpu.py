@@ -17,7 +17,7 @@ IDENTITY, BRIGHTNESS, POSTERIZE, SOLARIZE, SOLARIZE_ADD, INVERT, CONTRAST, EQUAL
 SHARPNESS, ROTATE, SHEAR, TRANSLATE, TRANSLATE_RELATIVE = range(10, 15)
 """Codes of `suites.OPERATIONS`."""
 WARP = ROTATE
-"""What `plan` makes of the last four: ROTATE with a map of places as its parameters. cuda/augment.cu says the same."""
+"""`plan` turns the last four into this: ROTATE with a map of places as its parameters. cuda/augment.cu does, too."""
 
 _GRAY = np.ascontiguousarray(np.outer(_FROM_YIQ[:, 0], _TO_YIQ[0])).astype(np.float32)
 _CHROMA = np.ascontiguousarray(_FROM_YIQ[:, 1:] @ _TO_YIQ[1:]).astype(np.float32)
@@ -25,7 +25,7 @@ _CHROMA = np.ascontiguousarray(_FROM_YIQ[:, 1:] @ _TO_YIQ[1:]).astype(np.float32
 
 @jit
 def plan(codes, numbers, rows, columns, channels, spans, kinds, values):
-    """What is left to do, without steps that change nothing: ``kinds`` [N, K], IDENTITY after the last, and their
+    """The steps left to do, without those that change nothing: ``kinds`` [N, K], IDENTITY after the last, and their
     parameters ``values`` [N, K, 9].
 
     ``codes`` [N, K] and ``numbers`` [N, K, 9] are operations as they were drawn, ``spans`` [N, 2] the heights and
@@ -129,7 +129,7 @@ def _center(counts, channels, total):
 
 @jit
 def tables(kind, p, image, channels, counts, table):
-    """What a value of each channel becomes, ``table`` [channels, 256]."""
+    """The new value of each value of each channel, ``table`` [channels, 256]."""
     if kind >= CONTRAST:
         _count(image, channels, counts)
         total = len(image) // channels

@@ -71,7 +71,7 @@ def _rgb(lightness, a, b, out, at):
 
 @jit
 def _tile_table(plane, rows, columns, top, left, height, width, clip, table):
-    """What the values of a tile become; outside of the image it is mirrored without repeating the edge."""
+    """The new values of a tile; outside of the image it is mirrored without repeating the edge."""
     counts = np.zeros(256, np.int64)
     for y in range(top, top + height):
         v = y if y < rows else 2 * rows - 2 - y

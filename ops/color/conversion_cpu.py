@@ -53,7 +53,7 @@ _PILLOW_YCC = np.stack(
 _PILLOW_RGB = np.stack([_table(f, 128) for f in (0, 1.402, -0.34414, -0.71414, 1.772, 0)]).reshape(3, 2, 256)
 
 GRAY_PILLOW, GRAY_OPENCV, GRAY_TORCHVISION, YCC_PILLOW, YCC_OPENCV, RGB_PILLOW, RGB_OPENCV, FIRST, NEUTRAL = range(9)
-"""What `convert` makes of a pixel. FIRST keeps its first channel, NEUTRAL adds chroma that is none."""
+"""Steps of `convert` on a pixel. FIRST keeps its first channel, NEUTRAL adds chroma without colour."""
 
 
 @jit

@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 _GIVEN = types.Array(types.int64, 2, "A", readonly=True)
-"""What is only read may be of any strides, and read-only."""
+"""Arrays that are only read may be of any strides, and read-only."""
 _MADE = types.Array(types.int64, 2, "C")
 _FLAT = types.Array(types.int64, 1, "C")
 

@@ -1,4 +1,4 @@
-"""Philox4x32-10 (see `rng`) draw by draw, for kernels that decide as they go how many they need."""
+"""Philox4x32-10 (see `streams`) draw by draw, for kernels that decide as they go how many they need."""
 
 from __future__ import annotations
 

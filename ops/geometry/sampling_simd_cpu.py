@@ -30,7 +30,7 @@ def _load_word(_typing, array, at):
 
 
 def _store_word(_typing, array, at, word):
-    """Write the four bytes of ``word`` to ``at`` and behind it."""
+    """Write the four bytes of ``word`` to ``at`` and the bytes after it."""
 
     def generate(context, builder, signature, args):
         builder.store(args[2], _place(context, builder, signature.args[0], *args[:2]), align=1)

@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 ARGUMENTS = 11
 """Of every call. A function that takes fewer does not see the others: where integers and pointers travel in registers,
-and behind these in slots of eight bytes (x86-64, AArch64), the caller alone knows how many there are."""
+and after these in slots of eight bytes (x86-64, AArch64), the caller alone knows how many there are."""
 
 
 def _typed(_typing: Any, _address: Any, _arguments: Any) -> tuple[Any, Any]:
@@ -32,7 +32,7 @@ _call: Any = intrinsic(_typed)
 @numba.njit("int32(int64[:, ::1], int64)", nogil=True, cache=True)
 def call_all(calls: Any, count: Any) -> Any:
     """Make the first ``count`` of ``calls``, rows of a function's address and its arguments. Returns the first status
-    that is not 0; nothing is called behind it."""
+    that is not 0; nothing is called after it."""
     for k in range(count):
         c = calls[k]
         status = _call(c[0], (c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11]))

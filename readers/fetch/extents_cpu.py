@@ -42,7 +42,7 @@ def _stream_line(_typing: Any, _to: Any, _source: Any) -> Any:
 
 @intrinsic
 def _fence(_typing: Any) -> Any:
-    """What was streamed is seen by other threads from here on."""
+    """Makes streamed bytes visible to other threads from here on."""
 
     def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         builder.fence("seq_cst")

@@ -1,4 +1,4 @@
-"""What a Parquet footer says about sizes, looked through before pyarrow is asked for it: pyarrow 26 ends the process
+"""Sizes in a Parquet footer, checked before pyarrow is asked for it: pyarrow 26 ends the process
 where a histogram of levels has a wrong length.
 
 The format: Apache Parquet's parquet.thrift (FileMetaData) in Thrift's compact protocol.
@@ -34,7 +34,7 @@ def _varint(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("UniTuple(int64, 3)(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _field(data: Any, at: Any, stop: Any, before: Any) -> Any:
-    """Number, type and place of the field behind field ``before``; number 0 at the end of the struct, -1 for damage."""
+    """Number, type and place of the field after field ``before``; number 0 at the end of the struct, -1 for damage."""
     if at < 0 or at >= stop:
         return np.int64(-1), np.int64(0), at
     head = np.int64(data[at])

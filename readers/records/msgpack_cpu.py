@@ -150,7 +150,7 @@ def _by_number(position: Any, names: Any, name_starts: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _value(data: Any, at: Any, stop: Any, found: Any) -> Any:
-    """What the value at ``at``, which is known to be whole, holds."""
+    """The contents of the value at ``at``, which is known to be whole."""
     end = skip(data, at, stop)
     kind, content, length = head(data, at, stop)
     found[START], found[STOP], found[COUNT], found[KIND] = at, end, 1, OTHER

@@ -15,7 +15,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 @numba.njit("Tuple((uint64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def varint(data: Any, at: Any, stop: Any) -> Any:
-    """The number at ``at`` and the place behind it, or -1 where there is none."""
+    """The number at ``at`` and the place after it, or -1 where there is none."""
     value, shift = np.uint64(0), np.uint64(0)
     while at < stop and shift < np.uint64(70):
         byte = np.uint64(data[at])

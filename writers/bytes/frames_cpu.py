@@ -51,9 +51,9 @@ def copy_ranges(out: Any, to: Any, source: Any, start: Any, size: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_pieces(table: Any, own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any, n: Any) -> Any:
-    """The first ``n`` records of a `pieces.Woven` whose bytes lie at address ``own``, as addresses and sizes of pieces
-    in ``table`` (int64[M, 2]); how many there are: at most 2 K + 1 a record, and one. Own bytes that adjoin, be it over
-    the border of records, are one piece."""
+    """The first ``n`` records of a `gathered.Woven` whose bytes lie at address ``own``, as addresses and sizes of
+    pieces in ``table`` (int64[M, 2]); how many there are: at most 2 K + 1 a record, and one. Own bytes that adjoin, be
+    it over the border of records, are one piece."""
     m = low = high = 0  # own[low:high] is still to be put
     for i in range(n):
         if starts[i] != high:
@@ -201,7 +201,7 @@ def _put_little(out: Any, at: Any, value: Any, nbytes: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_tfrecord_frames(own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any) -> None:
-    """Around the payload of each record of a `pieces.Woven`, which begins 12 bytes behind its start and ends 4 before
+    """Around the payload of each record of a `gathered.Woven`, which begins 12 bytes after its start and ends 4 before
     its end: length and its masked CRC before it, the payload's CRC after it."""
     base = np.int64(own.ctypes.data)
     for i in range(len(starts)):

@@ -137,7 +137,7 @@ def put_heads(
     out: Any, content: Any, heads: Any, sizes: Any, copied: Any, keys: Any, key_start: Any, key_size: Any,
     extensions: Any, extension_starts: Any, which: Any,
 ) -> None:  # fmt: skip
-    """Everything but the content of members, which goes to ``content[m]``: heads before it, zeros behind it. ``sizes``
+    """Everything but the content of members, which goes to ``content[m]``: heads before it, zeros after it. ``sizes``
     are the contents', ``copied`` what of them will be in ``out``; names as in `head_sizes`, which gave ``heads``."""
     n, width = which.shape
     for m in range(n * width):

@@ -6,7 +6,7 @@ libjpeg-turbo then has the last word. So this decoder may only be stricter, neve
 
 Memory is read and written by address in the inner loops. What keeps them in bounds: an MCU takes at most MCU_BYTES of
 the scan, and what is left of it is looked at before each; places in a block come from a table of 128 entries, of which
-those behind the block lead to one spare place; planes and rows are sized from the frame header. Numba frees an array
+those after the block lead to one spare place; planes and rows are sized from the frame header. Numba frees an array
 after its last use by name: arrays that are used by address belong to the caller, or are named again after it.
 """
 
@@ -53,7 +53,7 @@ MOST_PLANES = 1 << 25
 MCU_BYTES = 10 * 64 * 4 + 16
 """Ten blocks of at most 64 symbols of at most 31 bits, and what is fetched ahead."""
 
-# An entry of an AC table: all that the next bits hold, if it is one or two whole symbols (the second only behind a
+# An entry of an AC table: all that the next bits hold, if it is one or two whole symbols (the second only after a
 # coefficient): bits 0 ... 5 bits taken; 8 ... 15 how far the index moves; 16 ... 22 and 24 ... 30 places of the
 # coefficients from the index; 32 ... 47 the first value; 48 ... 51 bits of the first; 52 ... 63 the second value.
 _LONG = np.int64(255 << 8 | 64 << 16 | 64 << 24)
@@ -65,9 +65,9 @@ _ORDER[:64] = np.array(
     [0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
      28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61,
      54, 47, 55, 62, 63], np.uint8)  # fmt: skip
-"""Zig-zag index to 8 * row + column (T.81, figure A.6); behind the block: the spare place."""
+"""Zig-zag index to 8 * row + column (T.81, figure A.6); after the block: the spare place."""
 _ORDER_AT = U(256)
-"""Where that table lies behind the block's coefficients."""
+"""Where that table lies after the block's coefficients."""
 
 
 @njit(

@@ -22,7 +22,7 @@ def _ceil(a: Any, b: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: Any, entries: Any) -> None:
-    """Give a stream of entropy-coded bytes its places behind those before it."""
+    """Give a stream of entropy-coded bytes its places after those before it."""
     stream.words, stream.segments, stream.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
     stream.entries = totals[ENTRIES]
     totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
@@ -39,7 +39,7 @@ def plan_images(
 ) -> None:  # fmt: skip
     """Plan the images ``which``; the others are UNSUPPORTED here. Fill ``images`` and ``component`` (those of scans are
     zeros before), ``status``, ``needed``, the exclusive sums of thread blocks and the totals. Behind the rows of all
-    pictures come three for each picture that has a scan for each component, up to row ``heads``, and behind these the
+    pictures come three for each picture that has a scan for each component, up to row ``heads``, and after these the
     streams of ``scans`` (and their ``parts``) of pictures that have a ``table`` of them; ``levels`` counts them.
     ``limits``: status UNSUPPORTED and MISSING, most blocks, bits of a subsequence, entries of one, bytes of an
     unstuffing block, subsequences of an entropy block, most blocks of a picture in many scans."""
@@ -304,7 +304,7 @@ def limit_blocks(
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, first: Any) -> Any:
     """How many output rows a block of threads takes (``tile`` of the axes y), and the exclusive sums of blocks, the
-    total behind them; returns it.
+    total after them; returns it.
 
     A block's work is counted in instructions of a thread: about 20 a source pixel, 20 and 4 a tap for what a column
     makes of a source row, 50 a pixel of the output. Source rows that two tiles read are worked on twice: that costs a

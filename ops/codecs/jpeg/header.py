@@ -68,7 +68,7 @@ _VECTORS = (
     "quant",  # per component, from the start of the image: 64 entries in zig-zag order; 0: no such table
     "dc",  # 16 code counts and the symbols of its DC and AC Huffman tables in the first scan
     "ac",
-    "begin",  # with a scan for each component: its first entropy-coded byte, the byte behind its last one,
+    "begin",  # with a scan for each component: its first entropy-coded byte, the byte after its last one,
     "end",
     "interval",  # and its restart interval
 )
@@ -144,17 +144,17 @@ def _views(buffer: Any, offsets: Any, sizes: Any, table: NDArray[Any]) -> tuple[
 
 _BYTES_PER_COEFFICIENT = 2
 _GPU_BYTES_PER_ENCODED = 18
-"""What the CUDA decoder's tables of entropy-coded symbols take for a byte of the file, its own copy included."""
+"""Memory of the CUDA decoder's tables of entropy-coded symbols for a byte of the file, its own copy included."""
 _GPU_BYTES_PER_SCANNED, _GPU_BYTES_PER_SAMPLE, _GPU_BYTES_PER_SCAN = 3, 3, 1024
-"""What it takes of a picture in many scans: for a byte of the file, which has a copy without stuffing; for a sample,
+"""Its memory for a picture in many scans: for a byte of the file, which has a copy without stuffing; for a sample,
 which has a coefficient; for a scan, which has records."""
 
 _walked: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], NDArray[Any], NDArray[Any]]] = {}
 
 
 def rows_of(batch: Batch) -> NDArray[Any]:
-    """The headers of a batch of encoded images, not to be changed. A batch is walked once: who plans memory and who
-    decodes ask for the same rows, on different threads."""
+    """The headers of a batch of encoded images, not to be changed. A batch is walked once: the memory
+    estimate and the decoder need the same rows, on different threads."""
     return walked(batch)[0]
 
 
@@ -172,7 +172,7 @@ def walked(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
-    """What keeps JPEGs from our CUDA decoder, in words, and how many of ``rows`` it does."""
+    """The reasons that keep JPEGs from our CUDA decoder, in words, and for how many of ``rows``."""
     sof = rows["sof"]
     reasons = (
         ("unusual progressive", np.isin(sof, (0xC2, 0xC6, 0xCA, 0xCE)) & (rows["status"] != MANY_SCANS)),
@@ -218,7 +218,7 @@ def foreseen(
     rows: Any, shapes: Any, on_gpu: Any, aside: Any, turning: Any, max_pixels: Any, fixed: Any, elements: Any,
     besides: Any,
 ) -> Any:  # fmt: skip
-    """Elements of each decoded image, and bytes held besides while it is decoded, [N] each, as `host_decode.foresee`
+    """Elements of each decoded image, and bytes held besides while it is decoded, [N] each, as `on_host.foresee`
     says; ``shapes`` [N, 1] are the encoded images'. ``aside``: all JPEGs are decoded apart from the output; with
     ``turning``, those that their Exif orientation turns. ``fixed``: as in `decoded_shapes`. Returns how many are no
     JPEGs.
@@ -374,7 +374,7 @@ def _frame(data, at, end, row, marker):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _scan(data, at, end, row, tables, wide, whole, scans, known):  # type: ignore[no-untyped-def]
-    """Bind the tables to the components and decide who decodes the image."""
+    """Bind the tables to the components and choose the image's decoder."""
     row[_SCAN_OFFSET] = end
     count = np.int64(data[at]) if end > at else 0
     if row[_SOF] == 0 or count < 1 or count > 4 or end - at != 4 + 2 * count:

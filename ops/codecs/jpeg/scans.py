@@ -22,7 +22,7 @@ SMOOTHED = 10
 
 _SCALARS = (
     "begin",  # first entropy-coded byte, from the start of the image
-    "end",  # the marker behind the last one
+    "end",  # the marker after the last one
     "interval",  # restart interval in MCUs, 0: none
     "count",  # components
     "first",  # zig-zag index of the first and the last coefficient: Ss, Se

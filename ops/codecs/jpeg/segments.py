@@ -78,7 +78,7 @@ _markers: Any = intrinsic(_find_markers)
 @numba.njit(nogil=True, cache=True)
 def past_scan(data, at):  # type: ignore[no-untyped-def]
     """From entropy-coded bytes to the marker that ends them, which is neither FF 00 nor RSTn: where it begins, the byte
-    behind it, and its code, or -1 where there is none."""
+    after it, and its code, or -1 where there is none."""
     size = np.int64(len(data))
     base = np.uint64(data.ctypes.data)
     at = np.int64(at)

@@ -1,4 +1,4 @@
-"""What a JPEG decoder on the CPU does to many values at once: memory by address, the inverse DCT of a block, Y, Cb, Cr
+"""Steps of a JPEG decoder on the CPU on many values at once: memory by address, the inverse DCT of a block, Y, Cb, Cr
 to R, G, B. LLVM's vector types compile for every processor, with registers of whatever width it has.
 """
 

@@ -184,7 +184,7 @@ def _emit(
     target: Any, step: Any,
 ) -> Any:  # fmt: skip
     """Pixels ``first`` ... ``last`` - 1 of an unfiltered row to ``target``, ``step`` bytes apart. Returns false where a
-    colour is none of the palette."""
+    colour is not in the palette."""
     if bits == 16:
         size = 2 * _channels(kind)
         for x in range(first, last):

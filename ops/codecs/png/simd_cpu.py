@@ -1,4 +1,4 @@
-"""What the PNG decoder does to many bytes at once: undoing the filters of several rows in one pass, and C functions
+"""Steps of the PNG decoder on many bytes at once: undoing the filters of several rows in one pass, and C functions
 called by their address.
 """
 
@@ -20,7 +20,7 @@ _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 ROWS = 8
 """Rows that are unfiltered together: a step takes the same 20 cycles for 4, 8 and, nearly, 16."""
 PAD = 128
-"""Bytes before and behind a row that may be read and written: 8 for each of `ROWS`, and a vector."""
+"""Bytes before and after a row that may be read and written: 8 for each of `ROWS`, and a vector."""
 
 
 def _c_call(n: int) -> Any:
@@ -52,7 +52,7 @@ def _shuffle(builder, a, b, places):
 def _unfilterer(lanes: int) -> Any:
     """Rows of pixels of at most ``lanes`` bytes, 4 or 8.
 
-    Row k is one pixel behind row k - 1: what is above it, and above to the left, are then what row k - 1 has just
+    Row k lags row k - 1 by one pixel: what is above it, and above to the left, are then what row k - 1 has just
     found. So one vector holds a pixel of each row, and what makes a row slow, that each pixel needs the one before,
     costs the same for all rows together.
     """
@@ -154,7 +154,7 @@ def _unfilterer(lanes: int) -> Any:
 
 unfilter_4: Any = _unfilterer(4)
 """Undo the filters of `ROWS` rows: ``source``, ``pitch``: the first byte of the first row's pixels and the way to the
-next row; ``target``, ``target_pitch``: where they go, behind the row above them; ``steps``: pixels of a row and
+next row; ``target``, ``target_pitch``: where they go, after the row above them; ``steps``: pixels of a row and
 ``ROWS - 1``; ``step``: bytes of a pixel, at most 4; ``filters``: 0 ... 4 for each row (PNG, clause 9.2)."""
 unfilter_8: Any = _unfilterer(8)
 """The same, for pixels of 5 ... 8 bytes."""

@@ -1,4 +1,4 @@
-"""The CPU kernels of `presets`: taps of the libraries' filters, and their fixed-point passes, horizontal first."""
+"""The CPU kernels of `libraries`: taps of the libraries' filters, and their fixed-point passes, horizontal first."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -71,7 +71,7 @@ def taps(kind, rule, lo, hi, size, n, first, count, loose):
     """The source pixels and weights of outputs ``first``, ... of ``size`` that cover [``lo``, ``hi``) of ``n`` pixels:
     starts int32[count] and weights float64[count, taps]. Outputs beyond the ends are those at the ends.
 
-    Where ``loose``, taps of OpenCV's linear filter outside the image stay there, for those who clamp them on use."""
+    Where ``loose``, taps of OpenCV's linear filter outside the image stay there, for callers that clamp them on use."""
     scale = 1 / (size / (hi - lo)) if rule > _BYTES_15 else (hi - lo) / size  # OpenCV's way, and the others'
     starts = np.empty(count, np.int32)
     wide = max(scale, 1.0)
@@ -228,7 +228,7 @@ def fixed_images(
 ):
     """Resample 8-bit images [frames, height, width, channels] in integers: src[offsets[i]:] to dst[dst_offsets[i]:].
 
-    From ``lo`` on, a plan's arrays [N, 2] (y, x); ``rules`` [N] is `presets.Arithmetic`. Samples of FLOATS are skipped.
+    From ``lo`` on, a plan's arrays [N, 2] (y, x); ``rules`` [N] is `libraries.Arithmetic`. FLOATS are skipped.
     """
     for i in range(len(offsets)):
         C, rule = channels[i], rules[i]

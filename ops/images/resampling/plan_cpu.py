@@ -15,7 +15,7 @@ import numpy as np
 from ...copies.windows_cpu import place_along
 
 MODES = ("stretch", "default", "not_larger", "not_smaller")
-"""What becomes of extents that are not given; `fit` takes the number."""
+"""The rules for extents that are not given; `fit` takes the number."""
 _, DEFAULT, _, NOT_SMALLER = range(4)
 
 _ONE, _TWO, _HALF = np.float32(1), np.float32(2), np.float32(0.5)
@@ -218,7 +218,7 @@ def cut_out(
     plan's ``anchor``, ``shape`` and ``flip``. ``window`` [N or 1, 4]: height, width, and position down and across, see
     `place`. ``mirror`` [N or 1]: not 0 where columns go backwards. ``width``: the channels that an image must have, any
     where it is below 2. ``most``: see `elements`. Out come ``anchor``, ``shape`` and ``flip`` [N, 2] of the windows;
-    ``shapes`` [N, 3] of the results, channels first where ``planar``, their ``offsets`` one behind the other, and their
+    ``shapes`` [N, 3] of the results, channels first where ``planar``, their ``offsets`` one after the other, and their
     ``strides`` [N, 2] (of `resample.Finish`). What is refused gets nothing.
     """
     found, total = 0, np.int64(0)

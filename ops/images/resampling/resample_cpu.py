@@ -260,7 +260,7 @@ def finished_images(
 def finished(
     src: Any, offsets: Any, pixels: Any, channels: Any, dst: Any, dst_offsets: Any, factors: Any, strides: Any
 ) -> None:  # fmt: skip
-    """What `Finish` says is done to images of ``pixels`` that are resampled already."""
+    """Apply `Finish` to images of ``pixels`` that are resampled already."""
     for i in range(len(offsets)):
         factor, C = factors[i if factors.shape[0] > 1 else 0], channels[i]
         runs(src, dst, offsets[i], dst_offsets[i], pixels[i], C, C, 1, strides[i, 0], strides[i, 1], 0, factor)
@@ -271,8 +271,8 @@ def _view(
     i: Any, extents: Any, channels: Any, lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any,
     support: Any, flip: Any,
 ) -> Any:  # fmt: skip
-    """What is read of sample ``i``: taps of the rows and of the columns relative to (top, left), where that corner is,
-    how many elements of a source row and how many rows are read."""
+    """The part of sample ``i`` that is read: taps of the rows and of the columns relative to (top, left), where that
+    corner is, how many elements of a source row and how many rows are read."""
     H, W, C = extents[i, 0], extents[i, 1], channels[i]
     sy, wy = _axis(
         lo[i, 0], hi[i, 0], size[i, 0], anchor[i, 0], shape[i, 0], kind[i, 0], support[i, 0], H, flip[i, 0], True
