@@ -41,8 +41,8 @@ class Copies(Protocol):
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: object) -> None: ...
-    def empty(self, n: int, dtype: Any) -> Any:
-        """An uninitialised array of ``n`` elements, a `DeviceArray`."""
+    def empty(self, n: int, dtype: Any) -> DeviceArray:
+        """An uninitialised array of ``n`` elements."""
         ...
 
     def to_device(self, batch: Batch) -> Batch:
@@ -84,7 +84,7 @@ class Lane(Copies, Protocol):
         """Copies of host arrays on the device, in one transfer."""
         ...
 
-    def download(self, array: Any) -> npt.NDArray[Any]:
+    def download(self, array: DeviceArray) -> npt.NDArray[Any]:
         """The array on the host, valid after `wait`."""
         ...
 
