@@ -1,0 +1,1 @@
+"""CUDA sources, compiled by NVRTC when they are first launched."""
