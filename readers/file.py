@@ -345,6 +345,33 @@ def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes
     return ""
 
 
+def chosen_files(
+    root: str | None, files: Sequence[str] | None, file_list: str | None, file_filter: str
+) -> tuple[str | None, list[bytes], bool]:
+    """The folder and the names in it that a reader of single files reads, and whether a folder was searched: ``files``,
+    the lines of ``file_list``, or what matches ``file_filter`` in ``root`` and its folders. Raises JobError."""
+    if files is not None:
+        return root, [os.fsencode(f) for f in files], False
+    if file_list is not None:
+        try:
+            lines = Path(local_copy(file_list)).read_bytes().splitlines()
+        except OSError as e:
+            raise JobError(f"{file_list} cannot be read: {e.strerror}") from None
+        names = [line.strip() for line in lines if line.strip()]
+        if not names or any(b"\0" in n for n in names):
+            raise JobError(f"{file_list} lists no files")
+        return (os.path.dirname(file_list) if root is None else root) or None, names, False
+    assert root is not None
+    wanted = matcher((file_filter,), case_sensitive=True)
+    names = sorted(filter(wanted, list_folder(os.fsencode(root))))
+    for folder in subdirectories(root, matcher(None, case_sensitive=True)):
+        inside = sorted(filter(wanted, list_folder(os.path.join(os.fsencode(root), folder))))
+        names += [folder + b"/" + name for name in inside]
+    if not names:
+        raise JobError(f"{root} has no files that match {file_filter}")
+    return root, names, True
+
+
 def subdirectories(root: str, wanted: Callable[[bytes], object]) -> list[bytes]:
     """Names of the folders in ``root`` (links followed), sorted byte-wise. Raises JobError."""
     if is_url(root):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -19,8 +17,7 @@ from ..ops.copies.strided import Border, pad, run, whole, window
 from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.storage.npy import NpyHeader, read_header
 from .base import Reader
-from .fetch.remote import local_copy
-from .file import FileSet, list_folder, matcher, subdirectories
+from .file import FileSet, chosen_files
 
 I64 = npt.NDArray[np.int64]
 
@@ -180,27 +177,8 @@ class Numpy(Reader, name="readers.numpy"):
         return (Spec(),)
 
     def open(self) -> _Arrays:
-        if self.files is not None:
-            return _Arrays(self.file_root, [os.fsencode(f) for f in self.files], self, only_files=False)
-        if self.file_list is not None:
-            try:
-                lines = Path(local_copy(self.file_list)).read_bytes().splitlines()
-            except OSError as e:
-                raise JobError(f"{self.file_list} cannot be read: {e.strerror}") from None
-            names = [line.strip() for line in lines if line.strip()]
-            if not names or any(b"\0" in n for n in names):
-                raise JobError(f"{self.file_list} lists no files")
-            root = os.path.dirname(self.file_list) if self.file_root is None else self.file_root
-            return _Arrays(root or None, names, self, only_files=False)
-        assert self.file_root is not None
-        wanted = matcher((self.file_filter,), case_sensitive=True)
-        names = sorted(filter(wanted, list_folder(os.fsencode(self.file_root))))
-        for folder in subdirectories(self.file_root, matcher(None, case_sensitive=True)):
-            inside = sorted(filter(wanted, list_folder(os.path.join(os.fsencode(self.file_root), folder))))
-            names += [folder + b"/" + name for name in inside]
-        if not names:
-            raise JobError(f"{self.file_root} has no files that match {self.file_filter}")
-        return _Arrays(self.file_root, names, self, only_files=True)
+        root, names, only_files = chosen_files(self.file_root, self.files, self.file_list, self.file_filter)
+        return _Arrays(root, names, self, only_files=only_files)
 
 
 _REGION = ("roi_start", "roi_end", "roi_shape", "rel_roi_start", "rel_roi_end", "rel_roi_shape")
