@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dali_run.ops.base import coerce, find, parameter
-from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.context import Context
+from dali_run.ops.batch import Samples
+
+from .operators import apply, batch_of, operator
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -40,28 +40,6 @@ def cases(file: str, folder: Path = GOLDEN) -> Iterator[tuple[dict[str, Any], li
             source(10 * number + j, i["low"], i["high"], i["dtype"], i["shape"]) for j, i in enumerate(case["inputs"])
         ]
         yield case, inputs, wanted
-
-
-def operator(name: str, per_sample: Any = (), **arguments: Any) -> Any:
-    """An instance of the operator ``name``, checked."""
-    cls = find(name)
-    op = cls(**{k: coerce(parameter(cls, k), v) for k, v in arguments.items()}, per_sample=frozenset(per_sample))
-    op.check()
-    return op
-
-
-def batch_of(arrays: list[Any], layout: str = "", samples: Samples | None = None) -> Batch:
-    """A host batch of ``arrays``."""
-    return Batch.from_list(
-        [np.asarray(a) for a in arrays], layout, Samples.numbered(len(arrays)) if samples is None else samples
-    )
-
-
-def apply(op: Any, *inputs: Batch, args: dict[str, Batch] | None = None, lane: Any = None, **more: Any) -> Any:
-    """The output of ``op``, and the rejects: on the CPU, or on ``lane``."""
-    stage: Any = "cpu" if lane is None else "gpu"
-    ctx = Context(op, stage, inputs[0].samples, args or {}, device=lane, **more)
-    return op.kernel(stage)(ctx, *inputs), ctx.rejects
 
 
 def ours(case: dict[str, Any], inputs: list[np.ndarray], lane: Any = None) -> tuple[list[np.ndarray], list[Any]]:

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dali_run.ops.base import Operator, coerce, find, outputs_of, parameter
+from dali_run.ops.base import Operator, outputs_of
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.pipelines.plugins import load_operators
+
+from .operators import batch_of as batch_of
+from .operators import operator as operator
 
 load_operators()
 
@@ -75,20 +78,6 @@ def cases(name: str) -> Iterator[Case]:
             k: batch_of([np.array(v["values"], v["dtype"])], v.get("layout", "")) for k, v in case["tensors"].items()
         }
         yield Case(number, case["op"], case["arguments"], inputs, tensors, wanted)
-
-
-def operator(name: str, per_sample: tuple[str, ...] = (), **arguments: Any) -> Any:
-    """The operator ``name`` with ``arguments`` as a spec gives them, checked."""
-    cls = find(name)
-    values = {k: coerce(parameter(cls, k), v) for k, v in arguments.items()}
-    op = cls(**values, per_sample=frozenset(per_sample))
-    op.check()
-    return op
-
-
-def batch_of(samples: list[Any], layout: str = "") -> Batch:
-    """A batch of arrays of one dtype and number of dimensions."""
-    return Batch.from_list([np.asarray(s) for s in samples], layout, Samples.numbered(len(samples)))
 
 
 def apply(

@@ -22,9 +22,10 @@ def operator(name: str, per_sample: Sequence[str] = (), **arguments: Any) -> Any
     return op
 
 
-def batch_of(samples: Sequence[Any], layout: str = "") -> Batch:
-    """A ragged batch of arrays."""
-    return Batch.from_list([np.asarray(s) for s in samples], layout, Samples.numbered(len(samples)))
+def batch_of(arrays: Sequence[Any], layout: str = "", samples: Samples | None = None) -> Batch:
+    """A ragged batch of arrays of one type and number of dimensions."""
+    numbered = Samples.numbered(len(arrays)) if samples is None else samples
+    return Batch.from_list([np.asarray(a) for a in arrays], layout, numbered)
 
 
 def apply(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_run.ops.base import Spec, coerce, find, parameter
+from dali_run.ops.base import Spec
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.conversion import saturate
@@ -20,21 +20,11 @@ from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.plugins import load_operators
 
+from ...kit.operators import batch_of, operator
+
 load_operators()
 RANDOM = np.random.default_rng(7)
 IMAGES = [RANDOM.integers(0, 256, s, dtype=np.uint8) for s in ((7, 9, 3), (5, 12, 3), (10, 6, 3))]
-
-
-def operator(name: str, per_sample: tuple[str, ...] = (), **arguments: Any) -> Any:
-    cls = find(name)
-    values = {k: coerce(parameter(cls, k), v) for k, v in arguments.items()}
-    op = cls(**values, per_sample=frozenset(per_sample))
-    op.check()
-    return op
-
-
-def batch_of(samples: list[Any], layout: str = "") -> Batch:
-    return Batch.from_list([np.asarray(s) for s in samples], layout, Samples.numbered(len(samples)))
 
 
 def apply(

@@ -10,35 +10,17 @@ import cv2
 import numpy as np
 import pytest
 
-from dali_run.ops.base import Spec, coerce, find, parameter
-from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.context import Context
+from dali_run.ops.base import Spec
+from dali_run.ops.batch import Batch
 from dali_run.ops.errors import SpecError
 from dali_run.ops.geometry.warp import Rotate, WarpAffine
 from dali_run.ops.types import DALIInterpType, from_numpy
 
 from ...kit.emulated_lane import EmulatedLane
+from ...kit.operators import apply, batch_of, operator
 
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "warp.npz")
 CASES: list[dict[str, Any]] = json.loads(str(GOLDEN["cases"]))
-
-
-def operator(name: str, per_sample: tuple[str, ...] = (), **arguments: Any) -> Any:
-    cls = find(name)
-    values = {k: coerce(parameter(cls, k), v) for k, v in arguments.items()}
-    op = cls(**values, per_sample=frozenset(per_sample))
-    op.check()
-    return op
-
-
-def batch_of(samples: list[Any], layout: str = "") -> Batch:
-    return Batch.from_list([np.asarray(s) for s in samples], layout, Samples.numbered(len(samples)))
-
-
-def apply(op: Any, *inputs: Batch, args: dict[str, Batch] | None = None, lane: Any = None) -> tuple[Batch, list[Any]]:
-    stage: Any = "cpu" if lane is None else "gpu"
-    ctx = Context(op, stage, inputs[0].samples, args or {}, device=lane)
-    return op.kernel(stage)(ctx, *inputs), ctx.rejects
 
 
 def source(seed: int, dtype: str, shape: list[int]) -> np.ndarray:
