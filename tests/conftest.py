@@ -15,6 +15,8 @@ settings.register_profile("fixed", derandomize=True)  # a test fails for the cha
 settings.register_profile("explore", print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 DEMAND_GPU = os.environ.get("DALI_RUN_DEMAND_GPU") == "1"
+IN_ROOT = set(os.listdir(ROOT))
+CACHES = {".hypothesis", ".pytest_cache", ".mypy_cache", "__pycache__", ".coverage"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,3 +54,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish() -> None:
     twice = [n for n in ("ops", "readers", "writers", "pipelines", "cli") if n in sys.modules]
     assert not twice, f"a test imported a second copy of {twice}: import dali_run.<folder> instead"
+    left = set(os.listdir(ROOT)) - IN_ROOT - CACHES
+    assert not left, f"a test left {sorted(left)} in the project's folder: write below tmp_path"
