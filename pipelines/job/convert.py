@@ -22,6 +22,7 @@ from ...ops.codecs.formats import recognise
 from ...ops.errors import JobError, SampleError, SpecError
 from ...ops.storage.urls import Store, is_url, plain_path
 from ...readers.file import MEDIA_FILTERS
+from ...readers.parquet.columns import Where
 from ...readers.parquet.reader import columns_of
 from ...writers.base import find_writer
 from ...writers.formats.columns import is_extension
@@ -405,11 +406,11 @@ def _tfrecord(paths: list[Path], _: Sequence[str] = ()) -> Found:
 def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> Found:
     step = {"op": "readers.lmdb", "path": _absolute(paths)}
     values = _first(read_through("", "readers.lmdb", {"path": step["path"]}, _value))
-    if all(_is_picture(v) for v in values):
+    if _mostly(_is_picture, values):
         return Found(step, {"image": "bytes"}, named=True)
-    if all(example_fields(v) for v in values):
+    if _mostly(example_fields, values):
         found = _with_features({**step, "schema": "example"}, values)
-    elif all(datum_fields(v).get("data") is not None for v in values):
+    elif _mostly(lambda v: datum_fields(v).get("data") is not None, values):
         found = Found({**step, "schema": "datum"}, {"image": "bytes", "label": "numbers"})
     else:
         found = Found(step, {"value": "bytes"})
@@ -437,10 +438,32 @@ def _recordio(paths: list[Path], _: Sequence[str] = ()) -> Found:
     return Found(step, {"image": "bytes", "label": "numbers"})
 
 
+def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[Where], list[str]]:
+    """The columns that most of ``paths`` have, the first of these files, and the columns that cannot be read. Raises
+    SpecError where no more than half of the files agree, JobError where none can be read."""
+    seen: list[tuple[Path, list[Where], list[str]]] = []
+    problem: JobError | None = None
+    for path in paths[:PEEK]:
+        try:
+            seen.append((path, *columns_of(str(path), names)))
+        except JobError as e:
+            problem = problem or e
+    if not seen:
+        assert problem is not None
+        raise problem
+    same = [sum(one[1:] == other[1:] for other in seen) for one in seen]
+    model = seen[same.index(max(same))]
+    if 2 * max(same) <= len(seen):
+        other = next(one for one in seen if one[1:] != model[1:])
+        lists = " and ".join(f"{path} has {', '.join(w.name for w in found)}" for path, found, _ in (model, other))
+        raise SpecError(f"the columns differ: {lists}; name those that all have (--columns), or leave files out")
+    return model
+
+
 def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
-    seen, refused = columns_of(str(paths[0]), columns)
+    path, seen, refused = _columns(paths, columns)
     if refused:
-        raise SpecError(f"{paths[0]}: {'; '.join(refused)}. Name the columns to be converted (--columns)")
+        raise SpecError(f"{path}: {'; '.join(refused)}. Name the columns to be converted (--columns)")
     key = next((w.name for w in seen if w.name in ("key", "__key__") and w.kind == "text" and not columns), "")
     kept = [w for w in seen if w.name != key]
     if not kept:
@@ -512,15 +535,19 @@ def _is_picture(data: bytes) -> bool:
     return True
 
 
+def _mostly(test: Callable[[bytes], Any], values: list[bytes]) -> bool:
+    """Whether more than half of ``values`` pass: a damaged record among them must not change how all are read."""
+    return 2 * sum(bool(test(v)) for v in values) > len(values)
+
+
 def _with_features(step: dict[str, Any], values: list[bytes]) -> Found:
     """Of Examples: all features that their first ones have."""
     features: dict[str, Any] = {}
     kinds: dict[str, str] = {}
+    if not _mostly(example_fields, values):
+        return Found(step, {"value": "bytes"})
     for value in values:
-        fields = example_fields(value)
-        if not fields:
-            return Found(step, {"value": "bytes"})
-        for name, content in fields.items():
+        for name, content in example_fields(value).items():
             if isinstance(content, list):
                 raise SpecError(f"feature {name!r} holds several byte strings, which no writer here takes")
             if isinstance(content, bytes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal
@@ -47,7 +48,10 @@ class _ParquetRecords:
             if told[0].problem:
                 raise JobError(f"{paths[0]}: {told[0].problem}; is it a Parquet file?")
         nothing = tuple(Where(name, "bytes", np.dtype(np.uint8), (name,)) for name in names)
-        self._model = next((t.columns for t in told if t.columns), nothing)
+        # Those of most files: a damaged first file must not be the measure of the others.
+        self._model = max(Counter(t.columns for t in told if t.columns).items(), key=itemgetter(1), default=(nothing,))[
+            0
+        ]
         for t in told:
             _compare(t, self._model)
         self._told = told
@@ -173,9 +177,7 @@ def _compare(told: File, model: Sequence[Where]) -> None:
     for mine, first in zip(told.columns, model, strict=False):
         if (mine.dtype, mine.kind == "list") != (first.dtype, first.kind == "list") and not told.problem:
             told.code = "missing_feature"
-            told.problem = (
-                f"column {mine.name!r} holds {_told(mine)} here, {_told(first)} in the first file that can be read"
-            )
+            told.problem = f"column {mine.name!r} holds {_told(mine)} here, {_told(first)} in most files"
 
 
 def _told(where: Where) -> str:

@@ -319,8 +319,10 @@ def _walk(data, row, tables, whole, scans, known):  # type: ignore[no-untyped-de
         if at + 2 > size:
             return TRUNCATED
         begin, end = at + 2, at + u16(data, at)
-        if end < begin:
-            return CORRUPT
+        if end < begin:  # a length that does not count itself; of what it skips, libjpeg skips nothing
+            if not (0xE0 <= marker <= 0xEF or marker == 0xFE):
+                return CORRUPT
+            end = begin
         if end > size:
             return TRUNCATED
         if marker == 0xDA:

@@ -550,3 +550,23 @@ def test_what_cannot_be_converted_is_said(tmp_path: Path, make: Any, words: str)
     (tmp_path / "none" / "a").mkdir(parents=True)
     with pytest.raises(JobError, match=r"^file_root .*none has no files <folder>/<file>"):
         convert(tmp_path / "none", tmp_path.parent / "elsewhere", Wanted("tfrecord"))
+
+
+@pytest.mark.skipif(not HAS_PYARROW, reason="needs pyarrow")
+def test_columns_that_differ_are_named_and_the_odd_one_costs_its_rows(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    source = tmp_path / "in"
+    source.mkdir()
+    pq.write_table(pa.table({"a": [1], "extra": [2]}), source / "0.parquet")
+    pq.write_table(pa.table({"a": [3]}), source / "1.parquet")
+    with pytest.raises(SpecError, match=r"0\.parquet has a, extra and .*1\.parquet has a; .*--columns"):
+        conversion(source, tmp_path / "out", Wanted("tfrecord"))
+    assert conversion(source, tmp_path / "out", Wanted("tfrecord", columns=("a",)))["outputs"] == {"a": "field0"}
+    pq.write_table(pa.table({"b": [4]}), source / "0.parquet")
+    pq.write_table(pa.table({"a": [5]}), source / "2.parquet")
+    result = convert(source, tmp_path / "out", Wanted("tfrecord"))
+    assert result.exit_code == 3
+    assert result.report["samples"]["written"] == 2
+    assert "0.parquet" in (tmp_path / "out/rejects.jsonl").read_text()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
+import simplejpeg
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
@@ -42,3 +44,23 @@ def test_parts_of_a_batch_have_rows_of_their_own() -> None:
     batch = encoded((8, 9), (20, 3), (5, 5))
     jpeg_header.rows_of(batch)
     assert jpeg_header.rows_of(batch.take(slice(1, 3)))["width"].tolist() == [20, 5]
+
+
+@pytest.mark.parametrize("length", range(10))
+@pytest.mark.parametrize("marker", [0xFE, 0xE0, 0xE1, 0xEE])
+def test_lengths_of_comments_that_are_wrong(length: int, marker: int) -> None:
+    """Wherever libjpeg-turbo gets at the picture without a warning, so do we, and nowhere else."""
+    file = io.BytesIO()
+    Image.new("RGB", (9, 7), "teal").save(file, "JPEG")
+    good = file.getvalue()
+    for text in (b"", b"hello"):
+        data = good[:2] + bytes([0xFF, marker, 0, length]) + text + good[2:]
+        row = jpeg_header.read_headers(np.frombuffer(data, np.uint8), np.array([0]), np.array([len(data)]))[0]
+        try:
+            simplejpeg.decode_jpeg(data)
+        except ValueError:  # a warning is an error to simplejpeg
+            assert row["status"] != jpeg_header.OK
+            assert row["junk"] or row["jfif"] != 1
+        else:
+            assert row["status"] == jpeg_header.OK
+            assert (row["width"], row["height"]) == (9, 7)
