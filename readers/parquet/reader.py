@@ -49,9 +49,8 @@ class _ParquetRecords:
                 raise JobError(f"{paths[0]}: {told[0].problem}; is it a Parquet file?")
         nothing = tuple(Where(name, "bytes", np.dtype(np.uint8), (name,)) for name in names)
         # Those of most files: a damaged first file must not be the measure of the others.
-        self._model = max(Counter(t.columns for t in told if t.columns).items(), key=itemgetter(1), default=(nothing,))[
-            0
-        ]
+        given = Counter(t.columns for t in told if t.columns)
+        self._model = given.most_common(1)[0][0] if given else nothing
         for t in told:
             _compare(t, self._model)
         self._told = told
