@@ -13,9 +13,9 @@ NAME = "ops"
 
 def _names(incomplete: str) -> list[str]:
     """Completions that the shell offers after ``dali-run ops``."""
-    from ..pipelines.tools.reference import describe_operators
+    from ..pipelines.tools.reference import list_operators
 
-    return [o["name"] for o in describe_operators() if o["name"].startswith(incomplete)]
+    return [o["name"] for o in list_operators() if o["name"].startswith(incomplete)]
 
 
 def command(
@@ -54,13 +54,12 @@ def command(
     from ..pipelines.tools import reference
 
     if name is None:
-        operators = reference.describe_operators()
         if json:
-            print_json(operators)
+            print_json(reference.describe_operators())
             return
         from ..pipelines.show.terminal import operators_view
 
-        console().print(operators_view(operators))
+        console().print(operators_view(reference.list_operators()))
         return
     operator = reference.describe_operator(name)
     if json:
@@ -68,4 +67,4 @@ def command(
         return
     from ..pipelines.show.terminal import operator_view
 
-    console().print(operator_view(operator))
+    console().print(operator_view(operator, reference.without_effect(operator)))

@@ -17,7 +17,7 @@ operator_class_names: Callable[[], list[str]] | None = None
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(operator_class_names() if operator_class_names else ())})
+    return operator_class_names() if operator_class_names else sorted(globals())
 
 
 def __getattr__(name: str) -> Any:

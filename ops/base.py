@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import math
 import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -83,7 +85,7 @@ _OPS: dict[str, type[Operator]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-@dataclass(frozen=True, kw_only=True)
+@dataclass(init=False, repr=False, eq=False, kw_only=True)
 class Operator:
     """Base of every operator: fields are arguments, methods named after a stage are kernels.
 
@@ -129,7 +131,7 @@ class Operator:
     """Positional inputs of this instance, once it is part of a graph: some operators have an output for each."""
 
     def __init_subclass__(cls, name: str = "", abstract: bool = False) -> None:
-        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True, match_args=False)(cls)
         if abstract:
             return
         if not name:
@@ -142,6 +144,42 @@ class Operator:
         cls.stages = tuple(s for s in STAGES if callable(getattr(cls, s, None)))
         if not cls.stages:
             raise TypeError(f"operator {name!r} has no kernel: define one of {', '.join(STAGES)}")
+
+    # A frozen dataclass. Its methods are these, for all operators: `dataclasses` would compile six for each of them,
+    # which is most of the time that it takes to import them.
+
+    def __init__(self, **given: Any) -> None:
+        for f in dataclasses.fields(self):
+            if f.name in given:
+                value = given.pop(f.name)
+            elif f.default_factory is not dataclasses.MISSING:
+                value = f.default_factory()
+            elif f.default is not dataclasses.MISSING:
+                value = f.default
+            else:
+                raise TypeError(f"{type(self).__name__} needs argument {f.name!r}")
+            object.__setattr__(self, f.name, value)
+        if given:
+            raise TypeError(f"{type(self).__name__} has no argument {next(iter(given))!r}")
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, f.name) for f in dataclasses.fields(self))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
+        return f"{type(self).__qualname__}({values})"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
     @property
     def num_outputs(self) -> int:
@@ -228,12 +266,12 @@ _PARAMETERS: dict[type[Any], dict[str, Parameter]] = {}
 def parameters(op: type[Any]) -> dict[str, Parameter]:
     """The arguments of ``op`` (an operator, or a writer) by name, in the order of its fields."""
     if op not in _PARAMETERS:
-        hints = typing.get_type_hints(op, include_extras=True)
+        homes = {name: base for base in reversed(op.__mro__) for name in inspect.get_annotations(base)}
         table: dict[str, Parameter] = {}
         for f in dataclasses.fields(op):
             if f.name in ("per_sample", "num_inputs"):
                 continue
-            hint = hints[f.name]
+            hint = _annotation(homes[f.name], f.name)
             if get_origin(hint) is not Annotated:
                 raise TypeError(f"{op.name}.{f.name}: annotate it as Annotated[type, Arg(...)]")
             base, arg = get_args(hint)
@@ -243,6 +281,14 @@ def parameters(op: type[Any]) -> dict[str, Parameter]:
             table[f.name] = Parameter(f.name, base, arg, default)
         _PARAMETERS[op] = table
     return _PARAMETERS[op]
+
+
+@cache
+def _annotation(home: type[Any], name: str) -> Any:
+    """The annotation of a field in the class that declares it. `typing.get_type_hints` would evaluate all those of the
+    base class for every operator again."""
+    found = inspect.get_annotations(home)[name]
+    return eval(found, vars(sys.modules[home.__module__])) if isinstance(found, str) else found
 
 
 def parameter(op: type[Operator], name: str) -> Parameter:
@@ -386,6 +432,11 @@ def type_name(tp: Any) -> str:
 def operators() -> dict[str, type[Operator]]:
     """Every declared operator by its name in YAML, aliases left out, sorted."""
     return {n: op for n, op in sorted(_OPS.items()) if n == op.name}
+
+
+def is_known(name: str) -> bool:
+    """An operator of that name, or alias, was declared."""
+    return name in _OPS
 
 
 def find(name: str) -> type[Operator]:

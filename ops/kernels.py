@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from functools import cache
 from importlib import import_module
@@ -21,8 +22,9 @@ class Kernels:
         self._name, self._package = name, package
 
     def __getattr__(self, member: str) -> Any:
-        hold_interrupts()
         found = getattr(import_module(self._name, self._package), member)
+        if "numba" in sys.modules:  # some of these modules are plain Python, and asked while a spec is only checked
+            hold_interrupts()
         setattr(self, member, found)
         return found
 

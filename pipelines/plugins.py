@@ -8,7 +8,6 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from ..ops.base import Operator, find
+from ..ops.base import Operator, find, is_known
 from ..ops.errors import SpecError
 
 FOLDERS = ("ops", "readers")
@@ -29,28 +28,40 @@ _plugins: dict[Path, ModuleType] = {}
 @cache
 def load_operators() -> None:
     """Import every module that declares an operator, found by its class statement; the others may import compilers."""
-    root = __package__.rpartition(".")[0]
-    for folder in FOLDERS:
-        package = importlib.import_module(f"{root}.{folder}")
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.ispkg and not module.name.endswith("_cpu") and _declares(module.name):
-                importlib.import_module(module.name)
+    for module in _declaring():
+        importlib.import_module(module)
 
 
 def find_operator(name: str) -> type[Operator]:
-    """The operator ``name`` (or an alias of it), whatever was imported before.
+    """The operator ``name`` (or an alias of it), whatever was imported before. Only modules that say the name are
+    imported; all of them where it is not found in those, so that the nearest names are known.
 
     Raises SpecError with the nearest names.
     """
-    load_operators()
+    if not is_known(name):
+        for module, text in _declaring().items():
+            if f'"{name}"' in text:
+                importlib.import_module(module)
+    if not is_known(name):
+        load_operators()
     return find(name)
 
 
-def _declares(name: str) -> bool:
-    found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:
-        return False
-    return bool(_DECLARES.search(Path(found.origin).read_text(encoding="utf-8")))
+@cache
+def _declaring() -> dict[str, str]:
+    """The text of every module of ours that declares an operator, by the module's name, sorted."""
+    found = {}
+    root = __package__.rpartition(".")[0]
+    for name in FOLDERS:
+        package = importlib.import_module(f"{root}.{name}")
+        folder = Path(package.__path__[0])
+        for path in sorted(folder.rglob("*.py")):
+            if path.name == "__init__.py" or path.stem.endswith("_cpu"):
+                continue
+            text = path.read_text(encoding="utf-8")
+            if _DECLARES.search(text):
+                found[".".join([package.__name__, *path.relative_to(folder).with_suffix("").parts])] = text
+    return found
 
 
 @cache

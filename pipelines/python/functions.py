@@ -121,12 +121,17 @@ def describe(cls: type[Operator]) -> str:
     """The docstring of the function of ``cls``."""
     lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.stages)}.", ""]
     rows = [p for p in parameters(cls).values() if not p.arg.deprecated]
+    idle = [p.name for p in rows if p.arg.ignored]
     if rows:
         lines.append("Args:")
     for p in rows:
+        if p.arg.ignored:
+            continue
         default = "required" if p.required else f"default {p.default!r}"
         per_sample = ", or a DataNode" if p.arg.per_sample else ""
         lines.append(f"    {p.name}: {type_name(p.type)}{per_sample}; {p.arg.help} ({default})")
+    if idle:
+        lines += ["", f"Accepted, without effect: {', '.join(idle)}."]
     return "\n".join(lines)
 
 

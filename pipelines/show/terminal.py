@@ -181,13 +181,15 @@ def operators_view(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table(("operator", "on", "summary"), [[o["name"], " ".join(o["stages"]), o["summary"]] for o in operators])
 
 
-def operator_view(operator: Mapping[str, Any]) -> RenderableType:
-    """One operator with its arguments."""
+def operator_view(operator: Mapping[str, Any], idle: str = "") -> RenderableType:
+    """One operator with its arguments; ``idle`` says which have no effect."""
     parts: list[RenderableType] = [Text(operator["name"], "bold"), Text(operator["doc"]), Text()]
     parts.append(table(("", ""), [[Text(k, "dim"), v] for k, v in operator["facts"].items()]))
-    if operator["arguments"]:
-        rows = [[a["name"], a["type"], a["default"], a["help"]] for a in operator["arguments"]]
+    rows = [[a["name"], a["type"], a["default"], a["help"]] for a in operator["arguments"] if not a["without_effect"]]
+    if rows:
         parts += [Text(), table(("argument", "type", "default", "meaning"), rows)]
+    if idle:
+        parts.append(Text(f"\naccepted, without effect: {idle}", "dim"))
     if operator["example"]:
         parts += [Text("\nexample", "dim"), Text(operator["example"])]
     return Group(*parts)

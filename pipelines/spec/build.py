@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...ops.base import Arg, Operator, find, nearest, parameters, type_name
+from ...ops.base import Arg, Operator, nearest, parameters, type_name
 from ...ops.base import Spec as BatchSpec
 from ...ops.errors import SpecError
 from ...ops.formulas import expression
@@ -24,7 +24,7 @@ from ..compile.prune import prune
 from ..graph.arguments import check_argument, no_argument
 from ..graph.builder import GraphBuilder, parity_defaults
 from ..graph.nodes import Edge, Graph
-from ..plugins import NotRunError, load_installed_plugins, load_operators, load_plugin
+from ..plugins import NotRunError, find_operator, load_installed_plugins, load_plugin
 from ..problems import Mark, Problem, Problems, show
 from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
 from .text import Value
@@ -66,7 +66,6 @@ def load_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None 
 def build(spec: Spec, problems: Problems | None = None) -> BuiltSpec:
     """The graph of ``spec``. Raises SpecErrors; ``problems`` are those known already."""
     problems = Problems() if problems is None else problems
-    load_operators()
     not_run: list[NotRunError] = []
     plugins_ran = _load_plugins(spec, problems, not_run)
     builder = _Build(spec, problems, all_known=plugins_ran)
@@ -106,7 +105,7 @@ def _find(name: str) -> tuple[type[Operator] | None, str]:
     if name.startswith("_"):
         return None, f"there is no operator {name!r}"
     try:
-        return find(name), ""
+        return find_operator(name), ""
     except SpecError as e:
         return None, str(e)
 
@@ -342,7 +341,7 @@ class _Build:
         if inputs is None or step.broken:
             return ()
         args = {"expr": text.data, "names": tuple(inputs)}
-        return self.add(step, find("expr"), list(inputs.values()), args)
+        return self.add(step, find_operator("expr"), list(inputs.values()), args)
 
     def expression_inputs(self, text: str, mark: Mark, label: str) -> dict[str, Edge] | None:
         """The batches that an expression names; None where something is wrong."""
@@ -480,7 +479,7 @@ class _Build:
 
     def encoder(self, one: WriteField, edge: Edge | None, label: str) -> Edge | None:
         """The node that encodes a field."""
-        cls = find(ENCODERS[one.config.encode])
+        cls = find_operator(ENCODERS[one.config.encode])
         args, fine = self.arguments(cls, one.encoder_args, one.arg_marks, label, one.mark)
         if edge is None or not fine:
             return None

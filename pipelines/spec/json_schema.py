@@ -205,10 +205,13 @@ def _step(op: type[Operator]) -> Schema:
     else:
         properties["in"] = _NAMES
         required += ["in"] if op.inputs[0] else []
+    effective = {n: _argument(p) for n, p in known.items() if not p.arg.ignored}
+    idle = {f"^{n}$": _argument(p) for n, p in known.items() if p.arg.ignored}  # taken, but not offered by editors
     return {
         "description": _summary(op),
         "type": "object",
-        "properties": {**properties, **{n: _argument(p) for n, p in known.items()}},
+        "properties": {**properties, **effective},
+        **({"patternProperties": idle} if idle else {}),
         "required": required,
         "additionalProperties": False,
     }
@@ -230,7 +233,7 @@ def _argument(p: Parameter) -> Schema:
     if p.arg.deprecated:
         schema |= {"deprecated": True, "description": f"{p.arg.help} (use {p.arg.deprecated})"}
     if p.arg.ignored:
-        schema["description"] = f"{p.arg.help} (ignored: {p.arg.ignored})"
+        schema["description"] = f"{p.arg.help} (accepted, without effect: {p.arg.ignored})"
     return schema
 
 

@@ -8,24 +8,37 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from ...ops.base import Operator, Parameter, find, operators, parameters, type_name
+from ...ops.base import Operator, Parameter, operators, parameters, type_name
 from ...writers.base import Writer, find_writer, options_of, writers
-from ..plugins import load_operators
+from ..plugins import find_operator, load_operators
 
 
 def describe_operators() -> list[dict[str, Any]]:
     """All operators that a spec can name, sorted, then the writers."""
+    return [*map(describe, _own()), *(describe_writer(w) for w in writers().values())]
+
+
+def list_operators() -> list[dict[str, Any]]:
+    """The same as a list: ``name``, ``stages`` and ``summary`` of each, which costs less."""
+    found = [{"name": op.name, "stages": list(op.stages), "summary": _summary(op)} for op in _own()]
+    return [*found, *({"name": _WRITERS + w.name, "stages": ["write"], "summary": _summary(w)}
+                      for w in writers().values())]  # fmt: skip
+
+
+def _own() -> list[type[Operator]]:
     load_operators()
-    found = [describe(op) for name, op in operators().items() if not name.startswith("_")]
-    return [*found, *(describe_writer(w) for w in writers().values())]
+    return [op for name, op in operators().items() if not name.startswith("_")]
+
+
+def _summary(declared: type[Operator] | type[Writer]) -> str:
+    return " ".join((inspect.getdoc(declared) or "").split("\n\n")[0].split())
 
 
 def describe_operator(name: str) -> dict[str, Any]:
     """The operator ``name`` (or an alias), or ``writers.<name>``. Raises SpecError with the nearest names."""
     if name.startswith(_WRITERS):
         return describe_writer(find_writer(name.removeprefix(_WRITERS)))
-    load_operators()
-    return describe(find(name))
+    return describe(find_operator(name))
 
 
 _WRITERS = "writers."
@@ -33,7 +46,6 @@ _WRITERS = "writers."
 
 def describe_writer(writer: type[Writer]) -> dict[str, Any]:
     """The declaration of a writer, in the form of `describe`."""
-    doc = inspect.getdoc(writer) or ""
     facts = {
         "in a spec": f"write: {{writer: {writer.name}, path: ...}}",
         "shards": f"<name>-00000-of-00001{writer.suffix}",
@@ -41,8 +53,8 @@ def describe_writer(writer: type[Writer]) -> dict[str, Any]:
     return {
         "name": _WRITERS + writer.name,
         "aliases": [],
-        "summary": " ".join(doc.split("\n\n")[0].split()),
-        "doc": doc,
+        "summary": _summary(writer),
+        "doc": inspect.getdoc(writer) or "",
         "stages": ["write"],
         "inputs": [1, None],
         "layouts": [],
@@ -56,12 +68,11 @@ def describe_writer(writer: type[Writer]) -> dict[str, Any]:
 
 def describe(op: type[Operator]) -> dict[str, Any]:
     """The declaration of ``op``: facts, arguments, an example."""
-    doc = inspect.getdoc(op) or ""
     return {
         "name": op.name,
         "aliases": list(op.aliases),
-        "summary": " ".join(doc.split("\n\n")[0].split()),
-        "doc": doc,
+        "summary": _summary(op),
+        "doc": inspect.getdoc(op) or "",
         "stages": list(op.stages),
         "inputs": list(op.inputs),
         "layouts": list(op.layouts),
@@ -98,15 +109,24 @@ def _argument(p: Parameter) -> dict[str, Any]:
         notes.append("may differ by sample ($name)")
     if p.arg.deprecated:
         notes.append(f"deprecated: use {p.arg.deprecated}")
-    if p.arg.ignored:
-        notes.append(f"accepted, without effect: {p.arg.ignored}")
     return {
         "name": p.name,
         "type": type_name(p.type),
         "default": "required" if p.required else show_default(p.default),
         "per_sample": p.arg.per_sample,
         "help": "; ".join([p.arg.help, *notes]),
+        "without_effect": p.arg.ignored,
     }
+
+
+def without_effect(operator: Mapping[str, Any], quote: str = "") -> str:
+    """The arguments of a described operator that are accepted and change nothing, with the reasons; "" for none. They
+    are DALI's, and would crowd those that matter."""
+    why: dict[str, list[str]] = {}
+    for a in operator["arguments"]:
+        if a["without_effect"]:
+            why.setdefault(a["without_effect"], []).append(f"{quote}{a['name']}{quote}")
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
 
 
 def show_default(value: Any) -> str:
@@ -145,11 +165,13 @@ def operators_page() -> str:
 
 def _section(o: Mapping[str, Any]) -> str:
     parts = [f"## {o['name']}", "", o["doc"], "", "; ".join(f"{k}: {v}" for k, v in o["facts"].items()) + ".", ""]
-    if o["arguments"]:
+    shown = [a for a in o["arguments"] if not a["without_effect"]]
+    if shown:
         parts += ["| argument | type | default | meaning |", "|---|---|---|---|"]
-        parts += [f"| `{a['name']}` | {_cell(a['type'])} | {_cell(a['default'])} | {_cell(a['help'])} |"
-                  for a in o["arguments"]]  # fmt: skip
+        parts += [f"| `{a['name']}` | {_cell(a['type'])} | {_cell(a['default'])} | {_cell(a['help'])} |" for a in shown]
         parts.append("")
+    if idle := without_effect(o, "`"):
+        parts += [f"Accepted, without effect: {idle}.", ""]
     if o["example"]:
         parts += ["```yaml", o["example"], "```", ""]
     return "\n".join(parts)

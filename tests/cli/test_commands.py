@@ -580,6 +580,11 @@ def test_ops_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "interp_type" in printed
     assert "resize_shorter" in printed
+    assert cli.main(["ops", "decoders.image"]) == 0
+    table, idle = capsys.readouterr().out.split("accepted, without effect:")
+    assert "max_pixels" in table  # what matters is not crowded by what DALI's programs may pass
+    assert "cache_size" not in table
+    assert "cache_size" in idle
     assert cli.main(["ops", "writers.tfrecord"]) == 0
     assert "index" in capsys.readouterr().out
     assert cli.main(["ops", "resise"]) == 2

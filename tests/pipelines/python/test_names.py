@@ -74,6 +74,8 @@ def test_the_package_lists_its_members() -> None:
     import dali_run
 
     assert {"Pipeline", "pipeline_def", "fn", "types", "load_spec"} <= set(dir(dali_run))
+    assert set(dir(dali_run)) == set(dali_run.__all__)  # nothing of what the package is made of
+    assert not {"Any", "Callable", "Path", "annotations", "base"} & set(dir(dali_run.ops))
 
 
 def test_modules_stay_modules() -> None:

@@ -125,4 +125,8 @@ def test_every_operator_has_a_schema_with_every_argument() -> None:
     defs = spec_schema()["$defs"]
     for name, op in operators().items():
         if not name.startswith("_") and name != "expr":
-            assert set(parameters(op)) <= set(defs[f"op.{name}"]["properties"]), name
+            step = defs[f"op.{name}"]
+            idle = {n for n, p in parameters(op).items() if p.arg.ignored}  # taken, but not offered
+            assert set(parameters(op)) - idle <= set(step["properties"]), name
+            assert {f"^{n}$" for n in idle} == set(step.get("patternProperties", ())), name
+            assert not idle & set(step["properties"]), name
