@@ -15,6 +15,7 @@ import typer
 from . import (
     bench,
     convert,
+    convert_pipeline,
     doctor,
     inspect,
     merge,
@@ -64,8 +65,8 @@ def options(
 
 
 COMMANDS = (
-    run, validate, plan, inspect, verify, merge, retry_failed, convert, bench, tune, ops, schema, doctor, sample_data,
-    port,
+    run, validate, plan, inspect, verify, merge, retry_failed, convert, convert_pipeline, bench, tune, ops, schema,
+    doctor, sample_data, port,
 )  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)

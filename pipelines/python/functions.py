@@ -9,9 +9,9 @@ from typing import Any
 
 from ...ops.base import Operator, find, hint, operators, parameters, type_name
 from ...ops.errors import ArgumentNameError
+from ..graph.legacy_names import callable_names, class_name
 from ..plugins import load_operators
 from .data_node import apply
-from .legacy_names import callable_names, class_name
 
 Wrapper = Callable[..., Any]
 _WRAPPERS: dict[str, Wrapper] = {}

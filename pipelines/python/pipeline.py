@@ -18,6 +18,7 @@ from ..compile.plan import Plan, assign_seeds
 from ..compile.prune import prune
 from ..graph.as_dot import to_dot
 from ..graph.as_json import dump_pipeline, parse_pipeline
+from ..graph.builder import GraphBuilder
 from ..graph.conditionals import Split
 from ..graph.nodes import KEPT, Edge
 from ..settings import RunSettings
@@ -390,15 +391,15 @@ class Pipeline:
         cls, serialized_pipeline: bytes | str | None = None, filename: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> Pipeline:  # fmt: skip
-        """The pipeline that was serialised, built. ``kwargs`` take the place of its arguments.
+        """The pipeline that was serialised, here or by DALI, built. ``kwargs`` take the place of its arguments.
 
-        Raises ValueError where not exactly one of text and file is given.
+        Raises ValueError where not exactly one of text and file is given, SpecError for what cannot be read.
         """
         if (serialized_pipeline is None) == (filename is None):
             raise ValueError("give either serialized_pipeline or filename")
         data = Path(filename).read_bytes() if filename is not None else serialized_pipeline
         assert data is not None
-        builder, edges, arguments = parse_pipeline(data)
+        builder, edges, arguments = _parsed(data)
         made = cls(**{**arguments, **kwargs})
         made._definition.adopt(builder, edges)
         made.build()
@@ -406,7 +407,7 @@ class Pipeline:
 
     def deserialize_and_build(self, serialized_pipeline: bytes | str) -> None:
         """Take the graph of a serialised pipeline, and build it."""
-        builder, edges, _ = parse_pipeline(serialized_pipeline)
+        builder, edges, _ = _parsed(serialized_pipeline)
         self._definition.adopt(builder, edges)
         self.build()
 
@@ -540,6 +541,15 @@ class Pipeline:
 
     def enable_api_check(self, enable: bool) -> None:
         """DALI's check against mixing run and schedule_run; they may be mixed here, so there is nothing to check."""
+
+
+def _parsed(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:
+    """A serialised pipeline: JSON as it is written here, or DALI's protobuf. Raises SpecError."""
+    if isinstance(data, str) or data.lstrip()[:1] in (b"{", b""):
+        return parse_pipeline(data)
+    from ..spec.dali_file import graph_of
+
+    return graph_of(data)
 
 
 def _signature() -> inspect.Signature:

@@ -21,6 +21,7 @@ from ..graph.nodes import DeviceRequest
 from ..limits import Limit, Memory, parse_limit
 from ..problems import Mark, Problems, show
 from ..settings import RunSettings
+from .dali_file import is_dali_file, read_dali_file
 from .python_file import is_python, read_python
 from .text import Value, read
 from .variables import override, substitute
@@ -156,6 +157,8 @@ def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], probl
     """
     if is_python(path):
         root, overrides = read_python(path, overrides, problems)
+    elif is_dali_file(path):
+        root = read_dali_file(path, problems)
     else:
         root = read(path, problems)
     if root is None:

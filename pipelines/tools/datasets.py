@@ -28,6 +28,7 @@ from ...ops.errors import JobError, SampleError, SpecError
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.parquet.reader import columns_of
+from ...readers.records.message import message_fields
 from ...readers.records.varint import varint
 from ...writers.bytes import sidecar
 from ..plugins import load_operators
@@ -348,37 +349,13 @@ def with_arrays(fields: dict[str, Any]) -> dict[str, Any]:
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 
-def _message(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Field numbers and values (int, or bytes) of a protobuf message. Raises ValueError for anything else."""
-    at = 0
-    while at < len(data):
-        tag, at = varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        if number == 0:
-            raise ValueError("field number 0")
-        if wire == 0:
-            value, at = varint(data, at)
-            yield number, value
-            continue
-        if wire == 2:
-            size, at = varint(data, at)
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-        else:
-            raise ValueError(f"wire type {wire}")
-        if size > len(data) - at:
-            raise ValueError("a field ends after its message")
-        yield number, data[at : at + size]
-        at += size
-
-
 def example_fields(data: bytes) -> dict[str, Any]:
     """The features of a tf.train.Example; nothing where ``data`` is not one."""
     try:
-        features = b"".join(v for n, v in _message(data) if n == 1 and isinstance(v, bytes))
+        features = b"".join(v for n, v in message_fields(data) if n == 1 and isinstance(v, bytes))
         fields = {}
-        for number, entry in _message(features):
-            parts = dict(_message(entry))
+        for number, entry in message_fields(features):
+            parts = dict(message_fields(entry))
             if number != 1 or not {1, 2} >= set(parts):
                 return {}
             fields[parts[1].decode()] = _feature(parts.get(2, b""))
@@ -389,8 +366,8 @@ def example_fields(data: bytes) -> dict[str, Any]:
 
 def _feature(data: bytes) -> Any:
     """A Feature: one value as such, several as an array or a list. Raises ValueError."""
-    for kind, values in _message(data):
-        items = [v for n, v in _message(values) if n == 1]
+    for kind, values in message_fields(data):
+        items = [v for n, v in message_fields(values) if n == 1]
         if kind == 1:
             return items[0] if len(items) == 1 else [len(i) for i in items]
         if kind == 2:
@@ -419,7 +396,7 @@ _DATUM = {1: "channels", 2: "height", 3: "width", 4: "data", 5: "label", 6: "flo
 def datum_fields(data: bytes) -> dict[str, Any]:
     """The fields of a Caffe Datum; nothing where ``data`` is not one."""
     try:
-        fields = {_DATUM[n]: v for n, v in _message(data)}
+        fields = {_DATUM[n]: v for n, v in message_fields(data)}
     except (ValueError, KeyError):
         return {}
     return fields if isinstance(fields.get("data"), bytes) or "float_data" in fields else {}

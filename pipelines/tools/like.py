@@ -11,8 +11,8 @@ from typing import Any
 
 from ...ops.base import nearest, operators
 from ...ops.errors import SpecError
+from ..graph.legacy_names import LEGACY, class_name
 from ..plugins import load_operators
-from ..python.legacy_names import LEGACY, class_name
 
 LIBRARIES = {
     "albumentations": ("albumentations", "a", "alb"),

@@ -33,7 +33,6 @@ _SETTINGS = (
 """Arguments of Pipeline that mean nothing here."""
 _METHODS = {
     "serialize": "gives JSON, not DALI's protobuf",
-    "deserialize": "reads the JSON that serialize gives here, not DALI's protobuf",
     "executor_statistics": "has calls, samples, bytes and seconds of every operator besides DALI's sizes",
 }
 """Methods of pipelines that differ, by name: what an object is cannot be told without running the program."""

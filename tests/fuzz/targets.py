@@ -579,6 +579,26 @@ def direct_picture(data: bytes) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
+def dali_file(data: bytes) -> None:
+    """A serialized pipeline of DALI's; what is made of it is a spec that can be read."""
+    from dali_run.pipelines.problems import Problems
+    from dali_run.pipelines.spec.dali_file import spec_text
+    from dali_run.pipelines.spec.text import parse
+
+    try:
+        text = spec_text(data)
+    except DaliRunError:
+        return
+    problems = Problems()
+    parse(text, "spec.yaml", problems)
+    problems.raise_any()
+
+
+def dali_files() -> list[bytes]:
+    saved = np.load(Path(__file__).parents[1] / "golden" / "serialized.npz")
+    return [saved[f"{name}/file"].tobytes() for name in ("pictures", "sources", "conditionals", "indexing")]
+
+
 def exif_block(data: bytes) -> None:
     from dali_run.ops.codecs.formats import exif_orientation
 
@@ -657,6 +677,7 @@ def index_cache(data: bytes) -> None:
 TARGETS: dict[str, Target] = {
     "spec": Target(spec, lambda: [SPEC, b"version: 1\n", b"&a [*a]\n"]),
     "spec_json": Target(lambda d: spec(d, "spec.json"), lambda: [b'{"version": 1, "graph": [], "outputs": {}}']),
+    "dali_file": Target(dali_file, dali_files),
     "expression": Target(expression, lambda: [b"a * 2 + (b > 3)", b"clamp(x, 0, 1.5) ** -2 // y & 3 if z else 1"]),
     "settings": Target(settings, lambda: [b"pipeline: {batch_size: 64, num_threads: 2}\n"]),
     "tfrecord": Target(tfrecord, lambda: [framed([example()] * 2), framed([b""])], kernels=True),

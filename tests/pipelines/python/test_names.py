@@ -17,8 +17,8 @@ import dali_run.types as types
 from dali_run import pipeline_def
 from dali_run.ops.base import find
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.pipelines.graph.legacy_names import LEGACY, class_name
 from dali_run.pipelines.python.functions import names
-from dali_run.pipelines.python.legacy_names import LEGACY, class_name
 from dali_run.pipelines.tools.sample_data import make_sample_data
 
 ROOT = Path(__file__).parents[3]

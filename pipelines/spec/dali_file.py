@@ -1,0 +1,101 @@
+"""DALI's serialized pipelines as specs: ``pipeline.dali`` wherever the path of a spec is taken."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from ...ops.errors import SpecError
+from ..compile.plan import assign_seeds
+from ..graph.builder import GraphBuilder
+from ..graph.conditionals import Split, without_conditions
+from ..graph.nodes import Edge, Graph
+from ..graph.renumber import renumber
+from ..problems import Mark, Problems
+from .serialized.definition import LARGEST, SavedPipeline, parse
+from .serialized.graph import convert
+from .text import Value
+from .text import parse as parse_yaml
+
+SUFFIX = ".dali"
+
+
+def is_dali_file(path: str | os.PathLike[str]) -> bool:
+    """``path`` names a serialized pipeline: its name ends with .dali."""
+    return os.fspath(path).endswith(SUFFIX)
+
+
+def read_dali_file(path: str | os.PathLike[str], problems: Problems) -> Value | None:
+    """The document of the spec that the file at ``path`` is; None where ``problems`` say why there is none."""
+    name = os.fspath(path)
+    try:
+        return parse_yaml(spec_text(read_bytes(path)), name, problems)
+    except SpecError as e:
+        problems.add(Mark(name, 1, 1), str(e))
+        return None
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The contents of a file, or one byte more than may be there. Raises SpecError where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(LARGEST + 1)
+    except OSError as e:
+        raise SpecError(f"{os.fspath(path)} cannot be read: {e.strerror}") from None
+
+
+def spec_text(data: bytes) -> str:
+    """A serialized pipeline of DALI's as the text of a spec; outputs are ``output0``, ``output1``, ...
+
+    Raises SpecError that names the operator which cannot be converted.
+    """
+    from .to_yaml import to_yaml  # it needs the model, which needs this module
+
+    saved = parse(data)
+    builder, outputs = convert(saved)
+    graph = without_conditions(builder.build({f"output{k}": e for k, e in outputs.items()}))
+    return to_yaml(_sources_first(graph, saved.seed), sections={"pipeline": _section(saved)})
+
+
+def _sources_first(graph: Graph, seed: int | None) -> Graph:
+    """With conditionals, operators without inputs before all others: DALI writes them down inside of the branch that
+    they were called in, although they run for the whole batch. Seeds are dealt out in DALI's order before that."""
+    if not any(isinstance(n.op, Split) for n in graph.nodes):
+        return graph
+    if seed is not None:
+        seeds = assign_seeds(graph, seed)
+        graph = replace(graph, nodes=tuple(replace(n, seed=seeds.get(n.id, n.seed)) for n in graph.nodes))
+    return renumber(sorted(graph.nodes, key=lambda n: bool(n.reads or n.scope)), graph.outputs)
+
+
+def graph_of(data: bytes) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:
+    """The graph of a serialized pipeline in a builder, its outputs by number, and the arguments of its Pipeline.
+
+    Raises SpecError.
+    """
+    saved = parse(data)
+    builder, outputs = convert(saved)
+    cpu, gpu = saved.cpu_queue, saved.gpu_queue
+    arguments = {
+        "batch_size": max(saved.batch_size, 0), "num_threads": saved.num_threads if saved.num_threads > 0 else None,
+        "device_id": saved.device_id if saved.device_id >= 0 else None, "seed": saved.seed,
+        "prefetch_queue_depth": max(cpu, 1) if cpu == gpu else {"cpu_size": max(cpu, 1), "gpu_size": max(gpu, 1)},
+    }  # fmt: skip
+    return builder, outputs, arguments
+
+
+def _section(saved: SavedPipeline) -> dict[str, Any]:
+    """``pipeline:``."""
+    made: dict[str, Any] = {}
+    if saved.batch_size > 0:
+        made["batch_size"] = saved.batch_size
+    if saved.num_threads > 0:
+        made["num_threads"] = saved.num_threads
+    made["device"] = f"gpu:{saved.device_id}" if saved.device_id >= 0 else "cpu"
+    if saved.seed is not None and saved.seed >= 0:
+        made["seed"] = saved.seed
+    cpu, gpu = max(saved.cpu_queue, 1), max(saved.gpu_queue, 1)
+    if (cpu, gpu) != (2, 2):
+        made["prefetch_queue_depth"] = cpu if cpu == gpu else {"cpu_size": cpu, "gpu_size": gpu}
+    return made

@@ -1,0 +1,387 @@
+"""The graph of a serialized pipeline: DALI's operators as ours, its splits and merges as conditionals."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ....ops.base import operators, parameters
+from ....ops.errors import SpecError
+from ....ops.types import DALIDataType, parse_dtype
+from ...graph.builder import GraphBuilder
+from ...graph.conditionals import Condition
+from ...graph.legacy_names import callable_names, class_name
+from ...graph.nodes import DeviceRequest, Edge
+from ...plugins import find_operator, load_operators
+from .definition import SavedOperator, SavedPipeline, TensorName
+
+_SILENT = frozenset({"device", "preserve", "preserve_name", "bytes_per_sample_hint", "seed", "name"})
+"""Arguments that are no operator's own; so are those that begin with an underscore."""
+_SYMBOLS = {
+    "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "fdiv": "{} / {}", "div": "{} // {}", "mod": "{} % {}",
+    "eq": "{} == {}", "neq": "{} != {}", "lt": "{} < {}", "leq": "{} <= {}", "gt": "{} > {}", "geq": "{} >= {}",
+    "bitand": "{} & {}", "bitor": "{} | {}", "bitxor": "{} ^ {}", "lshift": "{} << {}", "rshift": "{} >> {}",
+    "minus": "-{}", "plus": "+{}", "bitnot": "~{}",
+}  # fmt: skip
+"""DALI's names of arithmetic operators that are symbols here; all others are functions of the same name."""
+_CALL = re.compile(r"([a-z][a-z0-9_]*)\(([^()]*)\)")
+_OPERAND = re.compile(r"&(\d{1,6})|\$(\d{1,6}):([a-z0-9]+)")
+_FEATURE_TYPES = {0: "int64", 1: "string", 2: "float"}
+_REFUSED = re.compile(r"(?i).*python_?function.*|numba_?func.*|.*python_?function_?impl")
+Path = tuple[tuple[Edge, bool], ...]
+"""The branches of DALI's splits that a tensor stands in: condition and which branch, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    edge: Edge
+    device: str
+    path: Path = ()
+
+
+@cache
+def _names_of_schemas() -> dict[str, str]:
+    """Every name that DALI's files use for an operator, with the operator's own."""
+    load_operators()
+    own = operators()
+    known = callable_names(own, (alias for op in own.values() for alias in op.aliases))
+    found = {class_name(n).replace(".", "__"): n for n in known.values()}
+    found |= {class_name(old).replace(".", "__"): new for old, new in known.items()}
+    return {**found, "readers___TFRecord": "readers.tfrecord", "_TFRecordReader": "readers.tfrecord",
+            "TFRecordReader": "readers.tfrecord", "_Shape": "shapes", "Copy": "copy"}  # fmt: skip
+
+
+def convert(saved: SavedPipeline) -> tuple[GraphBuilder, dict[str, Edge]]:
+    """The graph in a builder, with its outputs by their numbers. Raises SpecError that names the operator at fault."""
+    made = _Conversion(on_gpu=_uses_gpu(saved))
+    for op in saved.operators:
+        try:
+            made.add(op)
+        except SpecError as e:
+            raise e.at(op.shown) from None
+        except (TypeError, ValueError, OverflowError) as e:  # a value of another kind than DALI writes there
+            raise SpecError(f"{op.shown}: an argument is wrong: {e}") from None
+    return made.builder, {str(k): made.read(t).edge for k, t in enumerate(saved.outputs)}
+
+
+def _uses_gpu(saved: SavedPipeline) -> bool:
+    tensors = (t for op in saved.operators for t in (*op.inputs, *op.outputs))
+    return any(t.device == "gpu" for t in (*tensors, *saved.outputs))
+
+
+class _Conversion:
+    def __init__(self, on_gpu: bool) -> None:
+        self.builder = GraphBuilder()
+        self._on_gpu = on_gpu
+        """Something of the pipeline is on a GPU, so that it is said of each operator where it runs."""
+        self._tensors: dict[str, _Tensor] = {}
+        self._conditions: dict[tuple[Edge, Path], Edge] = {}
+        self._copies: dict[tuple[Edge, str, Path], _Tensor] = {}
+
+    # -- tensors ------------------------------------------------------------------------------------------------
+
+    def read(self, name: TensorName) -> _Tensor:
+        """The tensor ``name``, on the device on which it is wanted. Raises SpecError."""
+        found = self._tensors.get(name.name)
+        if found is None:
+            raise SpecError(f"the file uses {name.name!r} before anything makes it")
+        if found.device == name.device:
+            return found
+        key = (found.edge, name.device, found.path)
+        if key not in self._copies:
+            device: DeviceRequest = "gpu" if name.device == "gpu" else "cpu"
+            with self._inside(found.path):
+                (edge,) = self.builder.add("copy", [found.edge], device=device)
+            self._copies[key] = _Tensor(edge, name.device, found.path)
+        return self._copies[key]
+
+    def _write(self, op: SavedOperator, tensors: Sequence[_Tensor]) -> None:
+        if len(tensors) != len(op.outputs):
+            raise SpecError(f"has {len(op.outputs)} outputs in the file, {len(tensors)} here")
+        for name, tensor in zip(op.outputs, tensors, strict=True):
+            if name.name in self._tensors:
+                raise SpecError(f"the file makes {name.name!r} twice")
+            self._tensors[name.name] = tensor
+
+    @contextmanager
+    def _inside(self, path: Path) -> Iterator[None]:
+        for condition, branch in path:
+            self.builder.enter(condition, branch)
+        try:
+            yield
+        finally:
+            for _ in path:
+                self.builder.leave()
+
+    @staticmethod
+    def _path(tensors: Sequence[_Tensor]) -> Path:
+        """The branch in which an operator with these inputs stands: the innermost of theirs."""
+        deepest = max((t.path for t in tensors), key=len, default=())
+        if any(deepest[: len(t.path)] != t.path for t in tensors):
+            raise SpecError("its inputs are from different branches of conditionals")
+        return deepest
+
+    # -- operators ----------------------------------------------------------------------------------------------
+
+    def add(self, op: SavedOperator) -> None:
+        """Add one operator of the file. Raises SpecError."""
+        if _REFUSED.fullmatch(op.schema):
+            raise SpecError("calls a Python function, which a serialized pipeline does not hold; leave it out of the "
+                            "pipeline, or write the pipeline in Python")  # fmt: skip
+        inputs = [self.read(t) for t in op.inputs if not t.argument]
+        named = {t.argument: self.read(t) for t in op.inputs if t.argument}
+        own: dict[str, Callable[..., None]] = {
+            "_conditional__Split": self._split, "_conditional__Merge": self._merge,
+            "_conditional__Not_": self._not, "_conditional__ValidateLogical": self._validate,
+            "_ArithmeticGenericOp": self._arithmetic, "ArithmeticGenericOp": self._arithmetic,
+            "_TensorSubscript": self._subscript, "_SubscriptDimCheck": self._subscript,
+            "MakeContiguous": self._pass_on,
+        }  # fmt: skip
+        if op.schema in own:
+            own[op.schema](op, inputs, named)
+            return
+        name = _names_of_schemas().get(op.schema)
+        if name is None:
+            raise SpecError("DALI has this operator, dali-run has not" if op.schema[:1].isupper() or "__" in op.schema
+                            else "is no operator that dali-run knows")  # fmt: skip
+        constants = {k: v for k, v in op.arguments.items() if k not in _SILENT and not k.startswith("_")}
+        if name == "readers.tfrecord":
+            constants = _with_features(constants)
+        if name == "external_source":
+            constants = _with_promises(constants)
+        edges = self._call(op, name, inputs, constants, named)
+        if op.arguments.get("preserve") is True:
+            self.builder.sinks += edges[:1]
+
+    def _call(
+        self, op: SavedOperator, name: str, inputs: Sequence[_Tensor], constants: Mapping[str, Any],
+        named: Mapping[str, _Tensor],
+    ) -> tuple[Edge, ...]:  # fmt: skip
+        """Add the operator ``name`` and its outputs."""
+        cls = find_operator(name)
+        known = parameters(cls)
+        given = {k: _fitting(v, known[k].is_vector) if k in known else v for k, v in constants.items()}
+        path = self._path([*inputs, *named.values()])
+        seed = op.arguments.get("seed")
+        with self._inside(path):
+            edges = self.builder.add(
+                cls,
+                [t.edge for t in inputs],
+                {**given, **{k: t.edge for k, t in named.items()}},
+                name=self._own_name(op),
+                device=self._device(op),
+                seed=seed if isinstance(seed, int) and seed >= 0 else None,
+            )
+        self._write(op, [_Tensor(e, t.device, path) for e, t in zip(edges, op.outputs, strict=False)])
+        return edges
+
+    def _own_name(self, op: SavedOperator) -> str | None:
+        """The name that the program gave; DALI makes one up otherwise."""
+        kept = op.arguments.get("preserve_name", not op.name.startswith("__"))
+        return op.name if kept is True and op.name else None
+
+    def _device(self, op: SavedOperator) -> DeviceRequest:
+        device = op.arguments.get("device", "cpu")
+        if device not in ("cpu", "mixed", "gpu"):
+            raise SpecError(f"device is {device!r}; there are cpu, mixed and gpu")
+        found: DeviceRequest = device if self._on_gpu else "auto"
+        return found
+
+    def _pass_on(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
+        self._write(op, _exactly(inputs, 1))
+
+    # -- conditionals -------------------------------------------------------------------------------------------
+
+    def _condition(self, tensor: _Tensor, what: str) -> Edge:
+        key = (tensor.edge, tensor.path)
+        if key not in self._conditions:
+            with self._inside(tensor.path):
+                (self._conditions[key],) = self.builder.add(Condition, [tensor.edge], {"what": what})
+        return self._conditions[key]
+
+    def _split(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
+        (data,) = _exactly(inputs, 1)
+        predicate = _predicate(named)
+        path = self._path([data, predicate])
+        condition = self._condition(predicate, "if")
+        self._write(op, [_Tensor(data.edge, data.device, (*path, (condition, b))) for b in (True, False)])
+
+    def _merge(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
+        then, otherwise = _exactly(inputs, 2)
+        condition = self._condition(_predicate(named), "if")
+        if not then.path or then.path[-1] != (condition, True) or otherwise.path != (*then.path[:-1],
+                                                                                    (condition, False)):  # fmt: skip
+            raise SpecError("its inputs are not the two branches of its predicate")
+        path = then.path[:-1]
+        with self._inside(path):
+            edge = self.builder.merge(condition, then.edge, otherwise.edge)
+        self._write(op, [_Tensor(edge, then.device, path)])
+
+    def _not(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
+        (data,) = _exactly(inputs, 1)
+        condition = _Tensor(self._condition(data, "not"), data.device, data.path)
+        self._call(op, "expr", [condition], {"expr": "not a"}, {})
+
+    def _validate(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
+        (data,) = _exactly(inputs, 1)
+        what = op.arguments.get("expression_name", "and")
+        self._write(op, [_Tensor(self._condition(data, str(what)), data.device, data.path)])
+
+    # -- arithmetic and indexing --------------------------------------------------------------------------------
+
+    def _arithmetic(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
+        text = op.arguments.get("expression_desc")
+        if not isinstance(text, str):
+            raise SpecError("has no expression_desc")
+        integers, reals = (_list(op.arguments.get(k, [])) for k in ("integer_constants", "real_constants"))
+        used: list[_Tensor] = []
+
+        def operand(found: re.Match[str]) -> str:
+            if found[1]:
+                if int(found[1]) >= len(inputs):
+                    raise SpecError(f"{text!r} uses an input that the operator has not")
+                used.append(inputs[int(found[1])])
+                return _letter(len(used) - 1)
+            return _constant(int(found[2]), found[3], integers, reals)
+
+        self._call(op, "expr", used, {"expr": _expression(text, operand)}, {})
+
+    def _subscript(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
+        given = {**op.arguments, **named}
+        dims = given.get("num_subscripts")
+        if not isinstance(dims, int) or not 0 < dims <= 32:
+            raise SpecError(f"num_subscripts is {dims!r}")
+        kinds, parts = "", {"start": [0] * dims, "stop": [0] * dims, "step": [1] * dims}
+        where = (("at", "start"), ("lo", "start"), ("hi", "stop"), ("step", "step"))
+        for k in range(dims):
+            has = {n: given[f"{n}_{k}"] for n in ("at", "lo", "hi", "step") if f"{n}_{k}" in given}
+            kinds += "i" if "at" in has else {(0, 0): ":", (1, 0): "[", (0, 1): "]", (1, 1): "s"}[
+                ("lo" in has, "hi" in has)
+            ]  # fmt: skip
+            for name, part in where:
+                if name in has:
+                    parts[part][k] = has[name]
+        path = self._path([*inputs, *named.values()])
+        constants: dict[str, Any] = {"kinds": kinds}
+        vectors: dict[str, _Tensor] = {}
+        for part, values in parts.items():
+            if any(isinstance(v, _Tensor) for v in values):
+                vectors[part] = _Tensor(self._stacked(values, path), "cpu", path)
+            elif part != "step" or any(v != 1 for v in values):
+                constants[part] = values
+        self._call(op, "tensor_subscript", inputs, constants, vectors)
+
+    def _stacked(self, values: Sequence[Any], path: Path) -> Edge:
+        """Numbers, and tensors with a number a sample, as one vector a sample."""
+        with self._inside(path):
+            rows = []
+            for v in values:
+                if not isinstance(v, _Tensor):
+                    (edge,) = self.builder.add("constant", [], {"idata": [v], "shape": [], "dtype": "INT64"})
+                else:
+                    (edge,) = self.builder.add("cast", [v.edge], {"dtype": DALIDataType.INT64})
+                rows.append(edge)
+            (stacked,) = self.builder.add("stack", rows, {})
+        return stacked
+
+
+def _exactly(inputs: Sequence[_Tensor], n: int) -> Sequence[_Tensor]:
+    if len(inputs) != n:
+        raise SpecError(f"takes {n} input{'s' * (n > 1)}, got {len(inputs)}")
+    return inputs
+
+
+def _predicate(named: Mapping[str, _Tensor]) -> _Tensor:
+    if set(named) != {"predicate"}:
+        raise SpecError("needs a predicate")
+    return named["predicate"]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _fitting(value: Any, vector: bool) -> Any:
+    """DALI writes ``[8.0]`` where a single number was given to an argument that may be a list."""
+    return value[0] if isinstance(value, list) and len(value) == 1 and not vector else value
+
+
+def _letter(k: int) -> str:
+    if k >= 26:
+        raise SpecError("an expression has more than 26 inputs")
+    return "abcdefghijklmnopqrstuvwxyz"[k]
+
+
+def _constant(index: int, kind: str, integers: Sequence[Any], reals: Sequence[Any]) -> str:
+    """``$0:int32`` as a part of an expression."""
+    values = reals if kind.startswith("float") else integers
+    if index >= len(values):
+        raise SpecError(f"the expression uses constant {index}, of {len(values)}")
+    value = values[index]
+    kind = "float" if kind == "float32" else kind
+    if not isinstance(value, (bool, int, float)) or not math.isfinite(value):
+        raise SpecError(f"the expression uses {value}, which cannot be written in an expression here")
+    if kind == "bool":
+        return repr(bool(value))
+    return f"({value!r})" if kind in ("int32", "float") else f"{kind}({value!r})"
+
+
+def _expression(text: str, operand: Callable[[re.Match[str]], str]) -> str:
+    """``add(&0 $0:int32)`` as an expression of ours; calls may stand inside calls."""
+    if len(text) > 10_000:
+        raise SpecError("an expression is longer than 10,000 characters")
+    done: list[str] = []
+
+    def part(word: str) -> str:
+        found = _OPERAND.fullmatch(word)
+        if found:
+            return operand(found)
+        if word.startswith("#") and word[1:].isdigit() and int(word[1:]) < len(done):
+            return done[int(word[1:])]
+        raise SpecError(f"{text[:80]!r} is no expression: {word[:40]!r} is no operand")
+
+    def call(found: re.Match[str]) -> str:
+        words = [part(w) for w in found[2].split()]
+        template = _SYMBOLS.get(found[1])
+        if template is not None and template.count("{}") != len(words):
+            raise SpecError(f"{found[1]} takes {template.count('{}')} operands, got {len(words)}")
+        done.append(f"({template.format(*words)})" if template else f"{found[1]}({', '.join(words)})")
+        return f" #{len(done) - 1} "
+
+    while (after := _CALL.sub(call, text)) != text:
+        text = after
+    result = part(text.strip())
+    return result[1:-1] if result.startswith("(") and result.endswith(")") else result
+
+
+def _with_promises(constants: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of external_source with its type by name; an empty layout says nothing."""
+    made = {k: v for k, v in constants.items() if not (k == "layout" and v == "")}
+    if "dtype" in made:
+        made["dtype"] = parse_dtype(made["dtype"]).name
+    return made
+
+
+def _with_features(constants: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of readers.tfrecord with features by name, as they are declared here."""
+    rest = {k: v for k, v in constants.items() if k not in ("features", "feature_names")}
+    names, features = (_list(constants.get(k, [])) for k in ("feature_names", "features"))
+    if len(names) != len(features):
+        raise SpecError(f"has {len(names)} names for {len(features)} features")
+    return {**rest, "features": {str(n): _feature(f) for n, f in zip(names, features, strict=True)}}
+
+
+def _feature(saved: Any) -> dict[str, Any]:
+    if not isinstance(saved, Mapping) or saved.get("type") not in _FEATURE_TYPES:
+        raise SpecError(f"a feature is no feature: {str(saved)[:80]}")
+    made: dict[str, Any] = {"dtype": _FEATURE_TYPES[saved["type"]]}
+    if not saved.get("has_shape"):
+        return {**made, "shape": _list(saved.get("partial_shape", [])), "var_len": True}
+    made["shape"] = _list(saved.get("shape", []))
+    default = saved.get("default_value")
+    return made if default is None else {**made, "default": default}
