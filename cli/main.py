@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from . import (
     bench,
@@ -33,8 +34,19 @@ from . import (
 from .interrupts import interruptible
 from .output import INTERRUPTED, JOB_FAILED, USAGE, open_missing_streams, remark, say, tell, to_nowhere
 
+
+class _Commands(TyperGroup):
+    """The commands with their whole summaries: click cuts them where a terminal is narrow."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 app = typer.Typer(
     name="dali-run",
+    cls=_Commands,
     epilog="Start with: dali-run sample-data data && dali-run run configs/quickstart.yaml",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

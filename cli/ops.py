@@ -49,7 +49,7 @@ def command(
             return
         from ..pipelines.show.terminal import like_view
 
-        console().print(like_view(found), soft_wrap=True)  # steps are copied into specs
+        console().print(like_view(found), crop=False)  # steps are copied into specs
         return
     from ..pipelines.tools import reference
 

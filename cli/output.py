@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,15 +90,33 @@ def printable(text: str) -> str:
 
 def tell(text: str) -> None:
     """A line of the command's result, on stdout."""
-    typer.echo(printable(text))
+    typer.echo(_broken(printable(text), sys.stdout))
 
 
 def remark(text: str) -> None:
     """A line on stderr as it is. Nobody may be there to read it: that is no reason to end a job."""
     with contextlib.suppress(OSError, ValueError):
-        typer.echo(printable(text), err=True)
+        typer.echo(_broken(printable(text), sys.stderr), err=True)
         return
     to_nowhere(2)
+
+
+def _broken(text: str, stream: Any) -> str:
+    """``text`` broken between words where a terminal would break it within them; elsewhere as it is. A command in it
+    stays on a line of its own, to be copied."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = []
+    for line in text.split("\n"):
+        head, command, rest = line.partition(": dali-run ")
+        if len(line) <= width or line.startswith(" "):
+            lines.append(line)
+            continue
+        lines += textwrap.wrap(f"{head}:" if command else head, width, break_long_words=False, break_on_hyphens=False)
+        if command:
+            lines.append(command[2:] + rest)
+    return "\n".join(lines)
 
 
 def say(line: str) -> None:
@@ -140,6 +161,13 @@ def open_missing_streams() -> None:
             to_nowhere(fd)
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, "w" if fd else "r", closefd=False, errors="replace"))  # noqa: SIM115
+        elif fd and not _any_text(stream := getattr(sys, name)) and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _any_text(stream: Any) -> bool:
+    """The stream takes every character."""
+    return "utf" in (getattr(stream, "encoding", None) or "utf-8").lower()
 
 
 def _has_place(line: str) -> bool:
@@ -150,7 +178,7 @@ def _has_place(line: str) -> bool:
 
 def print_json(data: Any) -> None:
     """The command's result for machines."""
-    text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
+    text = json.dumps(data, indent=2, ensure_ascii=not _any_text(sys.stdout), default=str)
     typer.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))  # as `printable`, in JSON's way
 
 
@@ -163,10 +191,11 @@ def console() -> Console:
         """Escapes what is printed where it becomes text and colours of ours are still apart from it."""
 
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            plain = not _any_text(self.file)
             for segment in super().render(renderable, options):
                 if segment.control is None and _CONTROL.search(segment.text):
                     segment = Segment(printable(segment.text), segment.style)
-                yield segment
+                yield Segment(segment.text.replace("━", "="), segment.style, segment.control) if plain else segment
 
     return Safe(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
 

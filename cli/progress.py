@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, Task
     from rich.text import Text
 
@@ -35,12 +37,48 @@ class State(Protocol):
 Report = Callable[[State], None]
 
 
+def lively(stream: TextIO) -> bool:
+    """The stream is a terminal that can draw over what it has drawn."""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+@contextmanager
+def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Something to call with the bytes that are done and all of them: a bar, or a line every few seconds with the rate
+    and the time that is left. ``what`` is being done."""
+    if quiet:
+        yield lambda *_: None
+    elif lively(sys.stderr):
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as Speed
+
+        with Progress(TextColumn(what), BarColumn(None), DownloadColumn(binary_units=True), Speed(), TextColumn("eta"),
+                      TimeRemainingColumn(), console=_console(), transient=True) as progress:  # fmt: skip
+            task = progress.add_task("", total=None)
+            yield lambda done, total: progress.update(task, completed=done, total=total)
+    else:
+        from ..pipelines.wording import duration, size
+
+        began = last = time.perf_counter()
+
+        def tell(done: int, total: int) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            if now - last >= SECONDS_BETWEEN_LINES and done:
+                last = now
+                speed = done / (now - began)
+                remark(f"{what} {size(done)} of {size(total)} ({done / max(total, 1):.0%}), {size(speed)}/s, "
+                       f"{duration((total - done) / speed)} left")  # fmt: skip
+
+        yield tell
+
+
 @contextmanager
 def shown(*, quiet: bool) -> Iterator[Report]:
     """Something to call with the state after every batch; shows it on stderr in the way that fits there."""
     if quiet:
         yield lambda _: None
-    elif sys.stderr.isatty():
+    elif lively(sys.stderr):
         with _bar() as progress:
             task = progress.add_task("", total=None, rejected=0)
 
@@ -81,8 +119,13 @@ def line(state: State, now: float) -> str:
     return f"{text}, {state.rejected:,} rejected"
 
 
-def _bar() -> Progress:
+def _console() -> Console:
     from rich.console import Console
+
+    return Console(file=Unfailing(sys.stderr))  # type: ignore[arg-type]
+
+
+def _bar() -> Progress:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -111,7 +154,7 @@ def _bar() -> Progress:
         TextColumn("eta"),
         TimeRemainingColumn(),
         TextColumn("[yellow]{task.fields[rejected]} rejected"),
-        console=Console(file=Unfailing(sys.stderr)),  # type: ignore[arg-type]
+        console=_console(),
         refresh_per_second=_REFRESHES_PER_SECOND,
         transient=True,
     )

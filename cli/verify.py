@@ -29,10 +29,12 @@ def command(
     from ..ops.errors import JobError
     from ..ops.storage.urls import is_url, plain_path
     from ..writers.shards.verify import verify
+    from .progress import counted
 
     if not is_url(output) and not Path(plain_path(output)).is_dir():
         raise JobError(f"{output}: there is no such folder")
-    verdict = verify(output)
+    with counted("checked", quiet=json) as progress:
+        verdict = verify(output, progress)
     if json:
         print_json({"sound": verdict.sound, **asdict(verdict)})
     else:

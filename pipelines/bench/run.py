@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from ...ops.errors import SpecError
 from ..compile.plan import compile_graph
 from ..cores import threads_of
-from ..wording import count
+from ..wording import count, duration
 from .machine import facts
 from .measure import FEWEST_BATCHES, Measurement
 from .peers.dali import dali_script
@@ -118,12 +119,15 @@ def run_bench(
         raise SpecError(f"no setting is in the baseline, too; it has: {', '.join(before) or 'none'}")
     machine_limits = run_apart(bench.first, "limits") if bench.limits else None
     total = len(subjects) * bench.repeats
+    began = time.monotonic()
     for number, (_, subject) in enumerate(itertools.product(range(bench.repeats), subjects), 1):
         if subject.ended():
             continue
         subject.results.append(subject.run())
         _refuse_unlike(subject, subjects)
-        note(f"[{number}/{total}] {subject.engine} {subject.label}: {_said(subject.results[-1])}")
+        left = (time.monotonic() - began) / number * (total - number)
+        note(f"[{number}/{total}] {subject.engine} {subject.label}: {_said(subject.results[-1])}"
+             f"{f'; {duration(left)} left' if left else ''}")  # fmt: skip
     base = bench.first
     report: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from ..show.html import bars, page, work_bars
 from ..show.html import table as html_table
-from ..show.terminal import Row, operator_table, table
+from ..show.tables import Row, table
+from ..show.terminal import operator_table
 from ..wording import count, duration, rate, size
 from .run import OURS, median_of
 
@@ -32,7 +33,9 @@ def bench_view(report: Mapping[str, Any]) -> RenderableType:
     """Every setting, then the operators and the bottleneck of the fastest of ours."""
     columns, plain = _table(report)
     rows: list[Row] = [[Text(c, "bold") if c == OURS else c for c in row] for row in plain]
-    parts: list[RenderableType] = [Text(_machine(report)), Text(), table(columns, rows, numbers=columns[2:])]
+    parts: list[RenderableType] = [Text(_machine(report)), Text(), table(
+        columns, rows, numbers=columns[2:],
+        dispensable=("memory", _WITH_GPU, "first batch", "min", "max", "against"))]  # fmt: skip
     parts += [Text(f"{r['engine']}, {r['setting']}: {_problem(r)}", "yellow") for r in report["results"] if _problem(r)]
     for name, speed in _limits(report):
         parts.append(Text(f"Limit of the machine: {name}: {speed}"))

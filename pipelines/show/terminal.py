@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from ..wording import count, duration, rate, size
+from .tables import FittingTable, Row, table
 
-Row = Sequence[str | Text]
 _STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "warning": "bold red"}
-
-
-def table(columns: Sequence[str], rows: Sequence[Row], *, numbers: Sequence[str] = (), title: str = "") -> Table:
-    """A plain table; columns named in ``numbers`` are right-aligned and never wrapped."""
-    made = Table(title=title or None, title_justify="left", title_style="bold", box=None, header_style="dim",
-                 pad_edge=False, show_header=any(columns))  # fmt: skip
-    for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", no_wrap=column in numbers)
-    for row in rows:
-        made.add_row(*row)
-    return made
 
 
 # -- a finished job ---------------------------------------------------------------------------------------------------
@@ -31,10 +19,38 @@ def table(columns: Sequence[str], rows: Sequence[Row], *, numbers: Sequence[str]
 _BAR = 12
 
 
+_LINES = 21
+"""Lines that a summary takes at most: with the command above it and what follows it, one screen of 24."""
+_FEWEST = 3
+"""Operators that are shown however little room there is."""
+_NAMED = 3
+"""Operators of a stage, reasons of rejects, fallbacks and decoders that are named; of others their number is told."""
+
+
 def report_view(report: Mapping[str, Any]) -> RenderableType:
-    """Table of a run: operators, stages, rejects, and what held it back."""
-    return Group(_headline(report), Text(), operator_table(report), Text(), _stage_table(report), Text(),
-                 *_memory(report), *_rejects(report), *_bottleneck(report))  # fmt: skip
+    """Table of a run: operators, stages, rejects, and what held it back. It fits one screen: where there are many
+    operators the busiest are shown, all of them are in the report."""
+    return _Summary(report)
+
+
+class _Summary:
+    """The view of a report, cut to a screen."""
+
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        self.report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for most in range(max(len(self.report["operators"]), _FEWEST), _FEWEST - 1, -1):
+            view = self.of(most)
+            if len(console.render_lines(view, options, pad=False)) <= _LINES:
+                break
+        yield view
+
+    def of(self, most: int) -> Group:
+        """The view with ``most`` operators at most."""
+        report = self.report
+        return Group(_headline(report), Text(), operator_table(report, most), Text(), _stage_table(report), Text(),
+                     *_memory(report), *_rejects(report), *_bottleneck(report))  # fmt: skip
 
 
 def _headline(report: Mapping[str, Any]) -> Text:
@@ -52,20 +68,25 @@ def _headline(report: Mapping[str, Any]) -> Text:
     return line
 
 
-def operator_table(report: Mapping[str, Any]) -> Table:
-    """Table of a report's operators."""
+def operator_table(report: Mapping[str, Any], most: int | None = None) -> FittingTable:
+    """Table of a report's operators; of its ``most`` busiest, in their order, and a line for the others."""
     operators = report["operators"]
     busiest = max((_busy(o) for o in operators), default=0.0) or 1.0
     total = sum(_busy(o) for o in operators) or 1.0
+    first = sorted(range(len(operators)), key=lambda i: -_busy(operators[i]))[:most]
     rows: list[Row] = []
-    for o in operators:
-        busy = _busy(o)
+    for i in sorted(first):
+        o, busy = operators[i], _busy(operators[i])
         bar = Text("━" * max(1, round(_BAR * busy / busiest)), "red" if busy == busiest else "yellow")
         rows.append([o["name"], Text(o["runs_on"], "green" if o["runs_on"] != "cpu" else "cyan"), f"{o['samples']:,}",
                      duration(busy), f"{busy / total:.0%}", bar, f"{o['p50_ms']:.2f}", f"{o['p95_ms']:.2f}",
                      rate(o["samples_per_second"]), size(o["bytes_in"]), size(o["bytes_out"])])  # fmt: skip
     columns = ("operator", "on", "samples", "busy", "share", "", "p50 ms", "p95 ms", "speed", "in", "out")
-    return table(columns, rows, numbers=[c for c in columns if c not in ("operator", "on", "")])
+    if more := len(operators) - len(first):
+        rest = sum(_busy(o) for i, o in enumerate(operators) if i not in first)
+        rows.append([f"{more} more", "", "", duration(rest), f"{rest / total:.0%}", *[""] * 6])
+    return table(columns, rows, numbers=[c for c in columns if c not in ("operator", "on", "")],
+                 dispensable=("in", "out", "p50 ms", "p95 ms", "samples", "", "on"))  # fmt: skip
 
 
 def _busy(operator: Mapping[str, Any]) -> float:
@@ -73,7 +94,7 @@ def _busy(operator: Mapping[str, Any]) -> float:
     return float(operator["gpu_seconds"] or operator["cpu_seconds"])
 
 
-def _stage_table(report: Mapping[str, Any]) -> Table:
+def _stage_table(report: Mapping[str, Any]) -> FittingTable:
     seconds = report["seconds"] or 1.0
     busy_of = {o["name"]: _busy(o) for o in report["operators"]}
     rows: list[Row] = []
@@ -82,9 +103,15 @@ def _stage_table(report: Mapping[str, Any]) -> Table:
         if s["kind"] == "chunk":  # the work is in the threads, not in the stage's own one
             busy = sum(busy_of.get(name, 0.0) for name in s["operators"]) / report["threads"]
         shares = (busy, s["waiting_for_input_seconds"], s["blocked_on_output_seconds"])
-        rows.append([s["id"], ", ".join(s["operators"]) or "-", *(f"{x / seconds:.0%}" for x in shares)])
+        rows.append([s["id"], _some(s["operators"]) or "-", *(f"{x / seconds:.0%}" for x in shares)])
     columns = ("stage", "operators", "busy", "waits for input", "blocked by output")
-    return table(columns, rows, numbers=columns[2:])
+    return table(columns, rows, numbers=columns[2:], dispensable=["operators"])
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few of ``names``, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join([*names[:_NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
@@ -105,17 +132,17 @@ _NOTABLE = 0.1
 def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if report.get("rejected"):
-        by_code = ", ".join(f"{n:,} {code}" for code, n in report["rejected"].items())
+        by_code = _some([f"{n:,} {code}" for code, n in sorted(report["rejected"].items(), key=lambda x: -x[1])])
         parts.append(Text(f"Rejected: {by_code}; each is a line in rejects.jsonl", "yellow"))
     for way, nbytes in report.get("uploads", {}).items():
         parts.append(Text(f"Containers to the GPU: {size(nbytes)} {way}"))
     if report.get("decoders"):
-        parts.append(Text(f"Decoded: {', '.join(f'{n:,} by {decoder}' for decoder, n in report['decoders'].items())}"))
+        parts.append(Text(f"Decoded: {_some([f'{n:,} by {decoder}' for decoder, n in report['decoders'].items()])}"))
     waits = {decoder: t["waited_seconds"] for decoder, t in report.get("decoder_times", {}).items()}
     if late := [f"{seconds:.3g} s for {decoder}" for decoder, seconds in waits.items() if seconds >= _NOTABLE]:
         parts.append(Text(f"Batches waited {', '.join(late)}"))
-    for reason, n in report.get("fallbacks", {}).items():
-        parts.append(Text(f"Fallback: {reason} ({n:,})", "yellow"))
+    if report.get("fallbacks"):
+        parts.append(Text(f"Fallback: {_some([f'{why} ({n:,})' for why, n in report['fallbacks'].items()])}", "yellow"))
     return parts
 
 

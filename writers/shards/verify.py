@@ -54,9 +54,10 @@ class Verdict:
         return not self.problems
 
 
-def verify(place: Path | str, progress: Callable[[str], None] = lambda _: None) -> Verdict:
-    """Check everything in the output at ``place``, a folder or a URL; ``progress`` gets each shard. Files at a
-    URL are copied here shard by shard. Never raises for bad data; JobError where a store cannot be read."""
+def verify(place: Path | str, progress: Callable[[int, int], None] = lambda *_: None) -> Verdict:
+    """Check everything in the output at ``place``, a folder or a URL; ``progress`` gets the bytes of shards that are
+    checked, and of all of them. Files at a URL are copied here shard by shard. Never raises for bad data; JobError
+    where a store cannot be read."""
     if not is_url(place):
         return _verify(Path(plain_path(str(place))), None, progress)
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
@@ -65,7 +66,7 @@ def verify(place: Path | str, progress: Callable[[str], None] = lambda _: None) 
         return _verify(Path(folder), mirror, progress)
 
 
-def _verify(root: Path, mirror: Mirror | None, progress: Callable[[str], None]) -> Verdict:
+def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], None]) -> Verdict:
     problems: list[Problem] = []
     entries: list[dict[str, Any]] = []
     found = sides(root)
@@ -77,15 +78,17 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[str], None]) 
     except (JobError, OSError) as e:
         problems.append(Problem("journal of a stage", "", str(e)))
     rejects, finished = 0, bool(found)
-    for side in [*found, *later]:
-        contents = _check_side(root, side, problems)
-        finished &= contents is not None and contents.done
+    checked = [(side, _check_side(root, side, problems)) for side in [*found, *later]]
+    finished &= all(contents is not None and contents.done for _, contents in checked)
+    done, total = 0, sum(_bytes_of(e) for _, contents in checked if contents is not None for e in contents.entries)
+    for side, contents in checked:
         if contents is None:
             continue
         for entry in contents.entries:
-            progress(entry["shard"])
+            progress(done, total)
             with _at_hand(mirror, entry):
                 problems += _check_shard(root, entry, contents.header["write"])
+            done += _bytes_of(entry)
         entries += contents.entries
         rejected = sum(e["rejects"] for e in contents.entries)
         rejects = rejected if side.stage is not None and side.stage.kind == "retry" else rejects + rejected
@@ -93,8 +96,11 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[str], None]) 
         problems += _check_whole(root, found[0].part is not None)
     names = sorted(p.name for p in root.iterdir()) if root.is_dir() else []
     problems += _unlisted(names if mirror is None else sorted({n.split("/")[0] for n in mirror.sizes}), entries)
-    size = sum(f["bytes"] for e in entries for f in e["files"])
-    return Verdict(problems, len(entries), sum(e["samples"] for e in entries), rejects, size)
+    return Verdict(problems, len(entries), sum(e["samples"] for e in entries), rejects, done)
+
+
+def _bytes_of(entry: Mapping[str, Any]) -> int:
+    return sum(f["bytes"] for f in entry["files"])
 
 
 def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:

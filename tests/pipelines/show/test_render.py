@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 
 from dali_run.pipelines import wording as units
 from dali_run.pipelines.show.html import html_report
+from dali_run.pipelines.show.tables import table
 from dali_run.pipelines.show.terminal import plan_view, report_view
 
 
@@ -68,6 +69,51 @@ def test_a_report_is_shown_as_it_is() -> None:
     assert "Fallback: out of GPU memory: batch halved (2)" in shown
     assert "Decoded: 1,100 by cuda, 99 by engines" in shown
     assert shown[-2:] == ["The GPU holds the job back.", "To go faster: More GPUs."]
+
+
+def many_operators() -> dict[str, Any]:
+    operators = [operator(f"operator_{i}", stage="01:cpu", cpu_seconds=0.1 * (i + 1)) for i in range(30)]
+    return {**REPORT, "operators": operators,
+            "stages": [stage("00:read", "whole"), stage("01:cpu", "chunk", *(o["name"] for o in operators))],
+            "rejected": {f"reason_{i}": i for i in range(1, 20)}}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_summary_fits_one_screen(width: int) -> None:
+    shown = lines(report_view(many_operators()), width)
+    assert len(shown) <= 21
+    assert any(x.startswith("operator_29") for x in shown)  # the busiest one
+    assert any(" more  " in x for x in shown)
+    assert any("19 reason_19" in x for x in shown)
+    assert shown[-1].endswith("More GPUs.")
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
+def test_rows_say_what_they_are_about_at_any_width(width: int) -> None:
+    shown = lines(report_view(REPORT), width)
+    for name, busy in (("Reader", "0.50 s"), ("color", "4.00 s"), ("resize", "1.50 s")):
+        row = next(x for x in shown if x.startswith(name))
+        assert busy in row
+        assert len(row) <= width
+
+
+def test_narrow_tables_become_paragraphs() -> None:
+    rows = [["gauss", "cpu gpu", "Blur with a Gaussian, whose width may differ"], ["crop", "cpu", "Cut"]]
+    shown = lines(table(("operator", "on", "summary"), rows), 32)
+    assert [x.rstrip() for x in shown] == [
+        "gauss  cpu gpu", "    Blur with a Gaussian, whose", "    width may differ", "crop  cpu  Cut"]  # fmt: skip
+    grouped = [["cpu", "model", "A long name of a processor, with its frequency"], ["", "cores", "2"]]
+    shown = lines(table(("", "", ""), grouped), 30)
+    assert [x.rstrip() for x in shown] == [
+        "cpu", "    model", "        A long name of a", "        processor, with its", "        frequency",
+        "    cores  2"]  # fmt: skip
+
+
+def test_columns_go_in_the_order_that_is_given() -> None:
+    made = table(("name", "a", "b"), [["x" * 10, "1" * 10, "2" * 10]], numbers=("a", "b"), dispensable=("b", "a"))
+    assert lines(made, 40)[1].split() == ["x" * 10, "1" * 10, "2" * 10]
+    assert lines(made, 30)[1].split() == ["x" * 10, "1" * 10]
+    assert lines(made, 20)[1].split() == ["x" * 10]
 
 
 def test_the_page_holds_the_numbers_and_nothing_foreign() -> None:

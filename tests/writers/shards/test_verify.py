@@ -102,6 +102,9 @@ def test_long_names_in_tar(tmp_path: Path) -> None:
 
 def test_progress_is_told(tmp_path: Path) -> None:
     Job("tfrecord", total=5, samples=2).run(tmp_path)
-    told: list[str] = []
-    verify(tmp_path, told.append)
-    assert told == [f"train-{k:05d}-of-00003" for k in range(3)]
+    told: list[tuple[int, int]] = []
+    verdict = verify(tmp_path, lambda done, total: told.append((done, total)))
+    sizes = [sum(p.stat().st_size for p in tmp_path.glob(f"train-{k:05d}-of-00003*")) for k in range(3)]
+    assert verdict.bytes == sum(sizes)
+    assert [total for _, total in told] == [verdict.bytes] * 3
+    assert [done for done, _ in told] == [0, *np.cumsum(sizes)[:2].tolist()]
