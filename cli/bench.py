@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from .output import JOB_FAILED, Device, Set, Settings, console, overrides, say, writable, written_to
+from .output import JOB_FAILED, Device, Json, Set, Settings, console, overrides, print_json, say, written_to
 
 NAME = "bench"
 
@@ -49,19 +49,19 @@ def command(
         list[str] | None, typer.Option(metavar="NAME=PYTHON", help="The interpreter that the peer is installed for.")
     ] = None,
     limits: Annotated[
-        bool | None, typer.Option("--limits/--no-limits", help="Measure the machine; on with --json and --html.")
+        bool | None,
+        typer.Option("--limits/--no-limits", help="Measure the machine, too; on with --json, --report, --html."),
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", exists=True, dir_okay=False, help="An earlier --json to compare with."),
+        typer.Option(metavar="PATH", exists=True, dir_okay=False, help="An earlier --report to compare with."),
     ] = None,
     fail_below: Annotated[
         float | None,
         typer.Option(min=0, metavar="SHARE", help="End with 1 below this share of the baseline.  [default: 0.95]"),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="PATH", help="Write the results here.", callback=writable)
-    ] = None,
+    json: Json = False,
+    report: Annotated[Path | None, written_to("Write the results here, as JSON.")] = None,
     html: Annotated[Path | None, written_to("Write the results as a page.")] = None,
 ) -> None:
     """Measure how fast specs run; nothing is written but the results.
@@ -74,7 +74,7 @@ def command(
     Examples:
       dali-run bench spec.yaml
       dali-run bench spec.yaml --sweep batch_size=64,256 num_threads=2,4 --html bench.html
-      dali-run bench spec.yaml --json now.json --baseline before.json --fail-below 0.95
+      dali-run bench spec.yaml --report now.json --baseline before.json --fail-below 0.95
       dali-run bench --suite imagenet --data ./train --strata --html bench.html
       dali-run bench --suite web --data ./train --strata --no-encode --peer dali --peer-python dali=~/dali/bin/python
       dali-run bench spec.yaml --no-encode --peer dali --peer-python dali=~/dali/bin/python
@@ -86,6 +86,9 @@ def command(
     if fail_below is not None and baseline is None:
         raise typer.BadParameter("needs --baseline: the results to compare with", param_hint="--fail-below")
     specs, more = _told_apart(specs or [], sweep)
+    for path in specs:
+        if json and path.suffix == ".json" and not path.exists():
+            raise typer.BadParameter(f"prints the results; --report {path} writes them", param_hint="--json")
     given = overrides(changes, settings)
     if device is not None:
         given["pipeline.device"] = device
@@ -104,20 +107,23 @@ def command(
             repeats=repeats,
             peers=_peers(peer, peer_python),
             strata=strata,
-            limits=limits if limits is not None else (json is not None or html is not None),
+            limits=limits if limits is not None else (json or report is not None or html is not None),
         )
-        report = run_bench(bench, ["dali-run", *sys.argv[1:]], say, before)
-    if json is not None:
-        json.write_text(json_.dumps(report, indent=2) + "\n")
+        found = run_bench(bench, ["dali-run", *sys.argv[1:]], say, before)
+    if report is not None:
+        report.write_text(json_.dumps(found, indent=2) + "\n")
     if html is not None:
-        html.write_text(bench_html(report))
-    console().print(bench_view(report))
-    problems = failures(report)
+        html.write_text(bench_html(found))
+    if json:
+        print_json(found)
+    else:
+        console().print(bench_view(found))
+    problems = failures(found)
     share = 0.95 if fail_below is None else fail_below
     if before is not None:
-        for line in comparison(report, share):
+        for line in comparison(found, share):
             say(line)
-        problems += compare(report, share)
+        problems += compare(found, share)
     for line in problems:
         say(line)
     raise typer.Exit(JOB_FAILED if problems else 0)

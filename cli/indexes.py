@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .output import JOB_FAILED, say, tell
+from .output import JOB_FAILED, USAGE, check_exists, say, tell
 
 
 def tfrecord2idx(arguments: Sequence[str] | None = None) -> int:
@@ -49,12 +49,13 @@ def _parser(name: str, what: str) -> argparse.ArgumentParser:
 
 
 def _written(write: Callable[[Path, Path], int], source: str, index: str) -> int:
-    from ..ops.errors import DaliRunError
+    from ..ops.errors import DaliRunError, SpecError
 
     try:
+        check_exists(source)
         n = write(Path(source), Path(index))
     except DaliRunError as e:
         say(str(e))
-        return JOB_FAILED
+        return USAGE if isinstance(e, SpecError) else JOB_FAILED
     tell(f"{index}: {n} samples")
     return 0

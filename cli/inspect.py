@@ -37,7 +37,9 @@ def command(
       dali-run inspect out/quickstart
       dali-run inspect data/lmdb -n 2 --json
     """
-    is_spec = target.endswith(_SPECS)
+    from ..pipelines.spec.shipped import known_spec
+
+    is_spec = target.endswith(_SPECS) or known_spec(target) != Path(target)
     if is_spec:
         from ..pipelines.tools.intermediates import inspect_spec
 

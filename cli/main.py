@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from . import (
     bench,
+    configs,
     convert,
     convert_pipeline,
     doctor,
@@ -47,7 +48,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="dali-run",
     cls=_Commands,
-    epilog="Start with: dali-run sample-data data && dali-run run configs/quickstart.yaml",
+    epilog="Start with: dali-run sample-data data && dali-run run quickstart",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -77,8 +78,8 @@ def options(
 
 
 COMMANDS = (
-    run, validate, plan, inspect, verify, merge, retry_failed, convert, convert_pipeline, bench, tune, ops, schema,
-    doctor, sample_data, port,
+    run, validate, plan, inspect, verify, merge, retry_failed, convert, convert_pipeline, bench, tune, ops, configs,
+    schema, doctor, sample_data, port,
 )  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)

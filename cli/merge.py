@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .output import Json, print_json, tell
+from .output import Json, check_exists, print_json, tell
 
 NAME = "merge"
 
@@ -26,6 +26,7 @@ def command(
     """
     from ..writers.shards.merge import merge
 
+    check_exists(output)
     parts = merge(output)
     if json:
         print_json({"path": output, "parts": parts})

@@ -24,7 +24,8 @@ JOB_FAILED, USAGE, REJECTS, INTERRUPTED = 1, 2, 3, 130
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
-Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML spec of a job.")]
+
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML spec of a job, or a name of dali-run configs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Set = Annotated[
     list[str] | None,
@@ -66,6 +67,16 @@ def writable(path: Path | None) -> Path | None:
 def written_to(help: str) -> Any:
     """The option of a file that is written when all is done: ``PATH``, checked before."""
     return typer.Option(metavar="PATH", help=help, callback=writable)
+
+
+def check_exists(path: str) -> None:
+    """Refuses a path that is not there: what a command line names and is missing is wrong usage (2), whatever the
+    command. URLs are looked at when they are opened. Raises SpecError."""
+    from ..ops.errors import SpecError
+    from ..ops.storage.urls import is_url, plain_path
+
+    if not is_url(path) and not os.path.exists(plain_path(path)):
+        raise SpecError(f"{path}: there is no such file or folder")
 
 
 def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[str, Any]:

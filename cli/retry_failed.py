@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from .interrupts import heeded
-from .output import INTERRUPTED, JOB_FAILED, Json, Set, done, errors_as_json, overrides, print_json, say, tell
+from .output import (
+    INTERRUPTED,
+    JOB_FAILED,
+    Json,
+    Set,
+    check_exists,
+    done,
+    errors_as_json,
+    overrides,
+    print_json,
+    say,
+    tell,
+)
 
 NAME = "retry-failed"
 
@@ -39,6 +51,7 @@ def command(
     from .progress import shown
 
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
+        check_exists(output)
         result = retry_failed(output, spec, overrides(changes), progress=heeded(progress))
     with done(result.exit_code):
         if json:

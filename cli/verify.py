@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .output import JOB_FAILED, Json, print_json, say, tell
+from .output import JOB_FAILED, Json, check_exists, print_json, say, tell
 
 NAME = "verify"
 
@@ -26,13 +25,10 @@ def command(
       dali-run verify out/quickstart
       dali-run verify out/quickstart --json
     """
-    from ..ops.errors import JobError
-    from ..ops.storage.urls import is_url, plain_path
     from ..writers.shards.verify import verify
     from .progress import counted
 
-    if not is_url(output) and not Path(plain_path(output)).is_dir():
-        raise JobError(f"{output}: there is no such folder")
+    check_exists(output)
     with counted("checked", quiet=json) as progress:
         verdict = verify(output, progress)
     if json:

@@ -84,8 +84,16 @@ Kernel = Callable[..., Any]
 _OPS: dict[str, type[Operator]] = {}
 
 
+if typing.TYPE_CHECKING:
+    from dataclasses import dataclass as _operator  # checkers are told of a frozen dataclass
+else:
+
+    def _operator(**_: bool) -> Callable[[type], type]:
+        return dataclass(init=False, repr=False, eq=False, kw_only=True)
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-@dataclass(init=False, repr=False, eq=False, kw_only=True)
+@_operator(frozen=True, kw_only=True)
 class Operator:
     """Base of every operator: fields are arguments, methods named after a stage are kernels.
 
@@ -162,14 +170,11 @@ class Operator:
         if given:
             raise TypeError(f"{type(self).__name__} has no argument {next(iter(given))!r}")
 
-    def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, f.name) for f in dataclasses.fields(self))
-
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._values() == other._values()
+        return type(other) is type(self) and _values_of(self) == _values_of(other)
 
     def __hash__(self) -> int:
-        return hash(self._values())
+        return hash(_values_of(self))
 
     def __repr__(self) -> str:
         values = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
@@ -231,6 +236,10 @@ class Operator:
     def says(self, name: str) -> bool:
         """Argument ``name`` was set, and not to an empty list: of regions, axes and sizes that one says nothing."""
         return self.given(name) and (name in self.per_sample or getattr(self, name) != ())
+
+
+def _values_of(op: Operator) -> tuple[Any, ...]:
+    return tuple(getattr(op, f.name) for f in dataclasses.fields(op))
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------

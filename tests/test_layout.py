@@ -50,6 +50,15 @@ def test_every_file_beside_code_is_packaged_too() -> None:
             assert any(path.match(p) or path.match(p.replace("**/", "")) for p in found), f"{path} misses in the wheel"
 
 
+def test_the_wheel_holds_the_specs_that_help_names() -> None:
+    link = ROOT / "dali_run" / "configs"
+    assert link.is_symlink()
+    assert link.readlink() == Path("../configs")
+    patterns = CONFIG["tool"]["setuptools"]["package-data"]["dali_run"]
+    packed = {p for pattern in patterns for p in (ROOT / "dali_run").glob(pattern)}
+    assert {p.name for p in packed} >= {p.name for p in (ROOT / "configs").iterdir()}
+
+
 def test_folders_are_rooms_that_a_person_can_keep_apart() -> None:
     """At most 25 modules each, each saying in one line what belongs there, none called as one of DALI's namespaces."""
     for folder in {p.parent for p in held() if p.suffix == ".py" and p.parts[0] in FOLDERS}:

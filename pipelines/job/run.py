@@ -39,6 +39,7 @@ from ..graph.as_json import described
 from ..graph.nodes import Graph
 from ..spec.build import BuiltSpec, load_spec
 from ..spec.model import Spec
+from ..spec.shipped import known_spec
 from ..wording import count
 from .additions import Growth, find_growth
 from .known_jobs import remember
@@ -148,7 +149,7 @@ def run_job(
         note(str(remark))
     config = write_config(prepared, part)
     settings = prepared.spec.pipeline
-    command = {"spec": str(Path(path).absolute()) if made_of is None else dict(made_of),
+    command = {"spec": str(known_spec(path).absolute()) if made_of is None else dict(made_of),
                "overrides": dict(overrides or {}), "device": device}  # fmt: skip
     budget = Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate)
     with Sources(prepared.plan, settings.batch_size) as sources:

@@ -23,6 +23,7 @@ from ..problems import Mark, Problems, show
 from ..settings import RunSettings
 from .dali_file import is_dali_file, read_dali_file
 from .python_file import is_python, read_python
+from .shipped import known_spec
 from .text import Value, read
 from .variables import override, substitute
 
@@ -160,7 +161,7 @@ def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], probl
     elif is_dali_file(path):
         root = read_dali_file(path, problems)
     else:
-        root = read(path, problems)
+        root = read(known_spec(path), problems)
     if root is None:
         return None
     return spec_of(root, overrides, problems)

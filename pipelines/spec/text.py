@@ -98,7 +98,7 @@ def read(path: str | os.PathLike[str], problems: Problems) -> Value | None:
 def _content(path: Path) -> bytes:
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
-        raise ValueError("it is a directory; give the spec file in it")
+        raise ValueError("it is a directory; give the spec file in it (dali-run inspect shows what a data set holds)")
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         raise ValueError("it is not a regular file")
     with path.open("rb") as f:
@@ -122,6 +122,31 @@ def parse(content: bytes | str, name: str, problems: Problems, *, json: bool = F
     return None
 
 
+_OTHERS = (
+    (257, b"ustar", "a tar archive"),
+    (16, b"\xde\xc0\xef\xbe", "an LMDB database"),
+    (0, b"\x0a\x23\xd7\xce", "a RecordIO file"),
+    (0, b"PAR1", "a Parquet file"),
+    (0, b"\x93NUMPY", "a NumPy array"),
+    (0, b"\xff\xd8\xff", "a JPEG"),
+    (0, b"\x89PNG\r\n", "a PNG"),
+    (0, b"RIFF", "a sound, a video or a WebP"),
+    (0, b"\x1f\x8b", "a gzip'ed file"),
+    (0, b"PK\x03\x04", "a zip archive"),
+)
+"""What people give for a spec by mistake: where its signature stands."""
+
+
+def _other_kind(content: bytes) -> str:
+    for at, signature, kind in _OTHERS:
+        if content[at : at + len(signature)] == signature:
+            return kind
+    length = int.from_bytes(content[:8], "little")  # of the first record; its checksum and its bytes follow
+    if 0 < length < 1 << 32 and len(content) >= 12 and (len(content) > MOST_BYTES or length + 16 <= len(content)):
+        return "a TFRecord file"
+    return ""
+
+
 _BOMS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"), (b"\x00\x00\xfe\xff", "UTF-32"))
 # What YAML 1.2 calls c-printable, less the byte order mark.
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
@@ -129,6 +154,14 @@ UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\u
 
 def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
     if isinstance(content, bytes):
+        kind = _other_kind(content)
+        if kind:
+            problems.add(
+                Mark(name, 1, 1),
+                f"is {kind}, not a spec; dali-run inspect shows what data holds, dali-run stats measures it, "
+                "dali-run verify checks a job's output",
+            )
+            return None
         for bom, encoding in _BOMS:
             if content.startswith(bom):
                 problems.add(Mark(name, 1, 1), f"is {encoding} text; save it as UTF-8")

@@ -30,7 +30,7 @@ def spec(tmp_path: Path) -> str:
 def test_bench_shows_and_writes_results(spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, page = tmp_path / "now.json", tmp_path / "now.html"
     sweep = ["--sweep", "batch_size=4,8", "--no-limits"]
-    assert cli.main(["bench", spec, *QUICK, *sweep, "--json", str(out), "--html", str(page)]) == 0
+    assert cli.main(["bench", spec, *QUICK, *sweep, "--report", str(out), "--html", str(page)]) == 0
     printed = capsys.readouterr().out
     for expected in ("batch_size=4", "batch_size=8", "random.uniform", "To go faster: "):
         assert expected in printed
@@ -56,7 +56,7 @@ def test_bench_shows_and_writes_results(spec: str, tmp_path: Path, capsys: pytes
 def test_several_keys_are_swept_by_one_option_or_by_two(spec: str, tmp_path: Path, apart: list[str]) -> None:
     out = tmp_path / "now.json"
     sweep = ["--sweep", "batch_size=4,8", *apart, "prefetch_queue_depth=2", "--sweep", "batch_size=8,2"]
-    assert cli.main(["bench", *sweep, spec, *QUICK, "--no-limits", "--json", str(out)]) == 0
+    assert cli.main(["bench", *sweep, spec, *QUICK, "--no-limits", "--report", str(out)]) == 0
     labels = [r["setting"] for r in json.loads(out.read_text())["results"]]
     assert labels == [f"batch_size={b} prefetch_queue_depth=2" for b in (4, 8, 2)]
 

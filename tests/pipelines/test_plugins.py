@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from dali_run.ops.base import operators
+from dali_run.ops.base import Operator, operators
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.plugins import find_operator, load_operators
 
@@ -52,3 +54,21 @@ def test_an_unknown_operator_gets_the_nearest_of_all_names() -> None:
     assert "did you mean rotate" in done.stderr
     with pytest.raises(SpecError, match="there is no operator"):
         find_operator('quoted"name')
+
+
+def test_operators_are_frozen_dataclasses_by_shared_methods() -> None:
+    """What `dataclasses` would have compiled for each of them; an operator may have methods of any other name."""
+    load_operators()
+    made = find_operator("constant")(fdata=(1.0, 2.0))
+    assert made == find_operator("constant")(fdata=(1.0, 2.0)) != find_operator("constant")(fdata=(1.0, 3.0))
+    assert hash(made) == hash(dataclasses.replace(made))
+    assert dataclasses.replace(made, fdata=(3.0,)).fdata == (3.0,)
+    assert repr(made).startswith("Constant(per_sample=frozenset(), num_inputs=0,")
+    assert pickle.loads(pickle.dumps(made)) == made
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.fdata = (4.0,)
+    with pytest.raises(TypeError, match="no argument 'other'"):
+        find_operator("constant")(other=1)
+    for op in operators().values():
+        own = {n for base in op.__mro__ if base not in (Operator, object) for n in vars(base)}
+        assert not own & {"__init__", "__eq__", "__setattr__"}, op
