@@ -18,13 +18,6 @@ from .serialized.graph import convert
 from .text import Value
 from .text import parse as parse_yaml
 
-SUFFIX = ".dali"
-
-
-def is_dali_file(path: str | os.PathLike[str]) -> bool:
-    """``path`` names a serialized pipeline: its name ends with .dali."""
-    return os.fspath(path).endswith(SUFFIX)
-
 
 def read_dali_file(path: str | os.PathLike[str], problems: Problems) -> Value | None:
     """The document of the spec that the file at ``path`` is; None where ``problems`` say why there is none."""

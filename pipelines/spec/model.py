@@ -21,7 +21,6 @@ from ..graph.nodes import DeviceRequest
 from ..limits import Limit, Memory, parse_limit
 from ..problems import Mark, Problems, show
 from ..settings import RunSettings
-from .dali_file import is_dali_file, read_dali_file
 from .python_file import is_python, read_python
 from .shipped import known_spec
 from .text import Value, read
@@ -158,7 +157,9 @@ def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], probl
     """
     if is_python(path):
         root, overrides = read_python(path, overrides, problems)
-    elif is_dali_file(path):
+    elif os.fspath(path).endswith(".dali"):
+        from .dali_file import read_dali_file  # few specs are one
+
         root = read_dali_file(path, problems)
     else:
         root = read(known_spec(path), problems)

@@ -31,17 +31,17 @@ def modules_after(code: str) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "unneeded", "ours"),
     [
-        (["--help"], {"numpy", "rich", "yaml"}, 40),
-        (["--version"], {"numpy", "rich", "yaml"}, 40),
-        (["run", "--help"], {"numpy", "rich", "yaml"}, 40),
-        (["no-such-command"], {"numpy", "rich", "yaml"}, 40),
-        (["validate", "configs/quickstart.yaml"], {"rich"}, 160),
-        (["validate", *(f"configs/{p.name}" for p in sorted((ROOT / "configs").glob("*.yaml")))], {"rich"}, 185),
-        (["plan", "configs/quickstart.yaml", "--json"], {"rich"}, 170),
-        (["plan", "configs/quickstart.yaml"], set(), 175),
-        (["ops", "resize", "--json"], {"rich", "yaml"}, 60),
-        (["ops"], {"yaml"}, 250),
-        (["schema"], {"rich"}, 250),
+        (["--help"], {"numpy", "rich", "yaml"}, 5),
+        (["--version"], {"numpy", "rich", "yaml"}, 5),
+        (["run", "--help"], {"numpy", "rich", "yaml"}, 5),
+        (["no-such-command"], {"numpy", "rich", "yaml"}, 5),
+        (["validate", "configs/quickstart.yaml"], {"rich"}, 140),
+        (["validate", *(f"configs/{p.name}" for p in sorted((ROOT / "configs").glob("*.yaml")))], {"rich"}, 175),
+        (["plan", "configs/quickstart.yaml", "--json"], {"rich"}, 140),
+        (["plan", "configs/quickstart.yaml"], set(), 145),
+        (["ops", "resize", "--json"], {"rich", "yaml"}, 40),
+        (["ops"], {"yaml"}, 260),
+        (["schema"], {"rich"}, 260),
     ],
     ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "",
 )
@@ -49,7 +49,8 @@ def test_commands_import_no_more_than_they_need(arguments: list[str], unneeded: 
     loaded = modules_after(f"from dali_run.cli.main import main; main({arguments!r})")
     assert "typer" in loaded
     assert not {name.split(".")[0] for name in loaded} & {*HEAVY, "PIL", "lmdb", "pyarrow", "fsspec", *unneeded}
-    assert len([name for name in loaded if name.startswith("dali_run.")]) <= ours
+    ends = ("dali_run.", "dali_run.cli.")  # all commands are declared, whatever runs
+    assert len([n for n in loaded if n.startswith(ends[0]) and not n.startswith(ends[1])]) <= ours
 
 
 def test_import_dali_run_imports_next_to_nothing() -> None:
