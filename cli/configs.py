@@ -38,6 +38,6 @@ def command(
     if json:
         print_json(found)
         return
-    from ..pipelines.show.terminal import table
+    from ..pipelines.show.tables import table
 
     console().print(table(("spec", "shows"), [[one["name"], one["summary"]] for one in found]))
