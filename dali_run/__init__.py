@@ -10,6 +10,8 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from . import auto_aug, backend, data_node, fn, math, pickling, pipeline, plugin, tensors, tfrecord, types
+    from .ops.errors import DeviceError, JobError, SpecError
+    from .pipelines.job.api import Report, run_job
     from .pipelines.python.data_node import DataNode, newaxis
     from .pipelines.python.from_spec import load_spec
     from .pipelines.python.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
@@ -17,8 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataNode",
+    "DeviceError",
+    "JobError",
     "OperatorConcurrency",
     "Pipeline",
+    "Report",
+    "SpecError",
     "StreamPolicy",
     "__version__",
     "auto_aug",
@@ -33,6 +39,7 @@ __all__ = [
     "pipeline",
     "pipeline_def",
     "plugin",
+    "run_job",
     "tensors",
     "tfrecord",
     "types",
@@ -53,12 +60,17 @@ _MODULES = (
 )
 _MEMBERS = {
     "DataNode": ".pipelines.python.data_node",
+    "DeviceError": ".ops.errors",
+    "JobError": ".ops.errors",
     "OperatorConcurrency": ".pipelines.python.pipeline",
     "Pipeline": ".pipelines.python.pipeline",
+    "Report": ".pipelines.job.api",
+    "SpecError": ".ops.errors",
     "StreamPolicy": ".pipelines.python.pipeline",
     "load_spec": ".pipelines.python.from_spec",
     "newaxis": ".pipelines.python.data_node",
     "pipeline_def": ".pipelines.python.pipeline_def",
+    "run_job": ".pipelines.job.api",
 }
 
 

@@ -1,5 +1,6 @@
-"""The registry of operators is filled by importing the modules that declare them: all of ops and readers, entry points
-of the group ``dali_run.plugins``, and the Python files that a spec names.
+"""The registries of operators, readers and writers are filled by importing the modules that declare them: ours, entry
+points of the group ``dali_run.plugins`` (once something is named that ours do not have), and the Python files that a
+spec names.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ..ops.base import Operator, find, is_known
 from ..ops.errors import SpecError
+
+if TYPE_CHECKING:
+    from ..writers.base import Writer
 
 FOLDERS = ("ops", "readers")
 ENTRY_POINTS = "dali_run.plugins"
@@ -47,6 +52,21 @@ def find_operator(name: str) -> type[Operator]:
     return find(name)
 
 
+def known_writer(name: str) -> type[Writer]:
+    """The writer ``name``, of ours or of an installed package. Raises SpecError with the nearest names, and with what
+    is wrong with packages that cannot be imported."""
+    from ..writers.base import find_writer
+
+    try:
+        return find_writer(name)
+    except SpecError:
+        broken = load_installed_plugins()
+    try:
+        return find_writer(name)
+    except SpecError as e:
+        raise SpecError("; ".join([str(e), *broken])) from None
+
+
 @cache
 def _declaring() -> dict[str, str]:
     """The text of every module of ours that declares an operator, by the module's name, sorted."""
@@ -66,8 +86,12 @@ def _declaring() -> dict[str, str]:
 
 @cache
 def load_installed_plugins() -> tuple[str, ...]:
-    """Import what installed packages announce. Returns messages about those that cannot be imported:
-    a broken package that no spec needs must not stop the work."""
+    """Import what installed packages announce, once a process. Returns messages about those that cannot be imported:
+    a broken package that no spec needs must not stop the work.
+
+    This is also done while specs are only looked at (``running_code(False)``): a spec says which names it needs, never
+    what is imported for them. That was decided by whoever installed the packages, as with any other import.
+    """
     from importlib.metadata import entry_points
 
     problems = []

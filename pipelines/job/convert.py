@@ -24,12 +24,11 @@ from ...ops.storage.urls import Store, is_url, plain_path
 from ...readers.file import MEDIA_FILTERS
 from ...readers.parquet.columns import Where
 from ...readers.parquet.reader import columns_of
-from ...writers.base import find_writer
 from ...writers.formats.columns import is_extension
 from ...writers.shards.journal import read_journal
 from ...writers.shards.manifest import sides, stages
 from ...writers.shards.mirror import state_of
-from ..plugins import load_operators
+from ..plugins import known_writer, load_operators
 from ..spec.model import is_field_name
 from ..tools.datasets import (
     DataSet,
@@ -140,7 +139,7 @@ def conversion(
     Raises SpecError where there is nothing to convert, or the container cannot hold it.
     """
     load_operators()
-    find_writer(wanted.to)
+    known_writer(wanted.to)
     _check_apart(str(source), str(target))
     if wanted.format is not None and wanted.format not in _SUFFIXES:
         raise SpecError(

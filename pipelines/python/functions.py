@@ -10,7 +10,7 @@ from typing import Any
 from ...ops.base import Operator, find, hint, operators, parameters, type_name
 from ...ops.errors import ArgumentNameError
 from ..graph.legacy_names import callable_names, class_name
-from ..plugins import load_operators
+from ..plugins import load_installed_plugins, load_operators
 from .data_node import apply
 
 Wrapper = Callable[..., Any]
@@ -55,12 +55,15 @@ class Namespace(ModuleType):
         return found
 
     def _find(self, name: str) -> Any:
-        known = {self._spell(n): n for n in names()}
         full = self._prefix + name
-        if full in known:
-            return self._make(known[full])
-        if any(k.startswith(full + ".") for k in known):
-            return Namespace(f"{self.__name__}.{name}", full + ".", self._make, self._spell)
+        for last in (False, True):
+            known = {self._spell(n): n for n in names()}
+            if full in known:
+                return self._make(known[full])
+            if any(k.startswith(full + ".") for k in known):
+                return Namespace(f"{self.__name__}.{name}", full + ".", self._make, self._spell)
+            if not last:
+                load_installed_plugins()  # entry points cost time, and are asked only for names not known here
         raise AttributeError(f"{self.__name__} has no {name!r}{hint(full, known)}")
 
     def __dir__(self) -> list[str]:

@@ -17,14 +17,14 @@ from ...ops.base import Spec as BatchSpec
 from ...ops.errors import SpecError
 from ...ops.formulas import expression
 from ...readers.base import Reader
-from ...writers.base import ENCODED, FieldConfig, Writer, find_writer, make_writer, options_of
+from ...writers.base import ENCODED, FieldConfig, Writer, make_writer, options_of
 from ..compile.infer import infer_node
 from ..compile.place import Target, impossible
 from ..compile.prune import prune
 from ..graph.arguments import check_argument, no_argument
 from ..graph.builder import GraphBuilder, parity_defaults
 from ..graph.nodes import Edge, Graph
-from ..plugins import NotRunError, find_operator, load_installed_plugins, load_plugin
+from ..plugins import NotRunError, find_operator, known_writer, load_installed_plugins, load_plugin
 from ..problems import Mark, Problem, Problems, show
 from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
 from .text import Value
@@ -422,7 +422,7 @@ class _Build:
         if not write.writer:
             return None
         try:
-            cls = find_writer(write.writer)
+            cls = known_writer(write.writer)
         except SpecError as e:
             self.problems.add(write.writer_mark, f"write: {e}")
             return None

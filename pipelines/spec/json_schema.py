@@ -18,7 +18,7 @@ from ...ops.base import Operator, Parameter, find, operators, parameters
 from ...ops.types import DALIDataType, to_numpy
 from ...writers.base import ENCODINGS, Writer, options_of, writers
 from ..limits import Memory
-from ..plugins import load_operators
+from ..plugins import load_installed_plugins, load_operators
 from ..settings import RunSettings
 from .model import Policy
 
@@ -47,8 +47,9 @@ _DEFS: dict[str, Schema] = {
 
 
 def spec_schema() -> Schema:
-    """The schema of a whole spec, with every operator and writer known now."""
+    """The schema of a whole spec, with every operator and writer known now, those of installed packages included."""
     load_operators()
+    load_installed_plugins()
     ops = {name: op for name, op in operators().items() if not name.startswith("_")}
     formats = writers()
     defs = dict(_DEFS)

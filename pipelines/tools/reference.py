@@ -9,24 +9,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...ops.base import Operator, Parameter, operators, parameters, type_name
-from ...writers.base import Writer, find_writer, options_of, writers
-from ..plugins import find_operator, load_operators
+from ...ops.errors import SpecError
+from ...writers.base import Writer, options_of, writers
+from ..plugins import find_operator, known_writer, load_installed_plugins, load_operators
 
 
-def describe_operators() -> list[dict[str, Any]]:
-    """All operators that a spec can name, sorted, then the writers."""
-    return [*map(describe, _own()), *(describe_writer(w) for w in writers().values())]
+def describe_operators(installed: bool = True) -> list[dict[str, Any]]:
+    """All operators that a spec can name, sorted, then the writers; those of installed packages too, or only ours."""
+    return [*map(describe, _named(installed)), *(describe_writer(w) for w in writers().values())]
 
 
 def list_operators() -> list[dict[str, Any]]:
     """The same as a list: ``name``, ``stages`` and ``summary`` of each, which costs less."""
-    found = [{"name": op.name, "stages": list(op.stages), "summary": _summary(op)} for op in _own()]
+    found = [{"name": op.name, "stages": list(op.stages), "summary": _summary(op)} for op in _named(installed=True)]
     return [*found, *({"name": _WRITERS + w.name, "stages": ["write"], "summary": _summary(w)}
                       for w in writers().values())]  # fmt: skip
 
 
-def _own() -> list[type[Operator]]:
+def _named(installed: bool) -> list[type[Operator]]:
     load_operators()
+    if installed:
+        load_installed_plugins()
     return [op for name, op in operators().items() if not name.startswith("_")]
 
 
@@ -37,7 +40,11 @@ def _summary(declared: type[Operator] | type[Writer]) -> str:
 def describe_operator(name: str) -> dict[str, Any]:
     """The operator ``name`` (or an alias), or ``writers.<name>``. Raises SpecError with the nearest names."""
     if name.startswith(_WRITERS):
-        return describe_writer(find_writer(name.removeprefix(_WRITERS)))
+        return describe_writer(known_writer(name.removeprefix(_WRITERS)))
+    try:
+        return describe(find_operator(name))
+    except SpecError:
+        load_installed_plugins()
     return describe(find_operator(name))
 
 
@@ -156,7 +163,7 @@ output of a CPU operator: `mirror: $flag`. The formats of `write:` stand at the 
 
 def operators_page() -> str:
     """docs/operators.md."""
-    found = describe_operators()
+    found = describe_operators(installed=False)
     listing = ["| operator | on | |", "|---|---|---|"]
     listing += [f"| [`{o['name']}`](#{_anchor(o['name'])}) | {' '.join(o['stages'])} | {_cell(o['summary'])} |"
                 for o in found]  # fmt: skip

@@ -1,0 +1,5 @@
+"""What the package declares: importing the modules that hold the classes is enough."""
+
+from . import operator, reader, writer
+
+__all__ = ["operator", "reader", "writer"]

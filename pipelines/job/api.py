@@ -1,0 +1,188 @@
+"""run_job for programs: a job as one call with a typed result, for Airflow, Dagster, Prefect, and notebooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ...ops.errors import JobError, SpecError
+from ...writers.bytes import sidecar
+from ...writers.shards.mirror import state_of
+from ..wording import count, duration, rate
+from . import run
+from .run import FAILED, INTERRUPTED, JobResult, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorReport:
+    """What one operator did in a run."""
+
+    name: str
+    """Its name in the graph: ``Reader``, ``resize``."""
+    op: str
+    """The operator: ``readers.file``, ``resize``."""
+    runs_on: str
+    """``cpu``, ``mixed`` or ``gpu``."""
+    samples: int
+    cpu_seconds: float
+    """Summed over threads."""
+    gpu_seconds: float
+    samples_per_second: float | None
+    """By its busy time; None where that was too short to measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a job ended, and what it cost. ``data`` is the whole report.json; the other fields are what most need."""
+
+    name: str
+    """The job's name."""
+    path: str
+    """The output's folder, or URL."""
+    message: str
+    """One sentence: what was done."""
+    exit_code: int
+    """What ``dali-run run`` would end with: 0, or 3 where samples were rejected within the budget."""
+    ran: bool
+    """False where the output was complete before; counts and times are those of the run that finished it."""
+    read: int
+    """Samples read in this run."""
+    written: int
+    """Samples written in this run."""
+    rejected: int
+    """Samples rejected in this run; ``rejects.jsonl`` in the output says which and why."""
+    seconds: float
+    """Wall time of this run, without start-up."""
+    samples_per_second: float | None
+    bottleneck: str
+    """One sentence: what held the run back."""
+    advice: str
+    """One sentence: what would make it faster."""
+    operators: tuple[OperatorReport, ...]
+    data: Mapping[str, Any] = field(repr=False)
+    """The whole report, as in report.json."""
+
+    @property
+    def clean(self) -> bool:
+        """No sample was rejected, in this run or in those before that it continued."""
+        return self.exit_code == 0
+
+    def manifest(self) -> dict[str, Any]:
+        """manifest.json of the finished output: shards with names, samples, bytes and checksums.
+
+        Raises JobError where there is none: part of a job (``num_shards``) whose other parts are not done.
+        """
+        with state_of(self.path) as root:
+            try:
+                found: dict[str, Any] = sidecar.read_json(root / "manifest.json")
+            except OSError as e:
+                raise JobError(f"{self.path}: there is no manifest yet: {e.strerror}") from e
+        return found
+
+    def shards(self) -> list[str]:
+        """The paths (or URLs) of the files with records, in their order. Raises JobError as `manifest` does."""
+        return [f"{self.path.rstrip('/')}/{file['name']}" for s in self.manifest()["shards"] for file in s["files"]]
+
+    def rejects(self) -> list[dict[str, Any]]:
+        """The lines of rejects.jsonl: the origin of each sample that was rejected, its operator, code and message."""
+        with state_of(self.path) as root:
+            log = root / "rejects.jsonl"
+            return [json.loads(line) for line in sidecar.read(log).splitlines()] if log.exists() else []
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(o.name)}</td><td>{escape(o.op)}</td><td>{escape(o.runs_on)}</td><td>{o.samples:,}</td>"
+            f"<td>{duration(o.gpu_seconds or o.cpu_seconds)}</td><td>{rate(o.samples_per_second)}</td></tr>"
+            for o in self.operators
+        )
+        return (
+            f"<p><b>{escape(self.message)}</b><br>{count(self.read, 'sample')} in {duration(self.seconds)}, "
+            f"{rate(self.samples_per_second)}. {escape(self.bottleneck)} {escape(self.advice)}</p>"
+            "<table><thead><tr><th>name</th><th>operator</th><th>on</th><th>samples</th><th>busy</th><th>rate</th></tr>"
+            f"</thead><tbody>{rows}</tbody></table>"
+        )
+
+
+def run_job(
+    spec: str | os.PathLike[str] | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    device: str | None = None,
+    num_shards: int = 1,
+    shard_id: int = 0,
+    limit: int | None = None,
+    fresh: bool = False,
+    append: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    note: Callable[[str], None] | None = None,
+    **variables: Any,
+) -> Report:
+    """Run the job of a spec, or continue it where it stopped, as ``dali-run run`` does.
+
+    ``spec`` is the path of a YAML or JSON file, ``my_module.py:pipeline_fn``, or a spec as a mapping, whose relative
+    paths start from the working directory. ``variables`` set what ``vars:`` declares (``data="/mnt/train"``);
+    ``overrides`` set any value by its path (``{"pipeline.batch_size": 256}``) and are stronger. ``device``, ``limit``,
+    ``fresh``, ``append``, ``num_shards`` with ``shard_id`` are the options of the command. ``progress`` is called after
+    every batch, ``note`` with every line about a part of the spec that has no effect.
+
+    Calling it again after it failed continues the job: an orchestrator's retry needs nothing else. An output that is
+    complete already is reported as such (``ran`` is False) without any work.
+
+    Raises SpecError (everything that is wrong with the spec), DeviceError (a GPU that the spec insists on is missing),
+    JobError (the job failed: what ended it, and what to do), KeyboardInterrupt (interrupted; finished shards are kept).
+    """
+    given = {**variables, **(overrides or {})}
+    changes = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in given.items()}
+    options: dict[str, Any] = {
+        "device": device, "part": (shard_id, num_shards) if num_shards != 1 or shard_id else None, "limit": limit,
+        "fresh": fresh, "append": append, "progress": progress or (lambda _: None), "note": note or (lambda _: None),
+    }  # fmt: skip
+    if not isinstance(spec, Mapping):
+        return _report(run.run_job(os.fspath(spec), changes, **options))
+    try:
+        plain = json.loads(json.dumps(spec, default=os.fspath))
+    except TypeError as e:
+        raise SpecError(f"the spec is no plain data: {e}") from None
+    if isinstance(plain.get("plugins"), list):
+        plain["plugins"] = [os.path.abspath(p) if isinstance(p, str) else p for p in plain["plugins"]]
+    with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
+        file = Path(folder) / "job.json"
+        file.write_text(json.dumps(plain, indent=2), encoding="utf-8")
+        try:
+            return _report(run.run_job(file, changes, made_of=plain, **options))
+        except SpecError as e:  # the file is gone by the time that somebody reads this
+            raise SpecError(re.sub(rf"^{re.escape(str(file))}(:\d+)*: ", "", str(e), flags=re.MULTILINE)) from None
+
+
+def _report(result: JobResult) -> Report:
+    if result.exit_code == INTERRUPTED:
+        raise KeyboardInterrupt(result.message)
+    if result.exit_code == FAILED:
+        raise JobError(result.message)
+    data = result.report
+    samples = data.get("samples", {})
+    bottleneck = data.get("bottleneck", {})
+    known = ("name", "op", "runs_on", "samples", "cpu_seconds", "gpu_seconds", "samples_per_second")
+    return Report(
+        name=data.get("name", ""),
+        path=str(result.path),
+        message=result.message,
+        exit_code=result.exit_code,
+        ran=result.ran,
+        read=samples.get("read", 0),
+        written=samples.get("written", 0),
+        rejected=samples.get("rejected", 0),
+        seconds=data.get("seconds", 0.0),
+        samples_per_second=data.get("samples_per_second"),
+        bottleneck=bottleneck.get("sentence", ""),
+        advice=bottleneck.get("advice", ""),
+        operators=tuple(OperatorReport(**{k: o[k] for k in known}) for o in data.get("operators", ())),
+        data=data,
+    )
