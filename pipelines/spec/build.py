@@ -26,6 +26,7 @@ from ..graph.builder import GraphBuilder, parity_defaults
 from ..graph.nodes import Edge, Graph
 from ..plugins import NotRunError, find_operator, known_writer, load_installed_plugins, load_plugin
 from ..problems import Mark, Problem, Problems, show
+from . import slips
 from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
 from .text import Value
 
@@ -166,8 +167,10 @@ class _Build:
         """The batch that ``ref`` names, None where there is none; reported once a name."""
         if ref.name in self.missing and ref.name not in self.names:
             return None
+        if not self.spec.graph:
+            return None  # there are no steps, and that is what was reported
         if ref.name not in self.names:
-            hint = nearest(ref.name, self.names)
+            hint = nearest(ref.name, self.names) or slips.dollar(f"${ref.name}", self.spec.vars)
             if not hint:
                 hint = f"; known here: {', '.join(self.names)}" if self.names else "; no step before defines one"
             self.problems.add(ref.mark, f"{label}: there is no batch {ref.name!r}{hint}")
@@ -210,7 +213,8 @@ class _Build:
         low, high = cls.inputs
         if not low <= len(inputs) <= high and not step.broken:
             wanted = str(low) if low == high else f"{low} to {high}"
-            self.say(step, f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}")
+            hint = "" if step.inputs else slips.no_input(cls, self.names)
+            self.say(step, f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}{hint}")
         if step.device != "auto" and step.device not in cls.stages:
             self.say(step, f"cannot run on {step.device}; it has kernels for {', '.join(cls.stages)}")
         edges = [e for e in inputs if e is not None]
@@ -257,6 +261,7 @@ class _Build:
             if found is None and not self.all_known:
                 self.unknown.append(step.op)
             elif found is None:
+                problem = f"there is no operator {step.op!r}{hint}" if (hint := slips.operator(step.op)) else problem
                 self.problems.add(step.op_mark, f"{step.label}: {'; '.join([problem, *broken])}")
         return found
 
@@ -279,8 +284,9 @@ class _Build:
                     args[name] = args_value
                     self.note(parameters(cls)[key].arg, key, marks[key], label)
                 except SpecError as e:
-                    at = value.mark if key in parameters(cls) else marks[key]
-                    self.problems.add(at, f"{label}: {e}")
+                    known = key in parameters(cls)
+                    hint = slips.value(data) if known else slips.key("step", key)
+                    self.problems.add(value.mark if known else marks[key], f"{label}: {e}{hint}")
                     fine = False
                     args[key] = None
         if cls is not None:
@@ -308,7 +314,8 @@ class _Build:
                 return data
             found = _REF.fullmatch(data)
             if found is None:
-                self.problems.add(value.mark, f"{label}: {show(data)} is no name of a batch; write $$ for a plain $")
+                hint = slips.dollar(data, self.spec.vars) or "; write $$ for a plain $"
+                self.problems.add(value.mark, f"{label}: {show(data)} is no name of a batch{hint}")
                 return None
             return self.look_up(Ref(found[1], value.mark), label)
         inner = data.values() if isinstance(data, dict) else data if isinstance(data, tuple) else ()
@@ -424,7 +431,7 @@ class _Build:
         try:
             cls = known_writer(write.writer)
         except SpecError as e:
-            self.problems.add(write.writer_mark, f"write: {e}")
+            self.problems.add(write.writer_mark, f"write: {e}{slips.value(write.writer, 'writer')}")
             return None
         known = options_of(cls)
         before = len(self.problems.found)
@@ -460,6 +467,8 @@ class _Build:
         for one in fields:
             label = f"write.fields.{one.name}"
             if one.name not in outputs:
+                if not self.spec.outputs:
+                    continue  # all of them are missing, and that is what was reported
                 known = f"; outputs: {', '.join(outputs)}" if outputs else ""
                 hint = nearest(one.name, outputs) or known
                 self.problems.add(one.mark, f"{label}: there is no output {one.name!r}{hint}")

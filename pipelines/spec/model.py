@@ -21,6 +21,7 @@ from ..graph.nodes import DeviceRequest
 from ..limits import Limit, Memory, parse_limit
 from ..problems import Mark, Problems, show
 from ..settings import RunSettings
+from . import slips
 from .python_file import is_python, read_python
 from .shipped import known_spec
 from .text import Value, read
@@ -197,7 +198,7 @@ def spec_of(root: Value, overrides: Mapping[str, Any], problems: Problems) -> Sp
         write=_write(top.section("write")),
         on_error=_on_error(top.section("on_error")),
     )
-    top.finish()
+    top.finish("")
     return spec
 
 
@@ -273,7 +274,7 @@ class _Section:
         if isinstance(value.data, int) and not isinstance(value.data, bool) and low <= value.data <= high:
             return value.data
         limit = f"of at least {low}" if high >= 1 << 40 else f"from {low} to {high}"
-        self.say(value.mark, f"{key} must be an integer {limit}, got {value.kind}")
+        self.say(value.mark, f"{key} must be an integer {limit}, got {value.kind}{slips.value(value.data)}")
         return default
 
     def number(self, p: Parameter) -> Any:
@@ -302,7 +303,7 @@ class _Section:
             return default
         if isinstance(value.data, str) and value.data in allowed:
             return value.data
-        close = nearest(value.data, allowed) if isinstance(value.data, str) else ""
+        close = slips.value(value.data, key) or (nearest(value.data, allowed) if isinstance(value.data, str) else "")
         self.say(value.mark, f"{key} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {value.kind}{close}")
         return default
 
@@ -327,12 +328,14 @@ class _Section:
         self.say(value.mark, f"{key} must be a number of bytes such as 1000000, 512MB or 1GiB, got {value.kind}")
         return None
 
-    def finish(self) -> None:
-        """Report keys that nothing took."""
+    def finish(self, kind: str | None = None) -> None:
+        """Report keys that nothing took; ``kind`` is that of the section in the table of slips."""
         assert isinstance(self.value.data, dict) or not self.entries
+        kind = self.title if kind is None else kind
         for key in self.entries:
             mark = self.value.key_marks[key]
-            self.say(mark, f"there is no key {show(key)}{nearest(key, self.known)} (known: {', '.join(self.known)})")
+            hint = slips.key(kind, key) or nearest(key, self.known)
+            self.say(mark, f"there is no key {show(key)}{hint} (known: {', '.join(self.known)})")
 
 
 def within(p: Parameter) -> str:
@@ -384,7 +387,8 @@ def _device(section: _Section) -> str:
         return "null"
     if isinstance(value.data, str) and _DEVICE.fullmatch(value.data):
         return value.data
-    section.say(value.mark, f"device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got {value.kind}")
+    hint = slips.value(value.data, "device")
+    section.say(value.mark, f"device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got {value.kind}{hint}")
     return "auto"
 
 
@@ -461,11 +465,19 @@ def _on_error(section: _Section | None) -> OnError:
 
 
 def _graph(top: _Section, problems: Problems) -> tuple[Step | Condition, ...]:
+    other = [k for k in top.entries if not top.has("graph") and slips.key("", k) == "; it is called graph:"]
+    if other:
+        given = top.entries.pop(other[0])
+        hint = slips.not_a_list("graph") if isinstance(given.data, dict) else ""
+        top.say(top.value.key_marks[other[0]], f"the list of steps is called `graph:`, not `{other[0]}:`{hint}")
+        return ()
     value = top.need("graph", "`graph:`, the list of steps")
     if value is None:
         return ()
     if not isinstance(value.data, tuple) or not value.data:
-        problems.add(value.mark, f"graph must be a list of steps, got {'none' if value.data == () else value.kind}")
+        hint = slips.not_a_list("graph") if isinstance(value.data, dict) else ""
+        kind = "none" if value.data == () else value.kind
+        problems.add(value.mark, f"graph must be a list of steps, got {kind}{hint}")
         return ()
     return _steps(value.data, "", problems)
 
@@ -477,13 +489,17 @@ def _steps(values: tuple[Value, ...], prefix: str, problems: Problems) -> tuple[
 
 def _step(value: Value, label: str, problems: Problems) -> Step | Condition | None:
     if not isinstance(value.data, dict):
-        problems.add(value.mark, f"{label}: a step is a mapping with `op:` or `if:`, got {value.kind}")
+        hint = slips.not_a_step(value.data, ())
+        problems.add(value.mark, f"{label}: a step is a mapping with `op:` or `if:`, got {value.kind}{hint}")
         return None
     if "if" in value.data and "op" not in value.data:
         return _condition(value, label, problems)
     op = value.data.get("op")
     if op is not None and isinstance(op.data, str):
         label = f"{label} ({op.data[:60]})"
+    elif op is None and (hint := slips.not_a_step(None, value.data)):
+        problems.add(value.mark, f"{label}: needs `op:`, the operator's name{hint}")
+        return None
     section = _Section(value, label, problems)
     before = len(problems.found)
     name = section.need("op", "`op:`, the operator's name")
@@ -607,7 +623,10 @@ def is_field_name(name: str) -> bool:
 def _write(section: _Section | None) -> Write | None:
     if section is None:
         return None
-    writer = section.need("writer", "`writer:`, the format")
+    wrong = [k for k in section.entries if not section.has("writer") and slips.key("write", k).endswith(" writer:")]
+    writer = section.need("writer", f"`writer:`, the format{f' (not `{wrong[0]}:`)' if wrong else ''}")
+    for key in wrong:
+        del section.entries[key]
     if writer is not None and not isinstance(writer.data, str):
         section.say(writer.mark, f"writer must be the name of a format, got {writer.kind}")
         writer = None

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from ..problems import Mark, Problems, show
+from . import slips
 
 MOST_BYTES = 1 << 20
 MOST_DEPTH = 100
@@ -116,7 +117,7 @@ def parse(content: bytes | str, name: str, problems: Problems, *, json: bool = F
     except _TextError as e:
         problems.add(e.mark, e.text)
     except yaml.YAMLError as e:
-        problems.add(*_syntax(e, name, text))
+        problems.add(*slips.syntax(e, name, text))
     except (ValueError, OverflowError) as e:  # PyYAML's own parsing of directives and escapes
         problems.add(Mark(name, 1, 1), f"is not YAML: {e}")
     return None
@@ -192,26 +193,6 @@ def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
 def _mark_at(text: str, position: int, name: str) -> Mark:
     line_start = text.rfind("\n", 0, position) + 1
     return Mark(name, text.count("\n", 0, position) + 1, position - line_start + 1)
-
-
-_BARE = re.compile(r"[\s:,\[](\$\{[^{}]*\})")
-"""A variable without quotes: between braces, YAML reads its brace as another mapping."""
-
-
-def _syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
-    at = getattr(e, "problem_mark", None) or getattr(e, "context_mark", None)
-    if at is None:
-        return Mark(name, 1, 1), f"is not valid YAML: {e}"
-    reason = ", ".join(p for p in (getattr(e, "context", None), getattr(e, "problem", None)) if p)
-    lines = text.split("\n")
-    here = lines[at.line][at.column : at.column + 1] if at.line < len(lines) else ""
-    if here == "\t" or " tab " in reason:
-        reason += "; indent with spaces, not with tabs"
-    elif here in ("@", "`", "%"):
-        reason += f"; quote text that starts with {here}"
-    elif bare := _BARE.search(lines[at.line] if at.line < len(lines) else ""):
-        reason += f'; quote variables between braces: "{bare[1]}"'
-    return Mark(name, at.line + 1, at.column + 1), f"is not valid YAML: {reason}"
 
 
 # -- composing --------------------------------------------------------------------------------------------------------

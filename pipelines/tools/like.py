@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ...ops.base import nearest, operators
 from ...ops.errors import SpecError
 from ..graph.legacy_names import LEGACY, class_name
 from ..plugins import load_operators
+from ..spec.other_libraries import bare, matches, split, table
 
-LIBRARIES = {
-    "albumentations": ("albumentations", "a", "alb"),
-    "torchvision": ("torchvision.transforms.v2", "torchvision.transforms", "torchvision", "transforms.v2", "t", "v2"),
-    "imgaug": ("imgaug.augmenters", "imgaug", "iaa"),
-}
-"""How their names begin, in imports as people write them."""
 _DALI = ("nvidia.dali.fn", "nvidia.dali.ops", "dali_run.fn", "dali_run.ops", "dali.fn", "dali.ops", "fn", "ops", "dali")
-
-
-@cache
-def table() -> dict[str, dict[str, Any]]:
-    """For every transform, as ``library.Name``: ``steps`` (lines of a spec's graph, on ``images``, ``masks``, ``boxes``
-    and ``labels``) and, where there is something to say, a ``note``."""
-    found: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("like.json").read_text(encoding="utf-8"))
-    return found
 
 
 def operators_like(name: str) -> list[dict[str, Any]]:
@@ -38,7 +21,7 @@ def operators_like(name: str) -> list[dict[str, Any]]:
     Raises SpecError with the nearest names.
     """
     wanted = name.strip().removesuffix("()")
-    found = [_answer(known, **table()[known]) for known in _matches(wanted)]
+    found = [_answer(known, **table()[known]) for known in matches(wanted)]
     own = _of_dali(wanted)
     if own:
         found.append(own)
@@ -52,47 +35,24 @@ def _answer(name: str, steps: list[str], note: str = "") -> dict[str, Any]:
     return {"name": name, "steps": steps, "note": note, "operators": sorted(set(used))}
 
 
-def _plain(name: str) -> str:
-    """Without what spellings differ in."""
-    return re.sub(r"[_\-\s]", "", name).lower()
-
-
-def _split(name: str) -> tuple[str | None, str]:
-    """The library that ``name`` begins with, or None, and the rest."""
-    low = name.lower()
-    starts = [(prefix, library) for library, prefixes in LIBRARIES.items() for prefix in prefixes]
-    for prefix, library in sorted(starts, key=lambda s: -len(s[0])):
-        if low.startswith(prefix + "."):
-            return library, name[len(prefix) + 1 :]
-    return None, name
-
-
-def _matches(name: str) -> Iterator[str]:
-    library, rest = _split(name)
-    for known in table():
-        of, _, transform = known.partition(".")
-        if _plain(transform) == _plain(rest.rpartition(".")[2]) and library in (None, of):
-            yield known
-
-
 def _of_dali(name: str) -> dict[str, Any] | None:
-    if _split(name)[0] is not None:
+    if split(name)[0] is not None:
         return None
     load_operators()
     known = {n: n for n in operators() if not n.startswith("_")}
     known |= {alias: op.name for op in operators().values() for alias in op.aliases if not alias.startswith("_")}
     known |= {old: new for old, new in LEGACY.items() if new in known}
-    spelled = {_plain(n): op for n, op in known.items()} | {_plain(class_name(n)): op for n, op in known.items()}
+    spelled = {bare(n): op for n, op in known.items()} | {bare(class_name(n)): op for n, op in known.items()}
     low = name.lower()
     prefix = next((p for p in _DALI if low.startswith(p + ".")), "")
-    own = spelled.get(_plain(name)) or spelled.get(_plain(name[len(prefix) + 1 :] if prefix else name))
+    own = spelled.get(bare(name)) or spelled.get(bare(name[len(prefix) + 1 :] if prefix else name))
     if own is None:
         return None
     return _answer(f"DALI's {name}", [operators()[own].example or f"{{op: {own}}}"])
 
 
 def _near(name: str) -> str:
-    library, rest = _split(name)
+    library, rest = split(name)
     transforms = {known.partition(".")[2]: known for known in table() if library in (None, known.partition(".")[0])}
     close = nearest(rest.rpartition(".")[2], transforms)
     if close:

@@ -13,7 +13,8 @@ from dali_run.ops.errors import SpecError
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.spec.build import load_spec
-from dali_run.pipelines.tools.like import LIBRARIES, operators_like, table
+from dali_run.pipelines.spec.other_libraries import LIBRARIES, table
+from dali_run.pipelines.tools.like import operators_like
 
 GIVEN = """\
 version: 1

@@ -1,0 +1,220 @@
+"""Slips of people who write specs, and what to write instead: hints that messages end with.
+
+Each hint starts with ``; ``, or is empty where nothing better is known than what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import yaml
+
+from ...ops.base import Operator, operators
+from ..problems import Mark
+from .other_libraries import LIBRARIES, bare, matches, split, table
+
+# -- text that is no YAML ---------------------------------------------------------------------------------------------
+
+_BARE = re.compile(r"[\s:,\[](\$\{[^{}]*\})")
+"""A variable without quotes: between braces, YAML reads its brace as another mapping."""
+_SECTION = re.compile(r"(\s+)(version|name|vars|plugins|pipeline|graph|outputs|write|on_error)\s*:(\s|$)")
+_INDENT = ("did not find expected key", "did not find expected '-' indicator", "mapping values are not allowed")
+_IN_BRACES = ("did not find expected ',' or '}'", "did not find expected ',' or ']'")
+
+
+def syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
+    """Where ``text``, the file ``name``, is no YAML, and what to write there instead."""
+    at = getattr(e, "problem_mark", None) or getattr(e, "context_mark", None)
+    if at is None:
+        return Mark(name, 1, 1), f"is not valid YAML: {e}"
+    reason = ", ".join(p for p in (getattr(e, "context", None), getattr(e, "problem", None)) if p)
+    lines = text.split("\n")
+    line = lines[at.line] if at.line < len(lines) else ""
+    here = line[at.column : at.column + 1]
+    if here == "\t" or " tab " in reason:
+        reason += "; indent with spaces, not with tabs"
+    elif here in ("@", "`", "%"):
+        reason += f"; quote text that starts with {here}"
+    elif variable := _BARE.search(line):
+        reason += f'; quote variables between braces: "{variable[1]}"'
+    elif "unknown escape character" in reason:
+        reason += "; in double quotes a backslash starts an escape: write it twice, or use single quotes"
+    elif any(p in reason for p in _IN_BRACES):
+        reason += _unclosed(e, lines, at.line, at.column)
+    elif "unexpected ':'" in reason:
+        reason += "; put a space after the colon"
+    elif any(p in reason for p in _INDENT):
+        reason += _indent(line, at.column)
+    return Mark(name, at.line + 1, at.column + 1), f"is not valid YAML: {reason}"
+
+
+def _unclosed(e: yaml.YAMLError, lines: list[str], number: int, column: int) -> str:
+    """Between braces: a comma, a colon or the closing brace is missing."""
+    opened = getattr(e, "context_mark", None)
+    if opened is not None and opened.line < number:
+        brace = lines[opened.line][opened.column : opened.column + 1] or "{"
+        return f"; the {brace} in line {opened.line + 1} is not closed"
+    if opened is not None and lines[number][column : column + 1] in ("}", "]"):
+        return f"; the {lines[opened.line][opened.column : opened.column + 1]} before it is not closed"
+    before = lines[number][:column].rstrip() if number < len(lines) else ""
+    if equals := re.search(r"([A-Za-z_]+)\s*=\s*$|([A-Za-z_]+)=\S*$", before):
+        return f"; write {equals[1] or equals[2]}: with a colon and a space, not ="
+    if no_space := re.search(r"[{,]\s*([A-Za-z_]+):[\[{]?$", before):
+        return f"; put a space after the colon: {no_space[1]}: ..."
+    if number + 1 >= len(lines) or not lines[number][column:].strip():
+        return "; a closing brace is missing"
+    return "; a comma is missing before this place, or a brace is not closed"
+
+
+def _indent(line: str, column: int) -> str:
+    section = _SECTION.match(line)
+    if section:
+        return f"; {section[2]}: is a section of the spec: begin it in the first column"
+    if line[column : column + 1] == ":" and re.match(r"[\s-]*\w+:\s", line[:column]):
+        return "; quote a text that holds a colon and a space"
+    spaces = len(line) - len(line.lstrip())
+    return (f"; this line is indented by {spaces} {'space' if spaces == 1 else 'spaces'}, which fits none of the lines "
+            "above: keys of one mapping, and the - of one list, begin in the same column")  # fmt: skip
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+_KEYS = {
+    "": {
+        "graph": ("steps", "ops", "operators", "nodes", "transforms", "stages", "tasks", "pipe"),
+        "outputs": ("output", "out"),
+        "vars": ("variables", "params", "parameters", "env", "arguments"),
+        "write": ("writer", "sink", "save", "destination"),
+        "on_error": ("errors", "error"),
+        "plugins": ("plugin", "import", "imports"),
+    },
+    "pipeline": {
+        "batch_size": ("batch", "bs", "batchsize"),
+        "num_threads": ("workers", "num_workers", "threads", "jobs", "cpus"),
+        "device": ("device_id", "gpu", "gpus"),
+        "prefetch_queue_depth": ("prefetch", "prefetch_factor", "queue"),
+        "seed": ("random_seed",),
+    },
+    "write": {
+        "writer": ("format", "type", "to"),
+        "path": ("out", "output", "dir", "directory", "folder", "root"),
+        "shard": ("shards", "shard_size", "samples_per_shard"),
+        "fields": ("columns", "features"),
+    },
+    "step": {
+        "in": ("input", "inputs", "input_name", "src", "from"),
+        "out": ("output", "outputs", "dst", "as", "to"),
+        "op": ("operator", "type", "transform", "func", "function"),
+    },
+}  # fmt: skip
+
+
+def key(section: str, given: str, missing: bool = True) -> str:
+    """A hint for the unknown key ``given`` of ``section`` ("" for the top, ``step``), unless what is meant is there
+    already (not ``missing``)."""
+    low = given.lower().replace("-", "_")
+    for meant, names in _KEYS.get(section, {}).items():
+        if missing and (low in names or low == meant):
+            return f"; it is called {meant}:"
+    for other in ("pipeline", "write") if section == "" else ():
+        if low in _KEYS[other] or any(low in names for names in _KEYS[other].values()):
+            return f"; it belongs into `{other}:`"
+    return ""
+
+
+def not_a_list(what: str) -> str:
+    """A hint for a graph that is a mapping: ``what`` is the list's key."""
+    return f"; begin each step of `{what}:` with a dash: - {{op: ..., in: ..., out: ...}}"
+
+
+def not_a_step(given: Any, keys: Collection[str]) -> str:
+    """A hint for a step without ``op:``: a plain name, or a mapping whose only key names the operator."""
+    name = given if isinstance(given, str) else next(iter(keys)) if len(keys) == 1 else ""
+    if not re.fullmatch(r"[A-Za-z_][\w.]*", name):
+        return ""
+    return f"; write {{op: {name}, in: ..., out: ...}}"
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+_WORDS = {"none": "null", "nil": "null", "undefined": "null"}
+_VALUES = {
+    "device": {"cuda": "gpu", "cuda:0": "gpu:0", "cuda:1": "gpu:1", "mixed": "gpu", "nvidia": "gpu", "host": "cpu"},
+    "writer": {
+        "tar": "webdataset", "wds": "webdataset", "webdatasets": "webdataset", "npy": "numpy", "npz": "numpy",
+        "tfrecords": "tfrecord", "tf": "tfrecord", "mxnet": "recordio", "rec": "recordio", "arrow": "parquet",
+        "huggingface": "parquet", "folder": "files", "imagefolder": "files", "jpg": "files", "jpeg": "files",
+        "png": "files", "mdb": "lmdb",
+    },
+    "policy": {"ignore": "skip", "drop": "skip", "continue": "skip", "raise": "fail", "stop": "fail", "abort": "fail"},
+    "encode": {"jpg": "jpeg", "none": "raw", "bytes": "keep", "copy": "keep", "npz": "npy", "numpy": "npy"},
+}  # fmt: skip
+
+
+def value(given: Any, of: str = "") -> str:
+    """A hint for the wrong value ``given`` (of the setting ``of``)."""
+    if not isinstance(given, str):
+        return ""
+    low = given.strip().lower()
+    if low in _VALUES.get(of, {}):
+        return f"; write {_VALUES[of][low]}"
+    if low in _WORDS:
+        return f"; YAML's word for nothing is {_WORDS[low]}"
+    if pair := re.fullmatch(r"\(?\s*(\d+)\s*[x×,]\s*(\d+)\s*\)?", low):
+        return f"; a list is written [{pair[1]}, {pair[2]}]"
+    if re.match(r"\(\s*[-\d.]", low):
+        return "; a list is written in square brackets: [224, 224]"
+    if re.fullmatch(r"[-+]?\d+(\.\d+)?", low):
+        return f"; leave out the quotes: {low}"
+    return ""
+
+
+def dollar(text: str, variables: Iterable[str] = ()) -> str:
+    """A hint for ``text`` that starts with $ and names no batch."""
+    name = re.match(r"\$([A-Za-z_]\w*)", text)
+    if name and name[1] in variables:
+        return f'; a variable is written "${{{name[1]}}}"'
+    if name and name[1].isupper():
+        return f'; an environment variable is written "${{env:{name[1]}}}"'
+    return ""
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+_PYTHON = ("nvidia.dali.fn.", "dali_run.fn.", "fn.", "ops.")
+_CALLED = {
+    "decode": "decoders.image", "imdecode": "decoders.image", "imread": "decoders.image", "open": "decoders.image",
+    "decodeimage": "decoders.image", "pil": "decoders.image", "read": "readers.file", "load": "readers.file",
+    "imagefolder": "readers.file", "glob": "readers.file", "webdataset": "readers.webdataset", "astype": "cast",
+    "cvtcolor": "color_space_conversion", "hflip": "flip", "vflip": "flip", "onehot": "one_hot", "tofloat": "cast",
+    "spectrogram": "spectrogram", "melspectrogram": "mel_filter_bank", "lambda": "expr", "compose": "",
+}  # fmt: skip
+
+
+def operator(given: str) -> str:
+    """A hint for an operator that is not there: how another library's transform is written here, or the same name
+    without the prefix that it has in Python."""
+    ours = operators()
+    for prefix in _PYTHON:
+        if given.startswith(prefix) and (rest := given.removeprefix(prefix)) in ours:
+            return f"; write {rest}"
+    order = list(LIBRARIES)
+    found = sorted(matches(given), key=lambda known: order.index(known.partition(".")[0]))
+    if found and (split(given)[0] or given.lower() != given):
+        entry = table()[found[0]]
+        return f"; {found[0]} is written {' and '.join(entry['steps'])}"
+    name = _CALLED.get(bare(given.rpartition(".")[2]))
+    if name == "":
+        return "; steps are simply listed under `graph:`"
+    return f"; did you mean {name}?" if name in ours else ""
+
+
+def no_input(op: type[Operator], known: Iterable[str]) -> str:
+    """A hint for a step without inputs; ``known`` are the batches so far."""
+    if not op.inputs[0]:
+        return ""
+    last = list(known)
+    example = last[-1] if last else "images"
+    return f"; name what it works on: in: {example}"
