@@ -78,6 +78,11 @@ lint: setup ## ruff, mypy --strict, import directions
 docs: $(VENV)/.runtime ## write the generated pages of docs/
 	$(BIN)/python docs/generate.py
 
+.PHONY: editors
+editors: setup ## the tests of completion in editors, with the YAML language server (needs npm)
+	npm install --silent --no-save --prefix build/editors yaml-language-server
+	$(BIN)/python -m pytest -q tests/pipelines/spec/test_editors.py
+
 .PHONY: report-svg
 report-svg: $(VENV)/.runtime ## draw a run's report (REPORT=path/report.json) as docs/report.svg
 	$(BIN)/python docs/report_svg.py $(REPORT) docs/report.svg

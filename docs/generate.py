@@ -1,4 +1,4 @@
-"""Write the pages of docs/ and the stubs made from the code, or with --check say which of them are out of date."""
+"""Write the pages of docs/, the schema and the stubs made from the code; with --check say which are out of date."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dali_run.pipelines.python.stubs import classes_stub, functions_stub
 from dali_run.pipelines.settings import table
+from dali_run.pipelines.spec.json_schema import schema_text, spec_schema
 from dali_run.pipelines.tools.reference import operators_page
 from docs.rooms_svg import draw
 
@@ -22,6 +23,7 @@ def pages() -> dict[Path, str]:
         HERE / "architecture.svg": draw(),
         HERE / "operators.md": operators_page(),
         HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),
+        root / "configs" / "spec.schema.json": schema_text(spec_schema(installed=False)),
         root / "dali_run" / "fn.pyi": functions_stub(),
         root / "ops" / "__init__.pyi": classes_stub(),
     }

@@ -116,7 +116,7 @@ def to_levels(image: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_opens_with_a_comment_and_compiles_for_both_devices(name: str) -> None:
-    assert (CONFIGS / name).read_text().startswith("# Shows ")
+    assert (CONFIGS / name).read_text().startswith("# yaml-language-server: $schema=./spec.schema.json\n# Shows ")
     result = check_spec(CONFIGS / name)
     assert result["problems"] == []
     built = load_spec(CONFIGS / name)

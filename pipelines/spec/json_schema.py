@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import json
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -34,6 +36,8 @@ _DEFS: dict[str, Schema] = {
     "names": {"anyOf": [{"$ref": "#/$defs/name"}, {"type": "array", "items": {"$ref": "#/$defs/name"}}]},
     "steps": {"type": "array", "items": {"$ref": "#/$defs/step"}},
     "condition": {
+        "title": "if",
+        "description": "steps of the branch that holds for a sample",
         "type": "object",
         "properties": {
             "if": {"type": "string", "description": "$name, or an expression; decided for every sample"},
@@ -46,21 +50,22 @@ _DEFS: dict[str, Schema] = {
 }
 
 
-def spec_schema() -> Schema:
-    """The schema of a whole spec, with every operator and writer known now, those of installed packages included."""
+def spec_schema(installed: bool = True) -> Schema:
+    """The schema of a whole spec, with every operator and writer known now, of installed packages too or not."""
     load_operators()
-    load_installed_plugins()
+    if installed:
+        load_installed_plugins()
     ops = {name: op for name, op in operators().items() if not name.startswith("_")}
     formats = writers()
     defs = dict(_DEFS)
+    defs |= {f"op.{name}": _step(op) for name, op in ops.items()}
+    defs |= {f"writer.{name}": _write(writer) for name, writer in formats.items()}
     defs["step"] = {
         "if": {"type": "object", "required": ["if"], "not": {"required": ["op"]}},
         "then": {"$ref": "#/$defs/condition"},
-        "else": _choice("op", {n: ([n, *op.aliases], f"op.{n}") for n, op in ops.items()}, "an operator"),
+        "else": _choice("op", {n: ([n, *op.aliases], f"op.{n}") for n, op in ops.items()}, defs),
     }
-    defs["write"] = _choice("writer", {n: ([n], f"writer.{n}") for n in formats}, "a format")
-    defs |= {f"op.{name}": _step(op) for name, op in ops.items()}
-    defs |= {f"writer.{name}": _write(writer) for name, writer in formats.items()}
+    defs["write"] = _choice("writer", {n: ([n], f"writer.{n}") for n in formats}, defs)
     return {
         "$schema": DIALECT,
         "title": "dali-run spec",
@@ -72,18 +77,39 @@ def spec_schema() -> Schema:
     }
 
 
-def _choice(key: str, options: Mapping[str, tuple[list[str], str]], what: str) -> Schema:
-    """An object whose ``key`` decides which definition holds for the rest of it."""
-    named = [n for names, _ in options.values() for n in names]
+def schema_text(schema: Schema) -> str:
+    """``schema`` as JSON with a line for each definition, so that files of it can be compared."""
+    rest = {**schema, "$defs": {}}
+    lines = [f"{json.dumps(name)}: {_line(value)}" for name, value in schema["$defs"].items()]
+    return _line(rest).replace('"$defs":{}', '"$defs":{\n' + ",\n".join(lines) + "\n}") + "\n"
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _choice(key: str, options: Mapping[str, tuple[list[str], str]], defs: Mapping[str, Schema]) -> Schema:
+    """An object whose ``key`` decides which definition holds for the rest of it.
+
+    It is written for the YAML language server, too: names are constants with texts of their own, so that pointing at
+    one shows its text and not a list of all of them; and conditions are false for a missing key, so that an empty step
+    is not offered the arguments of all operators.
+    """
+    texts = {n: defs[definition].get("description", "") for names, definition in options.values() for n in names}
+    known = [{"const": n, "title": n, "description": texts[n]} for n in sorted(texts)]
     return {
         "type": "object",
-        "properties": {key: {"anyOf": [{"enum": sorted(named)}, _VARIABLE], "description": f"the name of {what}"}},
+        "properties": {key: {"anyOf": [*known, _VARIABLE]}},
         "required": [key],
         "allOf": [
-            {"if": {"properties": {key: {"enum": names}}}, "then": {"$ref": f"#/$defs/{definition}"}}
+            {
+                "if": {"type": "object", "required": [key],
+                       "properties": {key: {"pattern": f"^({'|'.join(map(re.escape, names))})$"}}},
+                "then": {"$ref": f"#/$defs/{definition}"},
+            }
             for names, definition in options.values()
         ],
-    }
+    }  # fmt: skip
 
 
 # -- the sections -----------------------------------------------------------------------------------------------------
@@ -174,6 +200,7 @@ def _write(writer: type[Writer]) -> Schema:
         **{n: _argument(p) for n, p in arguments.items() if n not in ("format", "quality")},
     }
     return {
+        "title": f"writer: {writer.name}",
         "description": _summary(writer),
         "properties": {
             "writer": {},
@@ -194,7 +221,7 @@ def _step(op: type[Operator]) -> Schema:
     known = parameters(op)
     replaced = {p.arg.deprecated for p in known.values()}
     properties: dict[str, Schema] = {
-        "op": {"enum": [op.name, *op.aliases]},
+        "op": {},
         "out": _NAMES,
         "name": {"type": "string", "description": "for reports; the first reader names the samples"},
         "device": _or_variable({"enum": ["auto", *op.stages]}),
@@ -209,6 +236,7 @@ def _step(op: type[Operator]) -> Schema:
     effective = {n: _argument(p) for n, p in known.items() if not p.arg.ignored}
     idle = {f"^{n}$": _argument(p) for n, p in known.items() if p.arg.ignored}  # taken, but not offered by editors
     return {
+        "title": op.name,
         "description": _summary(op),
         "type": "object",
         "properties": {**properties, **effective},
