@@ -81,7 +81,7 @@ def _indent(line: str, column: int) -> str:
 
 # -- keys -------------------------------------------------------------------------------------------------------------
 
-_KEYS = {
+_KEYS: dict[str, dict[str, tuple[str, ...]]] = {
     "": {
         "graph": ("steps", "ops", "operators", "nodes", "transforms", "stages", "tasks", "pipe"),
         "outputs": ("output", "out"),
