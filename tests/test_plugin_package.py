@@ -18,12 +18,13 @@ EXAMPLE = ROOT / "docs" / "examples" / "plugin-package"
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for sys.path with the package as pip installs it, without a network."""
-    pytest.importorskip("pip")
     work = tmp_path_factory.mktemp("package")
     source = shutil.copytree(EXAMPLE, work / "source", ignore=shutil.ignore_patterns("__pycache__"))  # builds in place
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
                "--disable-pip-version-check", "--target", str(work / "site"), str(source)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named pip" in done.stderr:
+        pytest.skip("needs pip in this environment")
     assert done.returncode == 0, done.stderr
     return work / "site"
 
