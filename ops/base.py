@@ -25,7 +25,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args, get_origin
 
 from .batch import I64, Batch
 from .errors import SpecError
@@ -34,6 +34,7 @@ from .types import DALIDataType, DALIImageType, DALIInterpType, parse_dtype
 
 Stage = Literal["cpu", "mixed", "gpu"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,14 @@ Kernel = Callable[..., Any]
 _OPS: dict[str, type[Operator]] = {}
 
 
-if typing.TYPE_CHECKING:
-    from dataclasses import dataclass as _operator  # checkers are told of a frozen dataclass
-else:
-
-    def _operator(**_: bool) -> Callable[[type], type]:
-        return dataclass(init=False, repr=False, eq=False, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _declared(cls: type[T]) -> type[T]:
+    """``cls`` with its fields as arguments; frozen by the methods of `Operator`, so that none are compiled for it."""
+    return dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True, match_args=False)(cls)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-@_operator(frozen=True, kw_only=True)
+@_declared
 class Operator:
     """Base of every operator: fields are arguments, methods named after a stage are kernels.
 
@@ -139,7 +138,7 @@ class Operator:
     """Positional inputs of this instance, once it is part of a graph: some operators have an output for each."""
 
     def __init_subclass__(cls, name: str = "", abstract: bool = False) -> None:
-        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True, match_args=False)(cls)
+        _declared(cls)
         if abstract:
             return
         if not name:
@@ -170,11 +169,14 @@ class Operator:
         if given:
             raise TypeError(f"{type(self).__name__} has no argument {next(iter(given))!r}")
 
+    def _fields(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, f.name) for f in dataclasses.fields(self))
+
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and _values_of(self) == _values_of(other)
+        return type(other) is type(self) and self._fields() == other._fields()
 
     def __hash__(self) -> int:
-        return hash(_values_of(self))
+        return hash(self._fields())
 
     def __repr__(self) -> str:
         values = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
@@ -236,10 +238,6 @@ class Operator:
     def says(self, name: str) -> bool:
         """Argument ``name`` was set, and not to an empty list: of regions, axes and sizes that one says nothing."""
         return self.given(name) and (name in self.per_sample or getattr(self, name) != ())
-
-
-def _values_of(op: Operator) -> tuple[Any, ...]:
-    return tuple(getattr(op, f.name) for f in dataclasses.fields(op))
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------
