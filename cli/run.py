@@ -45,6 +45,12 @@ def command(
         str, typer.Option(metavar="N", help="Split the data set into N parts; auto: taken from srun or torchrun.")
     ] = "1",
     shard_id: Annotated[int | None, typer.Option(min=0, metavar="I", help="Process part I (0-based).")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="Several workers: processes:N, ray or ray://HOST:PORT."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --on: at most N workers.")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --on ray: cores of a worker.")] = None,
     report: Annotated[Path | None, written_to("Write report.json here, too.")] = None,
     html: Annotated[Path | None, written_to("Write the report as a page.")] = None,
     trace: Annotated[Path | None, written_to("Write a trace for chrome://tracing or ui.perfetto.dev.")] = None,
@@ -64,23 +70,38 @@ def command(
       dali-run run spec.yaml --device cpu --limit 1000 --fresh
       dali-run run spec.yaml --num-shards 8 --shard-id 3
       srun --ntasks 8 dali-run run spec.yaml --num-shards auto
+      dali-run run spec.yaml --device gpu:all                   # a process for each GPU, one output
+      dali-run run spec.yaml --on processes:4 --device cpu
+      dali-run run spec.yaml --on ray://head:10001
     """
+    from ..pipelines.fleet.run import run as run_by_many
     from ..pipelines.job.run import run_job
     from .progress import shown
 
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
-        result = run_job(
-            spec,
-            overrides(changes, settings),
-            device=device,
-            part=_part(num_shards, shard_id, quiet),
-            limit=limit,
-            fresh=fresh,
-            append=append,
-            trace=trace,
-            progress=heeded(progress),
-            note=(lambda _: None) if quiet else say,
-        )
+        part = _part(num_shards, shard_id, quiet)
+        told = overrides(changes, settings)
+        note = (lambda _: None) if quiet else say
+        if part is not None:
+            if on is not None:
+                raise typer.BadParameter("gives out all parts by itself: leave out --num-shards", param_hint="--on")
+            result = run_job(spec, told, device=device, part=part, limit=limit, fresh=fresh, append=append,
+                             trace=trace, progress=heeded(progress), note=note)  # fmt: skip
+        else:
+            result = run_by_many(
+                spec,
+                told,
+                on=on,
+                workers=workers,
+                cores=cores,
+                device=device,
+                limit=limit,
+                fresh=fresh,
+                append=append,
+                trace=trace,
+                progress=heeded(progress),
+                note=note,
+            )
     if report is not None:
         report.write_text(json_.dumps(result.report, indent=2) + "\n")
     if html is not None and result.report:

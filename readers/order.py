@@ -76,6 +76,7 @@ class Order:
     _list: I64 | None = field(default=None, repr=False)
     _states: list[int] = field(default_factory=list, repr=False)
     _permuted: tuple[int, I64] | None = field(default=None, repr=False)
+    _job: Job | None = field(default=None, repr=False)
 
     # -- sizes --------------------------------------------------------------------------------------------------
 
@@ -140,9 +141,12 @@ class Order:
 
         The order does not depend on the number of shards, so that the shards' outputs joined are one machine's.
         """
-        whole = replace(self, num_shards=1, shard_id=0, stick_to_shard=False, _passes={}, _states=[], _permuted=None)
-        low, high = _cut(self.size, self.num_shards, self.shard_id)
-        return Job(range(low, high), whole.pass_order(0))
+        if self._job is None:
+            whole = replace(self, num_shards=1, shard_id=0, stick_to_shard=False, _passes={}, _states=[],
+                            _permuted=None)  # fmt: skip
+            low, high = _cut(self.size, self.num_shards, self.shard_id)
+            self._job = Job(range(low, high), whole.pass_order(0))
+        return self._job
 
     # -- shards -------------------------------------------------------------------------------------------------
 

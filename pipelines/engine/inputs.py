@@ -3,6 +3,7 @@ training."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,13 +23,23 @@ from .engine import Request
 class Sources:
     """The plan's data sets, opened. Use it as a context manager, or close it."""
 
-    def __init__(self, plan: Plan, batch_size: int) -> None:
-        """Raises SpecError or JobError where a data set cannot be opened."""
+    def __init__(self, plan: Plan, batch_size: int, opened: Sources | None = None) -> None:
+        """``opened`` lends the data sets of another plan of the same graph, which stay its own.
+
+        Raises SpecError or JobError where a data set cannot be opened.
+        """
+        self._lent = opened is not None
+        lent = {} if opened is None else {name: (source, order) for _, name, _, source, order in opened.readers}
         self.readers: list[tuple[int, str, Reader, Source, Order]] = []
         self.states: dict[int, Any] = {}
         try:
             for node in plan.readers:
                 assert isinstance(node.op, Reader)
+                if self._lent:
+                    source, order = lent[node.name]
+                    self.states[node.id] = source
+                    self.readers.append((node.id, node.name, node.op, source, order))
+                    continue
                 try:
                     source = node.op.open()
                 except SpecError as e:
@@ -54,7 +65,7 @@ class Sources:
 
     def close(self) -> None:
         """Let go of files and mappings."""
-        for source in self.states.values():
+        for source in () if self._lent else self.states.values():
             source.close()
 
     def fingerprint(self) -> str:
@@ -92,6 +103,12 @@ class JobFeed:
         self.positions = whole if limit is None else range(whole.start, min(whole.stop, whole.start + limit))
         """Positions of this job, in the order of the whole data set."""
         self._everything = self.positions
+
+    def part(self, positions: range) -> JobFeed:
+        """The same, of ``positions`` alone."""
+        feed = copy.copy(self)
+        feed.positions = positions
+        return feed
 
     def requests(self, batch_size: int, start: int | None = None, *, whole: bool = False) -> Iterator[Request]:
         """Batches from position ``start`` on. Batches are cut at multiples of the batch size, wherever they begin.

@@ -137,14 +137,16 @@ def run_job(
     note: Callable[[str], None] = lambda _: None,
     made_of: Mapping[str, Any] | None = None,
     amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report,
+    prepared: Prepared | None = None,
 ) -> JobResult:
     """Run the job of a spec, or continue it. Raises SpecError for a wrong spec, DeviceError and JobError for what stops
     a job before its output is open; what ends it later is in the result, with a report of what was done till then.
     ``append`` adds inputs that came since to what is there. ``note`` gets, line by line, what in the spec has no
-    effect. ``made_of`` is the spec itself, where its file will be gone; ``amend`` completes the report."""
+    effect. ``made_of`` is the spec itself, where its file will be gone; ``amend`` completes the report. ``prepared`` is
+    the spec as `prepare` gives it for these arguments, where the caller has it."""
     if append and (fresh or limit is not None):
         raise SpecError(f"--append adds to what is there: leave out {'--fresh' if fresh else '--limit'}")
-    prepared = prepare(path, overrides, device=device, part=part)
+    prepared = prepared or prepare(path, overrides, device=device, part=part)
     for remark in prepared.built.notes:
         note(str(remark))
     config = write_config(prepared, part)
@@ -285,9 +287,10 @@ class JobRun:
     def __init__(
         self, prepared: Prepared, feed: JobFeed, output: Output, config: WriteConfig,
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
-        amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report,
+        amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report, *, warm: bool = False,
     ) -> None:  # fmt: skip
-        """``command`` says how the job was started, for its report, which ``amend`` completes."""
+        """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
+        ran a part of the job before, so everything is compiled."""
         self.amend = amend
         self.plan = prepared.plan
         self.command = command
@@ -310,7 +313,7 @@ class JobRun:
         requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
         self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
         try:
-            self.warm_up = warm_up(
+            self.warm_up = 0.0 if warm else warm_up(
                 prepared.plan, feed, self.first, self.total, options.rng, lambda given: rehearse(config, given),
                 self.engine.services.isolation, self.engine.budget.host,
             )  # fmt: skip

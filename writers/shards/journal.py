@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -198,6 +198,13 @@ def _follows(entry: Mapping[str, Any], found: Contents) -> bool:
     if not isinstance(positions, list) or len(positions) != 2 or not all(map(_count, positions)):
         return False
     return bool(found.stop <= positions[0] <= positions[1])
+
+
+def encode_journal(header: Mapping[str, Any], entries: Iterable[Mapping[str, Any]], stop: int) -> Iterator[bytes]:
+    """The lines of the journal of a finished job, as `Journal` would have written them."""
+    yield _line({"format": "dali-run-journal", "version": VERSION, **header})
+    yield from map(_line, entries)
+    yield _line({"done": True, "stop": stop})
 
 
 class Journal:

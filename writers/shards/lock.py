@@ -24,6 +24,15 @@ _held: set[str] = set()
 """Record locks do not keep a process out from itself (and closing any descriptor drops them); this does."""
 
 
+class BusyError(JobError):
+    """Another job writes the output."""
+
+    def __init__(self, message: str, owner: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.owner = owner
+        """That job, as `identify` tells it; empty where nobody knows."""
+
+
 class Lock:
     """Held from construction to `release`. Raises JobError where a live job holds it."""
 
@@ -31,7 +40,8 @@ class Lock:
         self.path = path
         self._name = os.path.realpath(path)
         if self._name in _held:
-            raise JobError(f"{path.parent} is being written by another job of this process; wait for it to end")
+            message = f"{path.parent} is being written by another job of this process; wait for it to end"
+            raise BusyError(message, identify())
         self._fd = self._acquire()
         _held.add(self._name)
 
@@ -67,9 +77,10 @@ class Lock:
                 holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
                 # A server may keep the lock of a machine that is gone; on this one the kernel drops it.
                 kept = e.errno in _NO_LOCKS or owner.get("host") != socket.gethostname()
-                raise JobError(
+                raise BusyError(
                     f"{self.path.parent} is being written by {holder}; wait for it to end, or choose another path"
-                    + (f" (if it is dead: rm {shlex.quote(str(self.path))})" if kept else "")
+                    + (f" (if it is dead: rm {shlex.quote(str(self.path))})" if kept else ""),
+                    owner,
                 ) from None
             if e.errno not in _NO_LOCKS:
                 e.filename = str(self.path)
@@ -101,6 +112,24 @@ class Lock:
         finally:
             os.close(self._fd)
             self._fd = -1
+
+
+def break_lock(path: Path, dead: dict[str, Any]) -> bool:
+    """Remove the lock at ``path`` if it is that of ``dead``, a process known to be gone: a server may keep the lock of
+    a machine that is gone. Whether it was."""
+    try:
+        fd = _open(path)
+    except (OSError, JobError):
+        return False
+    try:
+        if _read_owner(fd) != dead or not os.path.samestat(os.fstat(fd), os.lstat(path)):
+            return False
+        files_io.remove(path)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def _open(path: Path) -> int:

@@ -130,6 +130,11 @@ def sides(root: Path) -> list[Side]:
     """Of all parts in directory ``root``, in order; one where the job has no parts."""
     if (root / "journal.jsonl").exists():
         return [Side(root)]
+    return part_sides(root)
+
+
+def part_sides(root: Path) -> list[Side]:
+    """Of all parts in directory ``root``, in order, though the job be whole by now."""
     parts = sorted(
         (int(m[1]), int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _PART.fullmatch(p.name)) is not None
     )
@@ -182,7 +187,7 @@ def manifest_with_stages(root: Path) -> bytes:
     """The manifest as it should be: all shards, and the rejects that are left. Raises JobError, OSError."""
     found = sides(root)
     if found and found[0].part is not None:
-        manifest = merged_manifest(_journals_of(found), base_rejects(root))
+        manifest = merged_manifest(journals_of(found), base_rejects(root))
     else:
         base = read_journal(root / "journal.jsonl")
         if base is None:
@@ -279,15 +284,16 @@ def merge_parts(root: Path, by: Side) -> bool:
     journals = [read_journal(side.journal) for side in found]
     if not all(j is not None and j.done for j in journals):
         return False
-    contents = _journals_of(found)
+    contents = journals_of(found)
     rejects = root / "rejects.jsonl"
-    _check_parts(found, contents)
+    check_parts(found, contents)
     replace(rejects, b"".join(sidecar.read(s.rejects) for s in found), by)
     replace(root / "manifest.json", encode_json(merged_manifest(contents, rejects), indent=2), by)
     return True
 
 
-def _journals_of(found: Sequence[Side]) -> list[Contents]:
+def journals_of(found: Sequence[Side]) -> list[Contents]:
+    """The journals of parts. Raises JobError where one is not finished."""
     journals = []
     for side in found:
         contents = read_journal(side.journal)
@@ -297,7 +303,7 @@ def _journals_of(found: Sequence[Side]) -> list[Contents]:
     return journals
 
 
-def _check_parts(found: Sequence[Side], journals: Sequence[Contents]) -> None:
+def check_parts(found: Sequence[Side], journals: Sequence[Contents]) -> None:
     """Raises JobError where the parts are not one job's, or do not follow on each other."""
     first = journals[0].header
     at = first["range"][0]

@@ -1,14 +1,18 @@
-"""Merge: the manifest and the reject log of a job in parts, as a step of its own."""
+"""Merge: the manifest and the reject log of a job in parts, as a step of its own; or one output of all parts."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ...ops.errors import JobError
 from ...ops.storage.urls import is_url, plain_path
+from ..bytes import sidecar
+from .journal import Contents, encode_journal, encode_json, read_journal
 from .lock import Lock
-from .manifest import Side, merge_parts, sides
+from .manifest import Side, build_manifest, check_parts, journals_of, merge_parts, part_sides, replace, sides
 from .mirror import Mirror
 
 
@@ -46,3 +50,52 @@ def _merge(side: Side, place: str) -> int:
         if side.mirror is not None:
             side.mirror.end()
         lock.release()
+
+
+def join(side: Side, report: Mapping[str, Any]) -> None:
+    """Make one output of parts that are all finished: the one that a single process would have left, to the byte, with
+    ``report``. ``side`` is that of the whole output, whose lock the caller holds. Safe to repeat; a parts' output that
+    was being joined is joined to the end.
+
+    Where shards are cut by bytes, parts have shards of their own, and stay parts: only the manifest is made.
+    Raises JobError where parts are missing or do not fit together, OSError.
+    """
+    root, parts = side.root, part_sides(side.root)
+    for part in parts:
+        part.mirror = side.mirror
+    if not side.journal.exists():
+        if not parts:
+            raise JobError(f"{root} holds no job in parts")
+        journals = journals_of(parts)
+        if journals[0].header["write"]["shard"]["bytes"] is not None:
+            for part, contents in zip(parts, journals, strict=True):
+                replace(part.manifest, build_manifest(contents, part.rejects), part)
+            replace(side.report, encode_json(report, indent=2), side)
+            merge_parts(root, side)
+            return
+        check_parts(parts, journals)
+        if len(parts) != journals[0].header["part"][1]:
+            raise JobError(f"{root}: of {journals[0].header['part'][1]} parts only {len(parts)} are there")
+        header = journals[0].header
+        header |= {"range": [header["range"][0], journals[-1].stop], "whole": None, "part": None}
+        replace(side.rejects, b"".join(sidecar.read(p.rejects) for p in parts), side)
+        replace(side.report, encode_json(report, indent=2), side)
+        replace(side.journal, b"".join(encode_journal(header, _in_a_row(journals), journals[-1].stop)), side)
+    whole = read_journal(side.journal)
+    assert whole is not None
+    replace(side.manifest, build_manifest(whole, side.rejects), side)
+    for part in parts:
+        for path in part.removable:
+            if path != part.inputs:
+                part.take_back(path)
+
+
+def _in_a_row(journals: list[Contents]) -> Iterator[dict[str, Any]]:
+    """The shards of all parts: what counts on from shard to shard does so over all of them."""
+    before = 0
+    carry: dict[str, Any] = {}
+    for contents in journals:
+        for entry in contents.entries:
+            carry = entry["carry"] or carry
+            yield {**entry, "rejects_size": before + entry["rejects_size"], "carry": carry}
+        before += contents.entries[-1]["rejects_size"] if contents.entries else 0

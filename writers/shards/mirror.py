@@ -21,7 +21,7 @@ from typing import Any
 from ...ops.errors import JobError
 from ...ops.storage.urls import Store, is_url
 from ..bytes import files_io
-from .lock import identify, may_live
+from .lock import BusyError, identify, may_live
 
 _STATE = re.compile(r"(journal|rejects|manifest|report|inputs)[^/]*\.(jsonl|json|gz)|[^/]+\.jsonl")
 """Files in which an output describes itself; listings of the files writer among it."""
@@ -110,9 +110,10 @@ class Mirror:
                 files_io.remove(path)
         owner = self._owner(lock)
         if owner is not None and self._lives(lock, owner):
-            raise JobError(
+            raise BusyError(
                 f"{self.store.url} is being written by process {owner.get('pid')} on {owner.get('host')}; wait for it "
-                f"to end, or choose another path (if it is dead, remove {self.store.url}/{lock})"
+                f"to end, or choose another path (if it is dead, remove {self.store.url}/{lock})",
+                {k: v for k, v in owner.items() if k != "token"},
             )
         self._lock, self._token = lock, uuid.uuid4().hex
         self._write_lock()
@@ -133,6 +134,14 @@ class Mirror:
             return may_live(owner)
         age = self.store.age(lock, time.time())
         return age is None or age < _STALE
+
+    def break_lock(self, lock: str, dead: dict[str, Any]) -> bool:
+        """Remove a lock that is that of ``dead``, a process known to be gone. Whether it was."""
+        owner = self._owner(lock)
+        if owner is None or {k: v for k, v in owner.items() if k != "token"} != dead:
+            return False
+        self.store.remove(lock)
+        return True
 
     def _write_lock(self) -> None:
         text = json.dumps({**identify(), "token": self._token}).encode()

@@ -62,6 +62,9 @@ class Output:
         self._totals = [journal.samples, journal.rejected]
         """Shards, samples and rejects of the open shard's predecessors, published or not."""
         self._closed = False
+        self._led = False
+        self._begun = True
+        """The job ran before, and may have left something."""
         self._state: Any = None
 
     # -- opening ------------------------------------------------------------------------------------------------
@@ -70,13 +73,15 @@ class Output:
     def open(
         cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
         whole: int | None = None, part: tuple[int, int] | None = None, budget: Budget | None = None,
-        fresh: bool = False, stage: Stage | None = None, inputs: Listing | None = None,
+        fresh: bool = False, stage: Stage | None = None, inputs: Listing | None = None, led: bool = False,
     ) -> Output:  # fmt: skip
         """Open the output of positions [start, start + total), or start and on where ``total`` is None.
 
         ``identity`` (JSON-able) is everything else that decides the output: spec, seed, inputs, versions. A job that
         was interrupted continues at `resume_from` if it is equal. ``fresh`` removes an earlier job's output first.
         ``part`` (i, n) is one of n jobs that fill one directory together, ``whole`` the positions of all of them.
+        ``led``: whoever gives out the parts has looked at the directory, counts rejects against the budget of all,
+        reports, and joins the parts in the end; with many parts and shards that is too much for each to do.
         ``stage`` adds shards to a finished output (see `retries.next_retry`): `add` then counts places in its list
         of positions, from 0 to ``total``. ``inputs`` is kept beside the journal, to tell one day what was added.
         """
@@ -95,6 +100,7 @@ class Output:
                 if config.url:
                     side.mirror = Mirror(config.url, config.path)
                     side.mirror.begin(side.lock.name)
+                begun = side.journal.exists()
                 header = {
                     "identity": dict(identity),
                     "write": config.identity(),
@@ -104,18 +110,19 @@ class Output:
                 }
                 if stage is not None:
                     header[stage.kind] = stage.header()
-                journal = open_journal(side, config, writer, header, fresh, inputs)
-                limits = ErrorBudget(budget or Budget(), total, config.where)
+                journal = open_journal(side, config, writer, header, fresh, inputs, led)
+                limits = ErrorBudget(budget or Budget(), whole if led else total, config.where)
                 limits.resume(journal.stop - start, journal.rejected)
                 side.put(side.journal)
                 out = cls(config, writer, side, lock, journal, cuts, limits)
+                out._led, out._begun = led, begun
             except BaseException:
                 let_go(side, lock)
                 raise
             with out._guard():
                 if not out.finished:
                     out._prepare(inputs)
-                elif part is not None:
+                elif part is not None and not led:
                     merge_parts(config.path, side)  # its last run may have been killed before
             return out
 
@@ -123,7 +130,8 @@ class Output:
         """Undo what an interrupted run did beyond its journal."""
         # Only the shard after the journal's last can have been published without its line.
         left = None if self._next == self._cuts.stop else self._cuts.stem(self._next, self._shards)
-        remove_unlisted(self._side, self.config.name, self._journal, left)
+        if self._begun or not self._led:
+            remove_unlisted(self._side, self.config.name, self._journal, left)
         if inputs is not None and not self._side.inputs.exists():
             replace(self._side.inputs, inputs().encode(), self._side)
         self._publisher.rejects = open_rejects(self._side, self._journal)
@@ -144,7 +152,7 @@ class Output:
         """Everything is published already."""
         if self._side.stage is not None:
             return self._journal.done and self._side.stage.published(self.config.path)
-        return self._journal.done and self._side.manifest.exists()
+        return self._journal.done and (self._led or self._side.manifest.exists())
 
     @property
     def written(self) -> int:
@@ -264,6 +272,9 @@ class Output:
         with self._guard():
             if not self._journal.done:
                 self._finish_shards()
+            if self._led:
+                self.abort()
+                return
             if report is not None:
                 replace(self._side.report, encode_json(report, indent=2), self._side)
             if self._side.stage is not None:

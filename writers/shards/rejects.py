@@ -125,6 +125,11 @@ class ErrorBudget:
         if self.total is not None or self.seen >= self.GRACE:
             self._check(self.total if self.total is not None else self.seen)
 
+    def check(self, rejected: int) -> None:
+        """``rejected`` is the sum that others have counted. Raises JobError when those are too many."""
+        self.rejected = rejected
+        self.finish()
+
     def finish(self) -> None:
         """The last check. Raises JobError when the rejects are too many."""
         self._check(self.total if self.total is not None else self.seen)
@@ -139,6 +144,7 @@ class ErrorBudget:
         example = f"; the first: {self._example.key!r}: {self._example.message}" if self._example else ""
         raise JobError(
             f"Too many rejected samples: {self.rejected} of {self.seen}; the limit is {self.budget}"
-            f"{f' of {of}, that is {limit}' if self.budget.share is not None else ''}: {common}{example}. They are in "
+            f"{f' of {of}, that is {limit}' if self.budget.share is not None else ''}{': ' * bool(common)}{common}"
+            f"{example}. They are in "
             f"{self.where}/rejects.jsonl; repair them, or raise max_errors and run the same command again: it continues"
         )

@@ -20,21 +20,23 @@ from ..bytes.sidecar import inside, is_inside, read
 from .config import WriteConfig
 from .journal import Contents, ForgedError, Journal, differences, read_journal, salvage
 from .lock import Lock
-from .manifest import Side, Stage, replace, sides, stages, temporary_of
+from .manifest import Side, Stage, part_sides, replace, sides, stages, temporary_of
 
 Listing = Callable[[], Inputs]
 """Makes the list of inputs, where it is to be kept."""
 
 
 def open_journal(
-    side: Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool, inputs: Listing | None
+    side: Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool, inputs: Listing | None,
+    led: bool = False,
 ) -> Journal:  # fmt: skip
     """The journal of the job that `Output.open` was asked for: a new one, or that of its interrupted run. ``fresh``
-    removes an earlier job's output first. Raises JobError where the output is another job's, or nobody's we know."""
+    removes an earlier job's output first. A part that is ``led`` finds a directory that was looked at. Raises JobError
+    where the output is another job's, or nobody's we know."""
     root = config.path
     if side.stage is not None:
         return _open_stage_journal(side, side.stage.kind, header, inputs)
-    for other in sides(root):
+    for other in () if led else sides(root):
         if (other.part or (0, 1))[1] != (side.part or (0, 1))[1]:
             cut = "in one piece" if other.part is None else f"in {other.part[1]} parts"
             raise JobError(
@@ -43,11 +45,11 @@ def open_journal(
     if fresh:
         _remove_job(side, config.name, writer)
     known = None if fresh else read_journal(side.journal)
-    for path in (side.manifest, side.report, root / "manifest.json", root / "rejects.jsonl"):
+    for path in (side.inputs, side.manifest, side.report, root / "manifest.json", root / "rejects.jsonl"):
         files_io.remove(temporary_of(path, side))
     if known is None:
-        if not fresh:
-            _refuse_foreign(side, config, writer)
+        if not fresh and not led:
+            refuse_foreign(side, config, writer)
         return Journal.start(side.journal, header)
     remedy = "Choose another path, or start anew with --fresh (removes the earlier output)"
     return _reopened(side, known, header, f"{config.where} holds the output of another job", remedy)
@@ -126,6 +128,20 @@ def _remove_job(side: Side, name: str, writer: Writer) -> None:
         side.take_back(path)
 
 
+def remove_all(root: Path, by: Side, config: WriteConfig, writer: Writer) -> None:
+    """Remove the output in ``root``, in one piece or in parts, on behalf of the job that holds the lock of ``by``.
+    Raises JobError where another job writes a part of it, OSError."""
+    for side in [*sides(root), *part_sides(root)]:
+        side.mirror = by.mirror
+        lock = Lock(side.lock) if side.part is not None else None
+        try:
+            _remove_job(side, config.name, writer)
+        finally:
+            if lock is not None:
+                lock.release()
+    by.take_back(root / "rejects.jsonl")
+
+
 def _later(root: Path) -> list[Side]:
     """The stages of an output, of damaged journals too."""
     found = {m[0]: (m[1], int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _STAGE.fullmatch(p.name))}
@@ -149,8 +165,8 @@ def _shards_named(side: Side, name: str, writer: Writer) -> list[Mapping[str, An
     return found
 
 
-def _refuse_foreign(side: Side, config: WriteConfig, writer: Writer) -> None:
-    """A new job never touches what it did not write."""
+def refuse_foreign(side: Side, config: WriteConfig, writer: Writer) -> None:
+    """A new job never touches what it did not write. Raises JobError where something of that kind is there."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
     own_names = [p.name for p in side.removable if p != side.journal and (side.part is None or p != side.inputs)]
     for entry in side.names():

@@ -1,0 +1,349 @@
+"""The driver: gives parts of a job to workers, wherever they are, hears how far they are, and takes back what the lost
+ones had. It holds nothing that the journals do not: killed, it starts again from them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from ...ops.errors import JobError, SpecError
+from ...writers.shards.rejects import Budget, ErrorBudget
+from ..job.run import FAILED, INTERRUPTED, Progress
+from ..wording import count
+from .reports import Worked
+from .whole import Part, Whole
+from .wire import PATIENCE, Message
+
+_TRIES = 3
+"""Times that a part may fail before it is left alone."""
+_BUSY_WAIT = 2.0
+_BUSY_MOST = 20 * 60.0
+"""Seconds to wait for a part that somebody else writes: a store's lock of a dead machine is stale after 15 minutes."""
+_CHECK = 10.0
+_POLL = 0.5
+
+
+class Worker(Protocol):
+    """A worker, as the driver sees it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def node(self) -> str:
+        """Its machine."""
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class Crew(Protocol[W]):
+    """Where workers come from: this machine's processes, a cluster's actors."""
+
+    def room(self) -> int:
+        """How many workers there are, or could be; 0 where none will come any more."""
+
+    def fill(self, wanted: int) -> None:
+        """Start workers until there are ``wanted``, as far as there is room."""
+
+    def poll(self, seconds: float) -> Sequence[tuple[W, Message]]:
+        """What workers said, within ``seconds``."""
+
+    def give(self, worker: W, order: Message) -> None:
+        """Tell a worker what to do."""
+
+    def stop(self) -> None:
+        """Ask all workers to publish what is complete, and to end."""
+
+
+class _Hand:
+    """What the driver knows of a worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.worked = Worked(worker.name, worker.node)
+        self.ready = False
+        self.process: Mapping[str, Any] = {}
+        self.parts: deque[Part] = deque()
+        """The one that it runs, and the next."""
+        self.left = self.rejected = 0
+        """Of the part that it runs, by its last word."""
+        self.idle_since: float | None = None
+
+
+class Driver:
+    """One run of a job by a crew."""
+
+    def __init__(
+        self, whole: Whole, crew: Crew[Any], budget: Budget, device: str, progress: Callable[[Progress], None],
+        note: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.whole = whole
+        self.crew = crew
+        self.parts: list[Part] = []
+        self.read = 0
+        """Samples of finished parts of this run."""
+        self._budget = budget
+        self._device = device
+        self._progress = progress
+        self._note = note
+        self._hands: dict[int, _Hand] = {}
+        self._everyone: list[Worked] = []
+        self._todo: deque[Part] = deque()
+        self._later: list[tuple[float, Part]] = []
+        """Parts that somebody else holds: when to ask again."""
+        self._busy_since: dict[int, float] = {}
+        self._dead: list[Mapping[str, Any]] = []
+        self._who: Mapping[str, Any] | None = None
+        self._span = range(0)
+        self._fails_in_a_row = self._most = 0
+        self._limits: ErrorBudget | None = None
+        self._before = (0, 0)
+        self.began = time.perf_counter()
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> list[Worked]:
+        """Everyone that worked."""
+        return self._everyone
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Samples of this run."""
+        written, rejected = (sum(getattr(p, k) for p in self.parts) for k in ("written", "rejected"))
+        return {"read": self.read, "written": written - self._before[0], "rejected": rejected - self._before[1]}
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> tuple[int, str]:
+        """Until all parts are finished: (0, ""), or the exit code and why it ended earlier. Raises what keeps the job
+        from being opened."""
+        problem = ""
+        try:
+            checked = time.monotonic()
+            while self._who is None or self._unfinished():
+                room = self.crew.room()
+                if not room and not self._hands:
+                    return FAILED, self._nobody_left(problem)
+                self.crew.fill(room if self._who is None else min(room, self._wanted()))
+                for worker, told in self.crew.poll(_POLL):
+                    problem = self._hear(self._hand(worker), told) or problem
+                self._hand_out()
+                self._show()
+                if time.monotonic() - checked > _CHECK:
+                    checked = time.monotonic()
+                    self.whole.check()
+        except KeyboardInterrupt:
+            self._wind_up()
+            done = sum(p.done for p in self.parts)
+            return INTERRUPTED, (f"interrupted with {done} of {count(len(self.parts), 'part')} done; run the same "
+                                 "command again: it continues")  # fmt: skip
+        except JobError as e:
+            self._wind_up()
+            if self._who is None:
+                raise  # nothing was begun
+            return FAILED, str(e)
+        failed = [p for p in self.parts if not p.done]
+        if failed:
+            first = failed[0]
+            return FAILED, (
+                f"{count(len(failed), 'part')} of {len(self.parts)} failed {_TRIES} times, the rest is done. Part "
+                f"{first.number}: {first.problem}. Run the same command again: it continues"
+            )
+        return 0, ""
+
+    def _unfinished(self) -> bool:
+        return bool(self._todo or self._later or any(h.parts for h in self._hands.values()))
+
+    def _wanted(self) -> int:
+        """Workers that have something to do."""
+        return len(self._todo) + len(self._later) + sum(bool(h.parts) for h in self._hands.values())
+
+    def _nobody_left(self, problem: str) -> str:
+        why = f" The last one: {problem}." if problem else ""
+        return f"no worker is left.{why} Run the same command again: it continues after the last finished shards"
+
+    def _wind_up(self) -> None:
+        """Let workers publish what is complete; their parts are the next run's."""
+        self.crew.stop()
+        deadline = time.monotonic() + PATIENCE
+        while any(h.parts for h in self._hands.values()) and time.monotonic() < deadline:
+            for worker, told in self.crew.poll(_POLL):
+                hand = self._hands.get(id(worker))
+                if hand is not None and "gone" in told:
+                    del self._hands[id(worker)]
+                elif hand is not None and "ended" in told:
+                    with contextlib.suppress(JobError):
+                        self._ended(hand, told)
+
+    # -- hearing ------------------------------------------------------------------------------------------------------
+
+    def _hand(self, worker: Worker) -> _Hand:
+        if id(worker) not in self._hands:
+            hand = self._hands[id(worker)] = _Hand(worker)
+            self._everyone.append(hand.worked)
+            self._most = max(self._most, len(self._hands))
+        return self._hands[id(worker)]
+
+    def _hear(self, hand: _Hand, told: Message) -> str:
+        """Take a message; in words what is wrong, if it tells of that."""
+        if "opened" in told:
+            self._welcome(hand, told)
+        elif "at" in told:
+            hand.left, hand.rejected = told["left"], told["rejected"]
+        elif "busy" in told:
+            self._busy(hand, told)
+        elif "ended" in told:
+            return self._ended(hand, told)
+        elif "problem" in told:
+            return self._problem(hand, told)
+        elif "gone" in told:
+            return self._gone(hand, told["gone"])
+        return ""
+
+    def _welcome(self, hand: _Hand, told: Message) -> None:
+        """A worker has opened the job. Raises JobError where it sees other data than those before."""
+        hand.process = told["process"]
+        hand.worked.node = hand.worker.node
+        span = range(*told["opened"])
+        if self._who is None:
+            self._begin(span, told["who"])
+        elif told["who"] != self._who or span != self._span:
+            self.crew.give(hand.worker, {"stop": True})
+            raise JobError(
+                f"{hand.worker.name} on {hand.worker.node} sees other inputs, or has other versions, than the workers "
+                "before it: all need the same data at the same place, and the same software"
+            )
+        hand.ready = True
+
+    def _begin(self, span: range, who: Mapping[str, Any]) -> None:
+        self._span, self._who = span, who
+        self.parts = self.whole.parts(span, who, max(1, self.crew.room()), self._device)
+        self._before = (sum(p.written for p in self.parts), sum(p.rejected for p in self.parts))
+        self._todo.extend(p for p in self.parts if not p.done)
+        self._left = sum(p.left for p in self.parts if not p.done)
+        self._limits = ErrorBudget(self._budget, len(span), self.whole.config.where)
+        self.began = time.perf_counter()
+
+    def _ended(self, hand: _Hand, told: Message) -> str:
+        part = hand.parts.popleft()
+        hand.left = hand.rejected = 0
+        if told["report"]:
+            hand.worked.reports.append(told["report"])
+        part.written, part.rejected = told["written"], told["rejected"]
+        if told["code"] in (FAILED, INTERRUPTED):
+            if told["code"] == FAILED:
+                return self._failed(part, told["text"])
+            self._todo.appendleft(part)
+            return ""
+        self._fails_in_a_row = 0
+        self.read += part.left
+        part.left, part.done = 0, True
+        self._count_rejects()
+        return ""
+
+    def _count_rejects(self) -> None:
+        """Raises JobError where all workers together have rejected too many."""
+        if self._limits is not None:
+            running = sum(h.rejected for h in self._hands.values())
+            self._limits.check(sum(p.rejected for p in self.parts if p.done) + running)
+
+    def _problem(self, hand: _Hand, told: Message) -> str:
+        """A worker cannot open the job, or a part. Raises SpecError for what no worker could open."""
+        text = f"{hand.worker.name} on {hand.worker.node}: {told['problem']}"
+        if "part" in told:
+            return self._failed(hand.parts.popleft(), text)
+        if told["kind"] == "spec":
+            raise SpecError(told["problem"])
+        self._fails_in_a_row += 1
+        self._give_up_on(told["problem"])
+        return text
+
+    def _failed(self, part: Part, why: str) -> str:
+        part.tries += 1
+        part.problem = why
+        self._fails_in_a_row += 1
+        self._give_up_on(why)
+        if part.tries < _TRIES:
+            self._todo.append(part)
+        return why
+
+    def _give_up_on(self, why: str) -> None:
+        """Raises JobError where everything fails, one after the other: it is not the workers' fault. A machine that is
+        lost with all of its workers is not everything."""
+        most = min(_TRIES, self.crew.room()) - 1 if self._who is None else max(_TRIES, 2 * self._most)
+        if self._fails_in_a_row > most:
+            raise JobError(why)
+
+    def _busy(self, hand: _Hand, told: Message) -> None:
+        """Somebody else holds the part: a worker that is gone, and whose machine is, or another job."""
+        part = hand.parts.popleft()
+        owner = told["owner"]
+        if owner in self._dead:
+            self.whole.break_lock((part.number, len(self.parts)), owner)
+        since = self._busy_since.setdefault(part.number, time.monotonic())
+        if time.monotonic() - since > _BUSY_MOST:
+            raise JobError(told["text"])
+        self._later.append((time.monotonic() + _BUSY_WAIT, part))
+
+    def _gone(self, hand: _Hand, why: str) -> str:
+        """A worker has ended; what it had is to be done again, from its journals on."""
+        del self._hands[id(hand.worker)]
+        if hand.process:
+            self._dead.append(hand.process)
+        text = f"{hand.worker.name} on {hand.worker.node} {why}"
+        if why == "ended" and not hand.parts:
+            return ""
+        hand.worked.ended = why
+        running = hand.parts[0] if hand.parts else None
+        for part in reversed(hand.parts):
+            if part is not running:
+                self._todo.appendleft(part)
+        if running is not None:
+            running.tries += 1
+            running.problem = text
+            self._fails_in_a_row += 1
+            if running.tries < _TRIES:
+                self._todo.appendleft(running)
+        self._note(f"{text}; its work goes on elsewhere")
+        self._give_up_on(text)
+        return text
+
+    # -- giving -------------------------------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        now = time.monotonic()
+        due = [part for at, part in self._later if at <= now]
+        self._later = [(at, part) for at, part in self._later if at > now]
+        self._todo.extendleft(reversed(due))
+        ready = [h for h in self._hands.values() if h.ready]
+        for depth in (1, 2):
+            for hand in sorted(ready, key=lambda h: len(h.parts)):
+                # a second part waits with its worker, where there is plenty: nobody then waits for the driver
+                plenty = depth == 1 or len(self._todo) > 2 * len(ready)
+                if self._todo and plenty and len(hand.parts) < depth:
+                    self._give(hand, self._todo.popleft())
+        for hand in ready:
+            if hand.parts and hand.idle_since is not None:
+                hand.worked.idle += now - hand.idle_since
+                hand.idle_since = None
+            elif not hand.parts and hand.idle_since is None:
+                hand.idle_since = now
+
+    def _give(self, hand: _Hand, part: Part) -> None:
+        if not hand.parts:
+            hand.left, hand.rejected = part.left, 0
+        hand.parts.append(part)
+        self.crew.give(hand.worker, {"part": [part.number, len(self.parts)]})
+
+    def _show(self) -> None:
+        if self._who is None:
+            self._progress(Progress(0, 0, 0, self.began))
+            return
+        running = [(h.parts[0], h) for h in self._hands.values() if h.parts]
+        read = self.read + sum(max(0, part.left - hand.left) for part, hand in running if hand.left)
+        rejected = sum(p.rejected for p in self.parts) - self._before[1] + sum(h.rejected for _, h in running)
+        self._progress(Progress(read, self._left, rejected, self.began))

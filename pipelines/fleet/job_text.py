@@ -1,0 +1,74 @@
+"""A job as it is sent to other processes and machines: small, and nothing but text and numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class JobText:
+    """Whatever a worker needs to open the job."""
+
+    path: str
+    """Of the spec, on the driver's machine."""
+    text: str
+    """The spec itself: the file need not be there elsewhere."""
+    overrides: Mapping[str, Any]
+    device: str
+    """``cpu``, ``gpu`` (the one that a worker sees) or ``null``."""
+    limit: int | None
+    folder: str
+    """Where relative paths start from."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+    @contextlib.contextmanager
+    def file(self) -> Iterator[Path]:
+        """The spec as a file: its own where that is the same, so that what it names relative to itself is found."""
+        own = Path(self.path)
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if own.read_text() == self.text:
+                yield own
+                return
+        with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
+            copy = Path(folder, own.name)
+            copy.write_text(self.text)
+            yield copy
+
+    def enter_folder(self) -> None:
+        """Make relative paths start where they do for the driver, if there is such a folder here."""
+        with contextlib.suppress(OSError):
+            os.chdir(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place for one worker: its share of a machine."""
+
+    name: str
+    """For people: ``GPU 0``, ``process 3``."""
+    threads: int
+    """That it may use where the spec leaves the number to us."""
+    share: float
+    """Of the host's memory budget."""
+    cpus: tuple[int, ...] = ()
+    """Cores that its threads are bound to; none: not bound."""
+    visible: str | None = None
+    """Its CUDA_VISIBLE_DEVICES; None: as it is."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+    @staticmethod
+    def of(told: Mapping[str, Any]) -> Seat:
+        """From `plain`."""
+        return Seat(**{**told, "cpus": tuple(told["cpus"])})

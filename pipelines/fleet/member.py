@@ -1,0 +1,138 @@
+"""A worker: a process that runs one part of a job after the other, as it is told, and says how far it is.
+
+Whatever it has done stands in the part's journal, so that it can be ended at any moment: politely (an order, SIGTERM,
+or the driver's end, when complete shards are published first) or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...ops.errors import DaliRunError, DeviceError, SpecError
+from ...writers.shards.lock import BusyError, identify
+from ..engine.inputs import Sources
+from ..job.part import OpenJob
+from ..job.run import FAILED, Prepared, Progress, identity, prepare
+from ..limits import HOST_SHARE
+from .job_text import JobText, Seat
+from .wire import Wire
+
+Opened = tuple[Sources, Mapping[str, Any]]
+"""Open data sets, and the job's identity."""
+SECONDS_BETWEEN_WORDS = 0.5
+"""How often a worker says how far it is."""
+
+
+def problem(error: BaseException) -> dict[str, Any]:
+    """An error that ends a worker, as a message."""
+    kind = "spec" if isinstance(error, SpecError) else "device" if isinstance(error, DeviceError) else "job"
+    text = str(error) if isinstance(error, DaliRunError) else f"{type(error).__name__}: {error}"
+    return {"problem": text, "kind": kind}
+
+
+def fitted(prepared: Prepared, seat: Seat) -> Prepared:
+    """The job with the threads and the memory of one seat of several on a machine."""
+    spec = prepared.spec
+    settings, memory = spec.pipeline, spec.pipeline.memory
+    limit = HOST_SHARE if memory.host is None else memory.host
+    own = limit * seat.share if isinstance(limit, float) else max(1, int(limit * seat.share))
+    threads = seat.threads if settings.num_threads == "auto" else settings.num_threads
+    settings = replace(settings, num_threads=threads, memory=replace(memory, host=own))
+    return replace(prepared, built=replace(prepared.built, spec=replace(spec, pipeline=settings)))
+
+
+def take_seat(seat: Seat) -> None:
+    """Bind this process to its cores and its GPU: before the first thread, and before CUDA is asked anything."""
+    if seat.visible is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = seat.visible
+    if seat.cpus and hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(OSError):  # a control group without these cores
+            os.sched_setaffinity(0, seat.cpus)
+
+
+class Member:
+    """The loop of one worker."""
+
+    def __init__(self, wire: Wire, seat: Seat) -> None:
+        self._wire = wire
+        self._seat = seat
+        self._stop = threading.Event()
+        self._orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._command: Mapping[str, Any] = {}
+
+    def run(self, job: JobText, opened: Opened | None) -> None:
+        """Work until there is no more to do, on data sets that are open already, if any. Problems are told, not
+        raised."""
+        signal.signal(signal.SIGTERM, lambda *_: self._end())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to hear
+        try:
+            take_seat(self._seat)
+            with job.file() as path:
+                prepared = fitted(prepare(path, job.overrides, device=job.device), self._seat)
+            lent = None if opened is None else opened[0]
+            with Sources(prepared.plan, prepared.spec.pipeline.batch_size, lent) as sources:
+                who = identity(prepared, sources) if opened is None else opened[1]
+                open_job = OpenJob(prepared, sources, who, job.limit)
+                self._command = {"spec": job.path, "overrides": dict(job.overrides), "device": job.device}
+                span = open_job.positions
+                self._wire.send({"opened": [span.start, span.stop], "who": who, "process": identify()})
+                threading.Thread(target=self._listen, name="orders", daemon=True).start()
+                self._serve(open_job)
+        except Exception as e:
+            self._wire.send(problem(e))
+
+    def _listen(self) -> None:
+        for order in self._wire.receive():
+            if "part" in order:
+                self._orders.put(order)
+            else:
+                break
+        self._end()  # told so, or the driver is gone
+
+    def _end(self) -> None:
+        self._stop.set()
+        self._orders.put(None)
+
+    def _serve(self, job: OpenJob) -> None:
+        while not self._stop.is_set() and (order := self._orders.get()) is not None:
+            if not self._part(job, (order["part"][0], order["part"][1])):
+                return
+
+    def _part(self, job: OpenJob, part: tuple[int, int]) -> bool:
+        """Run a part; False where the worker is of no use any more."""
+        try:
+            result = job.run(part, self._teller(part), self._command)
+        except BusyError as e:
+            self._wire.send({"busy": part[0], "owner": e.owner, "text": str(e)})
+            return True
+        except KeyboardInterrupt:
+            return False
+        except Exception as e:
+            self._wire.send({**problem(e), "part": part[0]})
+            return not isinstance(e, DeviceError)
+        ended = result.job
+        self._wire.send({"ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
+                         "rejected": result.rejected, "report": ended.report})  # fmt: skip
+        return ended.exit_code != FAILED  # a fresh process may have better luck
+
+    def _teller(self, part: tuple[int, int]) -> Callable[[Progress], None]:
+        last = 0.0
+
+        def tell(state: Progress) -> None:
+            nonlocal last
+            if self._stop.is_set():
+                raise KeyboardInterrupt
+            now = time.monotonic()
+            if now - last >= SECONDS_BETWEEN_WORDS:
+                last = now
+                self._wire.send({"at": part[0], "left": state.total - state.done, "rejected": state.rejected})
+
+        return tell

@@ -1,0 +1,121 @@
+"""The process that opens a job's data sets once, and forks a worker whenever it is asked to: all workers of a machine
+share one index, and a worker that died is there again at once. It has one thread and never touches CUDA, so that
+forks of it are sound; it runs nothing of the job itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from ...ops.base import parameters
+from ...ops.storage.urls import is_url
+from ..engine.inputs import JobFeed, Sources
+from ..graph.nodes import Node
+from ..job.run import Prepared, identity, prepare
+from .job_text import JobText, Seat
+from .member import Member, Opened, problem
+from .wire import Wire
+
+
+def remote(readers: Sequence[Node]) -> bool:
+    """Whether a data set lies behind a URL: its connections, and the threads that serve them, do not survive a fork, so
+    every worker opens it for itself."""
+    values = [getattr(node.op, name) for node in readers for name in parameters(type(node.op))]
+    return any(is_url(v) for value in values for v in (value if isinstance(value, (tuple, list)) else (value,)))
+
+
+class Nursery:
+    """Serves one driver, to its end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._wire = Wire(sock)
+
+    def run(self) -> None:
+        """Open the job that comes first on the wire, then fork on demand."""
+        told = self._wire.ready()
+        if not told:
+            return
+        job = JobText(**told[0]["job"])
+        job.enter_folder()
+        try:
+            with job.file() as path:
+                # as for a GPU, without asking CUDA anything: a process that did cannot fork workers that use it
+                prepared = prepare(path, job.overrides, device="null" if job.device == "gpu" else job.device)
+            opened = None if remote(prepared.plan.readers) else self._open(prepared, job)
+        except Exception as e:
+            self._wire.send(problem(e))
+            return
+        gc.collect()
+        gc.freeze()  # pages that nobody touches stay shared
+        self._wire.send({"ready": True})
+        self._serve(job, opened)
+
+    def _open(self, prepared: Prepared, job: JobText) -> Opened:
+        sources = Sources(prepared.plan, prepared.spec.pipeline.batch_size)
+        JobFeed(sources, job.limit)  # the order, too, is made once
+        return sources, {**identity(prepared, sources), "device": "gpu" if job.device == "gpu" else "cpu"}
+
+    def _serve(self, job: JobText, opened: Opened | None) -> None:
+        wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(woken)
+        while True:
+            with contextlib.suppress(InterruptedError):
+                readable, _, _ = select.select([self._sock.fileno(), wake], [], [])
+                if wake in readable:
+                    os.read(wake, 512)
+                    self._bury()
+                if self._sock.fileno() in readable and not self._fork(job, opened, (wake, woken)):
+                    return
+
+    def _fork(self, job: JobText, opened: Opened | None, ours: tuple[int, int]) -> bool:
+        """Take an order, a seat and the worker's end of a socket, and fork; False at the driver's end."""
+        try:
+            text, fds, _, _ = socket.recv_fds(self._sock, 1 << 16, 1)
+        except OSError:
+            return False
+        if not text or not fds:
+            return False
+        seat = Seat.of(json.loads(text)["seat"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            os.close(fds[0])
+            self._wire.send({"pid": pid, "seat": seat.name})
+            return True
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._sock.close()
+            for fd in ours:
+                os.close(fd)
+            faulthandler.enable()
+            Member(Wire(socket.socket(fileno=fds[0])), seat).run(job, opened)
+            code = 0
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _bury(self) -> None:
+        """Tell how workers ended."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._wire.send({"exited": ended[0], "status": os.waitstatus_to_exitcode(ended[1])})
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Nursery(socket.socket(fileno=int(sys.argv[1]))).run()

@@ -1,0 +1,191 @@
+"""Workers that are processes of this machine: one a GPU, or so many that share the cores."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...ops.errors import DeviceError, JobError, SpecError
+from .job_text import JobText, Seat
+from .wire import PATIENCE, Message, Wire
+
+_STARTS = 2
+"""Times that a seat is filled: a worker that died is restarted once, then the others do its work."""
+
+
+@dataclass(eq=False)
+class Process:
+    """A worker, as the driver sees it."""
+
+    seat: Seat
+    wire: Wire
+    pid: int
+    node: str = field(default_factory=socket.gethostname)
+
+    @property
+    def name(self) -> str:
+        return self.seat.name
+
+
+def raise_problem(told: Message) -> None:
+    """Raises the error that a worker told of before it ended."""
+    kinds = {"spec": SpecError, "device": DeviceError}
+    raise kinds.get(told.get("kind", ""), JobError)(told["problem"])
+
+
+class Processes:
+    """The workers of one job on this machine. A context manager; leaving it ends them all."""
+
+    def __init__(self, job: JobText, seats: Sequence[Seat]) -> None:
+        self._job = job
+        self._starts = dict.fromkeys(seats, 0)
+        self._workers: dict[Seat, Process] = {}
+        self._exits: dict[int, int] = {}
+        self._opened = False
+
+    def __enter__(self) -> Processes:
+        ours, theirs = socket.socketpair()
+        self._log = tempfile.TemporaryFile()
+        command = [sys.executable, "-m", f"{__package__}.nursery", str(theirs.fileno())]
+        self._nursery = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            start_new_session=True,
+        )  # fmt: skip
+        theirs.close()
+        self._wire = Wire(ours)
+        self._selector = selectors.DefaultSelector()
+        self._wire.send({"job": self._job.plain()})
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while self._workers and time.monotonic() < deadline:
+                self.poll(0.2)
+        finally:
+            for worker in self._workers.values():
+                with contextlib.suppress(OSError):
+                    os.kill(worker.pid, signal.SIGKILL)
+            self._selector.close()
+            self._wire.close()
+            self._nursery.kill()
+            self._nursery.wait()
+            self._log.close()
+
+    # -- for the driver -----------------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many workers there are, or could be."""
+        return len(self._workers) + sum(self._free(seat) for seat in self._starts)
+
+    @property
+    def workers(self) -> list[Process]:
+        """Those that live."""
+        return list(self._workers.values())
+
+    def fill(self, wanted: int) -> None:
+        """Start workers until there are ``wanted``, if there is room. Raises what kept the job from being opened."""
+        for seat in self._starts:
+            if len(self._workers) >= wanted:
+                return
+            if self._free(seat):
+                self._start(seat)
+
+    def _free(self, seat: Seat) -> bool:
+        return seat not in self._workers and self._starts[seat] < _STARTS
+
+    def poll(self, seconds: float) -> list[tuple[Process, Message]]:
+        """What workers say within ``seconds``; ``{"gone": why}`` is a worker's last word."""
+        if not self._workers:
+            time.sleep(seconds)
+            return []
+        heard: list[tuple[Process, Message]] = []
+        for key, _ in self._selector.select(seconds):
+            worker: Process = key.data
+            found = worker.wire.ready()
+            if found is None:
+                heard.append((worker, {"gone": self._part_with(worker)}))
+            else:
+                heard += [(worker, m) for m in found]
+        return heard
+
+    def give(self, worker: Process, order: Message) -> None:
+        """Tell a worker what to do; one that is gone will be heard of."""
+        worker.wire.send(order)
+
+    def stop(self) -> None:
+        """Ask all workers to publish what is complete, and to end."""
+        for worker in self._workers.values():
+            worker.wire.send({"stop": True})
+
+    # -- starting and ending ------------------------------------------------------------------------------------------
+
+    def _start(self, seat: Seat) -> None:
+        if not self._opened:
+            self._expect("ready")
+            self._opened = True
+        self._starts[seat] += 1
+        ours, theirs = socket.socketpair()
+        try:
+            socket.send_fds(self._wire.sock, [json.dumps({"seat": seat.plain()}).encode()], [theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise JobError(f"the workers' process is gone{self.last_words()}") from None
+        finally:
+            theirs.close()
+        worker = Process(seat, Wire(ours), int(self._expect("pid")["pid"]))
+        self._workers[seat] = worker
+        self._selector.register(worker.wire, selectors.EVENT_READ, worker)
+
+    def _expect(self, key: str) -> Message:
+        """The nursery's next word of this kind."""
+        for told in self._wire.receive():
+            if "problem" in told:
+                raise_problem(told)
+            if "exited" in told:
+                self._exits[told["exited"]] = told["status"]
+            elif key in told:
+                return told
+        raise JobError(f"the workers' process ended before it had opened the job{self.last_words()}")
+
+    def _part_with(self, worker: Process) -> str:
+        """A worker's socket has ended: why, in words."""
+        self._selector.unregister(worker.wire)
+        worker.wire.close()
+        del self._workers[worker.seat]
+        status = self._status(worker.pid)
+        if status is None or status == 0:
+            return "ended"
+        if status > 0:
+            return f"ended with exit code {status}{self.last_words()}"
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-status).name}{self.last_words()}"
+        return f"was ended by signal {-status}"
+
+    def _status(self, pid: int) -> int | None:
+        self._wire.sock.settimeout(1.0)
+        try:
+            while pid not in self._exits and (found := self._wire.ready()):
+                self._exits |= {m["exited"]: m["status"] for m in found if "exited" in m}
+        finally:
+            self._wire.sock.settimeout(None)
+        return self._exits.pop(pid, None)
+
+    def last_words(self) -> str:
+        """The end of what workers printed, for messages."""
+        size = self._log.seek(0, 2)
+        self._log.seek(max(0, size - 2000))
+        lines = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
+        self._log.seek(0, 2)
+        return f"; its last words: {' | '.join(lines[-3:])}" if lines else ""

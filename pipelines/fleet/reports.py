@@ -1,0 +1,167 @@
+"""One report of many workers: sums over all parts, and how every worker and machine did, with its bottleneck."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..job.report import SCHEMA_VERSION
+
+_SUMS = (
+    "calls", "samples", "bytes_in", "bytes_out", "cpu_seconds", "gpu_seconds", "waiting_for_input_seconds",
+    "blocked_on_output_seconds", "busy_seconds", "batches", "full_seconds", "empty_seconds", "waited_seconds",
+)  # fmt: skip
+_COUNTS = ("rejected", "decoders", "fallbacks", "uploads")
+
+
+@dataclass
+class Worked:
+    """What one worker did."""
+
+    name: str
+    node: str
+    reports: list[Mapping[str, Any]] = field(default_factory=list)
+    """Of its parts."""
+    since: float = 0.0
+    """When it was first heard of, on the driver's clock."""
+    idle: float = 0.0
+    """Seconds without a part."""
+    ended: str = ""
+    """Why it is gone, if it is."""
+
+
+def merged(
+    name: str, workers: Sequence[Worked], seconds: float, counts: Mapping[str, int], command: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The report of a job that took ``seconds``; ``counts`` are the samples read, written and rejected in this run."""
+    reports = [r for w in workers for r in w.reports]
+    first = reports[0] if reports else {}
+    busy = sum(float(r["seconds"]) for r in reports)
+    nodes = sorted({w.node for w in workers})
+    top = _bottleneck(reports)
+    return {
+        "name": name,
+        "schema_version": SCHEMA_VERSION,
+        "device": first.get("device", "cpu"),
+        "threads": first.get("threads", 0),
+        "seconds": round(seconds, 6),
+        "samples": dict(counts),
+        "samples_per_second": round(counts["read"] / seconds, 1) if seconds else None,
+        "operators": [_operator(rows) for rows in _by(reports, "operators", "name")],
+        "stages": [_summed(rows) for rows in _by(reports, "stages", "id")],
+        "queues": [_queue(rows) for rows in _by(reports, "queues", "name")],
+        **{key: _counted(r.get(key, {}) for r in reports) for key in _COUNTS},
+        "decoder_times": _times([r.get("decoder_times", {}) for r in reports]),
+        "fused": list(first.get("fused", [])),
+        "loads": _loads(reports),
+        "bottleneck": top,
+        "memory": _peaks([r.get("memory", {}) for r in reports]),
+        "command": dict(command),
+        "warm_up_seconds": round(sum(float(r.get("warm_up_seconds", 0)) for r in reports), 6),
+        "workers": [_worker(w) for w in workers],
+        "nodes": [_node(node, [w for w in workers if w.node == node], seconds) for node in nodes],
+        "work_seconds": round(busy, 6),
+    }
+
+
+def _by(reports: Iterable[Mapping[str, Any]], table: str, key: str) -> list[list[Mapping[str, Any]]]:
+    """The rows of a table in all reports, those of one name together."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for report in reports:
+        for row in report.get(table, []):
+            found.setdefault(row[key], []).append(row)
+    return list(found.values())
+
+
+def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    sums = {k: sum(r[k] for r in rows) for k in _SUMS if k in rows[0]}
+    return {**rows[0], **{k: round(v, 6) if isinstance(v, float) else v for k, v in sums.items()}}
+
+
+def _operator(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    whole = _summed(rows)
+    calls = max(whole["calls"], 1)
+    busy = whole["gpu_seconds"] or whole["cpu_seconds"]
+    for key in ("p50_ms", "p95_ms"):  # of all calls nobody knows; the mean over parts, by their calls
+        whole[key] = round(sum(r[key] * r["calls"] for r in rows) / calls, 4)
+    whole["samples_per_second"] = round(whole["samples"] / busy, 1) if busy else None
+    return whole
+
+
+def _queue(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    whole = _summed(rows)
+    whole["mean_fill"] = round(sum(r["mean_fill"] * r["batches"] for r in rows) / max(whole["batches"], 1), 3)
+    return whole
+
+
+def _counted(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for table in tables:
+        total.update(table)
+    return dict(sorted(total.items()))
+
+
+def _times(tables: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    names = sorted({n for t in tables for n in t})
+    keys = ("busy_seconds", "waited_seconds")
+    return {n: {k: round(sum(t[n][k] for t in tables if n in t), 6) for k in keys} for n in names}
+
+
+def _peaks(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The most that any worker held; what was waited for is summed."""
+    found: dict[str, float] = {}
+    for table in tables:
+        for key, value in table.items():
+            found[key] = found.get(key, 0) + value if key in _SUMS else max(found.get(key, 0), value)
+    return found
+
+
+def _loads(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Shares of the working time, over all parts by their length."""
+    seconds = sum(float(r["seconds"]) for r in reports) or 1.0
+    names = {n: None for r in reports for n in r.get("loads", {})}
+    return {n: round(sum(r["loads"].get(n, 0) * r["seconds"] for r in reports) / seconds, 4) for n in names}
+
+
+def _bottleneck(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """That of the parts that took the most time together."""
+    weights: Counter[str] = Counter()
+    for r in reports:
+        weights[r["bottleneck"]["what"]] += r["seconds"]
+    if not weights:
+        nothing = "Nothing was left to do."
+        return {"what": "nothing", "share": 0.0, "sentence": nothing, "advice": ""}
+    what = weights.most_common(1)[0][0]
+    longest = max((r for r in reports if r["bottleneck"]["what"] == what), key=lambda r: float(r["seconds"]))
+    return dict(longest["bottleneck"])
+
+
+def _worker(w: Worked) -> dict[str, Any]:
+    read = sum(int(r["samples"]["read"]) for r in w.reports)
+    busy = sum(float(r["seconds"]) for r in w.reports)
+    return {
+        "name": w.name,
+        "node": w.node,
+        "parts": len(w.reports),
+        "samples": read,
+        "busy_seconds": round(busy, 6),
+        "idle_seconds": round(w.idle, 6),
+        "samples_per_second": round(read / busy, 1) if busy else None,
+        "bottleneck": _bottleneck(w.reports)["sentence"],
+        **({"ended": w.ended} if w.ended else {}),
+    }
+
+
+def _node(name: str, workers: Sequence[Worked], seconds: float) -> dict[str, Any]:
+    reports = [r for w in workers for r in w.reports]
+    read = sum(int(r["samples"]["read"]) for r in reports)
+    return {
+        "name": name,
+        "workers": len({w.name for w in workers}),
+        "samples": read,
+        "samples_per_second": round(read / seconds, 1) if seconds else None,
+        "loads": _loads(reports),
+        "bottleneck": _bottleneck(reports),
+    }

@@ -1,0 +1,150 @@
+"""A job by several workers: `run` chooses where they are, and makes one result of what they did."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from ...ops.errors import SpecError
+from ...writers.bytes import sidecar
+from ...writers.shards.config import WriteConfig
+from ...writers.shards.manifest import part_sides, sides
+from ...writers.shards.mirror import state_of
+from ...writers.shards.rejects import Budget
+from ..compile.place import Target
+from ..job.known_jobs import remember
+from ..job.part import check_divisible
+from ..job.run import CLEAN, REJECTS, JobResult, Prepared, Progress, prepare, run_job, write_config
+from ..wording import count
+from .driver import Crew, Driver
+from .job_text import JobText
+from .machine import cpu_seats, gpu_seats
+from .processes import Processes
+from .reports import merged
+from .whole import Whole
+
+_PROCESSES = re.compile(r"processes(:[1-9][0-9]{0,3})?")
+_RAY = re.compile(r"ray(://.+)?")
+
+
+def run(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    on: str | None = None,
+    workers: int | None = None,
+    cores: int | None = None,
+    device: str | None = None,
+    limit: int | None = None,
+    fresh: bool = False,
+    append: bool = False,
+    trace: str | Path | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
+) -> JobResult:
+    """Run the job of a spec, or continue it, with workers ``on`` this machine (``processes:4``) or a Ray cluster
+    (``ray``, ``ray://host:10001``). Without ``on``, a job on several GPUs has a process for each, any other is
+    `run_job`'s. ``workers``: at most so many, ``cores`` of each, on a cluster. Raises as `run_job`.
+
+    The output is the one that a single process makes, to the byte, if its shards are cut by samples.
+    """
+    if on is not None:
+        check(on, append, trace)
+    local = on is None or _PROCESSES.fullmatch(on) is not None
+    asked = device
+    if not local:  # the driver's machine need not have a GPU
+        asked = "cpu" if device == "cpu" else "null"
+    prepared = prepare(path, overrides, device=asked)
+    target = prepared.plan.target
+    alone = on is None and (len(target.indices) < 2 or append or trace is not None or check_divisible(prepared))
+    config = write_config(prepared)
+    if alone or (not fresh and _in_one_piece(config)):
+        if not local:
+            prepared = prepare(path, overrides, device=device)
+        return run_job(path, overrides, device=device, limit=limit, fresh=fresh, append=append, trace=trace,
+                       progress=progress, note=note, prepared=prepared)  # fmt: skip
+    for remark in prepared.built.notes:
+        note(str(remark))
+    why = check_divisible(prepared)
+    if why is not None and config.bytes is None:
+        raise SpecError(f"{path}: parts of this job would not make the files of one process: {why}")
+    if why is not None:
+        note(f"{why}, so every part has shards of its own: files are cut otherwise than by one process")
+    job = _text(path, overrides or {}, target, limit)
+    command = {"spec": job.path, "overrides": dict(overrides or {}), "device": device, "on": on}
+    with Whole(config, fresh=fresh) as whole:
+        if whole.was_joined:
+            return _joined_before(whole)
+        remember(config.url or config.path, command)
+        crew: AbstractContextManager[Crew[Any]]
+        if local:
+            n = int(on.partition(":")[2] or 0) if on else 0
+            gpus = target.device == "gpu"
+            seats = gpu_seats(target.indices, n or workers) if gpus else cpu_seats(n or workers or 2)
+            crew = Processes(job, seats)
+        else:
+            from .on_ray import Actors
+
+            assert on is not None
+            crew = Actors(job, on, workers, cores, note)
+        return _led(whole, crew, prepared, command, progress, note)
+
+
+def check(on: str, append: bool, trace: object) -> None:
+    """Raises SpecError for a place that does not exist, or what cannot be done there."""
+    if not (_PROCESSES.fullmatch(on) or _RAY.fullmatch(on)):
+        raise SpecError(f"--on must be processes:N, ray or ray://host:port, got {on!r}")
+    for given, option in ((append, "--append"), (trace is not None, "--trace")):
+        if given:
+            raise SpecError(f"{option} is for one process: leave out --on")
+
+
+def _led(
+    whole: Whole, workers: AbstractContextManager[Crew[Any]], prepared: Prepared, command: Mapping[str, Any],
+    progress: Callable[[Progress], None], note: Callable[[str], None],
+) -> JobResult:  # fmt: skip
+    on_error = prepared.spec.on_error
+    config = whole.config
+    began = time.perf_counter()
+    with workers as crew:
+        driver = Driver(whole, crew, Budget(on_error.max_errors, on_error.max_error_rate),
+                        prepared.plan.target.device, progress, note)  # fmt: skip
+        code, message = driver.run()
+        ended = time.perf_counter()
+    report = merged(prepared.spec.name, driver.workers, ended - driver.began, driver.counts, command)
+    report["start_seconds"] = round(driver.began - began, 6)
+    if code:
+        return JobResult(code, message, report, config.url or config.path)
+    whole.join(report)
+    written, rejected = (sum(getattr(p, k) for p in driver.parts) for k in ("written", "rejected"))
+    told = f", {rejected} rejected (see {config.where}/rejects.jsonl)" * bool(rejected)
+    return JobResult(REJECTS if rejected else CLEAN, f"wrote {count(written, 'sample')} to {config.where}{told}",
+                     report, config.url or config.path)  # fmt: skip
+
+
+def _in_one_piece(config: WriteConfig) -> bool:
+    """The output is that of one process, finished or not, or of parts that became one."""
+    with state_of(config.where) as root:
+        found = sides(root)
+        return bool(found) and found[0].part is None and not part_sides(root)
+
+
+def _joined_before(whole: Whole) -> JobResult:
+    """Finish what was interrupted while the parts became one output."""
+    root, config = whole.config.path, whole.config
+    report = sidecar.read_json(whole.side.report, sidecar.REPORT)
+    whole.join(report)
+    manifest = sidecar.read_json(root / "manifest.json")
+    code = REJECTS if manifest["rejects"] else CLEAN
+    return JobResult(code, f"wrote {count(manifest['samples'], 'sample')} to {config.where}", report,
+                     config.url or config.path)  # fmt: skip
+
+
+def _text(path: str | Path, overrides: Mapping[str, Any], target: Target, limit: int | None) -> JobText:
+    return JobText(str(Path(path).absolute()), Path(path).read_text(), dict(overrides), target.device, limit,
+                   os.getcwd())  # fmt: skip

@@ -1,0 +1,154 @@
+"""The output of a job as a whole, as its driver holds it: into how many parts it is cut, which of them are finished,
+and in the end one output of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from ...ops.errors import JobError
+from ...writers.bytes import files_io
+from ...writers.bytes.files_io import job_errors
+from ...writers.shards.config import WriteConfig
+from ...writers.shards.journal import Contents, differences, read_journal
+from ...writers.shards.lock import Lock, break_lock
+from ...writers.shards.manifest import Side, part_sides
+from ...writers.shards.merge import join
+from ...writers.shards.mirror import Mirror
+from ...writers.shards.resume import let_go, refuse_foreign, remove_all
+
+_PER_WORKER = 16
+"""Parts for each worker, so that all end at about the same time: they wait for a 32nd of the job on average. A part
+costs a tenth of a second, so there should not be many more."""
+_LONGEST = {"gpu": 20_000_000, "cpu": 500_000, "null": 500_000}
+"""Samples of a part: one to five minutes at the rates of a good worker, so that those that come later find work."""
+_MOST = 99_999
+
+
+@dataclass(slots=True)
+class Part:
+    """What is known of one part."""
+
+    number: int
+    stop: int
+    """The position after its last."""
+    left: int
+    """Positions that are in no published shard yet."""
+    written: int = 0
+    rejected: int = 0
+    done: bool = False
+    tries: int = 0
+    """Times that a worker failed at it."""
+    problem: str = ""
+    """The last failure, in words."""
+
+
+def parts_for(samples: int, unit: int, workers: int, device: str) -> int:
+    """Into how many parts a job of ``samples`` in shards of ``unit`` is cut."""
+    wanted = max(_PER_WORKER * workers, -(-samples // _LONGEST.get(device, _LONGEST["cpu"])))
+    return max(1, min(wanted, -(-samples // unit), _MOST))
+
+
+class Whole:
+    """The output, locked from `__enter__` on. Raises JobError where another job has it."""
+
+    def __init__(self, config: WriteConfig, *, fresh: bool) -> None:
+        self.config = config
+        self.side = Side(config.path)
+        self._fresh = fresh
+
+    def __enter__(self) -> Whole:
+        config = self.config
+        writer = config.check()
+        with job_errors("nothing was written yet"):
+            files_io.make_dirs(config.path)
+        with job_errors():
+            self._lock = Lock(self.side.lock)
+            try:
+                if config.url:
+                    self.side.mirror = Mirror(config.url, config.path)
+                    self.side.mirror.begin(self.side.lock.name)
+                if self._fresh:
+                    remove_all(config.path, self.side, config, writer)
+                if not part_sides(config.path):
+                    refuse_foreign(self.side, config, writer)
+            except BaseException:
+                let_go(self.side, self._lock)
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        let_go(self.side, self._lock)
+
+    def check(self) -> None:
+        """Raises JobError where the output became another's; keeps the lock of one in a store alive."""
+        with job_errors():
+            if self.side.mirror is not None:
+                self.side.mirror.beat()
+            else:
+                self._lock.check()
+
+    @property
+    def was_joined(self) -> bool:
+        """Its parts are one output already; a kill came before the last of them was removed."""
+        contents = read_journal(self.side.journal)
+        return contents is not None and contents.done
+
+    def begun(self) -> tuple[int, dict[int, Contents]] | None:
+        """The number of parts, and the journals that there are; None where nothing was begun. Raises JobError."""
+        found = part_sides(self.config.path)
+        if not found:
+            return None
+        counts = {side.part[1] for side in found if side.part is not None}
+        if len(counts) > 1:
+            raise JobError(f"{self.config.where} holds parts of several jobs; start anew with --fresh")
+        journals = {side.part[0]: read_journal(side.journal) for side in found if side.part is not None}
+        return counts.pop(), {i: contents for i, contents in journals.items() if contents is not None}
+
+    def parts(self, span: range, who: Mapping[str, Any], workers: int, device: str) -> list[Part]:
+        """All parts, with what earlier runs did. Raises JobError where those were of another job."""
+        begun = self.begun()
+        unit = self.config.samples_of_shard(len(span), None) or 1
+        n = parts_for(len(span), unit if self.config.bytes is None else 1, workers, device)
+        n, journals = (n, {}) if begun is None else begun
+        parts = []
+        for i in range(n):
+            own = self.config.part_range(span, (i, n))
+            parts.append(Part(i, own.stop, len(own)))
+        for i, contents in journals.items():
+            self._check_ours(contents, who, len(span), n, i)
+            part = parts[i]
+            part.left = part.stop - contents.stop
+            part.done = contents.done
+            part.written = sum(int(e["samples"]) for e in contents.entries)
+            part.rejected = sum(int(e["rejects"]) for e in contents.entries)
+        return parts
+
+    def _check_ours(self, contents: Contents, who: Mapping[str, Any], whole: int, n: int, i: int) -> None:
+        same = {"identity": dict(who), "write": self.config.identity(), "whole": whole}
+        changed = differences({k: contents.header[k] for k in same}, same)
+        if changed:
+            raise JobError(
+                f"{self.config.where} holds the output of another job (part {i} of {n}); this one differs in\n  "
+                + "\n  ".join(changed)
+                + "\nChoose another path, or start anew with --fresh (removes the earlier output)"
+            )
+
+    def break_lock(self, part: tuple[int, int], dead: Mapping[str, Any]) -> None:
+        """Free a part that ``dead``, a worker known to be gone, held on a machine that is gone, too."""
+        side = Side(self.config.path, part)
+        if self.side.mirror is not None:
+            self.side.mirror.break_lock(side.lock.name, dict(dead))
+        else:
+            break_lock(side.lock, dict(dead))
+
+    def join(self, report: Mapping[str, Any]) -> None:
+        """One output of all parts. Raises JobError."""
+        with job_errors():
+            if self.side.mirror is not None:
+                self.side.mirror.fetch()
+            join(self.side, report)

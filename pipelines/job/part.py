@@ -1,0 +1,80 @@
+"""A job that is opened once, of which this process runs one part after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...ops.errors import SpecError
+from ...writers.shards.output import Output
+from ...writers.shards.rejects import Budget
+from ..engine.inputs import JobFeed, Sources
+from .run import CLEAN, JobResult, JobRun, Prepared, Progress, write_config
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """How a part ended."""
+
+    job: JobResult
+    written: int
+    """Samples in its shards, of earlier runs too."""
+    rejected: int
+
+
+class OpenJob:
+    """A job's plan, and its data sets. Parts are led: nobody looks at the output as a whole here."""
+
+    def __init__(self, prepared: Prepared, sources: Sources, who: Mapping[str, Any], limit: int | None = None) -> None:
+        """``who`` is the job's `identity`. Raises SpecError where its samples cannot be numbered."""
+        self.prepared = prepared
+        self.sources = sources
+        self.who = who
+        self._feed = JobFeed(sources, limit)
+        self._warm = False
+
+    @property
+    def positions(self) -> range:
+        """Of all samples of the job."""
+        return self._feed.positions
+
+    def run(
+        self, part: tuple[int, int], progress: Callable[[Progress], None], command: Mapping[str, Any]
+    ) -> PartResult:
+        """Run part (i, n), or continue it. Raises as `run_job`."""
+        config = write_config(self.prepared, part)
+        feed = self._feed.part(config.part_range(self.positions, part))
+        on_error = self.prepared.spec.on_error
+        output = Output.open(
+            config,
+            self.who,
+            start=feed.positions.start,
+            total=len(feed.positions),
+            whole=len(self.positions),
+            part=part,
+            budget=Budget(on_error.max_errors, on_error.max_error_rate),
+            inputs=self.sources.inputs,
+            led=True,
+        )
+        with output:
+            if output.finished:
+                result = JobResult(CLEAN, "was finished before", {}, config.url or config.path, ran=False)
+            else:
+                run = JobRun(self.prepared, feed, output, config, None, progress, command, warm=self._warm)
+                result = run.run()
+                self._warm = True
+        return PartResult(result, output.written, output.rejected)
+
+
+def check_divisible(prepared: Prepared) -> str | None:
+    """Why the parts of a job would not make the files that one process makes; None where they do."""
+    spec = prepared.spec
+    if spec.write is None:
+        raise SpecError(f"{spec.file}: there is no `write:` section, so there is nothing to run")
+    config = write_config(prepared)
+    if config.bytes is not None:
+        return "its shards are cut by bytes"
+    if config.samples_of_shard(1, None) is None:
+        return "its shards have no size; give shard: {samples: N}"
+    return None

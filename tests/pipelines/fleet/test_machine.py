@@ -1,0 +1,109 @@
+"""Shares of a machine: which cores a GPU's worker is bound to, how parts are cut, what each may take."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dali_run.pipelines.fleet.job_text import JobText, Seat
+from dali_run.pipelines.fleet.machine import cores_of, cpu_list, cpu_seats, cpus_near, visible
+from dali_run.pipelines.fleet.member import fitted
+from dali_run.pipelines.fleet.on_ray import Actors
+from dali_run.pipelines.fleet.whole import parts_for
+from dali_run.pipelines.job.run import Prepared, prepare
+
+LEFT, RIGHT = frozenset(range(4)), frozenset(range(4, 8))
+
+
+def test_lists_of_cores_as_linux_writes_them() -> None:
+    assert cpu_list("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
+    assert cpu_list("\n") == []
+    with pytest.raises(ValueError):
+        cpu_list("a-b")
+
+
+def test_cores_near_a_device(tmp_path: Path) -> None:
+    device = tmp_path / "0000:4e:00.0"
+    device.mkdir()
+    (device / "local_cpulist").write_text("4-7\n")
+    assert cpus_near("0000:4e:00.0", tmp_path) == RIGHT
+    assert cpus_near("0000:00:00.0", tmp_path) == cpus_near("", tmp_path) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("near", "usable", "expected"),
+    [
+        ([LEFT, LEFT, RIGHT, RIGHT], range(8), [(0, 1), (2, 3), (4, 5), (6, 7)]),
+        ([LEFT, RIGHT], [0, 1, 5], [(0, 1), (5,)]),  # a container with some of the cores
+        ([LEFT, LEFT, LEFT, LEFT, LEFT, RIGHT], range(8), None),  # five workers on four cores: each has one at least
+        ([LEFT, LEFT], range(8), [(), ()]),  # one NUMA node: the system knows better
+        ([LEFT, frozenset()], range(8), [(), ()]),
+        ([LEFT, RIGHT], range(4), [(), ()]),  # none of the usable cores is near the second
+    ],
+)
+def test_those_on_the_same_side_share_its_cores(
+    near: list[frozenset[int]], usable: list[int], expected: list[tuple[int, ...]] | None
+) -> None:
+    found = cores_of(near, list(usable))
+    if expected is not None:
+        assert found == expected
+    assert all(set(cores) <= set(side) for cores, side in zip(found, near, strict=True))
+    assert len({bool(cores) for cores in found}) == 1
+
+
+def test_a_worker_sees_one_of_the_gpus_that_its_driver_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible(1) == "1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-0815")
+    assert visible(1) == "GPU-0815"
+
+
+def test_seats_share_threads_and_memory(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(
+        "version: 1\nname: a\ngraph: [{op: readers.file, file_root: /x, out: [x, l]}]\noutputs: {x: x}\n"
+        "write: {writer: tfrecord, path: /y}\n"
+    )
+    prepared = prepare(file, device="cpu")
+    seat = replace(cpu_seats(4)[0], threads=3)
+
+    def settled(p: Prepared) -> tuple[object, object]:
+        settings = fitted(p, seat).spec.pipeline
+        return settings.num_threads, settings.memory.host
+
+    assert settled(prepared) == (3, 0.125)
+    given = {"pipeline.num_threads": 5, "pipeline.memory": "{host: 4GiB}"}
+    assert settled(prepare(file, given, device="cpu")) == (5, 1 << 30)
+    assert Seat.of(seat.plain()) == seat
+
+
+def test_parts_are_whole_shards_enough_for_all_and_not_too_long() -> None:
+    assert parts_for(1000, 10, 2, "cpu") == 32
+    assert parts_for(1000, 100, 2, "cpu") == 10  # there are only ten shards
+    assert parts_for(1_000_000_000, 10_000, 2, "cpu") == 2000
+    assert parts_for(1_000_000_000, 10_000, 2, "gpu") == 50
+    assert parts_for(0, 10, 2, "cpu") == 1
+
+
+def test_a_spec_is_found_where_it_is_and_else_as_its_text(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text("version: 1")
+    job = JobText(str(file), "version: 1", {}, "cpu", None, os.getcwd())
+    with job.file() as found:
+        assert found == file
+    file.write_text("version: 2")  # another machine's
+    with job.file() as found:
+        assert found != file
+        assert found.name == "spec.yaml"
+        assert found.read_text() == "version: 1"
+
+
+def test_ray_is_asked_for_only_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(Exception, match=r"pip install 'dali-run\[ray\]'"):
+        Actors(JobText("a", "", {}, "cpu", None, "."), "ray", None, None, lambda _: None)

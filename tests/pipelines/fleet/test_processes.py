@@ -1,0 +1,249 @@
+"""Several processes for one job: the bytes of one, whatever happens to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run.ops.errors import JobError, SpecError
+from dali_run.pipelines.fleet.run import run
+from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, Progress, run_job
+from dali_run.writers.shards.verify import verify
+
+ROOT = Path(__file__).parents[3]
+SPEC = """
+version: 1
+name: many
+pipeline: {batch_size: 8, num_threads: 1, device: cpu, seed: 3}
+graph:
+  - {op: readers.file, file_root: IN, random_shuffle: true, out: [x, label]}
+  - {op: decoders.image, in: x, out: x}
+  - {op: resize, in: x, size: [16, 16], out: x}
+outputs: {x: x, label: label}
+write: {writer: tfrecord, path: OUT, shard: {samples: 5}, fields: {x: {encode: raw}, label: {}}}
+on_error: {policy: skip, max_errors: 3}
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in")
+    rng = np.random.default_rng(1)
+    for i in range(120):
+        (folder / "ab"[i % 2]).mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (24, 24, 3), np.uint8)).save(folder / "ab"[i % 2] / f"{i:03d}.png")
+    (folder / "a" / "010.png").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.fixture
+def spec(data: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "spec.yaml"
+    file.write_text(SPEC.replace("IN", str(data)).replace("OUT", str(tmp_path / "out")))
+    return file
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What one process writes."""
+    folder = tmp_path_factory.mktemp("one")
+    file = folder / "spec.yaml"
+    file.write_text(SPEC.replace("IN", str(data)).replace("OUT", str(folder / "out")))
+    assert run_job(file).exit_code == REJECTS
+    return contents(folder / "out")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but the report, which tells times."""
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "report.json"}
+
+
+def workers_of(parent: int) -> list[int]:
+    """Processes below ``parent``'s nurseries: its workers."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            try:
+                found[int(entry)] = int(Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    nurseries = {pid for pid, above in found.items() if above == parent}
+    return [pid for pid, above in found.items() if above in nurseries]
+
+
+@contextmanager
+def killing(times: int, kind: signal.Signals, seed: int) -> Iterator[list[int]]:
+    """End workers of this process at random moments."""
+    over = threading.Event()
+    victims: list[int] = []
+    rng = random.Random(seed)
+
+    def hunt() -> None:
+        while len(victims) < times and not over.wait(0.2 + rng.random() * 0.4):
+            alive = [pid for pid in workers_of(os.getpid()) if pid not in victims]
+            if alive:
+                victims.append(rng.choice(alive))
+                os.kill(victims[-1], kind)
+
+    hunter = threading.Thread(target=hunt)
+    hunter.start()
+    try:
+        yield victims
+    finally:
+        over.set()
+        hunter.join()
+
+
+def test_the_output_is_that_of_one_process_and_so_is_the_folder(spec: Path, expected: dict[str, bytes]) -> None:
+    seen: list[Progress] = []
+    result = run(spec, on="processes:2", progress=seen.append)
+    assert result.exit_code == REJECTS, result.message
+    assert contents(spec.parent / "out") == expected
+    assert verify(spec.parent / "out").sound
+    report = json.loads((spec.parent / "out" / "report.json").read_text())
+    assert report["samples"] == {"read": 120, "written": 119, "rejected": 1}
+    assert sum(w["samples"] for w in report["workers"]) == 120
+    assert sum(w["parts"] for w in report["workers"]) == 24
+    assert report["nodes"][0]["bottleneck"]["sentence"]
+    decode = next(o for o in report["operators"] if "decoders.image" in o["op"])
+    assert decode["samples"] >= 119
+    assert (seen[-1].done, seen[-1].total, seen[-1].rejected) == (120, 120, 1)
+    assert [p.done for p in seen] == sorted(p.done for p in seen)
+    again = run(spec, on="processes:3")
+    assert not again.ran
+    assert "complete already" in again.message
+    assert run_job(spec).ran is False  # nothing tells that there were several
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_workers_killed_at_random_change_nothing(spec: Path, expected: dict[str, bytes], seed: int) -> None:
+    notes: list[str] = []
+    with killing(2, signal.SIGKILL, seed) as victims:
+        result = run(spec, on="processes:3", note=notes.append)
+    assert result.exit_code == REJECTS, result.message
+    assert contents(spec.parent / "out") == expected
+    assert sum("SIGKILL" in n for n in notes) == len(victims)
+
+
+def test_a_worker_asked_to_end_publishes_first_and_another_goes_on(spec: Path, expected: dict[str, bytes]) -> None:
+    with killing(2, signal.SIGTERM, 5):
+        assert run(spec, on="processes:2").exit_code == REJECTS
+    assert contents(spec.parent / "out") == expected
+
+
+def test_a_driver_that_is_killed_continues_with_another_number_of_workers(
+    spec: Path, expected: dict[str, bytes]
+) -> None:
+    command = [sys.executable, "-m", "dali_run.cli.main", "run", str(spec), "--quiet", "--on", "processes:2"]
+    driver = subprocess.Popen(command, cwd=ROOT)
+    out = spec.parent / "out"
+    while driver.poll() is None and len(list(out.glob("*.tfrecord"))) < 4:
+        time.sleep(0.02)
+    workers = workers_of(driver.pid)
+    driver.kill()
+    driver.wait()
+    for pid in workers:  # they hear that the driver is gone
+        while os.path.exists(f"/proc/{pid}"):
+            time.sleep(0.02)
+    assert not (out / "manifest.json").exists()
+    assert run(spec, on="processes:3").exit_code == REJECTS
+    assert contents(out) == expected
+
+
+def test_ctrl_c_is_heard_and_the_job_continues(spec: Path, expected: dict[str, bytes]) -> None:
+    def interrupt(state: Progress) -> None:
+        if state.done > 20:
+            raise KeyboardInterrupt
+
+    result = run(spec, on="processes:2", progress=interrupt)
+    assert result.exit_code == INTERRUPTED
+    assert "continues" in result.message
+    assert run(spec, on="processes:2").exit_code == REJECTS
+    assert contents(spec.parent / "out") == expected
+
+
+def test_the_budget_of_rejects_is_that_of_all_workers_together(spec: Path, data: Path, tmp_path: Path) -> None:
+    spoiled = tmp_path / "spoiled"
+    spoiled.mkdir()
+    for i in range(40):
+        (spoiled / "a").mkdir(exist_ok=True)
+        good = (data / "b" / "001.png").read_bytes()
+        (spoiled / "a" / f"{i:03d}.png").write_bytes(b"no" if i % 5 == 0 else good)  # one a shard, eight in all
+    text = spec.read_text().replace(str(data), str(spoiled))
+    spec.write_text(text)
+    result = run(spec, on="processes:2")
+    assert result.exit_code == FAILED
+    assert "max_errors: 3" in result.message
+    assert run(spec, {"on_error.max_errors": 8}, on="processes:2").exit_code == REJECTS
+    other = {"on_error.max_errors": 8, "write.path": str(tmp_path / "one")}
+    assert run_job(spec, other).exit_code == REJECTS
+    assert contents(tmp_path / "out") == contents(tmp_path / "one")
+
+
+def test_a_job_begun_by_one_process_is_continued_by_one(spec: Path, expected: dict[str, bytes]) -> None:
+    def interrupt(state: Progress) -> None:
+        if state.done > 20:
+            raise KeyboardInterrupt
+
+    assert run_job(spec, progress=interrupt).exit_code == INTERRUPTED
+    assert run(spec, on="processes:2").exit_code == REJECTS
+    assert contents(spec.parent / "out") == expected
+
+
+def test_other_inputs_are_refused_and_fresh_starts_anew(spec: Path, data: Path, expected: dict[str, bytes]) -> None:
+    def interrupt(state: Progress) -> None:
+        if state.done > 20:
+            raise KeyboardInterrupt
+
+    assert run(spec, {"pipeline.seed": 4}, on="processes:2", progress=interrupt).exit_code == INTERRUPTED
+    result = run(spec, on="processes:2")
+    assert result.exit_code == FAILED
+    assert "identity.seed: was 4, now 3" in result.message
+    assert run(spec, on="processes:2", fresh=True).exit_code == REJECTS
+    assert contents(spec.parent / "out") == expected
+
+
+def test_what_cannot_be_opened_is_said_once(spec: Path) -> None:
+    with pytest.raises(JobError, match="nowhere"):
+        run(spec, {"graph.readers.file.file_root": "/nowhere"}, on="processes:2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"on": "moon"}, "processes:N, ray or ray://host:port"),
+        ({"on": "processes:2", "append": True}, "--append is for one process"),
+        ({"on": "processes:2", "overrides": {"write.shard": "{}"}}, "would not make the files of one process"),
+    ],
+)
+def test_what_cannot_be_done_by_several(spec: Path, arguments: dict[str, object], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        run(spec, **arguments)  # type: ignore[arg-type]
+
+
+def test_shards_by_bytes_stay_parts(spec: Path) -> None:
+    notes: list[str] = []
+    result = run(spec, {"write.shard": "{bytes: 4000}"}, on="processes:2", note=notes.append)
+    assert result.exit_code == REJECTS, result.message
+    assert any("cut by bytes" in n for n in notes)
+    found = verify(spec.parent / "out")
+    assert found.sound
+    assert json.loads((spec.parent / "out" / "manifest.json").read_text())["samples"] == 119
+
+
+def test_an_empty_spec_ends_clean(spec: Path) -> None:
+    assert run(spec, {"on_error.max_errors": 3}, on="processes:2", limit=7).exit_code == CLEAN
+    assert json.loads((spec.parent / "out" / "manifest.json").read_text())["positions"] == [0, 7]
