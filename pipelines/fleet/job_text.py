@@ -18,7 +18,7 @@ class JobText:
     path: str
     """Of the spec, on the driver's machine."""
     text: str
-    """The spec itself: the file need not be there elsewhere."""
+    """The bytes of the spec as Latin-1 (it may be a serialized pipeline): the file need not be there elsewhere."""
     overrides: Mapping[str, Any]
     device: str
     """``cpu``, ``gpu`` (the one that a worker sees) or ``null``."""
@@ -34,13 +34,14 @@ class JobText:
     def file(self) -> Iterator[Path]:
         """The spec as a file: its own where that is the same, so that what it names relative to itself is found."""
         own = Path(self.path)
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            if own.read_text() == self.text:
+        text = self.text.encode("latin-1")
+        with contextlib.suppress(OSError):
+            if own.read_bytes() == text:
                 yield own
                 return
         with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
             copy = Path(folder, own.name)
-            copy.write_text(self.text)
+            copy.write_bytes(text)
             yield copy
 
     def enter_folder(self) -> None:

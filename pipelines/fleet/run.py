@@ -20,6 +20,7 @@ from ..compile.place import Target
 from ..job.known_jobs import remember
 from ..job.part import check_divisible
 from ..job.run import CLEAN, REJECTS, JobResult, Prepared, Progress, prepare, run_job, write_config
+from ..spec.shipped import known_spec
 from ..wording import count
 from .driver import Crew, Driver
 from .job_text import JobText
@@ -59,6 +60,7 @@ def run(
     asked = device
     if not local:  # the driver's machine need not have a GPU
         asked = "cpu" if device == "cpu" else "null"
+    path = known_spec(path)
     prepared = prepare(path, overrides, device=asked)
     target = prepared.plan.target
     alone = on is None and (len(target.indices) < 2 or append or trace is not None or check_divisible(prepared))
@@ -146,5 +148,6 @@ def _joined_before(whole: Whole) -> JobResult:
 
 
 def _text(path: str | Path, overrides: Mapping[str, Any], target: Target, limit: int | None) -> JobText:
-    return JobText(str(Path(path).absolute()), Path(path).read_text(), dict(overrides), target.device, limit,
-                   os.getcwd())  # fmt: skip
+    spec = Path(path).absolute()
+    text = spec.read_bytes().decode("latin-1")
+    return JobText(str(spec), text, dict(overrides), target.device, limit, os.getcwd())
