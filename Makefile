@@ -66,6 +66,14 @@ parity: setup ## compare with an installed DALI, write docs/parity.md (DALI_PYTH
 parity-presets: setup ## compare `parity:` presets with the libraries (TORCH_PYTHON=, DALI_PYTHON=: Pythons that have them)
 	$(BIN)/python -m tests.parity_presets --torch '$(TORCH_PYTHON)' --dali '$(DALI_PYTHON)'
 
+.PHONY: test-frameworks
+test-frameworks: ## tests with the real TensorFlow, PaddlePaddle, PyTorch and Triton, each in an environment of its own
+	for name in tensorflow-cpu paddlepaddle torch nvidia-pytriton; do \
+	  $(PYTHON) -m venv build/with-$$name && build/with-$$name/bin/python -m pip install --quiet --editable . \
+	    $$name pytest pytest-timeout hypothesis && \
+	  build/with-$$name/bin/python -m pytest -q tests/plugin tests/pipelines/serve || exit 1; \
+	done
+
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, import directions
 	$(BIN)/ruff check .

@@ -28,6 +28,7 @@ from . import (
     run,
     sample_data,
     schema,
+    serve_model,
     tune,
     validate,
     verify,
@@ -79,7 +80,7 @@ def options(
 
 COMMANDS = (
     run, validate, plan, inspect, verify, merge, retry_failed, convert, convert_pipeline, bench, tune, ops, configs,
-    schema, doctor, sample_data, port,
+    schema, doctor, sample_data, port, serve_model,
 )  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)

@@ -15,6 +15,7 @@ from ..compile.place import Target
 from ..compile.plan import Plan, compile_graph
 from ..engine.engine import Engine, Iteration, Options, Request
 from ..engine.inputs import EndlessFeed, Sources
+from ..engine.nodes import Dropped
 from ..engine.options import lanes_for
 from ..engine.stats import Stats
 from ..graph.nodes import Edge, Graph
@@ -35,6 +36,8 @@ class Session:
         self.stats = Stats()
         self.taken = 0
         """Position after the last batch that was handed out."""
+        self.dropped: list[Dropped] = []
+        """Samples that are missing in it, and why."""
         self.next = 0
         """Position of the next batch that is scheduled."""
         self.iteration = 0
@@ -206,6 +209,7 @@ class Session:
         iteration: Iteration = next(self.engine())
         self.in_flight -= 1
         self.taken = iteration.request.start + iteration.request.n
+        self.dropped = iteration.dropped
         env = iteration.env
         result = tuple([tensor_list(env[edge]) for edge in self._edges])
         if self._promised:

@@ -43,6 +43,15 @@ def read_python(
     return parse(text, name, problems), rest
 
 
+def marked(file: str | os.PathLike[str]) -> str:
+    """The one pipeline function of ``file`` with @autoserialize, as ``file:name``. Raises SpecError."""
+    found = [n for n, v in vars(_module(Path(file))).items() if getattr(v, "_is_autoserialize", False)]
+    if len(found) != 1:
+        raise SpecError(f"{os.fspath(file)} has {len(found)} pipeline functions with @autoserialize, and needs one; or "
+                        f"name the function: {os.fspath(file)}:NAME")  # fmt: skip
+    return f"{os.fspath(file)}:{found[0]}"
+
+
 def _text(path: str, overrides: Mapping[str, Any], problems: Problems) -> tuple[str, set[str]]:
     found = _PATH.fullmatch(path)
     assert found is not None
