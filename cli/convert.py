@@ -24,8 +24,9 @@ def command(
     shuffle: Annotated[bool, typer.Option("--shuffle", help="In random order, all over the data set.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Shuffle seed.")] = 0,
     resize: Annotated[
-        int | None, typer.Option(min=1, metavar="PIXELS", help="Resize the shorter side to this.")
+        int | None, typer.Option(min=1, metavar="PIXELS", help="Shrink to this shorter side; smaller pictures stay.")
     ] = None,
+    enlarge: Annotated[bool, typer.Option("--enlarge", help="With --resize: smaller pictures, too.")] = False,
     format_: Annotated[str | None, typer.Option("--format", help="Encode pictures anew: jpeg, png or webp.")] = None,
     quality: Annotated[int | None, typer.Option(min=1, max=100, help="Of jpeg and webp.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Of Parquet files: these columns only.")] = None,
@@ -64,7 +65,9 @@ def command(
             raise typer.BadParameter(f"needs KEY=VALUE, got {change!r}", param_hint="--option")
         options[key] = setting(value, f"--option {key}")
     names = tuple(filter(None, (columns or "").split(",")))
-    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, format_, quality, options, names, limit,
+    if enlarge and resize is None:
+        raise typer.BadParameter("needs --resize: the size to enlarge to", param_hint="--enlarge")
+    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, enlarge, format_, quality, options, names, limit,
                     follow_links)  # fmt: skip
     if show:
         print_json(conversion(source, target, wanted, say))

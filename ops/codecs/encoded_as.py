@@ -25,8 +25,9 @@ class EncodedAs(Operator, name="encoded_as"):
 
     example = "{op: encoded_as, in: files, format: jpeg, shorter: 256, out: done}"
 
-    format: Annotated[Format, Arg("the file format")]
+    format: Annotated[Format | None, Arg("the file format; any where it is not given")] = None
     shorter: Annotated[int | None, Arg("pixels of the shorter side; any size where it is not given", ge=1)] = None
+    or_smaller: Annotated[bool, Arg("images whose shorter side is below `shorter` are as they should be, too")] = False
 
     def infer(self, *specs: Spec) -> Spec:
         check_encoded(specs[0])
@@ -34,8 +35,11 @@ class EncodedAs(Operator, name="encoded_as"):
 
     def cpu(self, ctx: Context, encoded: Batch) -> Batch:
         headers = read_headers(replace(ctx, rejects=[]), encoded, Rules(max_pixels=2**62))
-        formats = [headers.others[i].format if i in headers.others else "jpeg" for i in range(len(encoded))]
-        same = headers.good & (np.array(formats, object) == self.format)
+        same = headers.good.copy()
+        if self.format is not None:
+            formats = [headers.others[i].format if i in headers.others else "jpeg" for i in range(len(encoded))]
+            same &= np.array(formats, object) == self.format
         if self.shorter is not None:
-            same &= np.minimum(headers.height, headers.width) == self.shorter
+            side = np.minimum(headers.height, headers.width)
+            same &= side <= self.shorter if self.or_smaller else side == self.shorter
         return Batch.from_dense(same.astype(np.bool_), "", encoded.samples)

@@ -43,8 +43,10 @@ from ..tools.datasets import (
 from ..tools.remote_sample import CONTAINERS, skeleton
 from .run import JobResult, Progress, run_job
 
-RECODED = "decode"
-"""The name of the step that only pictures pass which are encoded anew."""
+RECODED, SMALL = "decode", "decode_small"
+"""The names of the steps that only pictures pass which are encoded anew: those to be resized, and smaller ones."""
+FITS = "small_enough"
+"""The name of the step that looks for smaller ones."""
 TEST = "as_wanted"
 """The name of the step that looks at pictures, whether they are to be."""
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
@@ -77,6 +79,8 @@ class Wanted:
     seed: int = 0
     resize: int | None = None
     """Pixels of the shorter side."""
+    enlarge: bool = False
+    """Pictures that are smaller are resized, too."""
     format: str | None = None
     quality: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -256,7 +260,7 @@ def is_conversion(spec: Any) -> bool:
 def _with_kept(report: Mapping[str, Any]) -> dict[str, Any]:
     """``kept`` in the samples of the report: pictures whose bytes were as they should be."""
     looked_at, recoded = (
-        sum(o["samples"] for o in report["operators"] if o["name"] == name) for name in (TEST, RECODED)
+        sum(o["samples"] for o in report["operators"] if o["name"] in names) for names in ((TEST,), (RECODED, SMALL))
     )
     samples = {**report["samples"], "kept": max(0, looked_at - recoded)}
     return {**report, "samples": samples}
@@ -284,15 +288,22 @@ def _picture(found: Found) -> str | None:
 
 
 def _pictures(name: str, wanted: Wanted) -> list[dict[str, Any]]:
-    """Decode, resize, encode; but what is as it should be already keeps its bytes, unless a quality is asked for."""
-    steps: list[dict[str, Any]] = [{"op": "decoders.image", "name": RECODED, "in": name, "out": name}]
-    if wanted.resize is not None:
-        steps.append({"op": "resize", "in": name, "resize_shorter": wanted.resize, "out": name})
+    """Decode, resize, encode; but what is as it should be already keeps its bytes, unless a quality is asked for, and
+    what is smaller is not made larger, unless that is asked for."""
     quality = {} if wanted.quality is None else {"quality": wanted.quality}
-    steps.append({"op": "encoders.image", "in": name, "format": wanted.target, **quality, "out": name})
+    encode = {"op": "encoders.image", "in": name, "format": wanted.target, **quality, "out": name}
+    steps: list[dict[str, Any]] = [{"op": "decoders.image", "name": RECODED, "in": name, "out": name}, encode]
+    size: dict[str, Any] = {}
+    if wanted.resize is not None:
+        steps.insert(1, {"op": "resize", "in": name, "resize_shorter": wanted.resize, "out": name})
+        size = {"shorter": wanted.resize}
+        if not wanted.enlarge:
+            size["or_smaller"] = True
+            as_it_is = [{"op": "decoders.image", "name": SMALL, "in": name, "out": name}, encode]
+            fits = {"op": "encoded_as", "name": FITS, "in": name, **size, "out": "small"}
+            steps = [fits, {"if": "$small", "then": as_it_is, "else": steps}]
     if wanted.quality is not None:
         return steps
-    size = {} if wanted.resize is None else {"shorter": wanted.resize}
     test = {"op": "encoded_as", "name": TEST, "in": name, "format": wanted.target, **size, "out": "kept"}
     return [test, {"if": "$kept", "then": [], "else": steps}]
 

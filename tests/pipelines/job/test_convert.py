@@ -321,6 +321,36 @@ def test_what_is_as_asked_for_keeps_its_bytes(pictures: Path, tmp_path: Path) ->
     assert anew.report["samples"]["kept"] == 0  # a quality was asked for
 
 
+@pytest.mark.parametrize("quality", [None, 80])
+def test_small_pictures_are_not_enlarged_unless_asked_for(tmp_path: Path, quality: int | None) -> None:
+    """Shorter sides below, at and above what is asked for, of the format and of another, upright and turned."""
+    source = tmp_path / "in"
+    (source / "a").mkdir(parents=True)
+    rng = np.random.default_rng(3)
+    sides = {"below": (12, 30), "at": (20, 25), "above": (48, 32), "turned": (31, 14)}
+    for name, (w, h) in sides.items():
+        image = Image.fromarray(rng.integers(0, 256, (h, w, 3), np.uint8))
+        image.save(source / "a" / f"{name}_jpg.jpg", quality=90)
+        image.save(source / "a" / f"{name}_png.png")
+    result = convert(source, tmp_path / "out", Wanted("webdataset", resize=20, quality=quality))
+    assert result.report["samples"]["written"] == 8
+    assert result.report["samples"]["kept"] == (3 if quality is None else 0)
+    rows = {r.key: r.fields["jpg"] for r in open_data(tmp_path / "out").records}
+    for name, size in sides.items():
+        for kind in ("jpg", "png"):
+            data = rows[f"a/{name}_{kind}"]
+            kept = kind == "jpg" and name != "above" and quality is None
+            assert (data == (source / "a" / f"{name}_jpg.jpg").read_bytes()) == kept
+            with Image.open(io.BytesIO(data)) as image:
+                assert image.format == "JPEG"
+                assert image.size == ((30, 20) if name == "above" else size)
+    result = convert(source, tmp_path / "large", Wanted("webdataset", resize=20, enlarge=True, quality=quality))
+    assert result.report["samples"]["kept"] == (1 if quality is None else 0)
+    for record in open_data(tmp_path / "large").records:
+        with Image.open(io.BytesIO(record.fields["jpg"])) as image:
+            assert min(image.size) == 20
+
+
 def test_the_pictures_are_found_among_other_bytes(pictures: Path, tmp_path: Path) -> None:
     """Texts and names stand before the image in many a data set."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
