@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -85,6 +86,13 @@ class Budget:
             return Budget(share=value)
         raise ValueError(f"max_errors must be a count (20) or a share from 0% to 100% (0.1%), got {value!r}")
 
+    def of(self, samples: int) -> int | None:
+        """The most rejects among ``samples``; None for any number. A share is rounded up: 1% of 75 samples is one, not
+        none, and only 0% is zero. (Rounded before: 7% of 100 is 7.000000000000001.)"""
+        if self.share is None:
+            return self.count
+        return math.ceil(round(self.share * samples, 6))
+
     def __str__(self) -> str:
         if self.count is not None:
             return f"max_errors: {self.count}"
@@ -135,9 +143,7 @@ class ErrorBudget:
         self._check(self.total if self.total is not None else self.seen)
 
     def _check(self, of: int) -> None:
-        limit = self.budget.count
-        if self.budget.share is not None:
-            limit = int(self.budget.share * of)
+        limit = self.budget.of(of)
         if limit is None or self.rejected <= limit:
             return
         common = ", ".join(f"{n} {code}" for code, n in self._codes.most_common(3))

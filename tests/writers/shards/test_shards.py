@@ -281,6 +281,20 @@ def test_names_and_limits_are_checked(tmp_path: Path) -> None:
             replace(good, **change).check()  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("share", "samples", "most"),
+    [("1%", 75, 1), ("1%", 100, 1), ("1%", 101, 2), ("0.1%", 1, 1), ("0%", 1_000_000, 0), ("100%", 3, 3), ("1%", 0, 0),
+     *((f"{k}%", 100, k) for k in range(101)), *((f"{k / 10}%", 1000, k) for k in range(0, 1001, 7))],
+)  # fmt: skip
+def test_shares_are_rounded_up_to_whole_samples(share: str, samples: int, most: int) -> None:
+    assert Budget.parse(share).of(samples) == most
+    budget = ErrorBudget(Budget.parse(share), samples)
+    row = RejectRow(0, "k", "s", 0, -1, "op", "corrupt_data", "damaged")
+    budget.add(most, [row] * most)
+    with pytest.raises(JobError, match=f"of {samples}, that is {most}:"):
+        budget.add(1, [row])
+
+
 def test_budget_by_count_and_share(tmp_path: Path) -> None:
     job = JOBS["tfrecord"]
     job.run(tmp_path / "expected")
