@@ -182,7 +182,25 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(_isolation_line(**plan["isolation"])))
     if plan.get("write"):
         parts.append(Text(_write_line(plan["write"])))
+    if plan.get("forecast"):
+        parts += [Text(), Text(_forecast_line(plan["forecast"]), "bold")]
     return Group(*parts)
+
+
+def _forecast_line(found: Mapping[str, Any]) -> str:
+    """What is known of the job's size and time."""
+    samples = found["samples"]
+    words = [f"Samples: not known ({found['why']})" if samples is None else f"Reads {count(samples, 'sample')}"]
+    if found["shards"] is not None:
+        words.append(f"writes {'about ' * (found['bytes'] is not None)}{count(found['shards'], 'shard')}")
+    if found["samples_per_second"] is None:
+        words.append("time and size of the output: not measured (--measure)")
+        return "; ".join(words)
+    each = f"{rate(found['samples_per_second'])} without writing, {size(found['bytes_per_sample'])} a sample"
+    words.append(f"measured for {duration(found['measured_seconds'])}: {each}")
+    if found["seconds"] is not None:
+        words.append(f"so about {duration(found['seconds'])} and {size(found['bytes'])}")
+    return "; ".join(words)
 
 
 def _isolation_line(mode: str, timeout: float) -> str:
