@@ -663,8 +663,9 @@ class EncodedAs:
     def __init__(
         self,
         *,
-        format: Literal['jpeg', 'png', 'webp'] = ...,
+        format: Literal['jpeg', 'png', 'webp'] | None = ...,
         shorter: int | None = ...,
+        or_smaller: bool = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
