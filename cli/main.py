@@ -29,6 +29,7 @@ from . import (
     sample_data,
     schema,
     serve_model,
+    top,
     tune,
     validate,
     verify,
@@ -79,8 +80,8 @@ def options(
 
 
 COMMANDS = (
-    run, validate, plan, inspect, verify, merge, retry_failed, convert, convert_pipeline, bench, tune, ops, configs,
-    schema, doctor, sample_data, port, serve_model,
+    run, top, validate, plan, inspect, verify, merge, retry_failed, convert, convert_pipeline, bench, tune, ops,
+    configs, schema, doctor, sample_data, port, serve_model,
 )  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)

@@ -113,21 +113,14 @@ def remark(text: str) -> None:
 
 
 def _broken(text: str, stream: Any) -> str:
-    """``text`` broken between words where a terminal would break it within them; elsewhere as it is. A command in it
-    stays on a line of its own, to be copied."""
-    if not stream.isatty():
-        return text
+    """A sentence broken between words where a terminal would break it within them; elsewhere, and where it is more than
+    one line, as it is. A command in it stays on a line of its own, to be copied."""
     width = shutil.get_terminal_size().columns
-    lines = []
-    for line in text.split("\n"):
-        head, command, rest = line.partition(": dali-run ")
-        if len(line) <= width or line.startswith(" "):
-            lines.append(line)
-            continue
-        lines += textwrap.wrap(f"{head}:" if command else head, width, break_long_words=False, break_on_hyphens=False)
-        if command:
-            lines.append(command[2:] + rest)
-    return "\n".join(lines)
+    if len(text) <= width or "\n" in text or not stream.isatty():
+        return text
+    head, command, rest = text.partition(": dali-run ")
+    lines = textwrap.wrap(f"{head}:" if command else head, width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*lines, *([command[2:] + rest] if command else [])])
 
 
 def say(line: str) -> None:
@@ -193,7 +186,11 @@ def print_json(data: Any) -> None:
     typer.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))  # as `printable`, in JSON's way
 
 
-def console() -> Console:
+_PLAIN = str.maketrans("━─▁▂▃▄▅▆▇█…", "=-..::+*##~")
+"""Instead of characters that a stream without UTF-8 cannot show."""
+
+
+def console(stream: Any = None) -> Console:
     """Where tables go: stdout, as wide as the terminal, 110 columns without one."""
     from rich.console import Console
     from rich.segment import Segment
@@ -206,9 +203,10 @@ def console() -> Console:
             for segment in super().render(renderable, options):
                 if segment.control is None and _CONTROL.search(segment.text):
                     segment = Segment(printable(segment.text), segment.style)
-                yield Segment(segment.text.replace("━", "="), segment.style, segment.control) if plain else segment
+                yield Segment(segment.text.translate(_PLAIN), segment.style, segment.control) if plain else segment
 
-    return Safe(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
+    terminal = (sys.stdout if stream is None else stream).isatty()
+    return Safe(file=stream, highlight=False, soft_wrap=False, width=None if terminal else 110)
 
 
 @contextmanager

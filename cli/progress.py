@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
     from rich.text import Text
 
-from .output import Unfailing, remark
+from .output import Unfailing, console, remark
 
 SECONDS_BETWEEN_LINES = 5.0
 _REFRESHES_PER_SECOND = 8
+_WATCHED_PER_SECOND = 4
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class State(Protocol):
@@ -32,6 +34,10 @@ class State(Protocol):
     @property
     def started(self) -> float:
         """time.perf_counter() of the start."""
+
+    @property
+    def status(self) -> Callable[[], Mapping[str, Any]]:
+        """Gives all that is known of the job now."""
 
 
 Report = Callable[[State], None]
@@ -74,23 +80,57 @@ def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def shown(*, quiet: bool) -> Iterator[Report]:
-    """Something to call with the state after every batch; shows it on stderr in the way that fits there."""
+def shown(*, quiet: bool, watch: bool = False) -> Iterator[Report]:
+    """Something to call with the state after every batch; shows it on stderr in the way that fits there: as a bar, with
+    ``watch`` as the view of `dali-run top`, and without a terminal as lines."""
     if quiet:
         yield lambda _: None
+    elif lively(sys.stderr) and watch:
+        with _watched() as show:
+            yield show
     elif lively(sys.stderr):
         with _bar() as progress:
-            task = progress.add_task("", total=None, rejected=0)
+            task = progress.add_task("", total=None, rejected="", held="")
 
-            def show(state: State) -> None:
+            looked, held = 0.0, ""
+
+            def show_bar(state: State) -> None:
+                nonlocal looked, held
+                now = time.perf_counter()
+                if now - looked >= _SECONDS_BETWEEN_LOOKS:
+                    looked, held = now, _held(state.status())
                 what = "" if state.done else "preparing"  # the first run on a machine compiles
-                progress.update(
-                    task, description=what, completed=state.done, total=state.total, rejected=state.rejected
-                )
+                rejected = f"{state.rejected:,} rejected" if state.rejected else ""
+                progress.update(task, description=what, completed=state.done, total=state.total, rejected=rejected,
+                                held=held)  # fmt: skip
 
-            yield show
+            yield show_bar
     else:
         yield Lines()
+
+
+@contextmanager
+def _watched() -> Iterator[Report]:
+    """The view of the job itself, drawn anew a few times a second, whether batches come or not."""
+    from rich.live import Live
+    from rich.text import Text as RichText
+
+    from ..pipelines.show.live import live_view
+
+    last: State | None = None
+
+    def view() -> Any:
+        if last is None:
+            return RichText("preparing")
+        status = last.status()
+        return live_view(status) if status else RichText(line(last, time.perf_counter()))
+
+    def show(state: State) -> None:
+        nonlocal last
+        last = state
+
+    with Live(get_renderable=view, console=_console(), refresh_per_second=_WATCHED_PER_SECOND, transient=True):
+        yield show
 
 
 class Lines:
@@ -108,7 +148,7 @@ class Lines:
 
 
 def line(state: State, now: float) -> str:
-    """``12,000 of 50,000 samples (24 %), 4,000/s, 9.50 s left, 3 rejected``."""
+    """``12,000 of 50,000 samples (24%), 4,000/s, 9.50 s left, 3 rejected; busiest: cpu 92%``."""
     from ..pipelines.wording import duration, rate
 
     elapsed = max(now - state.started, 1e-9)
@@ -116,13 +156,21 @@ def line(state: State, now: float) -> str:
     text = f"{state.done:,} of {state.total:,} samples ({state.done / max(state.total, 1):.0%}), {rate(speed)}"
     if speed:
         text += f", {duration((state.total - state.done) / speed)} left"
-    return f"{text}, {state.rejected:,} rejected"
+    held = _held(state.status())
+    return f"{text}, {state.rejected:,} rejected{f'; busiest: {held}' if held else ''}"
+
+
+def _held(status: Mapping[str, Any]) -> str:
+    """What holds the job back: ``cpu 92%``."""
+    if "bottleneck" not in status:
+        return ""
+    from ..pipelines.show.live import held_back
+
+    return held_back(status)
 
 
 def _console() -> Console:
-    from rich.console import Console
-
-    return Console(file=Unfailing(sys.stderr))  # type: ignore[arg-type]
+    return console(Unfailing(sys.stderr))
 
 
 def _bar() -> Progress:
@@ -147,14 +195,15 @@ def _bar() -> Progress:
 
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(None),
         TaskProgressColumn(),
         MofNCompleteColumn(),
         Rate(),
-        TextColumn("eta"),
         TimeRemainingColumn(),
-        TextColumn("[yellow]{task.fields[rejected]} rejected"),
+        TextColumn("[yellow]{task.fields[rejected]}"),
+        TextColumn("{task.fields[held]}"),
         console=_console(),
+        expand=True,
         refresh_per_second=_REFRESHES_PER_SECOND,
         transient=True,
     )

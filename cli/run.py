@@ -54,6 +54,9 @@ def command(
     report: Annotated[Path | None, written_to("Write report.json here, too.")] = None,
     html: Annotated[Path | None, written_to("Write the report as a page.")] = None,
     trace: Annotated[Path | None, written_to("Write a trace for chrome://tracing or ui.perfetto.dev.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show queues, operators and memory at work, as dali-run top does.")
+    ] = False,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -78,7 +81,7 @@ def command(
     from ..pipelines.job.run import run_job
     from .progress import shown
 
-    with errors_as_json(json), shown(quiet=quiet or json) as progress:
+    with errors_as_json(json), shown(quiet=quiet or json, watch=watch) as progress:
         part = _part(num_shards, shard_id, quiet)
         told = overrides(changes, settings)
         note = (lambda _: None) if quiet else say

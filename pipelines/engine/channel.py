@@ -35,9 +35,14 @@ class Channel(Generic[T]):
         """Sum of the items found at every put; over ``passed``, the mean fill."""
         self._items: SimpleQueue[T] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
-        self._stopped = False
+        self._stopped = self._ended = False
         for _ in range(depth):
             self._room.put(None)
+
+    @property
+    def fill(self) -> int:
+        """Items in it now, about: other threads go on."""
+        return min(max(self._items.qsize() - self._ended, 0), self.depth)
 
     def deepen(self) -> None:
         """Make room for one item more."""
@@ -75,11 +80,12 @@ class Channel(Generic[T]):
 
     def close(self) -> None:
         """No more items will come; what is in the channel can still be taken."""
+        self._ended = True
         self._items.put(_END)
 
     def stop(self) -> None:
         """Wake everybody with Closed, at once."""
-        self._stopped = True
+        self._stopped = self._ended = True
         with suppress(Empty):
             while True:
                 self._items.get_nowait()

@@ -63,7 +63,7 @@ def build_report(
                 **_waits(engine, stage),
             }
         )
-    loads = _loads(engine, operators, seconds, sink_seconds, sink)
+    loads = loads_of(engine, operators, seconds, sink_seconds, sink, step_seconds(engine))
     top = bottleneck(loads, engine.boxes[_stage_id(engine, 0)][1].passed)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -160,15 +160,40 @@ def _waits(engine: Engine, i: int) -> dict[str, float]:
     return {"waiting_for_input_seconds": round(waited, 6), "blocked_on_output_seconds": round(blocked, 6)}
 
 
-def _loads(
-    engine: Engine, operators: Sequence[Mapping[str, Any]], seconds: float, sink_seconds: float, sink: str
-) -> list[Load]:
+def step_seconds(engine: Engine) -> list[float]:
+    """The busy seconds of every step's own thread."""
+    return [_busy(engine, i) for i in range(len(engine.plan.steps))]
+
+
+def operator_seconds(engine: Engine) -> list[dict[str, Any]]:
+    """The seconds of every operator so far, as `loads_of` takes them. Cheap; threads may go on."""
+    rows = []
+    for i, step in enumerate(engine.plan.steps):
+        for node in step.nodes:
+            if not isinstance(node.op, (Split, Merge)):
+                r = engine.stats.nodes.get(node.name)
+                rows.append({"name": node.name, "runs_on": node.stage, "stage": _stage_id(engine, i),
+                             "cpu_seconds": r.cpu_seconds if r else 0.0,
+                             "gpu_seconds": r.gpu_seconds if r else 0.0})  # fmt: skip
+    return rows
+
+
+def overlap(engine: Engine) -> int:
+    """Lanes whose events overlap each other on the devices."""
+    return max(1, engine.options.lanes - 1) * len(engine.plan.target.indices)
+
+
+def loads_of(
+    engine: Engine, operators: Sequence[Mapping[str, Any]], seconds: float, sink_seconds: float, sink: str,
+    steps: Sequence[float],
+) -> list[Load]:  # fmt: skip
+    """How busy readers, workers, devices and the sink were, by the seconds of operators and of ``steps``."""
     seconds = max(seconds, 1e-9)
     threads = engine.options.num_threads
     loads = []
     for i, step in enumerate(engine.plan.steps):
         mine = [o for o in operators if o["stage"] == _stage_id(engine, i)]
-        busy = _busy(engine, i)
+        busy = steps[i]
         if step.kind == "whole":
             loads.append(
                 Load(
@@ -185,7 +210,7 @@ def _loads(
             loads.append(
                 Load(
                     "gpu",
-                    gpu / seconds / max(1, _overlap(engine)),
+                    gpu / seconds / overlap(engine),
                     f"Bottleneck: the GPU, mostly {worst}.",
                     "More batches in flight (prefetch_queue_depth.gpu_size), a larger batch_size, or more "
                     "GPUs (device: gpu:all).",
@@ -222,11 +247,6 @@ def _loads(
         )
     )
     return loads
-
-
-def _overlap(engine: Engine) -> int:
-    """Lanes whose events overlap each other on the device."""
-    return max(1, engine.options.lanes - 1) * len(engine.plan.target.indices)
 
 
 def _worst(operators: Sequence[Mapping[str, Any]], key: str) -> str:

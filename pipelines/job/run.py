@@ -43,6 +43,7 @@ from ..spec.shipped import known_spec
 from ..wording import count
 from .additions import Growth, find_growth
 from .known_jobs import remember
+from .live import Counts, Live, Recorder
 from .ordered_inputs import LineupFeed
 from .report import build_report
 
@@ -61,6 +62,8 @@ class Progress:
     rejected: int
     started: float
     """`time.perf_counter` at the first batch."""
+    status: Callable[[], Mapping[str, Any]] = dict
+    """All that is known of the job now, as `dali-run top` shows it; nothing where others run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +310,11 @@ class JobRun:
         self.total = self.stop - self.first
         self.writing = 0.0
         self.read = self.rejected = 0
-        progress(Progress(0, self.total, 0, time.perf_counter()))
+        self.live = Live(config.url or config.path, output.part, {
+            "name": self.name, "total": self.total, "device": prepared.plan.target.device,
+            "threads": threads_of(prepared.spec.pipeline.num_threads),
+        })  # fmt: skip
+        progress(Progress(0, self.total, 0, time.perf_counter(), self.live.of))
         whole = depends_on_batches(prepared.spec)
         options = replace(options_of(prepared.spec, prepared.plan.target), whole_batches=whole, together=not whole)
         requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
@@ -320,17 +327,27 @@ class JobRun:
         except BaseException as e:  # Ctrl-C: decoders' processes may run already
             self.engine.stop()
             ours = as_ours(e)
+            self.live.end("interrupted" if isinstance(e, KeyboardInterrupt) else "failed", str(ours))
             if ours is e:
                 raise
             raise ours from e
         self.began = time.perf_counter()
+        self.recorder = Recorder(self.engine, lambda: Counts(self.read, self.rejected, self.writing))
 
     def run(self) -> JobResult:
+        self.live.start(self.recorder)
+        try:
+            return self._run()
+        except BaseException as e:
+            self.live.end("failed", str(e))
+            raise
+
+    def _run(self) -> JobResult:
         try:
             with self.engine:
                 for iteration in self.engine:
                     self._write(iteration)
-                    self.progress(Progress(self.read, self.total, self.rejected, self.began))
+                    self.progress(Progress(self.read, self.total, self.rejected, self.began, self.live.of))
             report = self._report()
             self.output.finish(report)  # the last shard: a full disk or a spent budget may show here
         except KeyboardInterrupt:
@@ -382,6 +399,7 @@ class JobRun:
         report = {"name": self.name, **build_report(self.engine, seconds, counts, sink_seconds=self.writing)}
         report["command"] = self.command
         report["warm_up_seconds"] = round(self.warm_up, 6)
+        report["over_time"] = self.recorder.over_time()
         if self.first:
             report["resumed_from"] = self.first
         return self.amend(report)
@@ -394,6 +412,7 @@ class JobRun:
     def _result(self, code: int, message: str, report: dict[str, Any]) -> JobResult:
         if self.trace is not None:
             Path(self.trace).write_text(json.dumps(self.engine.stats.chrome_trace()))
+        self.live.end({FAILED: "failed", INTERRUPTED: "interrupted"}.get(code, "finished"), message)
         return JobResult(code, message, report, self.config.url or self.config.path)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
@@ -115,3 +115,24 @@ def table(
     """A table of ``rows``; columns named in ``numbers`` are right-aligned and never wrapped, those in ``dispensable``
     are left out, one after the other, where there is no room."""
     return FittingTable(columns, rows, numbers, dispensable)
+
+
+LINES = 21
+"""Lines that a summary takes at most: with the command above it and what follows it, one screen of 24."""
+_FEWEST = 3
+"""Rows that are shown however little room there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneScreen:
+    """A view that fits one screen: ``of`` makes it with so many rows at most, out of ``rows``."""
+
+    of: Callable[[int], RenderableType]
+    rows: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for most in range(max(self.rows, _FEWEST), _FEWEST - 1, -1):
+            view = self.of(most)
+            if len(console.render_lines(view, options, pad=False)) <= LINES:
+                break
+        yield view

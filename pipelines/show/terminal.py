@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ..wording import count, duration, rate, size
-from .tables import FittingTable, Row, table
+from .tables import FittingTable, OneScreen, Row, table
 
 _STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "warning": "bold red"}
 
@@ -19,10 +19,6 @@ _STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "warning": "bold 
 _BAR = 12
 
 
-_LINES = 21
-"""Lines that a summary takes at most: with the command above it and what follows it, one screen of 24."""
-_FEWEST = 3
-"""Operators that are shown however little room there is."""
 _NAMED = 3
 """Operators of a stage, reasons of rejects, fallbacks and decoders that are named; of others their number is told."""
 
@@ -30,27 +26,12 @@ _NAMED = 3
 def report_view(report: Mapping[str, Any]) -> RenderableType:
     """Table of a run: operators, stages, rejects, and what held it back. It fits one screen: where there are many
     operators the busiest are shown, all of them are in the report."""
-    return _Summary(report)
 
-
-class _Summary:
-    """The view of a report, cut to a screen."""
-
-    def __init__(self, report: Mapping[str, Any]) -> None:
-        self.report = report
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for most in range(max(len(self.report["operators"]), _FEWEST), _FEWEST - 1, -1):
-            view = self.of(most)
-            if len(console.render_lines(view, options, pad=False)) <= _LINES:
-                break
-        yield view
-
-    def of(self, most: int) -> Group:
-        """The view with ``most`` operators at most."""
-        report = self.report
+    def of(most: int) -> Group:
         return Group(_headline(report), Text(), operator_table(report, most), Text(), _stage_table(report), Text(),
                      *_memory(report), *_rejects(report), *_bottleneck(report))  # fmt: skip
+
+    return OneScreen(of, len(report["operators"]))
 
 
 def _headline(report: Mapping[str, Any]) -> Text:

@@ -12,10 +12,12 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 
 from dali_run.cli import main as cli
+from tests.kit.golden import FOLDER
 
 NARROW = 60
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -40,6 +42,7 @@ Lines = Callable[[Path, Path], list[str]]
 
 COMMANDS: dict[str, Lines] = {
     "run": lambda here, data: ["run", str(here / "spec.yaml"), "--fresh"],
+    "top": lambda here, data: ["top", str(here / "out")],
     "validate": lambda here, data: ["validate", str(here / "spec.yaml")],
     "plan": lambda here, data: ["plan", str(here / "spec.yaml")],
     "inspect": lambda here, data: ["inspect", str(here / "spec.yaml"), "-n", "2", "--out", str(here / "look")],
@@ -47,17 +50,24 @@ COMMANDS: dict[str, Lines] = {
     "merge": lambda here, data: ["merge", str(here / "parts")],
     "retry-failed": lambda here, data: ["retry-failed", str(here / "out")],
     "convert": lambda here, data: ["convert", str(data / "tfrecord"), str(here / "lmdb"), "--to", "lmdb", "--fresh"],
+    "convert-pipeline": lambda here, data: ["convert-pipeline", str(here / "model.dali"), str(here / "model.yaml"),
+                                            "--force"],
     "bench": lambda here, data: ["bench", str(here / "spec.yaml"), "--seconds", "0.01", "--repeats", "1",
                                  "--warm-up", "0"],
     "tune": lambda here, data: ["tune", str(here / "spec.yaml"), "--seconds", "0.01", "--warm-up", "0",
                                 "-o", str(here / "tuned.yaml"), "--set", "pipeline.batch_size=1"],
     "ops": lambda here, data: ["ops", "resize"],
+    "configs": lambda here, data: ["configs"],
     "schema": lambda here, data: ["schema"],
     "doctor": lambda here, data: ["doctor"],
     "sample-data": lambda here, data: ["sample-data", str(data), "--count", "32"],
+    "serve-model": lambda here, data: ["serve-model", str(here / "spec.yaml"), str(here / "models"), "--force"],
     "port": lambda here, data: ["port", __file__],
 }  # fmt: skip
 MORE: dict[str, Lines] = {
+    "run, watched": lambda here, data: ["run", str(here / "spec.yaml"), "--fresh", "--watch"],
+    "top, all": lambda here, data: ["top"],
+    "top, parts": lambda here, data: ["top", str(here / "parts")],
     "ops, all": lambda here, data: ["ops"],
     "ops, by another name": lambda here, data: ["ops", "--like", "albumentations.ColorJitter"],
     "inspect, data": lambda here, data: ["inspect", str(data / "lmdb"), "-n", "2"],
@@ -65,8 +75,8 @@ MORE: dict[str, Lines] = {
 }
 SLOW = ("bench",)
 """It starts processes: looked at once. What it prints goes the way of all others."""
-NOT_JSON = ("bench", "schema")
-"""``bench --json`` takes a path; ``schema`` prints nothing but JSON."""
+NOT_JSON = ("bench", "schema", "convert-pipeline")
+"""``bench --json`` takes a path; ``schema`` prints nothing but JSON, ``convert-pipeline`` YAML."""
 
 HELPS = {f"{name} --help": (lambda here, data, name=name: [name, "--help"]) for name in COMMANDS}
 ALL = {**COMMANDS, **MORE, **HELPS, "--help": lambda here, data: ["--help"]}
@@ -85,6 +95,7 @@ def here(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("terminals")
     spec = folder / "spec.yaml"
     spec.write_text(SPEC.replace("data: .", f"data: {sample / 'val'}").replace("./out", str(folder / "out")))
+    (folder / "model.dali").write_bytes(np.load(FOLDER / "serialized.npz")["pictures/file"].tobytes())
     assert cli.main(["run", str(spec), "--quiet"]) == 0
     for i in range(2):
         part = ["--num-shards", "2", "--shard-id", str(i), "--set", f"out={folder / 'parts'}"]

@@ -143,6 +143,11 @@ class Output:
     # -- what there is to do --------------------------------------------------------------------------------------
 
     @property
+    def part(self) -> tuple[int, int] | None:
+        """Part (i, n) of the job that fills the folder; None for all of it."""
+        return self._side.part
+
+    @property
     def resume_from(self) -> int:
         """First position still to do."""
         return self._next

@@ -1,0 +1,83 @@
+"""``dali-run top``: jobs at work, seen from another terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from .output import Json, console, done, print_json
+
+NAME = "top"
+_SECONDS = 0.5
+_AT_WORK = ("preparing", "running")
+
+
+def command(
+    output: Annotated[
+        str | None, typer.Argument(metavar="[OUT]", help="The folder (or URL) that a job writes to; all jobs without.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
+    json: Json = False,
+) -> None:
+    """Watch a job at work from another terminal: rate, queues, operators, rejects, memory.
+
+    Jobs of this user, on this machine or on one with the same home. The view ends with the job, or with Ctrl-C, which
+    leaves the job alone. Without a terminal, and with --json, it is shown once.
+
+    \b
+    Examples:
+      dali-run top out/imagenet
+      dali-run top
+      dali-run top out/imagenet --json | jq '.[0].samples_per_second'
+    """
+    from ..ops.errors import JobError
+    from ..pipelines.job.live import statuses
+    from .progress import lively
+
+    found = statuses(output)
+    if output is not None and not found:
+        raise JobError(f"no job of yours that writes to {output} is known here")
+    if json:
+        print_json(found)
+        return
+    if output is None:
+        found = [s for s in found if s["state"] in _AT_WORK]
+    with done(0):
+        if once or not lively(sys.stdout) or not _at_work(found):
+            console().print(_view(found))
+            return
+        _watch(output)
+
+
+def _at_work(found: Sequence[Mapping[str, Any]]) -> bool:
+    return any(s["state"] in _AT_WORK for s in found)
+
+
+def _view(found: Sequence[Mapping[str, Any]]) -> Any:
+    from ..pipelines.show.live import live_view, live_views
+
+    if not found:
+        return "no job of yours is at work here"
+    return live_view(found[0]) if len(found) == 1 else live_views(found)
+
+
+def _watch(output: str | None) -> None:
+    """Until the job ends: afterwards what it came to is left to be read."""
+    from rich.live import Live
+
+    from ..pipelines.job.live import statuses
+
+    with Live(console=console(), auto_refresh=False) as view:
+        try:
+            while True:
+                found = [s for s in statuses(output) if output is not None or s["state"] in _AT_WORK]
+                view.update(_view(found), refresh=True)
+                if not _at_work(found):
+                    return
+                time.sleep(_SECONDS)
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,144 @@
+"""Jobs at work, for the terminal: rates, queues, operators, rejects, memory, and what holds them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ..wording import count, duration, rate, size
+from .tables import OneScreen, Row, table
+
+_BAR = 24
+_SPARKS = "▁▂▃▄▅▆▇█"
+_MOST_SPARKS = 48
+_WORDS = {"preparing": "is preparing", "lost": "is gone: its process ended without a word"}
+
+
+def live_view(status: Mapping[str, Any]) -> RenderableType:
+    """One job now; it fits one screen."""
+    operators = status.get("operators", [])
+    return OneScreen(lambda most: Group(*_lines(status, most)), len(operators))
+
+
+def _lines(status: Mapping[str, Any], most: int) -> list[RenderableType]:
+    head = Text.assemble((str(status["name"] or "job"), "bold"), f" on {status['device']}, "
+                         f"{count(status['threads'], 'thread')}", _of_part(status["part"]))  # fmt: skip
+    if status["state"] != "running":
+        head.append(f"; {state_in_words(status)}", "yellow")
+    parts: list[RenderableType] = [head]
+    if "done" not in status:
+        return parts
+    parts += [_progress(status), Text(pace(status)), *_sparks(status["recent_samples_per_second"]), Text()]
+    parts += [_operators(status["operators"], most), _queues(status["queues"]), Text(), Text(_memory(status))]
+    if status["state"] == "running":
+        parts.append(Text(status["bottleneck"]["sentence"], "bold"))
+    return parts
+
+
+def live_views(statuses: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Several jobs, or the parts of one: a row for each that is not finished."""
+    rows: list[Row] = []
+    finished = [s for s in statuses if s["state"] == "finished"]
+    for s in statuses:
+        if s in finished:
+            continue
+        began = "done" in s
+        rows.append([
+            f"{s['name'] or 'job'}{_of_part(s['part'])}", s["state"],
+            f"{s['done'] / max(s['total'], 1):.0%}" if began else "",
+            rate(s["samples_per_second"]) if began and s["state"] == "running" else "",
+            _left(s) or "", f"{s['rejected']:,}" if began else "",
+            held_back(s) if s["state"] == "running" else "", s["output"],
+        ])  # fmt: skip
+    shown = table(("job", "state", "done", "speed", "left", "rejected", "held back by", "output"), rows,
+                  numbers=("done", "speed", "left", "rejected"),
+                  dispensable=("held back by", "rejected", "left"))  # fmt: skip
+    together = sum(s["samples_per_second"] for s in statuses if s["state"] == "running")
+    parts: list[RenderableType] = [shown] if rows else []
+    parts += [Text(f"together {rate(together)}")] if together else []
+    parts += [Text(f"{len(finished)} of {count(len(statuses), 'part')} finished")] if finished else []
+    return Group(*parts)
+
+
+def state_in_words(status: Mapping[str, Any]) -> str:
+    """``running``, ``finished: wrote 12 samples to out``."""
+    state = str(status["state"])
+    message = f": {status['message']}" if status.get("message") else ""
+    return f"{_WORDS.get(state, state)}{message}"
+
+
+def pace(status: Mapping[str, Any]) -> str:
+    """``4,000/s now, 3,900/s on average, 9.5 s left, 3 rejected``."""
+    average = status["done"] / status["seconds"] if status["seconds"] else None
+    now = [f"{rate(status['samples_per_second'])} now"] if status["state"] == "running" else []
+    left = _left(status)
+    return ", ".join([*now, f"{rate(average)} on average", *([f"{left} left"] if left else []),
+                      f"{status['rejected']:,} rejected"])  # fmt: skip
+
+
+def held_back(status: Mapping[str, Any]) -> str:
+    """``cpu 92%``: the busiest resource."""
+    found = status["bottleneck"]
+    return f"{found['what']} {min(found['share'], 1):.0%}"
+
+
+def _left(status: Mapping[str, Any]) -> str:
+    if status["state"] != "running" or not status.get("done") or not status["seconds"]:
+        return ""
+    speed = status["samples_per_second"] or status["done"] / status["seconds"]
+    return duration((status["total"] - status["done"]) / speed)
+
+
+def _of_part(part: Sequence[int] | None) -> str:
+    return f", part {part[0]} of {part[1]}" if part else ""
+
+
+def _bar(share: float, width: int = _BAR) -> Text:
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return Text.assemble(("━" * full, "green"), ("─" * (width - full), "dim"))
+
+
+def _progress(status: Mapping[str, Any]) -> Text:
+    share = status["done"] / max(status["total"], 1)
+    return Text.assemble(_bar(share), f" {share:.0%}  {status['done']:,} of {status['total']:,} samples")
+
+
+def _sparks(rates: Sequence[float]) -> list[Text]:
+    rates = rates[-_MOST_SPARKS:]
+    top = max(rates, default=0.0)
+    if len(rates) < 2 or not top:
+        return []
+    return [Text.assemble(("".join(_SPARKS[round(r / top * (len(_SPARKS) - 1))] for r in rates), "cyan"),
+                          f" up to {rate(top)}")]  # fmt: skip
+
+
+def _operators(operators: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
+    total = sum(o["busy"] for o in operators) or 1.0
+    first = sorted(range(len(operators)), key=lambda i: -operators[i]["busy"])[:most]
+    rows: list[Row] = []
+    for i in sorted(first):
+        o = operators[i]
+        rows.append([o["name"], Text(o["runs_on"], "green" if o["runs_on"] != "cpu" else "cyan"),
+                     f"{o['busy'] / total:.0%}", _bar(o["busy"] / total)])  # fmt: skip
+    if more := len(operators) - len(first):
+        rest = sum(o["busy"] for i, o in enumerate(operators) if i not in first)
+        rows.append([f"{more} more", "", f"{rest / total:.0%}", ""])
+    return table(("operator", "on", "share", ""), rows, numbers=("share",), dispensable=("", "on"))
+
+
+def _queues(queues: Sequence[Mapping[str, Any]]) -> RenderableType:
+    rows = [[q["name"], f"{q['fill']} of {q['depth']}", _bar(q["fill"] / max(q["depth"], 1))] for q in queues]
+    return table(("queue", "batches", ""), rows, numbers=("batches",), dispensable=("",))
+
+
+def _memory(status: Mapping[str, Any]) -> str:
+    memory = status["memory"]
+    parts = [f"batches {size(memory['host'])} of {size(memory['host_limit'])}"]
+    parts += [f"process {size(memory['process'])}"] if memory["process"] else []
+    if "gpu" in memory:
+        parts.append(f"GPU {size(memory['gpu'])} of {size(memory['gpu_limit'])}")
+    busy = [f"GPU {min(status['gpu_busy'], 1):.0%} busy"] if "gpu_busy" in status else []
+    return ", ".join([f"Memory: {', '.join(parts)}", *busy])
