@@ -212,6 +212,11 @@ class DataNode:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        from .shown import as_html
+
+        return as_html("DataNode", {"name": self.name, "device": self._device}, {self.name: self})
+
     def __bool__(self) -> bool:
         raise TypeError(
             f"{self} has no truth value while the graph is being built. In `if`, `and`, `or` and `not` it can be used "

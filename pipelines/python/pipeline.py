@@ -66,6 +66,26 @@ class Pipeline:
         if type(self).iter_setup is not Pipeline.iter_setup:
             self._session.set_up_by(self.iter_setup)
 
+    def _shown(self) -> tuple[str, dict[str, Any], dict[str, DataNode] | None]:
+        """What this is, for people: nothing is defined, built or run for it."""
+        given, defined = self._settings, self._definition
+        settings = {"batch_size": given.batch_size, "num_threads": given.num_threads, "device_id": given.device_id,
+                    "seed": given.seed}  # fmt: skip
+        if defined.outputs is None:
+            return type(self).__name__, settings, None
+        names = defined.names or [f"output {i}" for i in range(len(defined.outputs))]
+        return type(self).__name__, settings, dict(zip(names, defined.outputs, strict=True))
+
+    def __repr__(self) -> str:
+        from .shown import as_text
+
+        return as_text(*self._shown())
+
+    def _repr_html_(self) -> str:
+        from .shown import as_html
+
+        return as_html(*self._shown())
+
     # -- definition ---------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:

@@ -119,6 +119,12 @@ class Tensor:
     def __str__(self) -> str:
         return _with_data(repr(self), str(self.as_cpu().array))
 
+    def _repr_html_(self) -> str:
+        from ..show.notebook import batch_html
+
+        array = np.asarray(self.as_cpu().array)[None]
+        return batch_html(Batch.from_dense(array, self._layout, Samples.numbered(1)), type(self).__name__)
+
 
 class TensorCPU(Tensor):
     """A sample on the host, also of one's own: from whatever is an array there."""
@@ -279,6 +285,12 @@ class TensorList:
         dense = host.batch.is_uniform
         shown = str(host.as_array()) if dense else ",\n".join(str(host.at(i)) for i in range(min(len(host), 4)))
         return _with_data(repr(self), shown + ("" if dense or len(host) <= 4 else ",\n..."))
+
+    def _repr_html_(self) -> str:
+        from ..show.notebook import batch_html
+
+        shown = TensorListCPU([]) if self._is_reset else self.as_cpu()
+        return batch_html(shown.batch, type(self).__name__)
 
 
 class TensorListCPU(TensorList):

@@ -32,7 +32,8 @@ from ...readers.records.message import message_fields
 from ...readers.records.varint import varint
 from ...writers.bytes import sidecar
 from ..plugins import load_operators
-from .intermediates import as_picture, save_pictures
+from ..show.pictures import as_picture
+from .intermediates import save_pictures
 from .remote_sample import skeleton
 
 _MOST_SHOWN = 60

@@ -8,7 +8,8 @@ import numpy as np
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.pipelines.tools.intermediates import as_picture, dump
+from dali_run.pipelines.show.pictures import as_picture
+from dali_run.pipelines.tools.intermediates import dump
 
 
 def batch(arrays: list[np.ndarray], layout: str) -> Batch:

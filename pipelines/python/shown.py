@@ -1,0 +1,81 @@
+"""Pipelines and DataNodes as text and as pictures: what Python prints and what notebooks show of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..graph.conditionals import Merge, Split
+from ..graph.nodes import Edge, Node
+from ..show.notebook import Box, graph_svg, outline
+from .data_node import DataNode
+
+
+def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:
+    """What leads to ``outputs``, in an order in which it can run; nothing is built, nothing is changed. Conditionals
+    are left out: what follows them is shown with what came before."""
+    boxes: list[Box] = []
+    places: dict[tuple[int, int], int] = {}
+    ends: list[Box] = []
+    for name, output in outputs.items():
+        for node in _before(output):
+            if not isinstance(node.op, (Split, Merge)) and (id(output.builder), node.id) not in places:
+                inputs = _ends(output, node.inputs, places)
+                named = {k: v for k, e in node.args.items() for v in _ends(output, [e], places)}
+                places[id(output.builder), node.id] = len(boxes)
+                boxes.append(Box(node.name, node.op.name, _stage(node, boxes, inputs), inputs, named))
+        ends.append(Box(name, "", "", _ends(output, [output.edge], places), {}))
+    return [*boxes, *ends]
+
+
+def _before(output: DataNode) -> list[Node]:
+    """The nodes that ``output`` needs, sorted."""
+    nodes = output.builder.nodes
+    wanted, found = [output.edge.node], set()
+    while wanted:
+        i = wanted.pop()
+        if i not in found:
+            found.add(i)
+            wanted += [e.node for e in nodes[i].reads]
+    return [nodes[i] for i in sorted(found)]
+
+
+def _ends(output: DataNode, edges: Iterable[Edge], places: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
+    """The boxes at the other end of ``edges``, through conditionals."""
+    nodes, found = output.builder.nodes, {}
+    wanted = list(edges)[::-1]
+    while wanted:
+        node = nodes[wanted.pop().node]
+        if isinstance(node.op, (Split, Merge)):
+            wanted += list(node.inputs)[::-1]
+        else:
+            found[places[id(output.builder), node.id]] = None
+    return tuple(found)
+
+
+def _stage(node: Node, boxes: list[Box], inputs: tuple[int, ...]) -> str:
+    if node.device != "auto":
+        return node.device
+    on_gpu = any(boxes[i].stage in ("mixed", "gpu") for i in inputs)
+    return "gpu" if on_gpu and "gpu" in node.op.stages else "cpu"
+
+
+def settings_line(settings: Mapping[str, Any]) -> str:
+    """``batch_size=64, num_threads=4``."""
+    return ", ".join(f"{name}={value!r}" for name, value in settings.items())
+
+
+def as_text(kind: str, settings: Mapping[str, Any], outputs: Mapping[str, DataNode] | None) -> str:
+    """A pipeline on some lines: settings, then a line for each operator and output."""
+    head = f"{kind}({settings_line(settings)})"
+    if outputs is None:
+        return f"{head}: not defined yet"
+    return f"{head}:\n" + "\n".join(f"    {line}" for line in outline(boxes_of(outputs)).splitlines())
+
+
+def as_html(kind: str, settings: Mapping[str, Any], outputs: Mapping[str, DataNode] | None) -> str:
+    """The same as HTML, with the graph as a drawing."""
+    from html import escape
+
+    head = f"<p><b>{escape(kind)}</b> {escape(settings_line(settings))}</p>"
+    return head + (graph_svg(boxes_of(outputs)) if outputs is not None else "<p>not defined yet</p>")

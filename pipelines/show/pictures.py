@@ -1,0 +1,72 @@
+"""Samples as pictures: images as they are or stretched to what can be seen, signals and spectrograms drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+_WIDTH, _HEIGHT = 640, 120
+SIGNAL = 1000
+"""Numbers in a row that are drawn as a signal."""
+SPECTRA = ("ft", "tf")
+"""Layouts of spectrograms."""
+
+
+def is_signal(sample: NDArray[Any], layout: str) -> bool:
+    """Long rows of numbers, of a few channels at most, as audio has them."""
+    channels = sample.shape[1] if sample.ndim == 2 else 1
+    return layout == "" and sample.ndim in (1, 2) and channels <= 8 and len(sample) >= SIGNAL and sample.dtype in (
+        np.float32, np.int16)  # fmt: skip
+
+
+def draw_signal(sample: NDArray[Any]) -> Image.Image:
+    """A waveform: for each column the range of its samples, a band for each channel."""
+    bands = []
+    for signal in np.nan_to_num(sample.astype(np.float64).reshape(len(sample), -1)).T:
+        width = min(_WIDTH, len(signal))
+        starts = np.arange(width) * len(signal) // width
+        top = max(float(np.abs(signal).max()), 1e-12)
+        high, low = (f.reduceat(signal, starts) / top for f in (np.maximum, np.minimum))
+        rows = np.linspace(1, -1, _HEIGHT)[:, None]
+        step = 1 / _HEIGHT
+        inside = (rows <= high + step) & (rows >= low - step)
+        bands.append(np.where(inside, 40, np.where(np.abs(rows) < step, 200, 255)).astype(np.uint8))
+    return Image.fromarray(np.concatenate(bands))
+
+
+def draw_spectrum(sample: NDArray[Any], layout: str) -> Image.Image:
+    """A spectrogram: time to the right, frequency upwards; powers by their logarithm, over eight decades."""
+    values = np.nan_to_num((sample if layout == "ft" else sample.T).astype(np.float64))[::-1]
+    if values.min() >= 0 and values.max() > 0:
+        values = np.log10(np.maximum(values / values.max(), 1e-8))
+    low, high = float(values.min()), float(values.max())
+    return Image.fromarray(((values - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))
+
+
+def as_picture(sample: NDArray[Any], layout: str) -> Image.Image | None:
+    """An image as people can see it, None for what is no image: HWC or CHW, 1 or 3 channels (or H x W alone). Signals
+    and spectrograms are drawn."""
+    if sample.size == 0 or sample.dtype.kind not in "uifb":
+        return None
+    if is_signal(sample, layout):
+        return draw_signal(sample)
+    if layout in SPECTRA and sample.ndim == 2:
+        return draw_spectrum(sample, layout)
+    if layout in ("HWC", "CHW") and sample.ndim == 3:
+        pixels = sample if layout == "HWC" else sample.transpose(1, 2, 0)
+    elif layout == "HW" and sample.ndim == 2:
+        pixels = sample[:, :, None]
+    else:
+        return None
+    if pixels.shape[2] not in (1, 3):
+        return None
+    if pixels.dtype != np.uint8:
+        values = pixels.astype(np.float64)
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        pixels = ((np.nan_to_num(values, nan=low, posinf=high, neginf=low) - low) * (255 / ((high - low) or 1))).round()
+        pixels = pixels.astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
