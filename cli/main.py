@@ -19,6 +19,7 @@ from . import (
     convert,
     convert_pipeline,
     doctor,
+    init,
     inspect,
     merge,
     ops,
@@ -80,8 +81,8 @@ def options(
 
 
 COMMANDS = (
-    run, top, validate, plan, inspect, verify, merge, retry_failed, convert, convert_pipeline, bench, tune, ops,
-    configs, schema, doctor, sample_data, port, serve_model,
+    init, run, top, validate, plan, inspect, verify, merge, retry_failed, convert, convert_pipeline, bench, tune,
+    ops, configs, schema, doctor, sample_data, port, serve_model,
 )  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)

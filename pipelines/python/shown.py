@@ -42,7 +42,8 @@ def _before(output: DataNode) -> list[Node]:
 
 def _ends(output: DataNode, edges: Iterable[Edge], places: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
     """The boxes at the other end of ``edges``, through conditionals."""
-    nodes, found = output.builder.nodes, {}
+    nodes = output.builder.nodes
+    found: dict[int, None] = {}
     wanted = list(edges)[::-1]
     while wanted:
         node = nodes[wanted.pop().node]

@@ -158,7 +158,8 @@ def _drawn(box: Box, center: float, y: int, width: float) -> str:
     second = ""
     if box.op not in ("", box.name):
         second = f'<tspan x="{center:.0f}" dy="13" opacity=".65">{escape(box.op)}</tspan>'
-    text = f'<text x="{center:.0f}" y="{y + (15 if second else 21)}" text-anchor="middle">{escape(box.name)}{second}</text>'
+    place = f'x="{center:.0f}" y="{y + (15 if second else 21)}" text-anchor="middle"'
+    text = f"<text {place}>{escape(box.name)}{second}</text>"
     return f"<g>{title}{rect}{text}</g>"
 
 

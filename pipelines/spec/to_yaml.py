@@ -40,15 +40,15 @@ def to_yaml(graph: Graph, *, name: str = "", sections: Mapping[str, Any] | None 
     steps = _Dump(graph)
     lines = ["version: 1"]
     if name:
-        lines.append(f"name: {_flow(name)}")
+        lines.append(f"name: {flow(name)}")
     extra = dict(sections or {})
-    lines += [f"{key}: {_flow(extra.pop(key))}" for key in ("pipeline",) if key in extra]
+    lines += [f"{key}: {flow(extra.pop(key))}" for key in ("pipeline",) if key in extra]
     lines.append("graph:")
     # a reader reads for whole batches even where it was called in a branch: it comes before the conditional
     nodes = sorted(graph.nodes, key=lambda n: not (isinstance(n.op, Reader) and not n.scope))
     lines += _block(steps.block(nodes, ()), 1)
-    lines.append(f"outputs: {_flow({k: steps.name(e) for k, e in graph.outputs.items()})}")
-    lines += [f"{key}: {_flow(value)}" for key, value in extra.items()]
+    lines.append(f"outputs: {flow({k: steps.name(e) for k, e in graph.outputs.items()})}")
+    lines += [f"{key}: {flow(value)}" for key, value in extra.items()]
     wrong = [k for k in graph.outputs if not is_field_name(k)]
     if wrong:
         raise SpecError(f"output {wrong[0]!r} cannot be written as YAML: use letters, digits, '_', '.', '-' and '/'")
@@ -61,9 +61,9 @@ def _block(steps: Sequence[Step], depth: int) -> list[str]:
     lines = []
     for step in steps:
         if "if" not in step:
-            lines.append(f"{indent}- {_flow(step)}")
+            lines.append(f"{indent}- {flow(step)}")
             continue
-        lines.append(f"{indent}- if: {_flow(step['if'])}")
+        lines.append(f"{indent}- if: {flow(step['if'])}")
         for key in ("then", "else"):
             inner = step[key]
             lines.append(f"{indent}  {key}:{'' if inner else ' []'}")
@@ -308,14 +308,14 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no plain data")
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """``value`` on one line."""
     if isinstance(value, _Reference):
         return f"${value}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_text(str(k))}: {_flow(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_text(str(k))}: {flow(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_flow(v) for v in value) + "]"
+        return "[" + ", ".join(flow(v) for v in value) + "]"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, float):
