@@ -45,6 +45,10 @@ def command(
         str, typer.Option(metavar="N", help="Split the data set into N parts; auto: taken from srun or torchrun.")
     ] = "1",
     shard_id: Annotated[int | None, typer.Option(min=0, metavar="I", help="Process part I (0-based).")] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Part I of N; auto, or auto/N: from Slurm, torchrun, Kubernetes, AWS Batch."),
+    ] = None,
     on: Annotated[
         str | None,
         typer.Option(metavar="WHERE", help="Several workers: processes:N, ray or ray://HOST:PORT."),
@@ -71,8 +75,8 @@ def command(
       dali-run run configs/quickstart.yaml
       dali-run run spec.yaml --set data=/mnt/train --set pipeline.batch_size=256
       dali-run run spec.yaml --device cpu --limit 1000 --fresh
-      dali-run run spec.yaml --num-shards 8 --shard-id 3
-      srun --ntasks 8 dali-run run spec.yaml --num-shards auto
+      dali-run run spec.yaml --part 3/8
+      srun --ntasks 8 dali-run run spec.yaml --part auto
       dali-run run spec.yaml --device gpu:all                   # a process for each GPU, one output
       dali-run run spec.yaml --on processes:4 --device cpu
       dali-run run spec.yaml --on ray://head:10001
@@ -82,13 +86,13 @@ def command(
     from .progress import shown
 
     with errors_as_json(json), shown(quiet=quiet or json, watch=watch) as progress:
-        part = _part(num_shards, shard_id, quiet)
+        mine = _part(num_shards, shard_id, part, quiet)
         told = overrides(changes, settings)
         note = (lambda _: None) if quiet else say
-        if part is not None:
+        if mine is not None:
             if on is not None:
-                raise typer.BadParameter("gives out all parts by itself: leave out --num-shards", param_hint="--on")
-            result = run_job(spec, told, device=device, part=part, limit=limit, fresh=fresh, append=append,
+                raise typer.BadParameter("gives out all parts: leave out --part and --num-shards", param_hint="--on")
+            result = run_job(spec, told, device=device, part=mine, limit=limit, fresh=fresh, append=append,
                              trace=trace, progress=heeded(progress), note=note)  # fmt: skip
         else:
             result = run_by_many(
@@ -125,18 +129,27 @@ def command(
             tell(result.message)
 
 
-def _part(num_shards: str, shard_id: int | None, quiet: bool) -> tuple[int, int] | None:
+def _part(num_shards: str, shard_id: int | None, part: str | None, quiet: bool) -> tuple[int, int] | None:
     """The part that is asked for; None for the whole job. Only ``auto`` looks at the environment: a job that happens
     to run inside of an allocation writes everything."""
+    if part is not None:
+        from ..pipelines.job.launchers import part_of
+
+        if num_shards != "1" or shard_id is not None:
+            raise typer.BadParameter("says what --num-shards and --shard-id say: leave those out", param_hint="--part")
+        mine, found = part_of(part, os.environ)
+        if not quiet and "auto" in part:
+            say(f"part {mine[0]} of {mine[1]}, by {found}")
+        return mine if mine[1] > 1 else None
     if num_shards == "auto":
         from ..pipelines.job.launchers import part_from_environment
 
         if shard_id is not None:
             raise typer.BadParameter("comes from the environment with --num-shards auto", param_hint="--shard-id")
-        part, found = part_from_environment(os.environ)
+        mine, found = part_from_environment(os.environ)
         if not quiet:
-            say(f"part {part[0]} of {part[1]}, by {found}")
-        return part if part[1] > 1 else None
+            say(f"part {mine[0]} of {mine[1]}, by {found}")
+        return mine if mine[1] > 1 else None
     if not num_shards.isdecimal() or int(num_shards) < 1:
         raise typer.BadParameter(f"must be a number from 1, or auto; got {num_shards!r}", param_hint="--num-shards")
     count = int(num_shards)

@@ -11,6 +11,7 @@ from dali_run.pipelines.python.stubs import classes_stub, functions_stub
 from dali_run.pipelines.settings import table
 from dali_run.pipelines.spec.json_schema import schema_text, spec_schema
 from dali_run.pipelines.tools.reference import operators_page
+from docs.machines_svg import draw as draw_machines
 from docs.rooms_svg import draw
 
 HERE = Path(__file__).parent
@@ -21,6 +22,7 @@ def pages() -> dict[Path, str]:
     root = HERE.parent
     return {
         HERE / "architecture.svg": draw(),
+        HERE / "many-machines.svg": draw_machines(),
         HERE / "operators.md": operators_page(),
         HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),
         root / "configs" / "spec.schema.json": schema_text(spec_schema(installed=False)),

@@ -72,10 +72,15 @@ def draw() -> str:
         if i:
             parts.append(f'<path class="arrow" d="M{x - 22:g} {y + 15} h16 m-5 -4 l5 4 l-5 4"/>')
     y += 64
+    return svg("Rooms of dali-run and the way of a batch", WIDTH, y, parts)
+
+
+def svg(label: str, width: float, height: float, parts: list[str]) -> str:
+    """A picture in the house's colours."""
     style = """text{font:13px system-ui,sans-serif;text-anchor:middle;fill:#1c2733}
 .head,.folder{text-anchor:start;font-weight:600}.small{font-size:11px;fill:#4d5b69}
 rect{stroke:#7c8ea1}.room{fill:#dcebf7}.file{fill:#f4f6f8}.step{fill:#dff0dd}
 line{stroke:#c3ccd6}.arrow{stroke:#4d5b69;fill:none;stroke-width:1.5}svg{background:#fff}"""
     body = "\n".join(parts)
-    begin = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" role="img" '
-    return f'{begin}aria-label="Rooms of dali-run and the way of a batch">\n<style>{style}</style>\n{body}\n</svg>\n'
+    begin = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
+    return f'{begin}aria-label="{escape(label)}">\n<style>{style}</style>\n{body}\n</svg>\n'

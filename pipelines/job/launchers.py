@@ -1,7 +1,9 @@
-"""Which part of a job this process does, where a launcher (torchrun, Slurm, Open MPI) says so in its environment."""
+"""Which part of a job this process does: as the command line says, or a launcher (torchrun, Slurm, MPI, Kubernetes, AWS
+Batch) in the environment that it made."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ...ops.errors import SpecError
@@ -11,27 +13,82 @@ LAUNCHERS = (
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
     ("SLURM_NTASKS", "SLURM_PROCID"),
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+    ("AWS_BATCH_JOB_ARRAY_SIZE", "AWS_BATCH_JOB_ARRAY_INDEX"),
 )
 """Variables that hold the number of processes, and which of them this is. torchrun's come first: it may have been
 started by Slurm, and then counts more finely."""
+INDICES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX", "RANK", "SLURM_PROCID",
+           "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # fmt: skip
+"""Variables that say which process this is, for a number of parts that the user gives."""
+_PART = re.compile(r"(auto|\d{1,9})(?:/(\d{1,9}))?")
+_HELP = "give --part as I/N, or as auto/N where only the number of parts is not in the environment"
 
 
-def part_from_environment(environment: Mapping[str, str]) -> tuple[tuple[int, int], str]:
+def part_of(text: str, environment: Mapping[str, str]) -> tuple[tuple[int, int], str]:
+    """(part, parts) of ``--part``: ``3/8``, ``auto``, or ``auto/8``; and where they were found. Raises SpecError."""
+    found = _PART.fullmatch(text)
+    if found is None or (found[1] != "auto" and found[2] is None):
+        raise SpecError(f"--part must be I/N (0/8 to 7/8), auto or auto/N, got {text!r}")
+    if found[2] is None:
+        return part_from_environment(environment, "--part")
+    count = int(found[2])
+    if found[1] != "auto":
+        index, where = int(found[1]), "--part"
+    else:
+        index, where = _index(environment)
+    if not 0 <= index < count:
+        raise SpecError(f"--part {text}: {where} is {index}, so there is no such part; parts are counted from 0")
+    return (index, count), where
+
+
+def part_from_environment(environment: Mapping[str, str], option: str = "--num-shards") -> tuple[tuple[int, int], str]:
     """(part, parts), and where they were found. Raises SpecError where no launcher says."""
+    if "SLURM_ARRAY_TASK_COUNT" in environment:
+        return _of_array(environment, option)
     for count_name, rank_name in LAUNCHERS:
         if count_name not in environment or rank_name not in environment:
             continue
-        try:
-            count, rank = int(environment[count_name]), int(environment[rank_name])
-        except ValueError:
-            count, rank = 0, 0
+        count, rank = _number(environment[count_name]), _number(environment[rank_name])
         if not 0 <= rank < count:
             raise SpecError(
-                f"--num-shards auto: {count_name}={environment[count_name]!r} and {rank_name}="
-                f"{environment[rank_name]!r} name no part; give --num-shards and --shard-id as numbers"
+                f"{option} auto: {count_name}={environment[count_name]!r} and {rank_name}="
+                f"{environment[rank_name]!r} name no part; {_HELP}"
             )
         return (rank, count), f"{rank_name} and {count_name}"
+    if "JOB_COMPLETION_INDEX" in environment:
+        raise SpecError(
+            f"{option} auto: Kubernetes says which pod this is (JOB_COMPLETION_INDEX), but not how many there are; "
+            "give --part auto/N with the job's completions"
+        )
     raise SpecError(
-        "--num-shards auto: no launcher says how many processes there are; start it with srun (SLURM_NTASKS, "
-        "SLURM_PROCID), torchrun (WORLD_SIZE, RANK) or mpirun, or give --num-shards and --shard-id as numbers"
+        f"{option} auto: no launcher says how many processes there are; start it with srun (SLURM_NTASKS, "
+        f"SLURM_PROCID), torchrun (WORLD_SIZE, RANK) or mpirun, or {_HELP}"
     )
+
+
+def _of_array(environment: Mapping[str, str], option: str) -> tuple[tuple[int, int], str]:
+    """A task of a Slurm array; of several tasks that srun starts in it, each is a part."""
+    names = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX")
+    index, count, low, high = (_number(environment.get(name, "")) for name in names)
+    if count < 1 or high - low + 1 != count or not low <= index <= high:
+        raise SpecError(
+            f"{option} auto: the tasks of this array are not numbered one after the other (as when some are submitted "
+            "again), so they do not say which part each is; give --part auto/N with the number of all tasks"
+        )
+    tasks = _number(environment.get("SLURM_STEP_NUM_TASKS", "1"))
+    rank = _number(environment.get("SLURM_PROCID", "0")) if tasks > 1 else 0
+    found = "SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT" + " with SLURM_PROCID" * (tasks > 1)
+    return ((index - low) * max(tasks, 1) + rank, count * max(tasks, 1)), found
+
+
+def _index(environment: Mapping[str, str]) -> tuple[int, str]:
+    for name in INDICES:
+        if name in environment:
+            return _number(environment[name]), name
+    raise SpecError(f"--part auto/N: no launcher says which part this is ({', '.join(INDICES)}); give --part as I/N")
+
+
+def _number(text: str) -> int:
+    """A count or an index; -1 for anything else."""
+    return int(text) if text.isdecimal() else -1

@@ -19,6 +19,8 @@ _STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "warning": "bold 
 _BAR = 12
 
 
+_MACHINES = 8
+"""Machines of a job that have a line."""
 _NAMED = 3
 """Operators of a stage, reasons of rejects, fallbacks and decoders that are named; of others their number is told."""
 
@@ -29,7 +31,7 @@ def report_view(report: Mapping[str, Any]) -> RenderableType:
 
     def of(most: int) -> Group:
         return Group(_headline(report), Text(), operator_table(report, most), Text(), _stage_table(report), Text(),
-                     *_memory(report), *_rejects(report), *_bottleneck(report))  # fmt: skip
+                     *_memory(report), *_rejects(report), *_machines(report), *_bottleneck(report))  # fmt: skip
 
     return OneScreen(of, len(report["operators"]))
 
@@ -47,6 +49,18 @@ def _headline(report: Mapping[str, Any]) -> Text:
     if report.get("warm_up_seconds", 0) >= 1:
         line.append(f"; {duration(report['warm_up_seconds'])} to start (compiling)", "default")
     return line
+
+
+def _machines(report: Mapping[str, Any]) -> list[Text]:
+    """A line for each machine of a job of several workers, with its own bottleneck."""
+    nodes = report.get("nodes", [])
+    lines = [
+        Text(f"{n['name']}: {count(n['workers'], 'worker')}, {rate(n['samples_per_second'])}. "
+             f"{n['bottleneck']['sentence']}")
+        for n in nodes[:_MACHINES]
+    ]  # fmt: skip
+    more = len(nodes) - len(lines)
+    return [*lines, Text(f"{count(more, 'more machine')} in the report", "dim")] if more else lines
 
 
 def operator_table(report: Mapping[str, Any], most: int | None = None) -> FittingTable:

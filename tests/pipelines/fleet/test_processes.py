@@ -234,6 +234,22 @@ def test_what_cannot_be_done_by_several(spec: Path, arguments: dict[str, object]
         run(spec, **arguments)  # type: ignore[arg-type]
 
 
+def test_inputs_and_outputs_at_urls(
+    spec: Path, data: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    where = {"write.path": f"local://{tmp_path}/store", "graph.readers.file.file_root": f"local://{data}"}
+    with killing(1, signal.SIGKILL, 3):
+        result = run(spec, where, on="processes:2")
+    assert result.exit_code == REJECTS, result.message
+    found = contents(tmp_path / "store")
+    assert found.keys() == expected.keys()
+    assert all(found[n] == expected[n] for n in found if n.endswith(".tfrecord"))
+    assert verify(f"local://{tmp_path}/store").sound
+    assert run(spec, where, on="processes:2").ran is False
+
+
 def test_shards_by_bytes_stay_parts(spec: Path) -> None:
     notes: list[str] = []
     result = run(spec, {"write.shard": "{bytes: 4000}"}, on="processes:2", note=notes.append)
@@ -244,6 +260,6 @@ def test_shards_by_bytes_stay_parts(spec: Path) -> None:
     assert json.loads((spec.parent / "out" / "manifest.json").read_text())["samples"] == 119
 
 
-def test_an_empty_spec_ends_clean(spec: Path) -> None:
+def test_a_job_of_the_first_samples(spec: Path) -> None:
     assert run(spec, {"on_error.max_errors": 3}, on="processes:2", limit=7).exit_code == CLEAN
     assert json.loads((spec.parent / "out" / "manifest.json").read_text())["positions"] == [0, 7]
