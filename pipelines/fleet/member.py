@@ -27,6 +27,8 @@ from .wire import Wire
 
 Opened = tuple[Sources, Mapping[str, Any]]
 """Open data sets, and the job's identity."""
+_LONG = ("over_time", "command")
+"""Parts of a report that stay with the worker."""
 SECONDS_BETWEEN_WORDS = 0.5
 """How often a worker says how far it is."""
 
@@ -119,8 +121,9 @@ class Member:
             self._wire.send({**problem(e), "part": part[0]})
             return not isinstance(e, DeviceError)
         ended = result.job
+        report = {k: v for k, v in ended.report.items() if k not in _LONG}
         self._wire.send({"ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
-                         "rejected": result.rejected, "report": ended.report})  # fmt: skip
+                         "rejected": result.rejected, "report": report})  # fmt: skip
         return ended.exit_code != FAILED  # a fresh process may have better luck
 
     def _teller(self, part: tuple[int, int]) -> Callable[[Progress], None]:
