@@ -30,6 +30,7 @@ from . import (
     sample_data,
     schema,
     serve_model,
+    stats,
     top,
     tune,
     validate,
@@ -81,8 +82,8 @@ def options(
 
 
 COMMANDS = (
-    init, run, top, validate, plan, inspect, verify, merge, retry_failed, convert, convert_pipeline, bench, tune,
-    ops, configs, schema, doctor, sample_data, port, serve_model,
+    init, run, top, validate, plan, inspect, stats, verify, merge, retry_failed, convert, convert_pipeline, bench,
+    tune, ops, configs, schema, doctor, sample_data, port, serve_model,
 )  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)

@@ -149,11 +149,7 @@ def conversion(
         raise SpecError(
             f"format must be {', '.join(_SUFFIXES)}, got {wanted.format!r}{nearest(wanted.format, _SUFFIXES)}"
         )
-    columns = wanted.columns
-    _check_finished(str(source))
-    if not wanted.follow_links and not is_url(source):
-        check_links(Path(plain_path(str(source))))
-    found = look_behind(str(source), columns) if is_url(source) else look(Path(plain_path(str(source))), columns)
+    found = find_data(str(source), wanted.columns, wanted.follow_links)
     names = {f: _plain(f) if wanted.to in _IN_FILE_NAMES else _allowed(f) for f in found.fields}
     _check_distinct(names, wanted.to)
     if renamed := [f"{f!r} as {name!r}" for f, name in names.items() if f != name]:
@@ -320,6 +316,18 @@ def _allowed(name: str) -> str:
 
 
 # -- what the source is -----------------------------------------------------------------------------------------------
+
+
+def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = False) -> Found:
+    """`look` at a path or a URL, which is no unfinished output, and holds no links that lead out of it unless they are
+    to be followed. Raises SpecError, JobError."""
+    load_operators()
+    _check_finished(source)
+    if is_url(source):
+        return look_behind(source, columns)
+    if not follow_links:
+        check_links(Path(plain_path(source)))
+    return look(Path(plain_path(source)), columns)
 
 
 def look(source: Path, columns: Sequence[str] = ()) -> Found:

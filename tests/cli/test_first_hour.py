@@ -72,6 +72,7 @@ MISSING = [
     ["run", "none.yaml"], ["run", "none"], ["validate", "none.yaml"], ["plan", "none.yaml"], ["inspect", "none.yaml"],
     ["inspect", "none"], ["inspect", "none.tar"], ["verify", "none"], ["merge", "none"], ["retry-failed", "none"],
     ["convert", "none", "out", "--to", "tfrecord"], ["bench", "none.yaml"], ["tune", "none.yaml"],
+    ["stats", "none"], ["stats", "none.yaml"],
     ["bench", "quickstart", "--baseline", "none.json"], ["bench", "--suite", "imagenet", "--data", "none"],
     ["port", "none.py"], ["run", "quickstart", "--settings", "none.yaml"], ["run", "quickstart", "--report", "none/x"],
     ["retry-failed", "none", "--json"], ["run", "none.yaml", "--json"], ["convert", "none", "x", "--to=lmdb", "--json"],

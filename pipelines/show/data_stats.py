@@ -1,0 +1,98 @@
+"""Statistics of a data set as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ..wording import count, duration, rate, size
+from .tables import table
+
+_MOST_CLASSES, _MOST_REJECTS = 10, 20
+_COLUMNS = ("", "least", "5 %", "median", "95 %", "most", "mean")
+_KEYS = ("min", "p5", "median", "p95", "max", "mean")
+
+
+def stats_view(found: Mapping[str, Any]) -> RenderableType:
+    """All that `data_stats` and `spec_stats` found, on about a screen."""
+    parts: list[RenderableType] = [_headline(found)]
+    spreads: list[Sequence[str]] = []
+    lines: list[str] = []
+    for name, facts in (found.get("fields") or found.get("outputs") or {}).items():
+        if facts["what"] == "bytes":
+            spreads.append(_spread(f"{name}: bytes", facts["sizes"], size))
+            formats = ", ".join(f"{n:,} {kind}" for kind, n in facts["formats"].items())
+            lines.append(f"{name}: {size(facts['bytes'])}{', ' * bool(formats)}{formats}")
+        elif facts["what"] == "number" and facts.get("counts"):
+            lines.append(_classes(name, facts))
+        elif facts["what"] == "number":
+            spreads.append(_spread(name, facts["spread"]))
+        else:
+            lines += _arrays(name, facts)
+            spreads += [_spread(f"{name}: axis {k}", axis) for k, axis in enumerate(facts["extents"])]
+    images, sounds = found.get("images"), found.get("sounds")
+    if images:
+        spreads += [_spread(key, images[key]) for key in ("width", "height", "shorter", "longer", "pixels")]
+        lines.append(f"mean of R, G, B: {_numbers(images['mean'])}; deviation: {_numbers(images['std'])} (of 0 to 1)")
+    if sounds:
+        spreads.append(_spread("seconds", sounds["seconds"], lambda v: f"{v:.2f}"))
+        rates = ", ".join(f"{n:,} of {r} Hz" for r, n in sounds["sample_rates"].items())
+        lines.append(f"{duration(sounds['total_seconds'])} of sound; {rates}")
+    if rows := [row for row in spreads if row]:
+        parts += [Text(), table(_COLUMNS, rows, numbers=_COLUMNS[1:], dispensable=("5 %", "95 %", "mean"))]
+    parts += [Text(), *map(Text, lines)] if lines else []
+    return Group(*parts, *_damaged(found))
+
+
+def _headline(found: Mapping[str, Any]) -> Text:
+    line = Text(str(found["target"]), "bold")
+    how = ", chosen at random" if found["chosen_at_random"] and found["kind"] != "spec" else ""
+    line.append(f": {found['kind']}, {count(found['samples'], 'sample')}{how}", "default")
+    line.append(f", in {duration(found['seconds'])} ({rate(found['samples_per_second'])})", "dim")
+    return line
+
+
+def _spread(name: str, facts: Mapping[str, float] | None, shown: Any = None) -> Sequence[str]:
+    if facts is None:
+        return ()
+    shown = shown or (lambda v: f"{v:,.0f}" if abs(v) >= 100 or float(v).is_integer() else f"{v:.4g}")
+    return [name, *(shown(facts[key]) for key in _KEYS)]
+
+
+def _classes(name: str, facts: Mapping[str, Any]) -> str:
+    counts: Mapping[int, int] = facts["counts"]
+    names = facts.get("names") or {}
+    most = sorted(counts, key=lambda k: -counts[k])
+    named = [f"{names.get(k) or k} ({counts[k]:,})" for k in most[:_MOST_CLASSES]]
+    more = f", and {len(counts) - _MOST_CLASSES:,} more" if len(counts) > _MOST_CLASSES else ""
+    few, many = facts["fewest"], facts["most"]
+    each = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+    return f"{name}: {count(len(counts), 'value')}, {each} times each: {', '.join(named)}{more}"
+
+
+def _arrays(name: str, facts: Mapping[str, Any]) -> list[str]:
+    if "mean" not in facts:
+        return [f"{name}: {facts['dtype']}, nothing finite"]
+    text = (f"{name}: {facts['dtype']}, from {_numbers([min(facts['min'])])} to {_numbers([max(facts['max'])])}; "
+            f"mean {_numbers(facts['mean'])}; deviation {_numbers(facts['std'])}")  # fmt: skip
+    return [text + f"; {count(facts['not_finite'], 'sample')} not finite" * bool(facts["not_finite"])]
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{v:.4g}" for v in values)
+
+
+def _damaged(found: Mapping[str, Any]) -> list[RenderableType]:
+    if not found["rejects"]:
+        return [Text("\nEverything decodes", "green")]
+    causes = ", ".join(f"{n:,} {code}" for code, n in found["codes"].items())
+    rows = [[r["key"], r["code"], r["message"]] for r in found["rejects"][:_MOST_REJECTS]]
+    more = len(found["rejects"]) - len(rows)
+    parts: list[RenderableType] = [
+        Text(f"\n{count(found['corrupt'], 'sample')} cannot be used: {causes}", "yellow"),
+        table(("sample", "why", "meaning"), rows),
+    ]
+    return [*parts, Text(f"and {more:,} more (--json has all)")] if more else parts
