@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def _written(write: Callable[[Path, Path], int], source: str, index: str) -> int
 
     try:
         check_exists(source)
+        check_exists(os.path.dirname(index) or ".")
         n = write(Path(source), Path(index))
     except DaliRunError as e:
         say(str(e))

@@ -17,14 +17,12 @@ from . import (
     bench,
     configs,
     convert,
-    convert_pipeline,
     doctor,
     init,
     inspect,
     merge,
     ops,
     plan,
-    port,
     retry_failed,
     run,
     sample_data,
@@ -36,6 +34,7 @@ from . import (
     validate,
     verify,
 )
+from .dali import convert_pipeline, port
 from .interrupts import interruptible
 from .output import INTERRUPTED, JOB_FAILED, USAGE, open_missing_streams, remark, say, tell, to_nowhere
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .output import say, tell
+from ..output import say, tell
 
 NAME = "convert-pipeline"
 
@@ -27,8 +27,8 @@ def command(
       dali-run convert-pipeline model.dali model.yaml
       dali-run plan model.dali
     """
-    from ..ops.errors import SpecError
-    from ..pipelines.spec.dali_file import read_bytes, spec_text
+    from ...ops.errors import SpecError
+    from ...pipelines.spec.dali_file import read_bytes, spec_text
 
     try:
         text = spec_text(read_bytes(serialized))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .output import JOB_FAILED, Json, done, print_json, say, tell
+from ..output import JOB_FAILED, Json, done, print_json, say, tell
 
 NAME = "port"
 
@@ -27,7 +27,7 @@ def command(
       dali-run port train.py
       dali-run port src/*.py --write
     """
-    from ..pipelines.tools.port import examine, rewrite
+    from ...pipelines.tools.port import examine, rewrite
 
     reports = [examine(path) for path in programs]
     changed = [r.path for r in reports if write and rewrite(r)]

@@ -1,0 +1,1 @@
+"""Commands for those who come from DALI: its programs, and its serialized pipelines."""
