@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from dali_run.pipelines.dynamic.stubs import stub as dynamic_stub
 from dali_run.pipelines.python.stubs import classes_stub, functions_stub
 from dali_run.pipelines.settings import table
 from dali_run.pipelines.spec.json_schema import schema_text, spec_schema
@@ -26,6 +27,7 @@ def pages() -> dict[Path, str]:
         HERE / "operators.md": operators_page(),
         HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),
         root / "configs" / "spec.schema.json": schema_text(spec_schema(installed=False)),
+        root / "dali_run" / "dynamic" / "__init__.pyi": dynamic_stub(),
         root / "dali_run" / "fn.pyi": functions_stub(),
         root / "ops" / "__init__.pyi": classes_stub(),
     }

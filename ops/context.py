@@ -48,6 +48,9 @@ class Context:
     """Of this operator: its own, or drawn from the pipeline's."""
     rng: str = "philox"
     """``philox`` keys streams by the sample; ``dali`` by DALI's running count, for parity."""
+    state: tuple[int, int, int] | None = None
+    """Where the random streams go on from, in the dynamic mode: counter (low and high half) and word of it; ``seed`` is
+    the key."""
     device: Lane = NO_LANE
     """The lane of the mixed and gpu stages."""
     source: Any = None
@@ -208,13 +211,17 @@ class Context:
     def streams(self, salt: int = 0) -> Streams:
         """The random stream of each sample. ``salt`` is XORed into the key (DALI does so for its random crops)."""
         s = self.samples
+        key = (self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF
+        if self.state is not None:
+            low, high, phase = self.state
+            return Streams(key, np.uint64(high) + s.slot.astype(np.uint64) * np.uint64(65537), low, phase)
         if self.rng == "dali":
             # semantics: sequence = samples of earlier iterations + place in the batch x 65537. With batches of one
             # size, the first is position - slot.
             sequence = (s.position - s.slot).astype(np.uint64) + s.slot.astype(np.uint64) * np.uint64(65537)
         else:
             sequence = s.keys
-        return Streams((self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF, sequence)
+        return Streams(key, sequence)
 
 
 @lru_cache(256)

@@ -40,19 +40,35 @@ class Streams:
     key: int
     sequence: U64
     """uint64[N]: the high half of the counters."""
+    low: int = 0
+    """The low half of the counter that draw 0 is at, where a stream is a generator that goes on from some state."""
+    phase: int = 0
+    """Which of that counter's four words draw 0 is."""
+
+    @property
+    def handle(self) -> Any:
+        """The generator as compiled loops take it (see `philox_cpu.block`): the key alone where draws begin at 0."""
+        key = np.uint64(self.key)
+        return (key, np.uint64(self.low), np.uint64(self.phase)) if self.low or self.phase else key
+
+    @property
+    def start(self) -> tuple[Any, Any, Any]:
+        """The generator as CUDA kernels take it: key, counter and word of draw 0."""
+        return np.uint64(self.key), np.uint64(self.low), np.int32(self.phase)
 
     def draws(self, at: int | npt.NDArray[Any]) -> U32:
         """Draw number ``at`` of each stream: uint32[N] for an integer, uint32[N, k] for k numbers shared by all."""
-        at = np.asarray(at, np.uint64)
-        low = np.broadcast_to(at >> np.uint64(2), (len(self.sequence), *at.shape))
-        high = np.broadcast_to(self.sequence.reshape(-1, *(1,) * at.ndim), low.shape)
+        at = np.asarray(at, np.uint64) + np.uint64(self.phase)
+        number = (at >> np.uint64(2)) + np.uint64(self.low)  # what overflows is carried to the high half
+        low = np.broadcast_to(number, (len(self.sequence), *at.shape))
+        high = self.sequence.reshape(-1, *(1,) * at.ndim) + (number < np.uint64(self.low)).astype(np.uint64)
         words = philox(self.key, high, low)
         phase = np.broadcast_to((at & np.uint64(3)).astype(np.int64), low.shape)
         return np.take_along_axis(words, phase[..., None], axis=-1)[..., 0]
 
     def take(self, where: Any) -> Streams:
         """The streams of some of the samples."""
-        return Streams(self.key, self.sequence[where])
+        return Streams(self.key, self.sequence[where], self.low, self.phase)
 
 
 def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:

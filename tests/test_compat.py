@@ -83,14 +83,29 @@ def test_what_is_missing_says_so_by_name(tmp_path: Path) -> None:
         "        try: module.Thing\n"
         "        except ImportError as e: assert str(e).startswith(f'nvidia.dali.{name}.Thing: DALI has it'), e\n"
         "        else: raise AssertionError(name)\n"
-        "try: from nvidia.dali.plugin.triton import autoserialize\n"
+        "try: from nvidia.dali.sysconfig import get_lib_dir\n"
         "except ImportError as e: print(e)\n"
         "try: import nvidia.dali.nothing\n"
         "except ModuleNotFoundError as e: print(e)\n"
     )
     said = python("-c", program).stdout.splitlines()
-    assert said[0].startswith("nvidia.dali.plugin.triton.autoserialize: DALI has it, dali_run has not")
+    assert said[0].startswith("nvidia.dali.sysconfig.get_lib_dir: DALI has it, dali_run has not")
     assert said[1].startswith("there is no module 'nvidia.dali.nothing'")
+
+
+def test_the_dynamic_mode_has_another_place_here() -> None:
+    program = (
+        "import dali_run.compat\n"
+        "import nvidia.dali.experimental.dynamic as ndd\n"
+        "from nvidia.dali.experimental import dynamic as same\n"
+        "import nvidia.dali.experimental.dynamic.math, nvidia.dali.experimental.dynamic.random\n"
+        "from nvidia.dali.experimental.dynamic.readers import File\n"
+        "import dali_run.dynamic\n"
+        "assert ndd is same is dali_run.dynamic and File is ndd.readers.File\n"
+        "print(ndd.cast([1.5], dtype=ndd.int32))"
+    )
+    done = python("-c", program)
+    assert done.stdout == 'Tensor(\n    [2],\n    dtype=i32,\n    device="cpu",\n    shape=(1,))\n', done.stderr
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["-m"], ["none.py"]])

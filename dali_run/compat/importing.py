@@ -28,6 +28,18 @@ _ABSENT = frozenset(_NAMES.split())
 """Modules of DALI 2.4's that may be missing here. Importing them is no error; taking something from them is."""
 
 
+_MOVED = {"experimental.dynamic": "dynamic"}
+"""Modules that have another place here, with what is below them."""
+
+
+def _ours(name: str) -> str:
+    """The name of our module for ``name``, below ``nvidia.dali``."""
+    for theirs, here in _MOVED.items():
+        if f"{name}.".startswith(f"{theirs}."):
+            name = here + name[len(theirs) :]
+    return f"{_OURS}.{name}"
+
+
 def install() -> None:
     """Let ``nvidia.dali`` be this package, from now on and in this process.
 
@@ -63,6 +75,8 @@ class _Absent(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if f"{self.__name__}.{name}"[len(_THEIRS) + 1 :] in _ABSENT:  # `from nvidia.dali.experimental import dynamic`
+            return importlib.import_module(f"{self.__name__}.{name}")
         raise ImportError(f"{self.__name__}.{name}: DALI has it, {_OURS} has not{_SEE}", name=self.__name__)
 
 
@@ -98,7 +112,7 @@ class _Loader(Loader):
         rest = spec.name[len(_THEIRS) + 1 :]
         if not rest:
             return _Dali(_THEIRS, importlib.import_module(_OURS).__doc__)
-        ours = f"{_OURS}.{rest}"
+        ours = _ours(rest)
         try:
             module = importlib.import_module(ours)
         except ModuleNotFoundError as e:

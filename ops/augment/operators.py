@@ -191,7 +191,7 @@ def _drawn(streams: Streams, count: int) -> npt.NDArray[np.uint32]:
     """The first ``count`` elements' draws of each sample, [N, count]."""
     n = len(streams.sequence)
     out = np.empty((n * count, 1), np.uint32)
-    _philox.element_draws(np.uint64(streams.key), streams.sequence, np.full(n, count), _SKIP, out)
+    _philox.element_draws(streams.handle, streams.sequence, np.full(n, count), _SKIP, out)
     return out.reshape(n, count)
 
 

@@ -164,7 +164,7 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         out_counts, exhausted = np.zeros(n, np.int64), np.zeros(n, np.bool_)
         streams = ctx.streams()
         used = _kernels.crops(
-            np.uint64(streams.key), streams.sequence, boxes.data, boxes.offsets, counts, low_at, high_at, sized,
+            streams.handle, streams.sequence, boxes.data, boxes.offsets, counts, low_at, high_at, sized,
             np.array(self.thresholds, np.float32), no_crop, np.array(self.aspect_ratio, np.float32).reshape(-1, 2),
             np.array(self.scaling, np.float32), self.num_attempts, self.total_num_attempts, _MOST,
             self.threshold_type == "overlap", self.all_boxes_above_threshold,

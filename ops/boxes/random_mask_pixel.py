@@ -49,7 +49,7 @@ class RandomMaskPixel(Operator, name="segmentation.random_mask_pixel"):
         streams = ctx.streams()
         data = masks.data.view(np.uint8) if masks.dtype == np.bool_ else masks.data
         _kernels.pixels(
-            np.uint64(streams.key), streams.sequence, data, masks.offsets, masks.shapes.astype(np.int64),
+            streams.handle, streams.sequence, data, masks.offsets, masks.shapes.astype(np.int64),
             ctx.arg("foreground", np.int32), exact, values, ctx.arg("threshold", np.float32), out,
         )  # fmt: skip
         return Batch.from_dense(out, "", ctx.samples)

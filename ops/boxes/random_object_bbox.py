@@ -120,7 +120,7 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
         streams = ctx.streams()
         data = masks.data.view(np.uint8) if masks.dtype == np.bool_ else masks.data
         _kernels.objects(
-            np.uint64(streams.key), streams.sequence, data, masks.offsets, masks.shapes.astype(np.int64),
+            streams.handle, streams.sequence, data, masks.offsets, masks.shapes.astype(np.int64),
             ctx.arg("foreground_prob", np.float32), backgrounds, classes, class_at, class_counts, weights, weight_at,
             weight_counts, self.k_largest or 0, least, self.ignore_class, skip, boxes, labels,
         )  # fmt: skip

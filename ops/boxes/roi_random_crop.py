@@ -77,5 +77,5 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
                 refused[i] = True
         out = np.zeros((n, ndim), np.int64)
         streams = ctx.streams()
-        _kernels.windows_around(np.uint64(streams.key), streams.sequence, crop, start, end, whole, refused, out)
+        _kernels.windows_around(streams.handle, streams.sequence, crop, start, end, whole, refused, out)
         return Batch.from_dense(out, "", ctx.samples)

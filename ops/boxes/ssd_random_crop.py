@@ -65,7 +65,7 @@ class SsdRandomCrop(Operator, name="ssd_random_crop"):
         out_counts = np.zeros(n, np.int64)
         streams = ctx.streams()
         used = _kernels.ssd_crops(
-            np.uint64(streams.key), streams.sequence, boxes.data, boxes.offsets, counts,
+            streams.handle, streams.sequence, boxes.data, boxes.offsets, counts,
             images.shapes[:, :2].astype(np.int64), self.num_attempts, _MOST, windows, left, kept, out_counts,
         )  # fmt: skip
         channels = np.zeros((n, 1), np.int64)

@@ -11,8 +11,8 @@ __device__ __forceinline__ int among(unsigned draw, unsigned count) {
 
 // grid (tiles * samples); `sizes` [3] is rows, columns, channels.
 template <typename T>
-__global__ void jitter(Key key, const Key* sequences, int skip, const T* source, const long long* base,
-                       const long long* sizes, int tiles, const long long* reach, T* target,
+__global__ void jitter(Key key, Key low, int phase, const Key* sequences, int skip, const T* source,
+                       const long long* base, const long long* sizes, int tiles, const long long* reach, T* target,
                        const long long* out_base) {
     const int sample = blockIdx.x / tiles;
     const int rows = static_cast<int>(sizes[3 * sample]), columns = static_cast<int>(sizes[3 * sample + 1]);
@@ -21,7 +21,7 @@ __global__ void jitter(Key key, const Key* sequences, int skip, const T* source,
     if (j >= static_cast<long long>(rows) * columns * channels) return;
     int x = static_cast<int>(j / channels % columns), y = static_cast<int>(j / channels / columns);
     if (n > 1) {
-        Draws draws(key, sequences[sample], static_cast<Key>(j) * skip);
+        Draws draws(key, sequences[sample], low, phase, static_cast<Key>(j) * skip);
         x += among(draws.next(), n) - (n >> 1);
         y += among(draws.next(), n) - (n >> 1);
         x = x < 0 ? 0 : x >= columns ? columns - 1 : x;

@@ -8,13 +8,13 @@ __device__ __forceinline__ float unit(unsigned draw) { return __fmul_rn(static_c
 
 // grid (tiles * samples)
 template <typename T>
-__global__ void gaussian(Key key, const Key* sequences, int skip, const T* source, const long long* base, int tiles,
-                         const long long* counts, const float* mean, const float* stddev, T* target,
-                         const long long* out_base) {
+__global__ void gaussian(Key key, Key low, int phase, const Key* sequences, int skip, const T* source,
+                         const long long* base, int tiles, const long long* counts, const float* mean,
+                         const float* stddev, T* target, const long long* out_base) {
     const int sample = blockIdx.x / tiles;
     const long long j = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
     if (j >= counts[sample]) return;
-    Draws draws(key, sequences[sample], static_cast<Key>(j) * skip);
+    Draws draws(key, sequences[sample], low, phase, static_cast<Key>(j) * skip);
     float u = unit(draws.next()), v = unit(draws.next());
     if (u == 0) {
         const float other = u;
@@ -30,15 +30,14 @@ __global__ void gaussian(Key key, const Key* sequences, int skip, const T* sourc
 
 // grid (tiles * samples)
 template <typename T>
-__global__ void salt_and_pepper(Key key, const Key* sequences, int skip, const T* source, const long long* base,
-                                int tiles, const long long* counts, const long long* steps, const long long* strides,
+__global__ void salt_and_pepper(Key key, Key low, int phase, const Key* sequences, int skip, const T* source,
+                                const long long* base, int tiles, const long long* counts, const long long* steps, const long long* strides,
                                 const float* prob, const float* salted, const T* salt, const T* pepper, T* target,
                                 const long long* out_base) {
     const int sample = blockIdx.x / tiles;
     const long long j = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
     if (j >= counts[sample]) return;
-    const Key at = static_cast<Key>(j) * skip;
-    const float u = unit(philox(key, sequences[sample], at >> 2).word[at & 3]);
+    const float u = unit(Draws(key, sequences[sample], low, phase, static_cast<Key>(j) * skip).next());
     const long long each = steps[sample], apart = strides[sample], start = apart == 1 ? j * each : j;
     for (long long k = 0; k < each; ++k) {
         const long long x = start + k * apart;
@@ -123,9 +122,9 @@ __device__ double many(Draws& draws, double mean) {
 
 // grid (tiles * samples)
 template <typename T>
-__global__ void shot(Key key, const Key* sequences, int skip, const T* source, const long long* base, int tiles,
-                     const long long* counts, const float* factor,
-                     T* target, const long long* out_base) {
+__global__ void shot(Key key, Key low, int phase, const Key* sequences, int skip, const T* source,
+                     const long long* base, int tiles, const long long* counts, const float* factor, T* target,
+                     const long long* out_base) {
     const int sample = blockIdx.x / tiles;
     const long long j = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
     if (j >= counts[sample]) return;
@@ -136,7 +135,7 @@ __global__ void shot(Key key, const Key* sequences, int skip, const T* source, c
         return;
     }
     const double mean = fmaxf(0.0f, __fmul_rn(static_cast<float>(plain(value)), __fdiv_rn(1.0f, f)));
-    Draws draws(key, sequences[sample], static_cast<Key>(j) * skip);
+    Draws draws(key, sequences[sample], low, phase, static_cast<Key>(j) * skip);
     const double events = mean >= 12 ? many(draws, mean) : mean > 0 ? few(draws, mean) : 0;
     target[out_base[sample] + j] = saturate<T>(static_cast<double>(__fmul_rn(static_cast<float>(events), f)));
 }

@@ -20,15 +20,22 @@ __device__ __forceinline__ Four philox(unsigned long long key, unsigned long lon
     return {{c0, c1, c2, c3}};
 }
 
-struct Draws {  // of one element, one after the other
-    unsigned long long key, sequence, at, known;
+struct Draws {  // of one element, one after the other; draw `first` of a stream that begins at word `phase` of `start`
+    unsigned long long key, sequence, low, at, known;
     Four four;
-    __device__ Draws(unsigned long long k, unsigned long long s, unsigned long long first)
-        : key(k), sequence(s), at(first), known(first >> 2), four(philox(k, s, first >> 2)) {}
+    __device__ Draws(unsigned long long k, unsigned long long s, unsigned long long start, int phase,
+                     unsigned long long first)
+        : key(k), sequence(s), low(start), at(first + phase), known((first + phase) >> 2) {
+        four = block();
+    }
+    __device__ Four block() const {  // what overflows is carried to the high half
+        const unsigned long long number = low + known;
+        return philox(key, sequence + (number < low), number);
+    }
     __device__ unsigned next() {
         if (at >> 2 != known) {
             known = at >> 2;
-            four = philox(key, sequence, known);
+            four = block();
         }
         return four.word[at++ & 3];
     }

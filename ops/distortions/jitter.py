@@ -56,7 +56,7 @@ class Jitter(Operator, name="jitter"):
                 low, high = int(images.offsets.min()), int((images.offsets + images.sizes).max())
             raw = np.dtype(f"u{images.dtype.itemsize}")  # values only move: a loop for each size is enough
             _kernels.jitter(
-                np.uint64(streams.key), streams.sequence, skip, images.data[low:high].view(raw), images.offsets - low,
+                streams.handle, streams.sequence, skip, images.data[low:high].view(raw), images.offsets - low,
                 sizes, reach, out.data.view(raw), out.offsets,
             )  # fmt: skip
             return out
@@ -68,8 +68,8 @@ class Jitter(Operator, name="jitter"):
             )
             ctx.device.launch(
                 "jitter.cu", f"jitter<{CUDA_TYPES[images.dtype]}>", tiles * len(images), _THREADS,
-                np.uint64(streams.key), sequence, np.int32(skip), images.data, base, extent, np.int32(tiles), far,
-                out.data, to,
+                *streams.start, sequence, np.int32(skip), images.data, base, extent, np.int32(tiles), far, out.data,
+                to,
             )  # fmt: skip
         return out
 

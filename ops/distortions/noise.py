@@ -52,7 +52,7 @@ class Noise(Operator, abstract=True):
                 ctx.empty if own == data.dtype else np.empty, data.shapes, own, data.layout, data.samples
             )
             getattr(_kernels, kernel)(
-                np.uint64(streams.key), streams.sequence, skip, source.astype(own, copy=False), data.offsets - low,
+                streams.handle, streams.sequence, skip, source.astype(own, copy=False), data.offsets - low,
                 counts, *arguments, out.data, out.offsets,
             )  # fmt: skip
             return out if own == data.dtype else out.replace(data=saturate(out.data, data.dtype))
@@ -66,8 +66,7 @@ class Noise(Operator, abstract=True):
         )
         ctx.device.launch(
             "noise.cu", f"{kernel}<{CUDA_TYPES[data.dtype]}>", tiles * len(data), _THREADS,
-            np.uint64(streams.key), sequence, np.int32(skip), data.data, base, np.int32(tiles), many,
-            *given, out.data, to,
+            *streams.start, sequence, np.int32(skip), data.data, base, np.int32(tiles), many, *given, out.data, to,
         )  # fmt: skip
         return out
 

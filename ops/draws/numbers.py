@@ -98,7 +98,7 @@ class Elements:
     def draws(self, count: int, skip: int = _SKIP) -> U32:
         """The first draws of each element, uint32[T, count]; elements begin ``skip`` draws apart."""
         out = np.empty((self.total, count), np.uint32)
-        _kernels.element_draws(np.uint64(self.streams.key), self.streams.sequence, self.counts, skip, out)
+        _kernels.element_draws(self.streams.handle, self.streams.sequence, self.counts, skip, out)
         return out
 
     def flips(self, limit: int) -> npt.NDArray[Any]:
@@ -106,7 +106,7 @@ class Elements:
         if not self.single:
             return self.draws(1)[:, 0] <= limit
         flips = np.empty(self.total, np.int32)
-        _kernels.coin_flips(np.uint64(self.streams.key), self.streams.sequence, limit, flips)
+        _kernels.coin_flips(self.streams.handle, self.streams.sequence, limit, flips)
         return flips
 
     def wide_draws(self, count: int, skip: int = _SKIP) -> npt.NDArray[np.uint64]:
@@ -295,7 +295,7 @@ class Beta(Random, name="random.beta"):
         alpha, beta = parameters
         out = np.empty(int(elements.counts.sum()), np.float64)
         streams = elements.streams
-        beta_variates(np.uint64(streams.key), streams.sequence, elements.counts, _SKIP, alpha, beta, out)
+        beta_variates(streams.handle, streams.sequence, elements.counts, _SKIP, alpha, beta, out)
         return out
 
 

@@ -38,7 +38,7 @@ class BatchPermutation(Operator, name="batch_permutation"):
         samples = ctx.samples
         n = len(samples)
         first = ctx.streams().take(slice(0, 1))
-        if ctx.rng == "dali" and n:
+        if ctx.rng == "dali" and n and ctx.state is None:
             first = Streams(first.key, (samples.position[:1] - samples.slot[:1]).astype(np.uint64))
         places = np.empty(n, np.int64)
         spare = n + 64

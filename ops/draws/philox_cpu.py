@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
 
 @njit(nogil=True, cache=True)
-def block(key: Any, sequence: Any, number: Any) -> Any:
-    """The four draws from 4 ``number`` on of Philox4x32-10 stream (``key``, ``sequence``): 32 bits each, in uint64s."""
+def _words(key: Any, sequence: Any, number: Any) -> Any:
     number = np.uint64(number)
     c0, c1, c2, c3 = number & _LOW, number >> _32, sequence & _LOW, sequence >> _32
     k0, k1 = key & _LOW, key >> _32
@@ -24,13 +24,66 @@ def block(key: Any, sequence: Any, number: Any) -> Any:
     return c0, c1, c2, c3
 
 
+def _four(key: Any, sequence: Any, number: Any) -> Any:
+    raise NotImplementedError("compiled code calls it")
+
+
+@overload(_four)
+def _four_of(key: Any, sequence: Any, number: Any) -> Any:  # noqa: ARG001  # Numba compares the names
+    def plain(key: Any, sequence: Any, number: Any) -> Any:
+        return _words(key, sequence, number)
+
+    def later(key: Any, sequence: Any, number: Any) -> Any:
+        own, low, phase = key
+        at = low + np.uint64(number)
+        a = _words(own, sequence + np.uint64(at < low), at)  # what overflows is carried to the high half
+        if phase == 0:
+            return a
+        after = at + np.uint64(1)
+        b = _words(own, sequence + np.uint64(after < low), after)
+        if phase == 1:
+            return a[1], a[2], a[3], b[0]
+        if phase == 2:
+            return a[2], a[3], b[0], b[1]
+        return a[3], b[0], b[1], b[2]
+
+    return later if isinstance(key, types.BaseTuple) else plain
+
+
+@njit(nogil=True, cache=True)
+def block(key: Any, sequence: Any, number: Any) -> Any:
+    """The four draws from 4 ``number`` on of Philox4x32-10 stream (``key``, ``sequence``): 32 bits each, in uint64s.
+
+    ``key`` is a uint64, or three (key, low, phase): draw 0 is then word ``phase`` of counter ``low``
+    (`Streams.handle`).
+    """
+    return _four(key, sequence, number)
+
+
+@njit("void(uint64, uint64, uint64, uint64, uint32[::1])", nogil=True, cache=True)
+def words_from(key: Any, high: Any, low: Any, phase: Any, out: Any) -> None:
+    """The words of one generator from its state on: counter ``high`` x 2^64 + ``low``, word ``phase`` of it."""
+    four = _words(key, high, low)
+    for k in range(len(out)):
+        if k and phase == 0:
+            four = _words(key, high, low)
+        out[k] = np.uint32(four[phase])
+        phase = (phase + np.uint64(1)) & np.uint64(3)
+        if phase == 0:
+            low += np.uint64(1)
+            high += np.uint64(low == 0)
+
+
 @njit(nogil=True, cache=True)
 def draw(key: Any, sequence: Any, at: Any) -> Any:
     """Draw number ``at`` of Philox4x32-10 stream (``key``, ``sequence``): a 32-bit number in a uint64."""
     return block(key, sequence, at >> 2)[at & 3]
 
 
-@njit("void(uint64, uint64[::1], int64, int32[::1])", nogil=True, cache=True)
+@njit(
+    ["void(uint64, uint64[::1], int64, int32[::1])", "void(UniTuple(uint64, 3), uint64[::1], int64, int32[::1])"],
+    nogil=True, cache=True,
+)  # fmt: skip
 def coin_flips(key: Any, sequences: Any, limit: Any, out: Any) -> None:
     """1 where the first draw of a stream is at most ``limit``, else 0."""
     for i in range(len(out)):

@@ -46,7 +46,7 @@ def random_windows(
     """
     anchors, shapes = np.empty((2, len(heights), 2), np.int64)
     _kernels.windows(
-        np.uint64(streams.key), streams.sequence, np.asarray(heights, np.int64), np.asarray(widths, np.int64),
+        streams.handle, streams.sequence, np.asarray(heights, np.int64), np.asarray(widths, np.int64),
         _range(aspect), _range(area), attempts, anchors, shapes,
     )  # fmt: skip
     return anchors, shapes

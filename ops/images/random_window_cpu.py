@@ -56,11 +56,10 @@ def _nearest(x: Any) -> Any:
     return max(np.int64(1), np.int64(math.floor(np.float64(x) + 0.5)))
 
 
-@njit(
-    "void(uint64, uint64[:], int64[:], int64[:], float32[::1], float32[::1], int64, int64[:, ::1], int64[:, ::1])",
-    nogil=True,
-    cache=True,
-)
+_REST = "uint64[:], int64[:], int64[:], float32[::1], float32[::1], int64, int64[:, ::1], int64[:, ::1]"
+
+
+@njit([f"void(uint64, {_REST})", f"void(UniTuple(uint64, 3), {_REST})"], nogil=True, cache=True)
 def windows(
     key: Any, sequences: Any, heights: Any, widths: Any, aspect: Any, area: Any, attempts: Any, anchors: Any,
     shapes: Any,

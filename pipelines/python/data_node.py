@@ -518,7 +518,7 @@ def calculate(template: str, *operands: Any) -> DataNode:
     inputs: list[DataNode] = []
     names = []
     for operand in operands:
-        text = None if isinstance(operand, DataNode) else _literal(operand)
+        text = None if isinstance(operand, DataNode) else literal(operand)
         if text is None:
             names.append("abcdefghijklmnopqrstuvwxyz"[len(inputs)])
             inputs.append(as_node(operand))
@@ -527,7 +527,7 @@ def calculate(template: str, *operands: Any) -> DataNode:
     return one(apply("expr", inputs, {"expr": template.format(*names)}))
 
 
-def _literal(value: Any) -> str | None:
+def literal(value: Any) -> str | None:
     """A number as text of an expression; None for what must be an input."""
     if isinstance(value, ScalarConstant):
         return value.text

@@ -76,7 +76,7 @@ def _function(key: str, name: str, indent: str) -> Iterator[str]:
     for line in _inputs(cls):
         yield f"{indent}    {line},"
     for p in sorted(parameters(cls).values(), key=lambda p: not p.required):
-        yield f"{indent}    {_parameter(p)},"
+        yield f"{indent}    {parameter_text(p)},"
     yield f"{indent}    device: Literal[{', '.join(repr(s) for s in cls.stages)}] | None = ...,"
     yield f"{indent}    name: str | None = ...,"
     if cls.random:
@@ -84,7 +84,7 @@ def _function(key: str, name: str, indent: str) -> Iterator[str]:
     yield f"{indent}    preserve: bool | None = ...,"
     yield f"{indent}    bytes_per_sample_hint: _Ints | None = ...,"
     yield f"{indent}) -> {_result(cls)}:"
-    yield f'{indent}    """{_summary(cls)}"""'
+    yield f'{indent}    """{summary(cls)}"""'
     yield f"{indent}    ..."
 
 
@@ -97,10 +97,11 @@ def _inputs(cls: type[Operator]) -> Iterator[str]:
     yield "*inputs: _Tensor" if high > low else "*"
 
 
-def _parameter(p: Parameter) -> str:
+def parameter_text(p: Parameter, per_sample: str = "DataNode") -> str:
+    """An argument as it stands in a signature; one that may come as an input is of the type ``per_sample``, too."""
     kind = _type(p.type)
     if p.arg.per_sample:
-        kind = f"DataNode | {kind}"
+        kind = f"{per_sample} | {kind}"
     if p.default is None and "None" not in kind and kind != "Any":
         kind += " | None"
     return f"{p.name}: {kind}" + ("" if p.required else " = ...")
@@ -134,16 +135,20 @@ def _type(tp: Any) -> str:
 
 def _result(cls: type[Operator]) -> str:
     """The result's type as long as the arguments do not change it; a DataNode can be unpacked as far as types go."""
+    number = usual_outputs(cls)
+    return "Any" if number is None else "DataNode" if number == 1 else "list[DataNode]"
+
+
+def usual_outputs(cls: type[Operator]) -> int | None:
+    """How many outputs there are as long as the arguments do not change it; None where that is not known."""
     if "num_outputs" not in {n for c in cls.__mro__[:-1] if c is not Operator for n in c.__dict__}:
-        return "DataNode"
+        return 1
     fields = _Defaults({p.name: p.default for p in parameters(cls).values() if p.default is not dataclasses.MISSING})
     try:
-        number = inspect.getattr_static(cls, "num_outputs").fget(fields)
+        number: int = inspect.getattr_static(cls, "num_outputs").fget(fields)
     except (AttributeError, TypeError, KeyError):
-        number = None
-    if number is None:
-        return "Any"
-    return "DataNode" if number == 1 else "list[DataNode]"
+        return None
+    return number
 
 
 class _Defaults:
@@ -153,7 +158,8 @@ class _Defaults:
         self.__dict__.update(given)
 
 
-def _summary(cls: type[Operator]) -> str:
+def summary(cls: type[Operator]) -> str:
+    """The first paragraph about an operator, for a docstring."""
     text = inspect.cleandoc(cls.__doc__ or cls.name).split("\n\n")[0]
     return " ".join(text.split()).replace("\\", "\\\\").replace('"""', "'''")
 
@@ -200,7 +206,7 @@ class Compose:
 def _class(key: str, name: str, indent: str) -> Iterator[str]:
     cls = find(names()[name])
     yield f"{indent}class {key}:"
-    yield f'{indent}    """{_summary(cls)}"""'
+    yield f'{indent}    """{summary(cls)}"""'
     yield ""
     yield f"{indent}    def __init__("
     yield f"{indent}        self,"
@@ -210,7 +216,7 @@ def _class(key: str, name: str, indent: str) -> Iterator[str]:
     else:
         yield f"{indent}        *,"
         for p in parameters(cls).values():
-            optional = _parameter(p).removesuffix(" = ...")
+            optional = parameter_text(p).removesuffix(" = ...")
             yield f"{indent}        {optional} = ...,"
         yield f"{indent}        device: str | None = ...,"
         yield f"{indent}        name: str | None = ...,"

@@ -49,6 +49,7 @@ class Array:
     def __init__(self, shape: Any, dtype: Any, memptr: Pointer) -> None:
         self.shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         self.dtype, self.data = np.dtype(dtype), memptr
+        self.device = types.SimpleNamespace(id=_current_device())
         self.size = 1
         for extent in self.shape:
             self.size *= int(extent)

@@ -1,0 +1,7 @@
+"""What a program may say about loops that run as pipelines (``next_epoch(batch_size=N, capture=True)``)."""
+
+from __future__ import annotations
+
+from ..pipelines.dynamic.capture import invariant
+
+__all__ = ["invariant"]

@@ -1,0 +1,1 @@
+"""The dynamic mode with PyTorch: `nodes` are nodes of torchdata's graphs."""

@@ -1,0 +1,215 @@
+"""EvalContext, EvalMode and ThreadPool: with what, and when, operators of the dynamic mode run."""
+
+from __future__ import annotations
+
+import enum
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...ops.errors import ArgumentValueError
+from ...ops.gpu.lane import Lane, gpu_count
+from ..cores import usable_cores
+from .devices import Device, Stream, get_current_stream, stream
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint
+
+T = TypeVar("T")
+
+
+class EvalMode(enum.Enum):
+    """When operators run. As context managers: ``with EvalMode.deferred:``."""
+
+    deferred = 1
+    """When a result is asked for; what nobody asks for is not computed. Inputs are checked at the call."""
+    eager = 2
+    """At the call. On a GPU the call does not wait for the result."""
+    sync_cpu = 3
+    """At the call, as eager: on the CPU a call returns when its work is done."""
+    sync_full = 4
+    """At the call, and the call waits for the GPU, too."""
+    default = 2  # noqa: PIE796  # another name of eager, as DALI has it
+
+    def __enter__(self) -> EvalMode:
+        _local.modes.append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _local.modes.pop()
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.modes: list[EvalMode] = [EvalMode.eager]
+        self.contexts: list[EvalContext] = []
+        self.default: EvalContext | None = None
+
+
+_local = _Local()
+_threads: int | None = None
+
+
+def mode() -> EvalMode:
+    """The mode of this thread."""
+    return _local.modes[-1]
+
+
+def get_num_threads() -> int:
+    """Threads of pools that were not told: as set, else DALI_NUM_THREADS, else the cores that may be used."""
+    if _threads is not None:
+        return _threads
+    given = os.environ.get("DALI_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else usable_cores()
+
+
+def set_num_threads(num_threads: int | None) -> None:
+    """Threads of pools that are not told, from now on; None for the default. Raises ValueError."""
+    global _threads
+    if num_threads is not None:
+        most = 100 * usable_cores()
+        if num_threads <= 0:
+            raise ArgumentValueError(f"the number of threads must be positive, got {num_threads}")
+        if num_threads > most:
+            raise ArgumentValueError(f"the number of threads must be at most {most}, got {num_threads}")
+    _threads = num_threads
+
+
+class ThreadPool:
+    """Threads that share the work of one call between them."""
+
+    def __init__(self, num_threads: int | None = None, *, device_id: int | None = -1) -> None:
+        """Raises ValueError for a number below 1."""
+        count = get_num_threads() if num_threads is None else num_threads
+        if count < 1:
+            raise ArgumentValueError(f"the number of threads must be positive, got {count}")
+        self._count = count
+        self._device_id = (0 if gpu_count() else None) if device_id == -1 else device_id
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def num_threads(self) -> int:
+        """How many there are."""
+        return self._count
+
+    @property
+    def device_id(self) -> int | None:
+        """The GPU that it belongs to, None for none."""
+        return self._device_id
+
+    def submit(self, work: Callable[..., T], *args: Any) -> Any:
+        """Have ``work(*args)`` done by a thread: a Future."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="dali-run dynamic")
+        return self._pool.submit(work, *args)
+
+    def map(self, work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+        """``work`` of each item; the calling thread does the first one."""
+        others = [self.submit(work, item) for item in items[1:]]
+        first = work(items[0])
+        return [first, *(f.result() for f in others)]
+
+
+class EvalContext:
+    """What operators run with: a pool of threads, a GPU and its stream. A context manager."""
+
+    def __init__(
+        self,
+        *,
+        num_threads: int | None = None,
+        device_id: int | None = None,
+        cuda_stream: Any = None,
+        thread_pool: ThreadPool | None = None,
+    ) -> None:
+        """Raises ValueError where both a pool and a number of threads are given."""
+        if num_threads is not None and thread_pool is not None:
+            raise ArgumentValueError("thread_pool and num_threads exclude each other")
+        self._device = None if device_id is None else Device("gpu", device_id)
+        self._stream = stream(stream=cuda_stream)
+        self._own = thread_pool if num_threads is None else ThreadPool(num_threads, device_id=device_id)
+        self._shared: ThreadPool | None = None
+        self._lane: Any = None
+        self._pending: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._checkpoint: Checkpoint | None = None
+
+    @staticmethod
+    def current() -> EvalContext:
+        """The context of the innermost ``with`` of this thread, else its default."""
+        return _local.contexts[-1] if _local.contexts else EvalContext.default()
+
+    @staticmethod
+    def default() -> EvalContext:
+        """This thread's own context."""
+        if _local.default is None:
+            _local.default = EvalContext()
+        return _local.default
+
+    @property
+    def thread_pool(self) -> ThreadPool:
+        """The threads."""
+        if self._own is not None:
+            return self._own
+        if self._shared is None or self._shared.num_threads != get_num_threads():
+            self._shared = ThreadPool(device_id=self.device_id)
+        return self._shared
+
+    @property
+    def num_threads(self) -> int:
+        """How many threads there are."""
+        return self.thread_pool.num_threads
+
+    @property
+    def device_id(self) -> int | None:
+        """The GPU; None without one."""
+        if self._device is not None:
+            return self._device.device_id
+        return Device.default_device_id("gpu") if gpu_count() else None
+
+    @property
+    def cuda_stream(self) -> Stream | None:
+        """The stream that GPU operators run on, as it was set; None where it is the context's own, or without a GPU."""
+        return self._stream or get_current_stream()
+
+    @property
+    def lane(self) -> Any:
+        """The engine's side of the stream, made when it is first needed. Raises DeviceError without a GPU."""
+        if self._lane is None:
+            number = Device("gpu", self.device_id).device_id or 0
+            self._lane = Lane(number)
+        return self._lane
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint that readers and generators of this context may be registered with."""
+        if self._checkpoint is None:
+            from .checkpoint import Checkpoint
+
+            self._checkpoint = Checkpoint()
+        return self._checkpoint
+
+    def wait_for(self, pending: Any) -> None:
+        """Note a call that has not run yet, for `evaluate_all`."""
+        self._pending.add(pending)
+
+    def evaluate_all(self) -> None:
+        """Run all calls that were deferred in this context."""
+        for one in list(self._pending):
+            one.results()
+        self._pending.clear()
+
+    def cached_results(self, invocation: Any) -> None:
+        """Nothing: no results are kept."""
+
+    def cache_results(self, invocation: Any, results: Any) -> None:
+        """Without effect: no results are kept."""
+
+    def __enter__(self) -> EvalContext:
+        _local.contexts.append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.evaluate_all()
+        _local.contexts.pop()

@@ -1,0 +1,143 @@
+"""The dynamic mode's functions and reader classes, made from the registry of operators when they are asked for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from ...ops.base import Operator, find, hint, operators, parameters, type_name
+from ...readers.base import Reader
+from ..graph.legacy_names import LEGACY, class_name
+from ..plugins import load_installed_plugins, load_operators
+from ..python.functions import wraps
+from .readers import reader_class
+from .values import invoke
+
+_INTERNAL = ("constant", "expr", "shapes", "tensor_subscript")
+"""What tensors do by themselves: arrays, arithmetic, shapes and indices."""
+_FORMER = ("experimental.decoders.", "experimental.peek_image_shape", "experimental.readers.")
+"""Older names that DALI's dynamic mode has, too."""
+
+
+def names() -> dict[str, str]:
+    """Every name of a function, and of a reader class, with its operator."""
+    load_operators()
+    known: dict[str, str] = {}
+    for name, cls in operators().items():
+        spelled = [name, *(a for a in cls.aliases if a.startswith("experimental."))]
+        if name.startswith("_") or name in _INTERNAL or wraps(name):
+            continue
+        for one in spelled:
+            known[class_name(one) if is_reader(cls) else one] = name
+    for old, new in LEGACY.items():
+        if old.startswith(_FORMER) and new in known and ".hidden." not in old:
+            known[old] = new
+    return known
+
+
+def is_reader(cls: type[Operator]) -> bool:
+    """It is called as a class with `next_epoch`."""
+    return issubclass(cls, Reader)
+
+
+@cache
+def member(name: str) -> Any:
+    """The function, or the reader class, called ``name``."""
+    cls = find(names()[name])
+    return reader_class(name, cls) if is_reader(cls) else function(name, cls)
+
+
+def function(name: str, cls: type[Operator]) -> Callable[..., Any]:
+    """The function of operator ``cls``."""
+    draws = cls.random
+
+    def call(*inputs: Any, batch_size: int | None = None, device: Any = None, rng: Any = None, **arguments: Any) -> Any:
+        return invoke(cls, inputs, arguments, batch_size, device, rng)
+
+    call.__name__ = call.__qualname__ = name.split(".")[-1]
+    call.__module__ = "dali_run.dynamic" + "".join("." + p for p in name.split(".")[:-1])
+    call.__doc__ = describe(cls)
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*positional(cls), *keywords(cls), *extra(draws)]
+    )
+    return call
+
+
+_KIND = inspect.Parameter
+
+
+def positional(cls: type[Operator]) -> list[inspect.Parameter]:
+    """The inputs of ``cls``."""
+    low, high = cls.inputs
+    given = [_KIND("input" if low == 1 else f"input{k}", _KIND.POSITIONAL_ONLY) for k in range(low)]
+    return [*given, _KIND("inputs", _KIND.VAR_POSITIONAL)] if high > low else given
+
+
+def keywords(cls: type[Operator]) -> list[inspect.Parameter]:
+    """The arguments of ``cls``."""
+    return [
+        _KIND(p.name, _KIND.KEYWORD_ONLY, default=_KIND.empty if p.required else p.default)
+        for p in parameters(cls).values()
+    ]
+
+
+def extra(draws: bool) -> list[inspect.Parameter]:
+    """The arguments that every function has; those that draw take a generator, too."""
+    return [_KIND(n, _KIND.KEYWORD_ONLY, default=None) for n in ("batch_size", "device", *["rng"] * draws)]
+
+
+def describe(cls: type[Operator]) -> str:
+    """The docstring of the function of ``cls``."""
+    lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.stages)}.", "", "Args:"]
+    for p in parameters(cls).values():
+        if not p.arg.deprecated:
+            default = "required" if p.required else f"default {p.default!r}"
+            per_sample = ", or a Tensor or Batch" if p.arg.per_sample else ""
+            lines.append(f"    {p.name}: {type_name(p.type)}{per_sample}; {p.arg.help} ({default})")
+    lines.append("    batch_size: samples of the result, where no input is a batch")
+    lines.append("    device: where to run; by default where the inputs are")
+    if cls.random:
+        lines.append("    rng: the generator to draw from; by default the thread's")
+    return "\n".join(lines)
+
+
+class Namespace(ModuleType):
+    """A part of the dynamic mode, ``decoders`` for example: its members are looked up in the registry, after those
+    that it was given."""
+
+    def __init__(self, module: str, prefix: str, own: Mapping[str, Any] | None = None) -> None:
+        super().__init__(module, "Generated from the registry of operators.")
+        self._prefix = prefix
+        self.__dict__.update(own or {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = look_up(self.__name__, self._prefix, name)
+        setattr(self, name, found)
+        return found
+
+    def __dir__(self) -> list[str]:
+        return sorted({*members(self._prefix), *(n for n in self.__dict__ if not n.startswith("_"))})
+
+
+def look_up(module: str, prefix: str, name: str) -> Any:
+    """The member ``name`` of the namespace whose names begin with ``prefix``. Raises AttributeError."""
+    full = prefix + name
+    for last in (False, True):
+        known = names()
+        if full in known:
+            return member(full)
+        if any(k.startswith(full + ".") for k in known):
+            return Namespace(f"{module}.{name}", full + ".")
+        if not last:
+            load_installed_plugins()  # entry points cost time, and are asked only for names not known here
+    raise AttributeError(f"{module} has no {name!r}{hint(full, known)}")
+
+
+def members(prefix: str) -> list[str]:
+    """The names in a namespace."""
+    return sorted({n[len(prefix) :].split(".")[0] for n in names() if n.startswith(prefix)})

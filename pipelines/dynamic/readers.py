@@ -1,0 +1,275 @@
+"""Readers of the dynamic mode: objects that go over a data set, an epoch at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from ...ops.base import Operator, outputs_of, parameters, plain_number
+from ...ops.batch import Batch as Data
+from ...ops.batch import Samples
+from ...ops.context import Context
+from ...ops.errors import ArgumentTypeError, ArgumentValueError, JobError, SpecError
+from ...readers import base
+from ..graph.arguments import check_arguments, no_argument
+from ..python.data_node import say_once
+from ..python.reader_facts import reader_facts
+from . import calls
+from .contexts import EvalContext
+from .devices import device as device_of
+from .dtypes import DType, type_id
+from .values import Value, value_of
+
+_AHEAD = 16
+"""Samples that are read at once where the loop takes them one by one."""
+
+
+class ReaderState:
+    """The place of a reader: the next sample of its endless sequence, the epoch, and samples left of an epoch that was
+    begun. ``str`` of it can be stored and given to `Reader.set_state`."""
+
+    __slots__ = ("epoch", "left", "position")
+
+    def __init__(self, position: int, epoch: int, left: int) -> None:
+        self.position, self.epoch, self.left = position, epoch, left
+
+    @staticmethod
+    def parse(text: str) -> ReaderState:
+        """The state that was written as ``text``. Raises ValueError."""
+        try:
+            held = json.loads(text)
+            return ReaderState(*(int(held[k]) for k in ("position", "epoch", "left")))
+        except (ValueError, KeyError, TypeError):
+            raise ArgumentValueError(f"{text!r} is no state of a reader of the dynamic mode") from None
+
+    def __str__(self) -> str:
+        return json.dumps({"position": self.position, "epoch": self.epoch, "left": self.left})
+
+    def __repr__(self) -> str:
+        return f"ReaderState({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReaderState) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+class Reader:
+    """Base of all readers. `next_epoch` gives tuples of Tensors or of Batches, or, where outputs have names, mappings.
+
+    The sequence of samples is endless, as in a pipeline: the last batch of an epoch is filled up with the first samples
+    of the next one, unless ``pad_last_batch`` repeats the last sample.
+    """
+
+    operator: ClassVar[type[base.Reader]]
+
+    def __init__(
+        self,
+        max_batch_size: int | None = None,
+        name: str | None = None,
+        device: Any = "cpu",
+        num_inputs: int | None = None,
+        *,
+        enable_checkpointing: bool = False,
+        seed: int | None = None,
+        **arguments: Any,
+    ) -> None:
+        """Raises TypeError and ValueError for arguments that the reader does not take. The data set is opened when the
+        first sample is asked for. ``enable_checkpointing`` is taken for DALI's sake: there is always a state."""
+        del num_inputs, enable_checkpointing
+        cls = self.operator
+        where = calls.line()
+        given = {k: _plain(v) for k, v in arguments.items() if v is not None}
+        for key, value in given.items():
+            if key not in parameters(cls):
+                raise ArgumentTypeError(f"{where}: {cls.name}: {no_argument(cls, key)}")
+            if isinstance(value, Value):
+                raise ArgumentTypeError(f"{where}: {cls.name}: argument {key!r} must be a plain value")
+        say_once(cls, given)
+        values, _, problems = check_arguments(cls, given)
+        if problems:
+            raise ArgumentValueError(f"{where}: {cls.name}: {'; '.join(problems)}")
+        self._op = cls(**values)
+        try:
+            self._op.check()
+        except SpecError as e:
+            raise e.at(f"{where}: {cls.name}") from None
+        self._seed = -1 if seed is None else int(plain_number(seed))
+        self.name = name or cls.name
+        self._device = device_of(device)
+        self._most = max_batch_size
+        self._batch_size = 1
+        self._source: Any = None
+        self._order: Any = None
+        self._position = self._epoch = self._left = 0
+        self._resumed = False
+        self._way: str | None = None
+        self._where = ""
+        """The program's line that asked for data last."""
+        self.captured: Any = None
+        """What `capture` keeps from epoch to epoch, once the reader is used there."""
+
+    # -- the data set -------------------------------------------------------------------------------------------------
+
+    def _opened(self, batch_size: int) -> None:
+        """Open the data set, and know its order for batches of ``batch_size``. Raises SpecError and JobError."""
+        if self._source is None:
+            try:
+                self._source = self._op.open()
+            except SpecError as e:
+                raise e.at(f"{calls.line()}: {self.name}") from None
+            except JobError as e:
+                raise JobError(f"{calls.line()}: {self.name}: {e}") from None
+        if self._order is None or batch_size != self._batch_size:
+            groups = getattr(self._source, "groups", None)
+            self._batch_size = batch_size
+            self._order = self._op.order(len(self._source), self._seed & 0xFFFFFFFF, batch_size, groups)
+
+    def chosen(self, start: int, n: int) -> Samples:
+        """Which samples are [start, start + n) of the endless sequence; for the program's thread only."""
+        samples: Samples = self._order.samples(start, n, self._source)
+        return samples
+
+    def read(self, samples: Samples) -> tuple[Data, ...]:
+        """The data of ``samples``; for any thread. Raises SampleError for one that cannot be read."""
+        ctx = Context(self._op, "cpu", samples, rng="dali", source=self._source)
+        outputs = outputs_of(self._op.kernel("cpu")(ctx))
+        if ctx.rejects:
+            calls.refuse(self.name, ctx.rejects, samples, self._where)
+        if self._device is None or self._device.on_host:
+            return outputs
+        return tuple(value_of(data, True).to_device(self._device).data for data in outputs)
+
+    def given(self, outputs: tuple[Data, ...], batched: bool) -> Any:
+        """What the loop is given: a tuple, or a mapping where the outputs have names."""
+        values = tuple(value_of(data, batched) for data in outputs)
+        names = self._op.output_names
+        return values if names is None else dict(zip(names, values, strict=True))
+
+    # -- going over it ------------------------------------------------------------------------------------------------
+
+    def _go(self, way: str) -> None:
+        self._where = calls.line()
+        if self._way not in (None, way):
+            raise RuntimeError(f"{self._where}: {self.name}: was used for {self._way} and cannot be used for {way}; "
+                               "make another reader")  # fmt: skip
+        self._way = way
+
+    def size_of(self, batch_size: int | None) -> int | None:
+        """The batch size of an epoch: the one that is asked for, or the constructor's. Raises ValueError."""
+        n = self._most if batch_size is None else batch_size
+        if n is not None and n < 1:
+            raise ArgumentValueError(f"{calls.line()}: {self.name}: batch_size must be at least 1, got {n}")
+        if n is not None and self._most is not None and n > self._most:
+            raise ArgumentValueError(f"{calls.line()}: {self.name}: batch_size {n} is above max_batch_size, "
+                                     f"{self._most}")  # fmt: skip
+        return n
+
+    def __call__(self, *, batch_size: int | None = None) -> Any:
+        """The next sample, or the next batch. Raises RuntimeError for a reader that `next_epoch` was called of."""
+        self._go("single calls")
+        n = self.size_of(batch_size) if batch_size is not None else None
+        self._opened(n or 1)
+        outputs = self.read(self.chosen(self._position, n or 1))
+        self._position += n or 1
+        result = self.given(outputs, n is not None)
+        return result[0] if isinstance(result, tuple) and len(result) == 1 else result
+
+    def next_epoch(
+        self, batch_size: int | None = None, ctx: EvalContext | None = None, capture: bool = False
+    ) -> Iterator[Any]:
+        """The samples of one epoch, or its batches where ``batch_size`` was given, here or to the constructor.
+
+        While the loop works on one batch the next is read. ``capture`` turns the loop's body into a pipeline, see
+        `capture`. Raises ValueError and RuntimeError for uses that do not go together.
+        """
+        n = self.size_of(batch_size)
+        if capture and n is None:
+            raise ArgumentValueError(f"{calls.line()}: {self.name}: capture=True needs a batch_size")
+        self._go("samples" if n is None else "batches")
+        self._opened(n or 1)
+        context = EvalContext.current() if ctx is None else ctx
+        if capture:
+            from .capture import epoch
+
+            return epoch(self, n or 1, context)
+        return self._samples(context) if n is None else self.batches(n, context)
+
+    def begin_epoch(self) -> int:
+        """Samples of the epoch that begins now; of one that a restored state has begun, those that are left."""
+        if not self._resumed:
+            self._left = self._order.shard_size(self._epoch)
+            self._epoch += 1
+        self._resumed = False
+        return self._left
+
+    def took(self, n: int) -> None:
+        """The loop was given ``n`` samples."""
+        self._position += n
+        self._left = max(0, self._left - n)
+
+    @property
+    def position(self) -> int:
+        """The next sample of the endless sequence."""
+        return self._position
+
+    def batches(self, n: int, context: EvalContext) -> Iterator[Any]:
+        """The batches of one epoch, read one ahead."""
+        left = self.begin_epoch()
+        ahead = context.thread_pool.submit(self.read, self.chosen(self._position, n)) if left > 0 else None
+        while ahead is not None:
+            outputs = ahead.result()
+            left -= n
+            following = self.chosen(self._position + n, n) if left > 0 else None
+            ahead = None if following is None else context.thread_pool.submit(self.read, following)
+            self.took(n)
+            yield self.given(outputs, True)
+
+    def _samples(self, context: EvalContext) -> Iterator[Any]:
+        left = self.begin_epoch()
+        while left > 0:
+            n = min(_AHEAD, left)
+            outputs = self.read(self.chosen(self._position, n))
+            for i in range(n):
+                self.took(1)
+                one = slice(i, i + 1)
+                yield self.given(tuple(calls.renumbered(o.take(one)) for o in outputs), False)
+            left -= n
+
+    # -- facts and states ---------------------------------------------------------------------------------------------
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Sizes and sharding, as `Pipeline.reader_meta` gives them."""
+        self._opened(self._batch_size)
+        return reader_facts(self._op, self._order)
+
+    def get_state(self, cuda_stream: Any = None) -> ReaderState:
+        """Where the reader is: after the last sample that a loop was given."""
+        return ReaderState(self._position, self._epoch, self._left)
+
+    def set_state(self, value: ReaderState | str) -> None:
+        """Go on from ``value``; an epoch that was begun then is finished by the next `next_epoch`. Raises
+        ValueError."""
+        state = value if isinstance(value, ReaderState) else ReaderState.parse(str(value))
+        self._position, self._epoch, self._left = state.position, state.epoch, state.left
+        self._resumed = state.left > 0
+
+    def __del__(self) -> None:
+        source = getattr(self, "_source", None)
+        if source is not None:
+            source.close()
+
+
+def _plain(value: Any) -> Any:
+    return type_id(value) if isinstance(value, DType) else value
+
+
+def reader_class(name: str, cls: type[Operator]) -> type[Reader]:
+    """The class of reader ``cls``, called ``name``: ``readers.File``."""
+    from .functions import describe
+
+    *folders, last = name.split(".")
+    module = ".".join(("dali_run.dynamic", *folders))
+    return type(last, (Reader,), {"operator": cls, "__doc__": describe(cls), "__module__": module})

@@ -1,0 +1,115 @@
+"""ExternalSource: data of a program's as values of the dynamic mode."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from ...ops.errors import ArgumentTypeError, ArgumentValueError
+from ..python.tensors import TensorList
+from .contexts import EvalContext
+from .devices import device as device_of
+from .values import Batch, as_batch, as_tensor
+
+
+class ExternalSource:
+    """Data of a callable without parameters, or of an iterable: each call takes the next element."""
+
+    def __init__(
+        self,
+        source: Callable[[], Any] | Iterable[Any],
+        num_outputs: int = 1,
+        *,
+        cycle: Literal["no", "quiet", "raise"] | bool | None = None,
+        device: Any = "cpu",
+        layout: str | Sequence[str] | None = None,
+        dtype: Any = None,
+    ) -> None:
+        """``cycle`` says what comes after the last element of an iterable: nothing (``no``), the first one again
+        (``quiet``), or StopIteration once, and then the first one (``raise``). Raises TypeError and ValueError."""
+        self._is_function = callable(source)
+        if not callable(source) and not isinstance(source, Iterable):
+            raise ArgumentTypeError(f"a source is a callable without parameters or an iterable, got {source!r}")
+        if self._is_function and _parameters(source):
+            raise ArgumentValueError("the source must be callable without arguments")
+        makes = self._is_function and inspect.isgeneratorfunction(source)
+        if cycle not in (None, False, "no") and self._is_function and not makes:
+            raise ArgumentValueError("only an iterable can be cycled, and the source is a function")
+        if cycle not in (None, False, True, "no", "quiet", "raise"):
+            raise ArgumentValueError(f"cycle is 'no', 'quiet' or 'raise', got {cycle!r}")
+        if cycle not in (None, False, "no") and inspect.isgenerator(source):
+            raise ArgumentTypeError("a generator ends for good; give the function that makes it, and it can be cycled")
+        self._cycle = {None: "no", False: "no", True: "quiet"}.get(cycle, cycle)  # type: ignore[arg-type]
+        self._makes = makes
+        self._source: Any = source
+        self._iterator: Iterator[Any] | None = None
+        self._outputs = num_outputs
+        self._device = device_of(device)
+        self._layouts = _each(layout, num_outputs, "layout")
+        self._dtypes = _each(dtype, num_outputs, "dtype")
+        self.captured_loop: Any = None
+        """What `capture` keeps from epoch to epoch."""
+
+    def __call__(self, *, batch_size: int | None = None) -> Any:
+        """The next element: a Batch where the source gives one or ``batch_size`` is given, which then broadcasts a
+        sample; otherwise a Tensor. A tuple of them with several outputs.
+
+        Raises StopIteration at the end, ValueError for another number of outputs or samples than was promised.
+        """
+        element = self._next()
+        if self._outputs == 1:
+            return self._value(element, 0, batch_size)
+        if not isinstance(element, (tuple, list)) or len(element) != self._outputs:
+            got = len(element) if isinstance(element, (tuple, list)) else 1
+            raise ArgumentValueError(f"the source gave {got} outputs, num_outputs is {self._outputs}")
+        return tuple(self._value(v, k, batch_size) for k, v in enumerate(element))
+
+    def _next(self) -> Any:
+        if self._is_function and not self._makes:
+            return self._source()
+        if self._iterator is None:
+            self._iterator = iter(self._source() if self._makes else self._source)
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            if self._cycle == "no":
+                raise
+            self._iterator = None
+            if self._cycle == "raise":
+                raise
+            self._iterator = iter(self._source() if self._makes else self._source)
+            return next(self._iterator)
+
+    def _value(self, value: Any, k: int, batch_size: int | None) -> Any:
+        given = {"dtype": self._dtypes[k], "device": self._device, "layout": self._layouts[k]}
+        if isinstance(value, (Batch, TensorList)):
+            made = as_batch(value, **given)
+            if batch_size is not None and made.batch_size != batch_size:
+                raise ArgumentValueError(f"the source gave {made.batch_size} samples, batch_size is {batch_size}")
+            return made
+        one = as_tensor(value, **given)
+        return one if batch_size is None else Batch.broadcast(one, batch_size)
+
+    def captured(self, batch_size: int, ctx: EvalContext | None = None) -> Iterator[Any]:
+        """Go over the source once, in a loop whose body becomes a pipeline; see `Reader.next_epoch`."""
+        from .capture import source_epoch
+
+        return source_epoch(self, batch_size, EvalContext.current() if ctx is None else ctx)
+
+
+def _parameters(source: Any) -> bool:
+    """It cannot be called without arguments."""
+    try:
+        given = inspect.signature(source).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in given)
+
+
+def _each(value: Any, n: int, name: str) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        if len(value) != n:
+            raise ArgumentValueError(f"{name} has {len(value)} entries for {n} outputs")
+        return list(value)
+    return [value] * n
