@@ -77,7 +77,7 @@ def command(
       dali-run bench spec.yaml --report now.json --baseline before.json --fail-below 0.95
       dali-run bench --suite imagenet --data ./train --strata --html bench.html
       dali-run bench --suite web --data ./train --strata --no-encode --peer dali --peer-python dali=~/dali/bin/python
-      dali-run bench spec.yaml --no-encode --peer dali --peer-python dali=~/dali/bin/python
+      dali-run bench spec.yaml --peer dali --peer-python dali=~/dali/bin/python
     """
     from ..pipelines.bench.measure import Measurement
     from ..pipelines.bench.run import Bench, compare, comparison, failures, load_baseline, run_bench

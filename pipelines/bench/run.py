@@ -17,6 +17,7 @@ from typing import Any
 from ...ops.errors import SpecError
 from ..compile.plan import compile_graph
 from ..cores import threads_of
+from ..spec.build import BuiltSpec
 from ..wording import count, duration
 from .machine import facts
 from .measure import FEWEST_BATCHES, Measurement
@@ -26,6 +27,8 @@ from .strata import strata_of
 
 SCHEMA_VERSION = 2
 OURS = "dali-run"
+WITHOUT_ENCODERS = ", without encoders"
+"""What is added to the label of a setting that is measured beside peers."""
 PEERS = {
     "dali": "NVIDIA DALI, the same graph",
     "torchvision": "torchvision's decoders and transforms on tensors",
@@ -109,9 +112,15 @@ def run_bench(
     an ``error`` in the report.
     """
     subjects = []
-    for label, this in bench.settings():
-        this.compiled()
+    for name, wanted in bench.settings():
+        label, this = name, wanted
+        built, _ = this.compiled()
         subjects.append(_Subject(label, OURS, lambda this=this: run_apart(this, "measure")))  # type: ignore[misc]
+        if bench.peers and this.encode and _encodes(built):
+            # No peer encodes. Ours is measured both ways, and they are compared with what they can do of it.
+            label, this = f"{label}{WITHOUT_ENCODERS}", replace(this, encode=False)
+            note(f"{', '.join(bench.peers)} cannot encode: left out is `write:`, in {label!r}, which ours runs, too")
+            subjects.append(_Subject(label, OURS, lambda this=this: run_apart(this, "measure")))  # type: ignore[misc]
         for peer, python in bench.peers.items():
             subjects.append(_Subject(label, peer, _peer(peer, this, python)))
     before = {} if baseline is None else _medians(baseline)
@@ -153,6 +162,11 @@ def run_bench(
             },
         }
     return report
+
+
+def _encodes(built: BuiltSpec) -> bool:
+    """`write:` asks for encoders, which its graph without `write:` does not have."""
+    return built.spec.write is not None and any(n.op.name.startswith("encoders.") for n in built.graph.nodes)
 
 
 _SAME_MACHINE = ("cpu", "usable_cores", "gpus")

@@ -160,8 +160,7 @@ def _check(node: Node) -> str:
     if isinstance(node.op, Expr):
         return ""
     if node.op.name.startswith(_OURS_ALONE):
-        hint = "; --no-encode measures without the encoders of write:" if "encoders." in node.op.name else ""
-        raise SpecError(f"DALI has no {node.op.name}{hint}")
+        raise SpecError(f"DALI has no {node.op.name}")
     if parity_of(node.op):
         raise SpecError(f"{node.name}: DALI has no parity: {parity_of(node.op)}; measure with parity: dali")
     arguments = [k for k in (*_constants(node), *node.args) if not (isinstance(node.op, TFRecord) and k == "features")]

@@ -327,9 +327,39 @@ def test_presets_are_refused(spec: Path) -> None:
 
 def test_encoders_are_left_out_on_request(spec: Path) -> None:
     write_spec(spec)
-    with pytest.raises(SpecError, match="--no-encode"):
+    with pytest.raises(SpecError, match="DALI has no encoders"):
         script(spec)
     assert "fn.encoders" not in script(spec, encode=False)
+
+
+def test_peers_are_compared_with_what_they_can_do_of_a_spec_that_encodes(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours runs with and without encoders, each in its turns; the peer only without, beside ours without."""
+    write_spec(spec)
+    ran: list[tuple[str, bool]] = []
+
+    def ours(this: Measurement, what: str) -> dict[str, Any]:
+        ran.append((what, this.encode))
+        return {
+            **result(100.0 if this.encode else 300.0),
+            "outputs": [["UINT8", 3, ""], ["INT32", 3, ""], ["INT32", 1, ""]],
+        }
+
+    fake = spec.parent / "python"
+    outputs = [["UINT8", 3, ""], ["INT32", 3, ""], ["INT32", 1, ""]]
+    fake.write_text(f"#!{sys.executable}\n{FAKE_DALI.replace('OUTPUTS', repr(outputs))}")
+    fake.chmod(0o755)
+    monkeypatch.setattr(module, "run_apart", ours)
+    said: list[str] = []
+    report = run_bench(Bench({"a": measurement(spec)}, repeats=2, peers={"dali": str(fake)}), note=said.append)
+    rows = {(r["setting"], r["engine"]): median_of(r) for r in report["results"]}
+    label = "as in the spec, without encoders"
+    assert rows == {("as in the spec", "dali-run"): 100, (label, "dali-run"): 300, (label, "dali"): 5}
+    assert ran == [("measure", True), ("measure", False)] * 2
+    assert "dali cannot encode" in said[0]
+    alone = run_bench(Bench({"a": measurement(spec)}, repeats=1))  # nothing is added without a peer
+    assert [r["setting"] for r in alone["results"]] == ["as in the spec"]
 
 
 def test_a_peer_that_is_not_installed_does_not_end_the_benchmark(spec: Path) -> None:
