@@ -91,6 +91,12 @@ editors: setup ## the tests of completion in editors, with the YAML language ser
 	npm install --silent --no-save --prefix build/editors yaml-language-server
 	$(BIN)/python -m pytest -q tests/pipelines/spec/test_editors.py
 
+.PHONY: site
+site: docs ## build the documentation as a site, strictly: build/site/docs/index.html
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going --fresh-env -q -c docs . build/site
+	@echo build/site/docs/index.html
+
 .PHONY: report-svg
 report-svg: $(VENV)/.runtime ## draw a run's report (REPORT=path/report.json) as docs/report.svg
 	$(BIN)/python docs/report_svg.py $(REPORT) docs/report.svg

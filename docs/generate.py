@@ -11,8 +11,11 @@ from dali_run.pipelines.dynamic.stubs import stub as dynamic_stub
 from dali_run.pipelines.python.stubs import classes_stub, functions_stub
 from dali_run.pipelines.settings import table
 from dali_run.pipelines.spec.json_schema import schema_text, spec_schema
+from dali_run.pipelines.tools.json_output import as_page
 from dali_run.pipelines.tools.reference import operators_page
+from docs.commands_page import commands_page
 from docs.machines_svg import draw as draw_machines
+from docs.python_page import python_page
 from docs.rooms_svg import draw
 
 HERE = Path(__file__).parent
@@ -24,7 +27,10 @@ def pages() -> dict[Path, str]:
     return {
         HERE / "architecture.svg": draw(),
         HERE / "many-machines.svg": draw_machines(),
+        HERE / "commands.md": commands_page(),
+        HERE / "json.md": as_page(),
         HERE / "operators.md": operators_page(),
+        HERE / "python.md": python_page(),
         HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),
         root / "configs" / "spec.schema.json": schema_text(spec_schema(installed=False)),
         root / "dali_run" / "dynamic" / "__init__.pyi": dynamic_stub(),

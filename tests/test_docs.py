@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from .kit.emulated_lane import EmulatedLane
 from .kit.operators import apply, batch_of, operator
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
 
 
 def ids(paths: list[Path]) -> list[str]:
@@ -36,9 +37,32 @@ def test_generated_pages_are_up_to_date() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        if not target.startswith("http"):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    """Files are there, and so are the headings that links name."""
+    for target, _, anchor in re.findall(r"\]\(([^)#\s]*)(#([^)\s]*))?\)", without_code(page.read_text())):
+        if target.startswith("http"):
+            continue
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor and file.suffix == ".md":
+            assert anchor in anchors(file), f"{page.name} links to {target}#{anchor}"
+
+
+def without_code(text: str) -> str:
+    """The prose of a page: what looks like a link in code is none."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The names that headings have in links, by GitHub's rules, which MyST follows."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        name = re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-")
+        again = next(i for i in range(1000) if (f"{name}-{i}" if i else name) not in found)
+        found.add(f"{name}-{again}" if again else name)
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))

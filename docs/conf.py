@@ -1,0 +1,47 @@
+"""Sphinx: the site of the documentation (`make site`).
+
+The source folder is the root of the project, so that links between docs/ and the READMEs of folders are the same on
+the site and in a file browser. Sphinx and MyST, because both are kept well and check references by themselves; MkDocs
+1.6 is from 2024, and its Material theme is in maintenance.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+project = "dali-run"
+author = "the maintainers of dali-run"
+extensions = ["myst_parser"]
+root_doc = "docs/index"
+include_patterns = ["docs/**.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "*/README.md"]
+exclude_patterns = ["build", ".venv", "dali_run", "data", "out", "**/node_modules", ".pytest_cache"]
+html_theme = "furo"
+html_title = "dali-run"
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+nitpicky = True
+highlight_language = "none"
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+html_static_path: list[str] = []
+
+
+def _as_text(app: Any, doctree: Any) -> None:
+    """Links to folders, and to pages that the site does not hold, become plain text: a checkout has them."""
+    from docutils import nodes
+    from sphinx import addnodes
+
+    here = (ROOT / app.env.docname).parent
+    for node in list(doctree.findall(addnodes.pending_xref)):
+        target = node.get("reftarget", "")
+        folder = next((p for p in (here / target, ROOT / target) if target and p.is_dir()), None)
+        page = node.get("reftype") == "doc" or node.get("refdomain") == "doc"
+        if folder is not None or (page and target.lstrip("/") not in app.env.found_docs):
+            node.replace_self(nodes.inline("", node.astext()))
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("doctree-read", _as_text)

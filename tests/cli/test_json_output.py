@@ -1,0 +1,78 @@
+"""What commands print with --json is what its schema says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from dali_run.cli import main as cli
+from dali_run.pipelines.tools.json_output import OUTPUTS, as_page, output_schema
+from dali_run.pipelines.tools.sample_data import make_sample_data
+
+from ..kit.small_spec import small_spec
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sample data, a spec, and its finished output with one reject."""
+    folder = tmp_path_factory.mktemp("json")
+    make_sample_data(folder / "data", 8, 0)
+    (folder / "data" / "train" / "shapes" / "bad.jpg").write_text("no picture")
+    (folder / "spec.yaml").write_text(small_spec(folder / "data" / "train", folder / "out"))
+    assert cli.main(["run", str(folder / "spec.yaml"), "--quiet"]) == 3
+    (folder / "program.py").write_text("import nvidia.dali.fn as fn\n")
+    return folder
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_schemas_are_schemas(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(output_schema(name))
+    assert f"| `{name}` |" in as_page()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("run", ["run", "{}/spec.yaml", "--fresh"], 3),
+        ("run", ["run", "{}/none.yaml"], 2),
+        ("validate", ["validate", "{}/spec.yaml", "{}/none.yaml"], 2),
+        ("plan", ["plan", "{}/spec.yaml"], 0),
+        ("init", ["init", "{}/data/val", "-o", "{}/made.yaml", "--force"], 0),
+        ("inspect", ["inspect", "{}/spec.yaml", "-n", "2", "--out", "{}/look"], 0),
+        ("inspect-data", ["inspect", "{}/data/tfrecord", "-n", "1"], 0),
+        ("verify", ["verify", "{}/out"], 0),
+        ("retry-failed", ["retry-failed", "{}/out", "--spec", "{}/spec.yaml"], 3),
+        ("convert", ["convert", "{}/data/tfrecord", "{}/converted", "--to", "webdataset", "--fresh"], 0),
+        ("ops", ["ops"], 0),
+        ("ops-name", ["ops", "resize"], 0),
+        ("ops-like", ["ops", "--like", "GaussianBlur"], 0),
+        ("doctor", ["doctor"], 0),
+        ("port", ["port", "{}/program.py"], 0),
+        ("sample-data", ["sample-data", "{}/data", "--count", "8"], 0),
+        ("top", ["top"], 0),
+    ],
+)
+def test_output_is_what_its_schema_says(name: str, arguments: list[str], code: int, place: Path, capfd: Any) -> None:
+    command = [a.format(place) for a in arguments] + ["--json"]
+    found_code = cli.main(command)
+    out = capfd.readouterr().out
+    assert found_code == code, out
+    found = json.loads(out)
+    jsonschema.validate(found, output_schema(name), cls=jsonschema.Draft202012Validator)
+
+
+def test_the_report_on_disk(place: Path) -> None:
+    jsonschema.validate(json.loads((place / "out" / "report.json").read_text()), output_schema("report"))
+
+
+def test_every_command_with_json_is_described() -> None:
+    import inspect
+
+    described = {name.split()[0] for name, _ in OUTPUTS.values()}
+    told_elsewhere = {"configs", "tune", "serve-model", "stats"}  # a list of facts each, in their help
+    with_json = {m.NAME for m in cli.COMMANDS if "json" in inspect.signature(m.command).parameters}
+    assert with_json - told_elsewhere <= described

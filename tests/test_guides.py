@@ -1,0 +1,171 @@
+"""The tutorial and the guides: every command, spec and program in them is run, page by page, on small sample data.
+
+```sh          lines are run; a comment `# ends with 3` says another exit code
+```yaml        with `# file: NAME` as its first line is that file; so is ```python
+```python      else is run, too; the blocks of a page are one program
+<!-- not run: why -->   before a block: commands are only parsed, programs only compiled
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from dali_run.cli import main as cli
+from dali_run.pipelines.spec.build import load_spec
+from dali_run.pipelines.tools.sample_data import make_sample_data
+
+from .kit.videos import make_video
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "docs" / "tutorial.md", ROOT / "docs" / "json.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+NEEDS = {"video": "av", "speech": "soundfile"}
+"""Optional packages without which a page cannot be run."""
+
+
+@dataclass(frozen=True)
+class Block:
+    kind: str
+    text: str
+    not_run: str
+
+    @property
+    def file(self) -> str:
+        found = re.match(r"# file: (\S+)\n", self.text)
+        return found[1] if found else ""
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    pattern = r"(?:^<!-- not run: ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```$"
+    for reason, kind, text in re.findall(pattern, page.read_text(), re.M | re.S):
+        yield Block(kind, text, reason)
+
+
+@pytest.fixture(scope="module")
+def sample_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("guides") / "data"
+    make_sample_data(folder, 16, 0)
+    if find_spec("av") is not None:
+        (folder / "video" / "a").mkdir(parents=True)
+        make_video(folder / "video" / "a" / "x.mp4", 40)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_pages_can_be_followed(
+    page: Path, sample_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    if page.stem in NEEDS:
+        pytest.importorskip(NEEDS[page.stem])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    if page.stem != "tutorial":  # it makes its own
+        shutil.copytree(sample_data, tmp_path / "data")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.file:
+            file = tmp_path / block.file
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text.partition("\n")[2])
+            if block.kind == "yaml" and "graph:" in block.text and "plugins:" not in block.text:
+                load_spec(file)
+        elif block.kind == "sh":
+            for line in block.text.splitlines():
+                run_line(line, bool(block.not_run), capfd)
+        elif block.kind == "python":
+            code = compile(block.text, str(page), "exec")
+            if not block.not_run:
+                exec(code, names)
+        else:
+            assert block.kind in ("yaml", "text", "toctree")
+            if block.kind == "yaml":
+                yaml.safe_load(block.text)
+
+
+def run_line(line: str, parse_only: bool, capfd: Any) -> None:
+    """Run one line of a page, or see that its options exist."""
+    command, _, comment = line.partition("  # ")
+    words = shlex.split(command)
+    if "dali-run" not in words:
+        assert words[0] == "echo", f"{line}: what should this do?"
+        assert subprocess.run(command, shell=True, check=True)
+        return
+    arguments = words[words.index("dali-run") + 1 :]
+    if parse_only:
+        group: Any = typer.main.get_command(cli.app)
+        known = group.get_command(None, arguments[0])
+        context = known.context_class(known, info_name=arguments[0])
+        assert not known.make_parser(context).parse_args(args=arguments[1:])[1], f"{line}: too many arguments"
+        return
+    if ">" in arguments:
+        at = arguments.index(">")
+        assert cli.main(arguments[:at]) == 0
+        Path(arguments[at + 1]).write_text(capfd.readouterr().out)
+        return
+    expected = re.search(r"ends with (\d+)", comment)
+    code = cli.main(arguments)
+    told = capfd.readouterr()
+    assert code == (int(expected[1]) if expected else 0), f"{line}\n{told.out}\n{told.err}"
+
+
+def test_the_job_of_the_ci_guide_is_one() -> None:
+    (block,) = [b for b in blocks(ROOT / "docs" / "guides" / "ci.md") if b.file]
+    steps = yaml.safe_load(block.text)["jobs"]["specs"]["steps"]
+    group: Any = typer.main.get_command(cli.app)
+    lines = [line.strip() for s in steps for line in s.get("run", "").splitlines() if "dali-run " in line]
+    assert len(lines) == 4
+    for line in lines:
+        words = line.partition("dali-run ")[2].split()
+        if "specs/*.yaml" not in line:
+            known = group.get_command(None, words[0])
+            assert not known.make_parser(known.context_class(known)).parse_args(args=words[1:])[1], line
+
+
+def test_the_pre_commit_hook_is_the_command() -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert hook["entry"] == "dali-run validate"
+    assert hook["id"] in (ROOT / "docs" / "guides" / "ci.md").read_text()
+    assert cli.main([*hook["entry"].split()[1:], str(ROOT / "configs" / "quickstart.yaml")]) == 0
+
+
+def test_notebooks_run_and_show_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from notebook import run  # type: ignore[import-not-found]  # docs/notebook.py
+
+    monkeypatch.chdir(tmp_path)
+    for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        stored = json.loads(path.read_text())
+        made = run(stored)
+        for cell, before in zip(made["cells"], stored["cells"], strict=True):
+            shown = [sorted(o.get("data", {"text": 0})) for o in cell.get("outputs", [])]
+            assert shown == [sorted(o.get("data", {"text": 0})) for o in before.get("outputs", [])], (
+                f"{path.name}: run docs/notebook.py"
+            )
+        kinds = [k for c in made["cells"] for o in c.get("outputs", []) for k in o.get("data", {})]
+        assert kinds.count("text/html") >= 4
+
+
+def test_the_site_holds_every_page(tmp_path: Path) -> None:
+    """Each page is in the contents of docs/index.md; `make site` fails for one that is not."""
+    index = (ROOT / "docs" / "index.md").read_text()
+    listed = {
+        (ROOT / "docs" / name).with_suffix(".md").resolve()
+        for toc in re.findall(r"```\{toctree\}\n(.*?)```", index, re.S)
+        for name in toc.split("\n\n", 1)[1].split()
+    }
+    there = {p.resolve() for p in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md")]}
+    assert {p.relative_to(ROOT) for p in there - listed} == {Path("docs/index.md")}
+    assert sys.version_info >= (3, 11)
