@@ -42,6 +42,18 @@ def _as_text(app: Any, doctree: Any) -> None:
             node.replace_self(nodes.inline("", node.astext()))
 
 
+def _with_the_rest(app: Any, docname: str, source: list[str]) -> None:
+    """Pages that the contents of the first page do not name are listed after the others."""
+    if docname != root_doc:
+        return
+    named = {line.strip() for line in source[0].splitlines()}
+    found = [d.removeprefix("docs/") if d.startswith("docs/") else f"../{d}" for d in sorted(app.env.found_docs)]
+    rest = [d for d in found if d not in named and d != "index"]
+    if rest:
+        source[0] += "\n".join(["", "```{toctree}", ":hidden:", ":caption: More", "", *rest, "```", ""])
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", _with_the_rest)
     app.connect("doctree-read", _as_text)

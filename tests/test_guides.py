@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -158,14 +157,12 @@ def test_notebooks_run_and_show_what_is_stored(tmp_path: Path, monkeypatch: pyte
         assert kinds.count("text/html") >= 4
 
 
-def test_the_site_holds_every_page(tmp_path: Path) -> None:
-    """Each page is in the contents of docs/index.md; `make site` fails for one that is not."""
+def test_the_contents_name_pages_that_are_there() -> None:
+    """Each once; `make site` lists those that they leave out after the others."""
     index = (ROOT / "docs" / "index.md").read_text()
-    listed = {
-        (ROOT / "docs" / name).with_suffix(".md").resolve()
-        for toc in re.findall(r"```\{toctree\}\n(.*?)```", index, re.S)
-        for name in toc.split("\n\n", 1)[1].split()
-    }
-    there = {p.resolve() for p in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md")]}
-    assert {p.relative_to(ROOT) for p in there - listed} == {Path("docs/index.md")}
-    assert sys.version_info >= (3, 11)
+    tables = re.findall(r"```\{toctree\}\n(.*?)```", index, re.S)
+    listed = [name for toc in tables for name in toc.split("\n\n", 1)[1].split()]
+    assert len(listed) == len(set(listed))
+    assert len(listed) > 30
+    for name in listed:
+        assert (ROOT / "docs" / f"{name}.md").exists(), name
