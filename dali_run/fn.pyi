@@ -1900,6 +1900,22 @@ def sphere(
     """Take each pixel from its distance to the centre squared, counted in half the longer side (cut off to pixels)."""
     ...
 
+def split_samples(
+    input: _Tensor,
+    /,
+    *,
+    size: int | None = ...,
+    step: int | None = ...,
+    partial: Literal['keep', 'drop'] = ...,
+    numbered: bool = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Every sample becomes several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
+    ...
+
 def squeeze(
     input: _Tensor,
     /,

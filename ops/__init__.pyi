@@ -2141,6 +2141,24 @@ class Sphere:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class SplitSamples:
+    """Every sample becomes several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
+
+    def __init__(
+        self,
+        *,
+        size: int | None = ...,
+        step: int | None = ...,
+        partial: Literal['keep', 'drop'] = ...,
+        numbered: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Squeeze:
     """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +20,8 @@ I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 
 _EPOCH_BITS = np.uint64(40)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number that spreads small ones over 64 bits (2^64 over the golden ratio)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,13 @@ class NoOrigins:
         return Origin(key=f"{index:09d}", source="")
 
 
+def part_key(key: str, part: int) -> str:
+    """The key of part ``part`` of the record ``key``: ``a/b.mp4`` and 3 are ``a/b-000003.mp4``."""
+    folder, slash, name = key.rpartition("/")
+    stem, dot, extension = name.partition(".")
+    return f"{folder}{slash}{stem}-{part:06d}{dot}{extension}"
+
+
 @dataclass(frozen=True, slots=True)
 class Samples:
     """The identities of a batch's samples: parallel arrays, one entry a sample. Shared by all batches of one scope.
@@ -78,6 +87,8 @@ class Samples:
     index: I64
     """Record number in the data set; random numbers are keyed by (seed, operator, epoch, index)."""
     origins: Origins = field(default_factory=NoOrigins)
+    part: I32 | None = None
+    """Where samples are parts of the data set's records: which part, from 0. None for whole records."""
     _keys: U64 | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -88,17 +99,21 @@ class Samples:
         """The keys of random streams, uint64[N]: epoch and index in one number. Not to be changed."""
         if self._keys is None:
             keys = (self.epoch.view(np.uint64) << _EPOCH_BITS) ^ self.index.view(np.uint64)
+            if self.part is not None:
+                keys += (self.part.astype(np.uint64) + np.uint64(1)) * _GOLDEN
             object.__setattr__(self, "_keys", keys)  # worked out once: several operators draw for the same samples
             return keys
         return self._keys
 
     def take(self, where: npt.NDArray[Any] | slice) -> Samples:
         """The samples at ``where`` (indices, a mask, or a slice)."""
-        return Samples(self.slot[where], self.position[where], self.epoch[where], self.index[where], self.origins)
+        part = None if self.part is None else self.part[where]
+        return Samples(self.slot[where], self.position[where], self.epoch[where], self.index[where], self.origins, part)
 
     def origin(self, i: int) -> Origin:
         """Where sample ``i`` of this batch came from."""
-        return self.origins.origin(int(self.index[i]))
+        origin = self.origins.origin(int(self.index[i]))
+        return origin if self.part is None else replace(origin, key=part_key(origin.key, int(self.part[i])))
 
     @staticmethod
     def numbered(n: int, start: int = 0) -> Samples:
@@ -358,6 +373,7 @@ def concat_samples(parts: Sequence[Samples]) -> Samples:
         np.concatenate([p.epoch for p in parts]),
         np.concatenate([p.index for p in parts]),
         parts[0].origins,
+        None if parts[0].part is None else np.concatenate([p.part for p in parts if p.part is not None]),
     )
 
 

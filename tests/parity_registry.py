@@ -9,10 +9,12 @@ of its own, because some cases crash it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import enum
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -58,15 +60,30 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 
 _MIRROR = "mirror 1 is left to right in every layout, in DALI top to bottom but in HWC"
 _GAUSSIAN = "INTERP_GAUSSIAN: up to 5 levels in single rows and columns"
+_NARROW = "sums are in 64 bits, and saturate; DALI adds up in the output's type"
+_SALT = "values are rounded and saturate; DALI cuts fractions off and wraps around"
+_SIZE = "sizes are rounded, as constants are by both; as inputs DALI cuts fractions off"
 DIFFERENT: dict[str, str] = {
     "resize_crop_mirror.layout": _MIRROR,
     "fast_resize_crop_mirror.layout": _MIRROR,
     "fast_resize_crop_mirror.interp_type": _GAUSSIAN,
     "fast_resize_crop_mirror.mag_filter": _GAUSSIAN,
+    "resize_crop_mirror.interp_type": _GAUSSIAN,
+    "resize_crop_mirror.mag_filter": _GAUSSIAN,
+    "reductions.sum.dtype": _NARROW,
+    "reductions.mean.dtype": _NARROW,
+    "reductions.rms.dtype": _NARROW,
+    "noise.salt_and_pepper.salt_val": _SALT,
+    "noise.salt_and_pepper.pepper_val": _SALT,
+    "noise.gaussian.type": "integers of 32 and 64 bits draw in single precision, as all other types do",
+    "normalize.stddev": "sums in another order: up to 1.5e-5",
+    "rotate.size": _SIZE,
+    "warp_affine.size": _SIZE,
     "random.beta": "other numbers of the same distribution",
     "random.uniform.dtype": "a range that the type does not hold is cut, not wrapped",
     "pad": "fill values saturate",
     "hue.image_type": "BGR is taken as such",
+    "saturation.image_type": "BGR is taken as such",
     "color_twist.image_type": "BGR is taken as such",
     "grid_mask.layout": "the axes H and W of the layout are masked, not the first two",
     "audio_resample.dtype": "integers saturate",
@@ -99,7 +116,7 @@ _LEFT_OUT = {"readers", "io", "decoders", "encoders", "inputs", "auto_aug"}
 _NOT_ARRAYS = {
     "external_source", "python_function", "expr", "peek_image_shape", "encoded_as", "get_property", "tensor_subscript",
     "number_from_text", "optical_flow", "dl_tensor_python_function",
-    "permute_batch", "segmentation.select_masks",
+    "permute_batch", "segmentation.select_masks", "split_samples",
 }  # fmt: skip
 """They take files, functions, texts, or numbers that depend on each other: other tests compare them."""
 
@@ -486,8 +503,9 @@ def main() -> int:
     parser.add_argument("--python", required=True, help="a Python with DALI 2.4")
     parser.add_argument("--page", type=Path, default=Path(__file__).parents[1] / "docs" / "parity.md")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = list(tallies(arguments.python, Path(folder)))
+    python = os.path.abspath(arguments.python) if os.sep in arguments.python else arguments.python
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some operators write files
+        found = list(tallies(python, Path(folder)))
     text = section(found)
     before, _, rest = arguments.page.read_text().partition(SECTION + "\n")
     after = rest[at:] if (at := rest.find("\n## ")) >= 0 else ""

@@ -3,6 +3,8 @@ first of them. DALI is not needed here."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,8 @@ OPERATORS = wanted()
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_is_covered_by_its_declaration(name: str) -> None:
+def test_an_operator_is_covered_by_its_declaration(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some write files
     op = OPERATORS[name]
     cases = cases_of(op, list(parameters(op)))
     assert cases, f"no kind of data fits the example {op.example!r}: mend it, or tests/parity_registry.py"

@@ -20,7 +20,7 @@ from ..engine.engine import Engine, Request
 from ..engine.inputs import EndlessFeed, Sources
 from ..engine.stats import Stats
 from ..job.report import build_report
-from ..job.run import depends_on_batches, options_of
+from ..job.run import options_of
 from ..spec.build import BuiltSpec, build, load_spec
 from .machine import limits
 from .strata import only
@@ -66,7 +66,7 @@ def measure(this: Measurement) -> dict[str, Any]:
     """Run the spec's graph endlessly, without writing; samples/s after the warm-up, and the report of that time."""
     built, plan = this.compiled()
     settings = built.spec.pipeline
-    whole = depends_on_batches(built.spec)  # else as `run` does it
+    whole = built.spec.depends_on_batches  # else as `run` does it
     options = replace(options_of(built.spec, plan.target), to_host=this.to_host, whole_batches=whole,
                       together=not whole)  # fmt: skip
     size = settings.batch_size

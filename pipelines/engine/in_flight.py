@@ -116,6 +116,11 @@ class Iteration:
         """Position of a dropped sample."""
         return int(self.everyone.position[np.searchsorted(self.everyone.slot, dropped.slot)])
 
+    def part_of(self, dropped: Dropped) -> int:
+        """Which part of a record a dropped sample is; -1 for whole records."""
+        part = self.everyone.part
+        return -1 if part is None else int(part[np.searchsorted(self.everyone.slot, dropped.slot)])
+
     def outputs(self, plan: Plan) -> dict[str, Batch]:
         """The batches that leave the graph, by name."""
         return {name: self.env[edge] for name, edge in plan.graph.outputs.items()}

@@ -441,6 +441,11 @@ def _tar(paths: list[Path], _: Sequence[str] = ()) -> Found:
     extensions = list(dict.fromkeys(e for r in records for e in r.fields))
     if not extensions:
         raise SpecError(f"{paths[0]}: holds no samples")
+    for r in records:
+        for e in r.fields:
+            if not all(e.split(";")):
+                raise SpecError(f"{r.source}: member {f'{r.key}.{e}'!r} has no extension by which it could be read; "
+                                "rename it, or leave the archive out")  # fmt: skip
     step = {"op": "readers.webdataset", "paths": _absolute(paths), "ext": extensions}
     numerals = tuple(e for e in extensions if all(_is_numeral(r.fields[e]) for r in records if e in r.fields))
     return Found(step, dict.fromkeys(extensions, "bytes"), {e: e for e in extensions}, named=True, numerals=numerals)

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...ops.errors import DaliRunError, DeviceError
+from ...ops.errors import DaliRunError, DeviceError, SpecError
+from ...ops.sequences.split_samples import SplitSamples
 from ..compile.place import Target, resolve_target
 from ..compile.plan import Plan, compile_graph
 from ..engine.inputs import EndlessFeed, JobFeed, Sources
@@ -109,9 +110,11 @@ def _within(seconds: float | None, work: Callable[[], int]) -> tuple[int | None,
 def _measured(plan: Plan, spec: Spec, seconds: float) -> dict[str, float]:
     """Samples a second, and bytes of what would be written for each sample that is read."""
     from ..engine.engine import Engine, Request
-    from .run import depends_on_batches, options_of
+    from .run import options_of
 
-    whole = depends_on_batches(spec)
+    if any(isinstance(n.op, SplitSamples) for n in plan.graph.nodes):
+        raise SpecError(f"{spec.file}: a job that splits its samples cannot be measured; try `run --limit`")
+    whole = spec.depends_on_batches
     options = replace(options_of(spec, plan.target), whole_batches=whole, together=not whole)
     size = spec.pipeline.batch_size
     requests = (Request(k * size, size) for k in itertools.count())

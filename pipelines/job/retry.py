@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...ops.batch import part_key
 from ...ops.errors import JobError
 from ...writers.bytes import sidecar
 from ...writers.shards.config import WriteConfig
@@ -32,6 +33,8 @@ def retry_feed(out: Path, sources: Sources, outstanding: Outstanding) -> LineupF
     lineup = lineup_of(out, sources)
     for row in outstanding.rows:
         now = lineup.key(row.position)
+        if now is not None and row.part >= 0:
+            now = part_key(now, row.part)
         if now != row.key:
             raise JobError(
                 f"the inputs are not those of the job: sample {row.position} was {row.key!r}, is {now!r}. Repair "
@@ -77,7 +80,8 @@ def retry_failed(
             feed = retry_feed(root, sources, outstanding)
             output = Output.open(config, who, total=len(feed.positions), budget=Budget(), stage=outstanding.retry)
             with output:
-                return JobRun(prepared, feed, output, config, None, progress, command).run()
+                wanted = frozenset((r.position, r.part) for r in outstanding.rows)
+                return JobRun(prepared, feed, output, config, None, progress, command, wanted=wanted).run()
 
 
 def _spec_of(command: Mapping[str, Any], folder: Path) -> Path:

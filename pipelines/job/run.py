@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ...ops.base import Operator
 from ...ops.batch import Batch
@@ -24,17 +22,16 @@ from ...writers.shards.lock import Lock
 from ...writers.shards.manifest import Side
 from ...writers.shards.mirror import staging_folder, state_of
 from ...writers.shards.output import Output
-from ...writers.shards.rejects import Budget, RejectRow
+from ...writers.shards.rejects import Budget
+from ..compile.apart import Halves, compile_job
 from ..compile.place import Target, resolve_target
-from ..compile.plan import Plan, compile_graph
+from ..compile.plan import Plan
 from ..cores import threads_of
 from ..engine.device import as_ours
-from ..engine.engine import Engine, Iteration, Options
+from ..engine.engine import Options
 from ..engine.inputs import JobFeed, Sources
-from ..engine.nodes import gone
 from ..engine.options import lanes_for
-from ..engine.stats import Stats
-from ..engine.warm_up import rehearse, warm_up
+from ..engine.warm_up import rehearse
 from ..graph.as_json import described
 from ..graph.nodes import Graph
 from ..spec.build import BuiltSpec, load_spec
@@ -42,10 +39,11 @@ from ..spec.model import Spec
 from ..spec.shipped import known_spec
 from ..wording import count
 from .additions import Growth, find_growth
+from .batches import Batches, Finished, Stretch
 from .known_jobs import remember
 from .live import Counts, Live, Recorder
 from .ordered_inputs import LineupFeed
-from .report import build_report
+from .parts import PartsBatches
 
 CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
@@ -86,6 +84,19 @@ class Prepared:
 
     built: BuiltSpec
     plan: Plan
+    """All of it, or what comes before samples are split."""
+    halves: Halves | None = None
+    """Where samples are split: both plans."""
+
+    @property
+    def whole(self) -> Graph:
+        """The graph, with what is known of its outputs."""
+        return self.plan.graph if self.halves is None else self.halves.whole
+
+    @property
+    def target(self) -> Target:
+        """Where it runs."""
+        return (self.plan if self.halves is None else self.halves.back).target
 
     @property
     def spec(self) -> Spec:
@@ -109,7 +120,8 @@ def prepare(
     target = resolve_target(device or settings.device)
     if part is not None:
         check_parts(built.graph, part)
-    return Prepared(built, compile_graph(built.graph, target, settings.seed))
+    plan = compile_job(built.graph, target, settings.seed, by_batches=built.spec.depends_on_batches)
+    return Prepared(built, plan.front, plan) if isinstance(plan, Halves) else Prepared(built, plan)
 
 
 def check_parts(graph: Graph, part: tuple[int, int]) -> None:
@@ -224,7 +236,7 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
             f"{spec.file}: there is no `write:` section, so there is nothing to run (it needs `writer:` and `path:`); "
             "the Python API iterates over such a spec"
         )
-    graph = prepared.plan.graph
+    graph = prepared.whole
     prepared.built.writer.check(fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
     place = str(spec.write.path)
     return WriteConfig(
@@ -236,6 +248,7 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
         bytes=spec.write.shard_bytes,
         fields=fields,
         url=place.rstrip("/") if is_url(place) else "",
+        split=prepared.halves is not None,
     )
 
 
@@ -251,16 +264,11 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
         "seed": settings.seed,
         "rng": settings.rng,
         "replace": prepared.spec.on_error.policy == "replace",
-        "batch_size": settings.batch_size if depends_on_batches(prepared.spec) else None,
-        "device": "gpu" if prepared.plan.target.device == "gpu" else "cpu",
+        "batch_size": settings.batch_size if prepared.spec.depends_on_batches else None,
+        "device": "gpu" if prepared.target.device == "gpu" else "cpu",
         "inputs": sources.fingerprint(),
         "versions": {"dali-run": _version("dali-run"), **{p: _version(p) for p in libraries}},
     }
-
-
-def depends_on_batches(spec: Spec) -> bool:
-    """Whether a sample's result depends on the rest of its batch."""
-    return spec.pipeline.rng == "dali" or spec.on_error.policy == "replace"
 
 
 def _locations(op: Operator) -> Collection[str]:
@@ -291,11 +299,11 @@ class JobRun:
         self, prepared: Prepared, feed: JobFeed, output: Output, config: WriteConfig,
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
         amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report, *, warm: bool = False,
+        wanted: frozenset[tuple[int, int]] | None = None,
     ) -> None:  # fmt: skip
         """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
-        ran a part of the job before, so everything is compiled."""
+        ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`."""
         self.amend = amend
-        self.plan = prepared.plan
         self.command = command
         self.output = output
         self.feed = feed
@@ -311,28 +319,31 @@ class JobRun:
         self.writing = 0.0
         self.read = self.rejected = 0
         self.live = Live(config.url or config.path, output.part, {
-            "name": self.name, "total": self.total, "device": prepared.plan.target.device,
+            "name": self.name, "total": self.total, "device": prepared.target.device,
             "threads": threads_of(prepared.spec.pipeline.num_threads),
         })  # fmt: skip
         progress(Progress(0, self.total, 0, time.perf_counter(), self.live.of))
-        whole = depends_on_batches(prepared.spec)
-        options = replace(options_of(prepared.spec, prepared.plan.target), whole_batches=whole, together=not whole)
-        requests = feed.requests(prepared.spec.pipeline.batch_size, self.first, whole=whole)
-        self.engine = Engine(prepared.plan, feed, requests, options, Stats(trace=trace is not None))
+        settings = prepared.spec.pipeline
+        stretch = Stretch(
+            feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, wanted
+        )
+        options = options_of(prepared.spec, prepared.target)
+        self.batches: Batches
+        if prepared.halves is None:
+            self.batches = Batches(prepared.plan, stretch, options)
+        else:
+            self.batches = PartsBatches(prepared.halves, stretch, options)
         try:
-            self.warm_up = 0.0 if warm else warm_up(
-                prepared.plan, feed, self.first, self.total, options.rng, lambda given: rehearse(config, given),
-                self.engine.services.isolation, self.engine.budget.host,
-            )  # fmt: skip
+            self.warm_up = 0.0 if warm else self.batches.warm_up(lambda given: rehearse(config, given))
         except BaseException as e:  # Ctrl-C: decoders' processes may run already
-            self.engine.stop()
+            self.batches.stop()
             ours = as_ours(e)
             self.live.end("interrupted" if isinstance(e, KeyboardInterrupt) else "failed", str(ours))
             if ours is e:
                 raise
             raise ours from e
         self.began = time.perf_counter()
-        self.recorder = Recorder(self.engine, lambda: Counts(self.read, self.rejected, self.writing))
+        self.recorder = Recorder(self.batches.engine, lambda: Counts(self.read, self.rejected, self.writing))
 
     def run(self) -> JobResult:
         self.live.start(self.recorder)
@@ -344,9 +355,9 @@ class JobRun:
 
     def _run(self) -> JobResult:
         try:
-            with self.engine:
-                for iteration in self.engine:
-                    self._write(iteration)
+            with self.batches:
+                for batch in self.batches:
+                    self._write(batch)
                     self.progress(Progress(self.read, self.total, self.rejected, self.began, self.live.of))
             report = self._report()
             self.output.finish(report)  # the last shard: a full disk or a spent budget may show here
@@ -366,37 +377,21 @@ class JobRun:
             code, f"wrote {count(self.output.written, 'sample')} to {self.config.where}{rejected}", report
         )
 
-    def _write(self, iteration: Iteration) -> None:
-        low = iteration.request.start
-        start, stop = max(low, self.first), min(low + iteration.request.n, self.stop)
-        samples, outputs = iteration.samples, iteration.outputs(self.plan)
-        if stop - start < iteration.request.n:  # the batch was taken whole, but some of it is written already
-            places = self.feed.places(samples.position)
-            where = np.flatnonzero((places >= start) & (places < stop))
-            samples = samples.take(where)
-            outputs = {name: batch.take(where, samples) for name, batch in outputs.items()}
-        rejects = []
-        lost = gone(iteration.dropped)
-        for d in iteration.dropped:
-            if d.kept and d.slot in lost:  # by another operator, later
-                continue
-            origin, position = iteration.origin_of(d), iteration.position_of(d)
-            if not start <= int(self.feed.places(np.array([position]))[0]) < stop:
-                continue
-            rejects.append(RejectRow(position, origin.key, origin.source, origin.record, origin.offset,
-                                     d.node, d.code, d.message, iteration.replaced and not d.kept, d.kept))  # fmt: skip
+    def _write(self, batch: Finished) -> None:
         began = time.perf_counter()
-        self.output.add(start, stop, samples, outputs, rejects, lambda: _check_intact(outputs))
+        self.output.add(
+            batch.start, batch.stop, batch.samples, batch.outputs, batch.rejects, lambda: _check_intact(batch.outputs)
+        )
         self.writing += time.perf_counter() - began
-        self.engine.stats.span("write", "write", began, time.perf_counter(), iteration.number)
-        self.read += stop - start
-        self.rejected += len(rejects)
+        self.batches.engine.stats.span("write", "write", began, time.perf_counter(), batch.number)
+        self.read += batch.stop - batch.start
+        self.rejected += len(batch.rejects)
 
     def _report(self) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
         rejected = self.output.rejected - self.rejected_before  # the writer's own rejects included
         counts = {"read": self.read, "written": self.output.written - self.written_before, "rejected": rejected}
-        report = {"name": self.name, **build_report(self.engine, seconds, counts, sink_seconds=self.writing)}
+        report = {"name": self.name, **self.batches.report(seconds, counts, self.writing)}
         report["command"] = self.command
         report["warm_up_seconds"] = round(self.warm_up, 6)
         report["over_time"] = self.recorder.over_time()
@@ -411,7 +406,7 @@ class JobRun:
 
     def _result(self, code: int, message: str, report: dict[str, Any]) -> JobResult:
         if self.trace is not None:
-            Path(self.trace).write_text(json.dumps(self.engine.stats.chrome_trace()))
+            Path(self.trace).write_text(json.dumps(self.batches.engine.stats.chrome_trace()))
         self.live.end({FAILED: "failed", INTERRUPTED: "interrupted"}.get(code, "finished"), message)
         return JobResult(code, message, report, self.config.url or self.config.path)
 

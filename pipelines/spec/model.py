@@ -149,6 +149,11 @@ class Spec:
     on_error: OnError = field(default_factory=OnError)
     version: int = VERSION
 
+    @property
+    def depends_on_batches(self) -> bool:
+        """Whether a sample's result depends on the rest of its batch."""
+        return self.pipeline.rng == "dali" or self.on_error.policy == "replace"
+
 
 def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], problems: Problems) -> Spec | None:
     """The spec in the file at ``path``. ``problems`` get everything that is wrong; None where nothing is left.

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...ops.errors import DeviceError, SpecError
 from ...readers.fetch.gpu_reads import describe
+from ..compile.apart import compile_job
 from ..compile.place import Target, resolve_target
-from ..compile.plan import compile_graph
 from ..cores import threads_of
 from ..plugins import NotRunError, running_code
 from ..problems import Problem, SpecErrors
@@ -33,7 +33,7 @@ def check_spec(path: Path, overrides: Overrides | None = None, plugins: bool = F
         with running_code(plugins):
             built = load_spec(path, overrides)
         for target in _targets(built.spec.pipeline.device):
-            compile_graph(built.graph, target, built.spec.pipeline.seed)
+            compile_job(built.graph, target, built.spec.pipeline.seed, by_batches=built.spec.depends_on_batches)
         summary = _summary(built)
         notes = [_as_data(n) for n in built.notes]
     except NotRunError as e:
@@ -89,7 +89,8 @@ def describe_job(
         built = load_spec(path, overrides)
     settings, write = built.spec.pipeline, built.spec.write
     target = _target_of(device or settings.device)
-    plan: dict[str, Any] = {"name": built.spec.name, **compile_graph(built.graph, target, settings.seed).describe()}
+    compiled = compile_job(built.graph, target, settings.seed, by_batches=built.spec.depends_on_batches)
+    plan: dict[str, Any] = {"name": built.spec.name, **compiled.describe()}
     plan |= {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "write": None}
     plan["memory"] = settings.memory.describe(target.device)
     containers = any(getattr(n.op, "maps_files", False) for n in built.graph.nodes)

@@ -151,10 +151,19 @@ def from_values(values: Sequence[bytes]) -> Column:
 
 def keys_of(samples: Samples) -> Column:
     """The samples' own keys, in UTF-8."""
+    if samples.part is not None:
+        return from_values([samples.origin(i).key.encode("utf-8", "surrogateescape") for i in range(len(samples))])
     told = getattr(samples.origins, "keys", None)  # data sets may know them without making an Origin of each
     if told is not None:
         return from_values(told(samples.index))
     return from_values([samples.origin(i).key.encode("utf-8", "surrogateescape") for i in range(len(samples))])
+
+
+def position_names(samples: Samples) -> Column:
+    """The samples' positions as names of ten digits, and six more for parts: their order is that of the samples."""
+    if samples.part is None:
+        return as_decimal(samples.position, 10)
+    return as_decimal(samples.position * 1_000_000 + samples.part, 16)
 
 
 def as_decimal(values: npt.NDArray[Any], width: int = 0) -> Column:

@@ -16,9 +16,10 @@ from ...ops.base import Spec
 from ...ops.errors import JobError, SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
 from ..bytes import sidecar
-from .columns import Column, check_field, elements, kind_of, total_of
+from .columns import Column, check_field, elements, kind_of, position_names, total_of
 from .extensions import file_columns, single
 from .names import safe_path, split_extension
+from .names import texts as as_texts
 
 OWN_NAMES = {"inputs", "journal", "manifest", "rejects", "report"}
 """First parts of the names of a job's own files: ``manifest`` of ``manifest-00001-of-00004.json``."""
@@ -125,11 +126,12 @@ class FilesShard(Shard):
                 column = Column(column.data, column.starts, np.where(listed[name], 0, column.sizes))
             columns.append((texts, column))
         if self._by_position:
-            names = [f"{p:010d}" for p in positions]
+            names = as_texts(position_names(records.samples))
         else:
             names = self._unique(keys, positions, [texts for texts, _ in columns])
         lines: list[dict[str, Any]] = [
             {"name": names[i], "key": keys[i], "position": positions[i],
+             **({} if records.samples.part is None else {"part": int(records.samples.part[i])}),
              "files": [f"{names[i]}.{texts[i]}" for texts, _ in columns if texts[i]]}
             for i in range(len(records))
         ]  # fmt: skip

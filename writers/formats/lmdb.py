@@ -23,7 +23,6 @@ from ..bytes.gathered import U8, Woven
 from .columns import (
     Column,
     as_bytes,
-    as_decimal,
     as_they_are,
     check_encoded,
     check_field,
@@ -33,6 +32,7 @@ from .columns import (
     keys_of,
     kind_of,
     pack,
+    position_names,
     starts_of,
 )  # fmt: skip
 from .names import Taken
@@ -107,7 +107,7 @@ class LMDBShard(Shard):
     def frame(self, records: Records) -> LMDBFrames:
         positions = records.samples.position
         if self._writer.key == "position":
-            keys = as_decimal(positions, 10)
+            keys = position_names(records.samples)
         else:
             keys = self._taken.unique(keys_of(records.samples), positions)
         values = self._values(records)

@@ -13,7 +13,7 @@ from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
 from ..bytes.gathered import U8, Woven
-from .columns import Column, Loose, as_decimal, check_field, copy, from_values, keys_of, starts_of
+from .columns import Column, Loose, check_field, copy, from_values, keys_of, position_names, starts_of
 from .extensions import Extensions, file_columns
 from .names import Taken, webdataset_key
 
@@ -110,7 +110,7 @@ class WebDatasetShard(Shard):
         from . import tar_cpu
 
         if self._by_position:
-            return as_decimal(records.samples.position, 10)
+            return position_names(records.samples)
         keys = keys_of(records.samples)
         sizes = tar_cpu.common_sizes(keys.data, keys.starts, keys.sizes)
         if (sizes < 0).any():

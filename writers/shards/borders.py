@@ -68,7 +68,7 @@ class Cuts:
 
     def expected(self, start: int) -> int:
         """Samples of the shard that begins at ``start``, if none is rejected; 0 where that is unknown."""
-        if self._config.bytes is not None:
+        if self._config.bytes is not None or self._config.split:
             return 0
         border = self._border(start)
         ends = [e for e in (border, self.stop) if e]
@@ -96,6 +96,9 @@ class Cuts:
                 f"internal: positions {start} to {stop} were delivered, but {due} is the next of "
                 f"{self.start} to {'?' if self.stop is None else self.stop}"
             )
+        if self._config.split:
+            self._check_parts(start, stop, samples, rejects)
+            return
         if not rejects and self._side.stage is None and np.array_equal(samples.position, np.arange(start, stop)):
             return  # as almost always
         lost = np.array([r.position for r in rejects if not r.there], np.int64)
@@ -106,4 +109,18 @@ class Cuts:
             raise JobError(
                 f"internal: of positions {start} to {stop}, {len(samples)} samples and {len(rejects)} rejects do not "
                 "account for each one exactly once"
+            )
+
+    def _check_parts(self, start: int, stop: int, samples: Samples, rejects: Sequence[RejectRow]) -> None:
+        """As `check`, where samples are parts: each position has some, or rejects; none comes twice."""
+        part = np.zeros(0, np.int32) if samples.part is None else samples.part
+        written = list(zip(samples.position.tolist(), part.tolist(), strict=True))
+        lost = [(r.position, r.part) for r in rejects if not r.there]
+        given = np.unique(self.places(np.array([p for p, _ in (*written, *lost)], np.int64)))
+        whole = {p for p, k in lost if k < 0} & {p for p, _ in written}
+        twice = len({*written, *lost}) < len(written) + len(lost)
+        if written != sorted(written) or whole or twice or not np.array_equal(given, np.arange(start, stop)):
+            raise JobError(
+                f"internal: of positions {start} to {stop}, {len(samples)} parts and {len(rejects)} rejects do not "
+                "account for each one"
             )

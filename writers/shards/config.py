@@ -33,6 +33,8 @@ class WriteConfig:
     """The fields that are written, in this order."""
     url: str = ""
     """Where the output goes, if that is no folder."""
+    split: bool = False
+    """Samples are parts of those that positions count (`split_samples`)."""
 
     @property
     def where(self) -> str:

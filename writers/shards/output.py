@@ -106,6 +106,7 @@ class Output:
                     "write": config.identity(),
                     "range": [start, cuts.stop],
                     "whole": whole,
+                    **({"split": True} if config.split else {}),
                     "part": None if part is None else list(part),
                 }
                 if stage is not None:
@@ -213,6 +214,8 @@ class Output:
             opened = self._opened(shard)
             frames = opened.frame(records)
             n, full = self._cuts.fitting(shard.bytes, frames.sizes)
+            if self.config.split:  # all parts of a sample are in one shard
+                n = int(np.searchsorted(records.samples.position, records.samples.position[n - 1], "right"))
             if full:
                 stop = self._cuts.place(int(records.samples.position[n - 1])) + 1
                 rejects = [r for r in rejects if self._cuts.place(r.position) < stop]
@@ -234,6 +237,7 @@ class Output:
         return RejectRow(
             int(records.samples.position[refused.at]), origin.key, origin.source, origin.record, origin.offset,
             f"write.{self._writer.name}", refused.code, refused.message,
+            part=-1 if records.samples.part is None else int(records.samples.part[refused.at]),
         )  # fmt: skip
 
     # -- shards -------------------------------------------------------------------------------------------------

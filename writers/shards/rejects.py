@@ -31,6 +31,8 @@ class RejectRow:
     """Another sample was written in its place (on_error policy replace)."""
     kept: bool = False
     """The sample itself was written, though it is damaged (``on_damage: flag``)."""
+    part: int = -1
+    """Which part of the sample, where it was split; -1 for all of it."""
 
     @property
     def there(self) -> bool:
@@ -55,11 +57,13 @@ class RejectRow:
         for name in ("replaced", "kept"):
             if not row[name]:
                 del row[name]
+        if self.part < 0:
+            del row["part"]
         return json.dumps(row, ensure_ascii=True) + "\n"
 
 
 _KINDS = {"position": int, "key": str, "source": str, "record": int, "offset": int, "operator": str, "code": str,
-          "message": str, "replaced": bool, "kept": bool}  # fmt: skip
+          "message": str, "replaced": bool, "kept": bool, "part": int}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ def next_retry(root: Path) -> Outstanding:
     except (OSError, ValueError) as e:
         raise JobError(f"{log} cannot be read: {e}") from None
     rows = tuple(r for r in rows if not r.there)  # their places are taken
-    return Outstanding(Stage(number, "retry", tuple(r.position for r in rows)), rows)
+    positions = dict.fromkeys(r.position for r in rows)  # once, where several parts of a sample were rejected
+    return Outstanding(Stage(number, "retry", tuple(positions)), rows)
 
 
 def check_finished(root: Path) -> None:

@@ -19,7 +19,7 @@ from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.isolation.processes import Isolation
 from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.pipelines.job import run as job
+from dali_run.pipelines.job import batches
 from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Progress, run_job
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.verify import verify
@@ -341,7 +341,7 @@ def test_an_interrupted_warm_up_leaves_no_process(spec: Path, monkeypatch: pytes
     picture = io.BytesIO()
     Image.new("RGB", (8, 8)).save(picture, "PNG")
     with monkeypatch.context() as m:
-        m.setattr(job, "warm_up", interrupted)
+        m.setattr(batches, "warm_up", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(spec)
     assert found[0].pids == []

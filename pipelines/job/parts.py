@@ -1,0 +1,263 @@
+"""Parts: the batches of a job that makes several samples of one (`split_samples`).
+
+Two engines run one after the other: the first does what comes before the split, and its batches are cut into pieces,
+each of which holds all parts of some samples and is a batch of the second. So shards, journals and resumption go on
+counting in positions of whole samples, and nothing depends on how many parts there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.batch import I32, I64, Batch, Samples
+from ...writers.shards.rejects import RejectRow
+from ..compile.apart import Halves
+from ..engine.engine import Engine, Iteration, Options, Request
+from ..engine.nodes import Dropped, gone
+from ..engine.stats import Stats
+from ..engine.warm_up import warm_up
+from .batches import Batches, Finished, Stretch, rows_of
+from .report import build_report
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A sample that was dropped before it was split."""
+
+    dropped: Dropped
+    position: int
+    samples: Samples
+    """It alone."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """A batch of the second engine: all parts of the samples in [start, stop), of which ``lost`` have none."""
+
+    start: int
+    stop: int
+    lost: list[Lost]
+    samples: Samples
+    batches: tuple[Batch, ...]
+    first: int = 0
+    """Number of its first part, counted over the run."""
+
+
+class PartsFeed:
+    """What the second engine asks for. ``requests`` takes batches from the first one, in the thread that asks."""
+
+    def __init__(self, halves: Halves, stretch: Stretch, front: Engine) -> None:
+        self._halves = halves
+        self._stretch = stretch
+        self._front = front
+        self.at = stretch.first
+        """The position up to which there are pieces."""
+        self.lost: list[Lost] = []
+        """Samples from there on that were dropped. Of this and `at` the thread that asks for batches is the owner; the
+        caller's reads them when the run is over."""
+        self.states: Mapping[int, Any] = {halves.source: self}
+        self._under_way: deque[Piece] = deque()
+        """Pieces that were asked for, and whose batch has not been delivered. Appended to by the thread that asks,
+        taken from by the caller's."""
+
+    # -- for the engine -------------------------------------------------------------------------------------------
+
+    def requests(self) -> Iterator[Request]:
+        """The pieces, one after the other."""
+        first = 0
+        for iteration in self._front:
+            for piece in self._pieces(iteration):
+                piece.first = first
+                first += len(piece.samples)
+                self._under_way.append(piece)
+                yield Request(piece.first, len(piece.samples))
+
+    def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
+        """The parts of a piece."""
+        piece = next(p for p in reversed(self._under_way) if p.first == request.start)
+        return piece.samples, {self._halves.source: piece.samples}
+
+    def take(self, samples: Samples) -> tuple[Batch, ...]:
+        """The data of those samples of a piece that are left."""
+        piece = next(p for p in list(self._under_way) if _same(p.samples, samples))
+        if len(samples) == len(piece.samples):
+            return piece.batches
+        where = np.searchsorted(piece.samples.slot, samples.slot)
+        return tuple(b.take(where, samples) for b in piece.batches)
+
+    def close(self) -> None:
+        """Nothing is open: the first engine's data set belongs to others."""
+
+    # -- for the job ----------------------------------------------------------------------------------------------
+
+    def delivered(self) -> Piece:
+        """The piece whose batch has come out; they come in order."""
+        return self._under_way.popleft()
+
+    # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _pieces(self, iteration: Iteration) -> Iterator[Piece]:
+        """The parts of a batch's samples in pieces of about as many as the batch size, each with all parts of its
+        samples. Samples without parts belong to the piece before them, or to the next where there is none."""
+        outputs = iteration.outputs(self._halves.front)
+        data = outputs[self._halves.data]
+        owner, part = self._chosen(iteration, data)
+        counts = np.bincount(owner, minlength=len(data)).astype(np.int64)
+        lost = [*self.lost, *_lost(iteration)]
+        places, ends = self._stretch.feed.places(data.samples.position), np.cumsum(counts)
+        there = np.flatnonzero(counts)
+        a = 0
+        while a < len(there):
+            low = int(ends[there[a]] - counts[there[a]])
+            b = max(a + 1, int(np.searchsorted(ends[there], low + self._stretch.batch_size, "right")))
+            high = int(ends[there[b - 1]])
+            stop = iteration.request.start + iteration.request.n if b == len(there) else int(places[there[b]])
+            mine = [x for x in lost if self._place(x) < stop]
+            lost = [x for x in lost if self._place(x) >= stop]
+            yield self._piece(stop, mine, outputs, owner[low:high], part[low:high])
+            a = b
+        self.lost = lost
+
+    def _place(self, lost: Lost) -> int:
+        return int(self._stretch.feed.places(np.array([lost.position]))[0])
+
+    def _chosen(self, iteration: Iteration, data: Batch) -> tuple[I64, I32]:
+        """The parts that are wanted, in order: the place of each one's sample in ``data``, and its number there.
+        Samples that have none are dropped."""
+        if not len(data):  # all were dropped, and how many dimensions there would be is not known
+            return np.zeros(0, np.int64), np.zeros(0, np.int32)
+        counts = self._halves.split.counts(data)
+        for i in np.flatnonzero(counts == 0).tolist():
+            shape, size = " x ".join(map(str, data.shapes[i].tolist())), self._halves.split.size
+            self._drop(iteration, data, i, f"it has no part: it is {shape}" + f", a part has {size} items" * bool(size))
+        owner, part = np.repeat(np.arange(len(data)), counts), _counted(counts)
+        wanted = self._stretch.wanted
+        if wanted is None:
+            return owner, part
+        positions = data.samples.position[owner].tolist()
+        chosen = np.array([bool(wanted & {(p, k), (p, -1)}) for p, k in zip(positions, part.tolist(), strict=True)],
+                          np.bool_)  # fmt: skip
+        for i in np.flatnonzero((counts > 0) & (np.bincount(owner[chosen], minlength=len(data)) == 0)).tolist():
+            self._drop(iteration, data, i, "the parts that were rejected are not there any more")
+        return owner[chosen], part[chosen]
+
+    def _drop(self, iteration: Iteration, data: Batch, i: int, why: str) -> None:
+        iteration.dropped.append(Dropped(int(data.samples.slot[i]), self._halves.name, "bad_shape", why))
+
+    def _piece(self, stop: int, lost: list[Lost], outputs: Mapping[str, Batch], owner: I64, part: I32) -> Piece:
+        data = outputs[self._halves.data]
+        whole = data.samples
+        samples = Samples(
+            np.arange(len(owner), dtype=np.int32), whole.position[owner], whole.epoch[owner], whole.index[owner],
+            whole.origins, part,
+        )  # fmt: skip
+        repeated = [outputs[name] for name in self._halves.repeated]
+        batches = (
+            *self._halves.split.parts(data, owner, part, samples),
+            *(b.take(np.searchsorted(b.samples.slot, whole.slot[owner]), samples) for b in repeated),
+        )
+        start, self.at = self.at, stop
+        return Piece(start, stop, lost, samples, batches)
+
+
+def _lost(iteration: Iteration) -> list[Lost]:
+    """The samples that were dropped, or noted, by position."""
+    everyone, dropped = iteration.everyone, gone(iteration.dropped)
+    found = []
+    for d in iteration.dropped:
+        if not (d.kept and d.slot in dropped):
+            at = int(np.searchsorted(everyone.slot, d.slot))
+            found.append(Lost(d, int(everyone.position[at]), everyone.take(slice(at, at + 1))))
+    return sorted(found, key=lambda x: x.position)
+
+
+def _same(piece: Samples, some: Samples) -> bool:
+    """Whether ``some`` are samples of ``piece``."""
+    assert piece.part is not None
+    assert some.part is not None
+    at = int(some.slot[0])
+    return at < len(piece) and piece.position[at] == some.position[0] and piece.part[at] == some.part[0]
+
+
+def _counted(counts: I64) -> npt.NDArray[np.int32]:
+    """0, 1, ... for each count."""
+    ends = np.cumsum(counts)
+    return (np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)).astype(np.int32)
+
+
+class PartsBatches(Batches):
+    """The batches of a job that splits its samples."""
+
+    def __init__(self, halves: Halves, stretch: Stretch, options: Options) -> None:
+        self.plan = halves.back
+        self.stretch = stretch
+        # Both engines are at work at once, each with half of the memory.
+        options = replace(options, memory=replace(options.memory, host=max(1, options.memory.host_bytes() // 2)))
+        self.front = Engine(
+            halves.front, stretch.feed, stretch.feed.requests(stretch.batch_size, stretch.first),
+            replace(options, whole_batches=False, lanes=1), Stats(),
+        )  # fmt: skip
+        self.parts = PartsFeed(halves, stretch, self.front)
+        self.engine = Engine(
+            halves.back, self.parts, self.parts.requests(), replace(options, whole_batches=True),
+            Stats(trace=stretch.trace),
+        )  # fmt: skip
+
+    def warm_up(self, sink: Callable[[Mapping[str, Batch]], object]) -> float:
+        """Compile what comes before the split."""
+        s, front = self.stretch, self.front
+        return warm_up(
+            front.plan, s.feed, s.first, s.stop - s.first, front.options.rng, lambda _: None, front.services.isolation,
+            front.budget.host,
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        self.front.stop()  # first: the other one's reading thread may wait for it
+        self.engine.stop()
+
+    def __iter__(self) -> Iterator[Finished]:
+        number = 0
+        for it in self.engine:
+            piece, number = self.parts.delivered(), it.number + 1
+            rows = [*map(_row, piece.lost), *rows_of(it.dropped, it.position_of, it.origin_of, part_of=it.part_of)]
+            yield Finished(piece.start, piece.stop, it.samples, it.outputs(self.plan), rows, it.number)
+        if self.parts.at < self.stretch.stop:
+            rows = [_row(x) for x in self.parts.lost]
+            yield Finished(self.parts.at, self.stretch.stop, Samples.numbered(0), {}, rows, number)
+
+    def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
+        """One report of both engines; stages are numbered on."""
+        first = build_report(self.front, seconds, counts)
+        then = build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
+        offset = len(self.front.plan.steps)
+
+        def moved(row: Mapping[str, Any], key: str) -> dict[str, Any]:
+            number, colon, name = str(row[key]).partition(":")
+            return {**row, key: f"{int(number) + offset:02d}:{name}" if colon else row[key]}
+
+        for key, place in (("operators", "stage"), ("stages", "id"), ("queues", "name")):
+            before = [r for r in first[key] if r[place] != "write"]
+            then[key] = [*before, *(moved(r, place) for r in then[key])]
+        for key in ("rejected", "decoders", "fallbacks", "uploads"):
+            then[key] = dict(sorted((Counter(first[key]) + Counter(then[key])).items()))
+        then["decoder_times"] = first["decoder_times"] | then["decoder_times"]
+        then["fused"] = [*first["fused"], *then["fused"]]
+        then["loads"] = {k: max(first["loads"].get(k, 0.0), then["loads"].get(k, 0.0))
+                         for k in first["loads"] | then["loads"]}  # fmt: skip
+        if first["bottleneck"]["share"] > then["bottleneck"]["share"]:
+            then["bottleneck"] = first["bottleneck"]
+        then["memory"]["host_peak_bytes"] += first["memory"]["host_peak_bytes"]
+        then["memory"]["host_budget_bytes"] += first["memory"]["host_budget_bytes"]
+        return then
+
+
+def _row(lost: Lost) -> RejectRow:
+    d, origin = lost.dropped, lost.samples.origin(0)
+    return RejectRow(lost.position, origin.key, origin.source, origin.record, origin.offset, d.node, d.code, d.message,
+                     kept=d.kept)  # fmt: skip
