@@ -562,8 +562,9 @@ def test_verify_finds_a_flipped_bit(spec: Path, capsys: pytest.CaptureFixture[st
     assert verdict["sound"] is False
     assert {Path(p["file"]).stem for p in verdict["problems"]} == {shard.stem}
     capsys.readouterr()
-    for other, why in (("nothing", "nothing: there is no such folder"), ("", "/journal.jsonl: is missing")):
-        assert cli.main(["verify", str(spec.parent / other)]) == 1
+    missing = ("nothing", "nothing: there is no such file or folder", 2)
+    for other, why, code in (missing, ("", "/journal.jsonl: is missing", 1)):
+        assert cli.main(["verify", str(spec.parent / other)]) == code
         assert capsys.readouterr().err.startswith(f"dali-run: {spec.parent / other}{why.removeprefix(other)}")
 
 
