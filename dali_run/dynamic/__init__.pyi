@@ -1455,6 +1455,24 @@ def sphere(
 def sphere(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
 @overload
+def split_samples(
+    input: _V,
+    /,
+    *,
+    size: int | None = ...,
+    step: int | None = ...,
+    partial: Literal['keep', 'drop'] = ...,
+    numbered: builtins.bool = ...,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> _V:
+    """Every sample becomes several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
+    ...
+
+@overload
+def split_samples(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
 def squeeze(
     input: _V,
     /,
