@@ -100,6 +100,11 @@ class Value:
             return self
         return _made(type(self), _moved(self.data, wanted))
 
+    def _repr_html_(self) -> str:
+        from ..show.notebook import batch_html
+
+        return batch_html(self.cpu().data, type(self).__name__)
+
     def cpu(self) -> Any:
         """The value on the host; itself where it is there."""
         return self.to_device(Device.CPU)

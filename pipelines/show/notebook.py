@@ -122,6 +122,10 @@ def graph_svg(boxes: Sequence[Box]) -> str:
     for box in boxes:
         before = [*box.inputs, *box.arguments.values()]
         ranks.append(1 + max((ranks[i] for i in before), default=-1))
+    for i, box in enumerate(boxes):  # what needs nothing stands just above what needs it first
+        after = [r for b, r in zip(boxes, ranks, strict=True) if i in b.inputs or i in b.arguments.values()]
+        if not box.inputs and not box.arguments and after:
+            ranks[i] = min(after) - 1
     rows = [[i for i, r in enumerate(ranks) if r == rank] for rank in range(max(ranks) + 1)]
     widths = [max(len(b.name), len(b.op)) * _LETTER + 20 for b in boxes]
     spans = [sum(widths[i] for i in row) + _GAP * (len(row) - 1) for row in rows]

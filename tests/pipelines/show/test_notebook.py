@@ -154,3 +154,20 @@ def test_a_large_batch_is_cut() -> None:
     html = TensorListCPU(np.zeros((40, 8, 8, 3), np.uint8), layout="HWC")._repr_html_()
     assert len(pictures(html)) == MOST_SAMPLES
     assert "... and 24 more" in html
+
+
+def test_values_of_the_dynamic_mode_are_shown() -> None:
+    import dali_run.dynamic as ndd
+
+    images = ndd.as_batch(np.zeros((3, 8, 9, 3), np.uint8), layout="HWC")
+    assert len(pictures(images._repr_html_())) == 3
+    assert len(pictures(images.tensors[1]._repr_html_())) == 1
+    assert "<pre" in (ndd.as_tensor([1.0, 2.0]) + 1)._repr_html_()
+
+
+def test_what_needs_nothing_stands_above_what_needs_it() -> None:
+    """So that lines do not cross boxes."""
+    boxes = [Box("a", "x", "cpu", (), {}), Box("flag", "y", "cpu", (), {}), Box("b", "x", "cpu", (0,), {}),
+             Box("c", "x", "cpu", (2,), {}), Box("d", "x", "cpu", (3,), {"flag": 1})]  # fmt: skip
+    tops = [float(r.attrib["y"]) for r in ET.fromstring(graph_svg(boxes)).iter(f"{NAMES}rect")]
+    assert tops[0] < tops[2] < tops[3] == tops[1] < tops[4]
