@@ -9,7 +9,21 @@ from . import ops
 from .version import __version__
 
 if TYPE_CHECKING:
-    from . import auto_aug, backend, data_node, fn, math, pickling, pipeline, plugin, tensors, tfrecord, types
+    from . import (
+        auto_aug,
+        backend,
+        data_node,
+        external_source,
+        fn,
+        math,
+        pickling,
+        pipeline,
+        plugin,
+        plugin_manager,
+        tensors,
+        tfrecord,
+        types,
+    )
     from .ops.errors import DeviceError, JobError, SpecError
     from .pipelines.job.api import Report, run_job
     from .pipelines.python.data_node import DataNode, newaxis
@@ -30,6 +44,7 @@ __all__ = [
     "auto_aug",
     "backend",
     "data_node",
+    "external_source",
     "fn",
     "load_spec",
     "math",
@@ -39,6 +54,7 @@ __all__ = [
     "pipeline",
     "pipeline_def",
     "plugin",
+    "plugin_manager",
     "run_job",
     "tensors",
     "tfrecord",
@@ -49,11 +65,13 @@ _MODULES = (
     "auto_aug",
     "backend",
     "data_node",
+    "external_source",
     "fn",
     "math",
     "pickling",
     "pipeline",
     "plugin",
+    "plugin_manager",
     "tensors",
     "tfrecord",
     "types",

@@ -16,13 +16,10 @@ DALI_VERSION = "2.4.0"
 _OURS = __name__.partition(".")[0]
 _THEIRS = "nvidia.dali"
 _NAMES = """
-auto_aug.core auto_aug.core.decorator auto_aug.core.policy experimental experimental.dynamic
+experimental experimental.dynamic
 experimental.dynamic.capture experimental.dynamic.checkpoint experimental.dynamic.math experimental.dynamic.pytorch
 experimental.dynamic.pytorch.nodes experimental.dynamic.random experimental.torchvision experimental.torchvision.v2
-experimental.torchvision.v2.functional external_source internal plugin.jax.integration plugin.jax.iterator plugin.numba
-plugin.numba.experimental plugin.numba.fn plugin.numba.fn.experimental plugin.paddle plugin.pytorch.experimental
-plugin.pytorch.experimental.proxy plugin.pytorch.loader_evaluator plugin.pytorch.loader_evaluator.loader plugin.tf
-plugin.triton plugin_manager reducers sysconfig
+experimental.torchvision.v2.functional internal plugin.jax.integration reducers sysconfig
 """
 _ABSENT = frozenset(_NAMES.split())
 """Modules of DALI 2.4's that may be missing here. Importing them is no error; taking something from them is."""

@@ -10,7 +10,7 @@ import torch
 from ...pipelines.python.iterators import BaseIterator, LastBatchPolicy, checked_output_map
 from ...pipelines.python.pipeline import Pipeline
 from ...pipelines.python.tensors import TensorList
-from . import fn
+from . import experimental, fn
 from .functions import TorchPythonFunction
 from .torch_utils import feed_ndarray, from_array, from_batch, to_torch_tensor, to_torch_type
 
@@ -20,6 +20,7 @@ __all__ = [
     "DALIRaggedIterator",
     "LastBatchPolicy",
     "TorchPythonFunction",
+    "experimental",
     "feed_ndarray",
     "fn",
     "to_torch_tensor",

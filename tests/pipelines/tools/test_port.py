@@ -16,7 +16,7 @@ import nvidia.dali.fn as fn
 from nvidia import dali as other
 from nvidia.dali import pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, NoSuchIterator
-from nvidia.dali.plugin.triton import autoserialize
+from nvidia.dali.sysconfig import get_lib_dir
 # nvidia.dali in a comment
 raise SystemExit("this must not run")
 @pipeline_def(batch_size=3, max_streams=2, foo=1, enable_conditionals=True)
@@ -44,7 +44,7 @@ def test_what_is_missing_differs_or_has_no_effect(tmp_path: Path) -> None:
     found = {(f.line, f.kind, f.text.split(": ", 1)[0] + "|" + f.text.rsplit(": ", 1)[-1]) for f in report.findings}
     expected = {
         (6, "missing", "nvidia.dali.plugin.pytorch.NoSuchIterator|dali-run has none"),
-        (7, "missing", "nvidia.dali.plugin.triton.autoserialize|dali-run has none"),
+        (7, "missing", "nvidia.dali.sysconfig.get_lib_dir|dali-run has none"),
         (10, "missing", "pipeline_def|has no argument 'foo'"),
         (10, "no effect", "pipeline_def|argument 'max_streams' has no effect"),
         (12, "missing", "fn.readers.file|has no argument 'nope'"),
@@ -73,7 +73,7 @@ def test_imports_are_rewritten_and_nothing_else(end: str, tmp_path: Path) -> Non
         "import dali_run as other",
         "from dali_run import pipeline_def, types",
         "from dali_run.plugin.pytorch import DALIGenericIterator, NoSuchIterator",
-        "from dali_run.plugin.triton import autoserialize",
+        "from dali_run.sysconfig import get_lib_dir",
         "    r = dali_run.fn.flip(y, horizontal=1)",
     ]
     assert not rewrite(examine(path))

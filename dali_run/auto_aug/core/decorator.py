@@ -1,0 +1,7 @@
+"""The decorator for augmentations, under the name of DALI's module."""
+
+from __future__ import annotations
+
+from ...pipelines.python.auto_aug.augmentation import augmentation
+
+__all__ = ["augmentation"]

@@ -1,0 +1,7 @@
+"""Policy, under the name of DALI's module."""
+
+from __future__ import annotations
+
+from ...pipelines.python.auto_aug.policy import Policy
+
+__all__ = ["Policy"]

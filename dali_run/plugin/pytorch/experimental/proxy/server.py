@@ -1,0 +1,197 @@
+"""DALIServer: a thread that runs a pipeline on the batches that workers send."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from typing import Any, Self
+
+import torch
+
+from .....pipelines.python.again import again
+from .....pipelines.python.pipeline import Pipeline
+from .....readers.external_source import ExternalSource
+from ...torch_utils import from_batch
+from .references import DALIOutputBatchRef, DALIPipelineRunRef, Proxy
+
+_STOP = None
+_PATIENCE = 0.5
+"""Seconds after which a waiting reader looks whether the server still runs."""
+
+
+class DALIServer:
+    """Runs ``pipeline`` for batches that a DataLoader's workers collect by its `proxy`, which a data set calls as a
+    transform; `produce_data` puts the results where their references are. A context manager."""
+
+    def __init__(self, pipeline: Pipeline, deterministic: bool = False) -> None:
+        """``deterministic``: batches are run in the order in which they are asked for, whichever worker is ahead.
+
+        Raises TypeError for what is no pipeline, RuntimeError for one without external_source.
+        """
+        if not isinstance(pipeline, Pipeline):
+            raise TypeError(f"a Pipeline is needed, got {pipeline!r}")
+        pipeline._named_outputs()
+        nodes = pipeline._definition.builder.nodes
+        names = [n.name for n in nodes if isinstance(n.op, ExternalSource) and n.op.source is None]
+        if not names:
+            raise RuntimeError("the pipeline has no inputs: it needs an external_source without a source")
+        self._pipe = pipeline
+        self._requests: Any = torch.multiprocessing.get_context("spawn").Queue()  # forked workers take it, too
+        self._proxy = Proxy(names, pipeline.num_outputs, self._requests, deterministic)
+        self._results: dict[Any, Any] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._loaders = 0
+        """That iterate now."""
+
+    @property
+    def proxy(self) -> Proxy:
+        """What a data set calls; it goes to the workers."""
+        return self._proxy
+
+    def produce_data(self, obj: Any) -> Any:
+        """``obj`` with tensors in the places of its references; lists, tuples, dicts and attributes of objects are
+        looked through. A batch can be taken once. Raises what its run raised; RuntimeError where no server runs."""
+        taken: dict[Any, Any] = {}
+        seen: dict[int, Any] = {}
+        return self._filled(obj, taken, seen)
+
+    def _filled(self, obj: Any, taken: dict[Any, Any], seen: dict[int, Any]) -> Any:
+        if isinstance(obj, DALIOutputBatchRef):
+            key = obj.pipe_run_ref.batch_id
+            if key not in taken:
+                taken[key] = self._outputs(obj.pipe_run_ref)
+            return taken[key][obj.output_idx]
+        if isinstance(obj, (str, bytes, int, float, torch.Tensor)) or obj is None:
+            return obj
+        if id(obj) in seen:
+            return seen[id(obj)]
+        seen[id(obj)] = obj
+        if isinstance(obj, list):
+            obj[:] = [self._filled(v, taken, seen) for v in obj]
+        elif isinstance(obj, tuple):
+            parts = [self._filled(v, taken, seen) for v in obj]
+            seen[id(obj)] = type(obj)(*parts) if hasattr(obj, "_fields") else type(obj)(parts)
+        elif isinstance(obj, dict):
+            obj.update({k: self._filled(v, taken, seen) for k, v in obj.items()})
+        elif hasattr(obj, "__dict__") and not isinstance(obj, type):
+            for name, value in list(vars(obj).items()):
+                filled = self._filled(value, taken, seen)
+                if filled is not value:
+                    setattr(obj, name, filled)
+        return seen[id(obj)]
+
+    def _outputs(self, batch: DALIPipelineRunRef) -> tuple[torch.Tensor, ...]:
+        if not batch.is_scheduled:
+            self._requests.put((batch.batch_id, batch.call_args))
+            batch.is_scheduled = True
+        with self._changed:
+            while batch.batch_id not in self._results:
+                if not self.is_running:
+                    raise RuntimeError("the server does not run: use it as `with DALIServer(pipeline) as server:`")
+                self._changed.wait(_PATIENCE)
+            found = self._results.pop(batch.batch_id)
+        if isinstance(found, Exception):
+            raise found
+        outputs: tuple[torch.Tensor, ...] = found
+        return outputs
+
+    def iterate(self) -> None:
+        """A loader begins an epoch: the server runs."""
+        self.start_thread()
+        self._loaders += 1
+
+    def iterated(self, stop: bool) -> None:
+        """It has ended, perhaps early: after the last one, let go of what nobody took, and stop if asked to."""
+        self._loaders -= 1
+        if self._loaders:
+            return
+        if stop:
+            self.stop_thread()
+        with self._changed:
+            self._results.clear()
+
+    # -- the thread ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """The thread is at work."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start_thread(self) -> None:
+        """Start it; `with` does so."""
+        if not self.is_running:
+            self._stopping.clear()
+            self._thread = threading.Thread(target=self._serve, name="dali-server", daemon=True)
+            self._thread.start()
+
+    def stop_thread(self) -> None:
+        """Stop it; batches that wait are not run any more."""
+        if self._thread is not None:
+            self._stopping.set()
+            self._requests.put(_STOP)
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        self.start_thread()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop_thread()
+
+    def _serve(self) -> None:
+        waiting: deque[Any] = deque()
+        """Requests that are not in the pipeline yet."""
+        running: deque[Any] = deque()
+        depth = self._pipe._settings.deepest_queue
+        while not self._stopping.is_set():
+            while len(running) + len(waiting) < depth:
+                try:
+                    request = self._requests.get(block=not running and not waiting)
+                except queue.Empty:
+                    break
+                if request is _STOP:
+                    return
+                waiting.append(request)
+            while waiting and len(running) < depth:
+                request = waiting.popleft()
+                try:
+                    for name, data in request[1].items():
+                        self._pipe.feed_input(name, data)
+                    self._pipe.schedule_run()
+                except Exception as e:
+                    self._failed(request, e, running, waiting)
+                    break
+                running.append(request)
+            if running:
+                self._finish(running, waiting)
+
+    def _finish(self, running: deque[Any], waiting: deque[Any]) -> None:
+        """Hand out the oldest batch that runs."""
+        request = running.popleft()
+        try:
+            outputs = self._pipe.outputs()
+        except Exception as e:
+            self._failed(request, e, running, waiting)
+            return
+        try:
+            self._tell(request[0], tuple(from_batch(t.batch) for t in outputs))
+        except ValueError as e:  # samples of different shapes
+            self._tell(request[0], e)
+
+    def _failed(self, request: Any, error: Exception, running: deque[Any], waiting: deque[Any]) -> None:
+        """A batch failed, and the pipeline may have with it: those that were on their way go through a new one."""
+        self._tell(request[0], error)
+        waiting.extendleft(reversed(running))
+        running.clear()
+        fresh = again(self._pipe)
+        self._pipe.close()
+        self._pipe = fresh
+
+    def _tell(self, batch_id: Any, result: Any) -> None:
+        with self._changed:
+            self._results[batch_id] = result
+            self._changed.notify_all()

@@ -1,0 +1,7 @@
+"""LoaderEvaluator: how long a training waits for its data."""
+
+from __future__ import annotations
+
+from .loader import LoaderEvaluator
+
+__all__ = ["LoaderEvaluator"]
