@@ -308,7 +308,7 @@ def load_baseline(path: Path) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or found.get("kind") != "dali-run bench":
-        raise SpecError(f"{path}: this is no result of `dali-run bench --json`")
+        raise SpecError(f"{path}: this is no result of `dali-run bench --report`")
     if found.get("schema_version") != SCHEMA_VERSION:
         raise SpecError(f"{path}: was written with schema {found.get('schema_version')}, this is {SCHEMA_VERSION}; "
                         "measure the baseline again")  # fmt: skip

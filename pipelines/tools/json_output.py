@@ -124,6 +124,20 @@ class Checked(TypedDict):
     summary: str
 
 
+class Forecast(TypedDict):
+    """How large a job is; null is unknown, and ``why`` says the reason. Rates, ``bytes`` and ``seconds`` need
+    ``plan --measure``."""
+
+    samples: int | None
+    why: str
+    shards: int | None
+    measured_seconds: float | None
+    samples_per_second: float | None
+    bytes_per_sample: float | None
+    seconds: float | None
+    bytes: int | None
+
+
 class Planned(TypedDict):
     """What a job would do."""
 
@@ -138,6 +152,7 @@ class Planned(TypedDict):
     num_threads: int | str
     memory: dict[str, Any]
     write: dict[str, Any] | None
+    forecast: Forecast
 
 
 class Intermediate(TypedDict):
@@ -217,6 +232,7 @@ class Argument(TypedDict):
     default: Any
     per_sample: bool
     help: str
+    without_effect: str
 
 
 class Described(TypedDict):
@@ -323,6 +339,50 @@ class Live(TypedDict):
     queues: list[dict[str, Any]]
 
 
+class Shipped(TypedDict):
+    """A spec that comes with dali-run."""
+
+    name: str
+    path: str
+    summary: str
+
+
+class Refused(TypedDict):
+    """A sample that does not decode, or (``kept``) only with damage."""
+
+    key: str
+    source: str
+    record: int
+    operator: str
+    code: str
+    message: str
+    kept: bool
+
+
+class Measured(TypedDict):
+    """A data set in numbers, or what a spec makes of one.
+
+    ``fields`` (of a spec: ``outputs``) hold facts by what they are. Stored bytes: ``bytes``, ``sizes``, ``formats``.
+    Numbers: ``spread``, and of few integers ``classes`` and ``counts``. Arrays: ``extents``, and ``mean``, ``std``,
+    ``min`` and ``max`` of each channel. A spread is ``min``, ``p5``, ``median``, ``p95``, ``max`` and ``mean``.
+    """
+
+    target: str
+    kind: str
+    samples: int
+    corrupt: int
+    codes: dict[str, int]
+    rejects: list[Refused]
+    seconds: float
+    samples_per_second: float | None
+    device: str
+    chosen_at_random: bool
+    fields: NotRequired[dict[str, dict[str, Any]]]
+    outputs: NotRequired[dict[str, dict[str, Any]]]
+    images: NotRequired[dict[str, Any] | None]
+    sounds: NotRequired[dict[str, Any] | None]
+
+
 class Sampled(TypedDict):
     """Sample data that was made."""
 
@@ -342,12 +402,14 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "init": ("init", Begun),
     "inspect": ("inspect SPEC", InspectedSpec),
     "inspect-data": ("inspect DATA", InspectedData),
+    "stats": ("stats", Measured),
     "verify": ("verify", Verified),
     "merge": ("merge", Merged),
     "ops": ("ops", list[Described]),
     "ops-name": ("ops NAME", Described),
     "ops-like": ("ops --like", list[Alike]),
     "bench": ("bench", Benched),
+    "configs": ("configs", list[Shipped]),
     "top": ("top", list[Live]),
     "doctor": ("doctor", Diagnosis),
     "port": ("port", list[Ported]),
@@ -383,13 +445,14 @@ def _schema(declared: Any) -> dict[str, Any]:
     if origin is dict:
         return {"type": "object", "additionalProperties": _schema(given[1])}
     if typing.is_typeddict(declared):
-        hints = get_type_hints(declared)
+        hints = get_type_hints(declared, include_extras=True)
         text = (declared.__doc__ or "").split("\n\n")[0]
         return {
             "type": "object",
             **({"description": text} if text and not text.startswith("dict") else {}),
-            "properties": {name: _schema(tp) for name, tp in hints.items()},
-            "required": sorted(declared.__required_keys__),
+            "properties": {name: _schema(tp) for name, tp in get_type_hints(declared).items()},
+            # not __required_keys__: Python does not see NotRequired in annotations that are text
+            "required": sorted(name for name, tp in hints.items() if get_origin(tp) is not NotRequired),
         }
     raise AssertionError(f"no schema for {declared}")
 

@@ -41,6 +41,7 @@ Lines = Callable[[Path, Path], list[str]]
 """The arguments of a command, given a folder to work in and one of sample data."""
 
 COMMANDS: dict[str, Lines] = {
+    "init": lambda here, data: ["init", str(data / "val"), "-o", str(here / "made.yaml"), "--force"],
     "run": lambda here, data: ["run", str(here / "spec.yaml"), "--fresh"],
     "top": lambda here, data: ["top", str(here / "out")],
     "validate": lambda here, data: ["validate", str(here / "spec.yaml")],
@@ -57,6 +58,7 @@ COMMANDS: dict[str, Lines] = {
     "tune": lambda here, data: ["tune", str(here / "spec.yaml"), "--seconds", "0.01", "--warm-up", "0",
                                 "-o", str(here / "tuned.yaml"), "--set", "pipeline.batch_size=1"],
     "ops": lambda here, data: ["ops", "resize"],
+    "stats": lambda here, data: ["stats", str(data / "val")],
     "configs": lambda here, data: ["configs"],
     "schema": lambda here, data: ["schema"],
     "doctor": lambda here, data: ["doctor"],
@@ -70,13 +72,14 @@ MORE: dict[str, Lines] = {
     "top, parts": lambda here, data: ["top", str(here / "parts")],
     "ops, all": lambda here, data: ["ops"],
     "ops, by another name": lambda here, data: ["ops", "--like", "albumentations.ColorJitter"],
+    "stats, of a spec": lambda here, data: ["stats", str(here / "spec.yaml")],
     "inspect, data": lambda here, data: ["inspect", str(data / "lmdb"), "-n", "2"],
     "a wrong spec": lambda here, data: ["validate", str(here / "spec.yaml"), "--set", "graph.resize.sizes=3"],
 }
 SLOW = ("bench",)
 """It starts processes: looked at once. What it prints goes the way of all others."""
 NOT_JSON = ("bench", "schema", "convert-pipeline")
-"""``bench --json`` takes a path; ``schema`` prints nothing but JSON, ``convert-pipeline`` YAML."""
+"""``bench`` is slow; ``schema`` prints nothing but JSON, ``convert-pipeline`` YAML."""
 
 HELPS = {f"{name} --help": (lambda here, data, name=name: [name, "--help"]) for name in COMMANDS}
 ALL = {**COMMANDS, **MORE, **HELPS, "--help": lambda here, data: ["--help"]}
