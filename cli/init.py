@@ -50,7 +50,7 @@ def command(
             raise typer.BadParameter("is missing: the folder or file with the data", param_hint="DATA")
         data = typer.prompt("Where is the data?", default="./data/train", err=True)
     seen = first_spec.look_at(data)
-    tasks = first_spec.TASKS[seen.kind]
+    tasks = first_spec.tasks_of(seen, size)
     if asks and task is None:
         remark(f"{data}: {seen.about}")
         for name, text in tasks.items():
@@ -72,5 +72,7 @@ def command(
     if json:
         print_json({"spec": str(spec), "files": files, "kind": seen.kind, "about": seen.about, "task": task})
         return
-    tell(f"{data}: {seen.about}")
-    tell(f"wrote {' and '.join(files)} ({task}: {tasks[task]}); next: dali-run run {spec} --limit 100")
+    if not asks:
+        tell(f"{data}: {seen.about}")
+    tell(f"wrote {' and '.join(files)}: {tasks[task]}")
+    tell(f"next: dali-run run {spec} --limit 100")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         types,
     )
     from .ops.errors import DeviceError, JobError, SpecError
-    from .pipelines.job.api import Report, run_job
+    from .pipelines.fleet.api import Report, run_job
     from .pipelines.python.data_node import DataNode, newaxis
     from .pipelines.python.from_spec import load_spec
     from .pipelines.python.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
@@ -82,13 +82,13 @@ _MEMBERS = {
     "JobError": ".ops.errors",
     "OperatorConcurrency": ".pipelines.python.pipeline",
     "Pipeline": ".pipelines.python.pipeline",
-    "Report": ".pipelines.job.api",
+    "Report": ".pipelines.fleet.api",
     "SpecError": ".ops.errors",
     "StreamPolicy": ".pipelines.python.pipeline",
     "load_spec": ".pipelines.python.from_spec",
     "newaxis": ".pipelines.python.data_node",
     "pipeline_def": ".pipelines.python.pipeline_def",
-    "run_job": ".pipelines.job.api",
+    "run_job": ".pipelines.fleet.api",
 }
 
 

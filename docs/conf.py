@@ -7,8 +7,11 @@ the site and in a file browser. Sphinx and MyST, because both are kept well and 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+from myst_parser.parsers.sphinx_ import MystParser
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,7 +19,21 @@ project = "dali-run"
 author = "the maintainers of dali-run"
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "*/README.md"]
+include_patterns = [
+    "docs/**.md",
+    "docs/notebooks/*.ipynb",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "*/README.md",
+]
+    "docs/**.md",
+    "docs/notebooks/*.ipynb",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "*/README.md",
+]
 exclude_patterns = ["build", ".venv", "dali_run", "data", "out", "**/node_modules", ".pytest_cache"]
 html_theme = "furo"
 html_title = "dali-run"
@@ -27,6 +44,30 @@ nitpicky = True
 highlight_language = "none"
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 html_static_path: list[str] = []
+
+
+class _Notebook(MystParser):
+    """Notebooks as pages: their texts, their code, and the outputs that are stored in them."""
+
+    supported = ("notebook",)
+
+    def parse(self, inputstring: str, document: Any) -> None:
+        """Called by Sphinx with the notebook's JSON."""
+        super().parse("\n\n".join(map(_cell, json.loads(inputstring)["cells"])), document)
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return source
+    parts = [f"```python\n{source}\n```"]
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "text/html" in data:
+            parts.append(f"````{{raw}} html\n<div>{''.join(data['text/html'])}</div>\n````")
+        else:
+            parts.append(f"```text\n{''.join(data.get('text/plain') or output['text'])}\n```")
+    return "\n\n".join(parts)
 
 
 def _as_text(app: Any, doctree: Any) -> None:
@@ -56,5 +97,7 @@ def _with_the_rest(app: Any, docname: str, source: list[str]) -> None:
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(_Notebook)
     app.connect("source-read", _with_the_rest)
     app.connect("doctree-read", _as_text)

@@ -19,7 +19,7 @@ and the stubs (`dali_run/fn.pyi`) for editors and type checkers. DALI's names th
 of `dali_run.plugin.numpy`, with tensors of PyTorch and arrays of JAX.
 """
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Jobs": ("dali_run.run_job", "dali_run.Report", "dali_run.pipelines.job.api.OperatorReport",
+    "Jobs": ("dali_run.run_job", "dali_run.Report", "dali_run.pipelines.fleet.api.OperatorReport",
              "dali_run.pipelines.job.run.Progress"),
     "Errors": ("dali_run.SpecError", "dali_run.JobError", "dali_run.DeviceError"),
     "Pipelines": ("dali_run.load_spec", "dali_run.pipeline_def", "dali_run.Pipeline", "dali_run.DataNode"),

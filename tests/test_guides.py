@@ -165,4 +165,4 @@ def test_the_contents_name_pages_that_are_there() -> None:
     assert len(listed) == len(set(listed))
     assert len(listed) > 30
     for name in listed:
-        assert (ROOT / "docs" / f"{name}.md").exists(), name
+        assert any((ROOT / "docs" / f"{name}{suffix}").exists() for suffix in (".md", ".ipynb")), name

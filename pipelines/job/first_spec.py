@@ -85,6 +85,16 @@ class _Made:
         self.lines.append(f"  - {flow(dict(step))}")
 
 
+def tasks_of(seen: Seen, size: int | None = None) -> dict[str, str]:
+    """What can be made of a data set, with the size of pictures put in."""
+    return {task: text.replace("--size", str(size_for(seen, task, size))) for task, text in TASKS[seen.kind].items()}
+
+
+def size_for(seen: Seen, task: str, size: int | None) -> int:
+    """Pixels of resized pictures: those that are asked for, or what is usual."""
+    return size or (300 if seen.kind == "coco" else _SIZES.get(task, 256))
+
+
 # -- looking ----------------------------------------------------------------------------------------------------------
 
 
@@ -234,9 +244,8 @@ def spec_text(
     writer = writer or ("numpy" if seen.kind == "pictures" and task in ("train", "val") else "webdataset")
     known_writer(writer)
     out = out or f"./out/{Path(place).resolve().name}-{task}"
-    size = size or (300 if seen.kind == "coco" else _SIZES.get(task, 256))
-    title = tasks[task].replace("--size", str(size))
-    made = _graph(seen, task, writer, size)
+    title = tasks_of(seen, size)[task]
+    made = _graph(seen, task, writer, size_for(seen, task, size))
     name = re.sub(r"[^A-Za-z0-9._-]", "_", Path(out).name).lstrip("._-") or "job"
     shard = {"samples": 10_000 if task in ("keep", "resize", "logmel") else 1000}
     write = (

@@ -15,9 +15,10 @@ from typing import Any
 from ...ops.errors import JobError, SpecError
 from ...writers.bytes import sidecar
 from ...writers.shards.mirror import state_of
+from ..job import run
+from ..job.run import FAILED, INTERRUPTED, JobResult, Progress
 from ..wording import count, duration, rate
-from . import run
-from .run import FAILED, INTERRUPTED, JobResult, Progress
+from .run import run as run_by_many
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,9 @@ def run_job(
     overrides: Mapping[str, Any] | None = None,
     *,
     device: str | None = None,
+    on: str | None = None,
+    workers: int | None = None,
+    cores: int | None = None,
     num_shards: int = 1,
     shard_id: int = 0,
     limit: int | None = None,
@@ -130,7 +134,8 @@ def run_job(
     paths start from the working directory. ``variables`` set what ``vars:`` declares (``data="/mnt/train"``);
     ``overrides`` set any value by its path (``{"pipeline.batch_size": 256}``) and are stronger. ``device``, ``limit``,
     ``fresh``, ``append``, ``num_shards`` with ``shard_id`` are the options of the command. ``progress`` is called after
-    every batch, ``note`` with every line about a part of the spec that has no effect.
+    every batch, ``note`` with every line about a part of the spec that has no effect. ``on`` gives the job out to
+    processes (``processes:4``) or a Ray cluster (``ray``), with at most so many ``workers`` of so many ``cores``.
 
     Calling it again after it failed continues the job: an orchestrator's retry needs nothing else. An output that is
     complete already is reported as such (``ran`` is False) without any work.
@@ -140,12 +145,18 @@ def run_job(
     """
     given = {**variables, **(overrides or {})}
     changes = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in given.items()}
+    part = (shard_id, num_shards) if num_shards != 1 or shard_id else None
+    if part is not None and on is not None:
+        raise SpecError("on gives out all parts: leave out num_shards and shard_id")
     options: dict[str, Any] = {
-        "device": device, "part": (shard_id, num_shards) if num_shards != 1 or shard_id else None, "limit": limit,
-        "fresh": fresh, "append": append, "progress": progress or (lambda _: None), "note": note or (lambda _: None),
+        "device": device, "limit": limit, "fresh": fresh, "append": append, "progress": progress or (lambda _: None),
+        "note": note or (lambda _: None),
     }  # fmt: skip
     if not isinstance(spec, Mapping):
-        return _report(run.run_job(os.fspath(spec), changes, **options))
+        file = os.fspath(spec)
+        if part is not None:
+            return _report(run.run_job(file, changes, part=part, **options))
+        return _report(run_by_many(file, changes, on=on, workers=workers, cores=cores, **options))
     try:
         plain = json.loads(json.dumps(spec, default=os.fspath))
     except TypeError as e:
@@ -153,12 +164,14 @@ def run_job(
     if isinstance(plain.get("plugins"), list):
         plain["plugins"] = [os.path.abspath(p) if isinstance(p, str) else p for p in plain["plugins"]]
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
-        file = Path(folder) / "job.json"
-        file.write_text(json.dumps(plain, indent=2), encoding="utf-8")
+        made = Path(folder) / "job.json"
+        made.write_text(json.dumps(plain, indent=2), encoding="utf-8")
         try:
-            return _report(run.run_job(file, changes, made_of=plain, **options))
+            if on is not None:
+                return _report(run_by_many(made, changes, on=on, workers=workers, cores=cores, **options))
+            return _report(run.run_job(made, changes, part=part, made_of=plain, **options))
         except SpecError as e:  # the file is gone by the time that somebody reads this
-            raise SpecError(re.sub(rf"^{re.escape(str(file))}(:\d+)*: ", "", str(e), flags=re.MULTILINE)) from None
+            raise SpecError(re.sub(rf"^{re.escape(str(made))}(:\d+)*: ", "", str(e), flags=re.MULTILINE)) from None
 
 
 def _report(result: JobResult) -> Report:
@@ -183,6 +196,6 @@ def _report(result: JobResult) -> Report:
         samples_per_second=data.get("samples_per_second"),
         bottleneck=bottleneck.get("sentence", ""),
         advice=bottleneck.get("advice", ""),
-        operators=tuple(OperatorReport(**{k: o[k] for k in known}) for o in data.get("operators", ())),
+        operators=tuple(OperatorReport(**{k: o.get(k) for k in known}) for o in data.get("operators", ())),
         data=data,
     )

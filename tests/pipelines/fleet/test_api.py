@@ -103,6 +103,18 @@ def test_parts_of_a_job(data: Path, tmp_path: Path) -> None:
     assert sum(s["samples"] for s in second.manifest()["shards"]) == 7
 
 
+@pytest.mark.parametrize("as_mapping", [True, False])
+def test_by_several_processes(as_mapping: bool, data: Path, tmp_path: Path) -> None:
+    alone = run_job(SPEC, data=data, out=tmp_path / "alone")
+    file = tmp_path / "spec.json"
+    file.write_text(json.dumps(SPEC))
+    report = run_job(SPEC if as_mapping else file, data=data, out=tmp_path / "out", on="processes:2")
+    assert (report.written, report.clean, report.name) == (7, True, "thumbs")
+    assert [Path(s).read_bytes() for s in report.shards()] == [Path(s).read_bytes() for s in alone.shards()]
+    with pytest.raises(SpecError, match="leave out num_shards"):
+        run_job(SPEC, data=data, out=tmp_path / "out", on="processes:2", num_shards=2)
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
