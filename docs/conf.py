@@ -27,13 +27,6 @@ include_patterns = [
     "CHANGELOG.md",
     "*/README.md",
 ]
-    "docs/**.md",
-    "docs/notebooks/*.ipynb",
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "*/README.md",
-]
 exclude_patterns = ["build", ".venv", "dali_run", "data", "out", "**/node_modules", ".pytest_cache"]
 html_theme = "furo"
 html_title = "dali-run"
