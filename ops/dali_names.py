@@ -29,3 +29,14 @@ transforms.scale transforms.shear transforms.translation transpose uniform video
 warp_affine water zeros zeros_like
 """
 DALI_NAMES = frozenset(_NAMES.split())
+
+MOVED = {"experimental.dynamic": "dynamic"}
+"""Modules of DALI's that have another place here, below `dali_run`; what is below them moves along."""
+
+
+def here(name: str) -> str:
+    """Where ``name``, below ``nvidia.dali``, is below `dali_run`."""
+    for theirs, ours in MOVED.items():
+        if f"{name}.".startswith(f"{theirs}."):
+            return ours + name[len(theirs) :]
+    return name

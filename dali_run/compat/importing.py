@@ -11,6 +11,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from ..ops.dali_names import here
+
 DALI_VERSION = "2.4.0"
 """The version of DALI whose names and results these are."""
 _OURS = __name__.partition(".")[0]
@@ -23,18 +25,6 @@ experimental.torchvision.v2.functional internal plugin.jax.integration reducers 
 """
 _ABSENT = frozenset(_NAMES.split())
 """Modules of DALI 2.4's that may be missing here. Importing them is no error; taking something from them is."""
-
-
-_MOVED = {"experimental.dynamic": "dynamic"}
-"""Modules that have another place here, with what is below them."""
-
-
-def _ours(name: str) -> str:
-    """The name of our module for ``name``, below ``nvidia.dali``."""
-    for theirs, here in _MOVED.items():
-        if f"{name}.".startswith(f"{theirs}."):
-            name = here + name[len(theirs) :]
-    return f"{_OURS}.{name}"
 
 
 def install() -> None:
@@ -109,7 +99,7 @@ class _Loader(Loader):
         rest = spec.name[len(_THEIRS) + 1 :]
         if not rest:
             return _Dali(_THEIRS, importlib.import_module(_OURS).__doc__)
-        ours = _ours(rest)
+        ours = f"{_OURS}.{here(rest)}"
         try:
             module = importlib.import_module(ours)
         except ModuleNotFoundError as e:

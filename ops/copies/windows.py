@@ -59,7 +59,7 @@ _FAR = 2.0**40
 
 def integers(values: npt.NDArray[Any]) -> I64:
     """``values`` cut off to integers; NaN and what lies beyond 2^40 become -2^40 or 2^40, outside of any input."""
-    near: I64 = np.clip(np.nan_to_num(values, nan=-_FAR), -_FAR, _FAR).astype(np.int64)
+    near: I64 = np.fmin(np.fmax(values, -_FAR), _FAR).astype(np.int64)  # of NaN and a number, these give the number
     return near
 
 

@@ -259,7 +259,7 @@ def canvas(height: I64, width: I64, cos: F64, sin: F64) -> I64:
     turned = sin > cos
     with np.errstate(invalid="ignore"):
         sides = np.stack([cos * height + sin * width, cos * width + sin * height], axis=1)
-    out = np.ceil(np.nan_to_num(sides, posinf=0) - 0.01).astype(np.int64)
+    out = np.ceil(np.where(np.isfinite(sides), sides, 0) - 0.01).astype(np.int64)
     parity = np.where(turned[:, None], np.stack([width, height], axis=1), np.stack([height, width], axis=1)) % 2
     grown: I64 = out + (out % 2 != parity)
     return grown

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...ops.base import find, parameters
-from ...ops.dali_names import DALI_NAMES
+from ...ops.dali_names import DALI_NAMES, MOVED
+from ...ops.dali_names import here as place_of
 from ...ops.errors import SpecError
 from ..python.functions import known_arguments, names, operator_behind, wraps
 from ..python.pipeline import Pipeline
@@ -135,7 +136,7 @@ def _missing(full: str) -> str:
     """Why there is nothing here by DALI's name ``full``; nothing where there is."""
     at = _OURS
     here: Any = importlib.import_module(_OURS)
-    parts = full.split(".")[2:]
+    parts = place_of(full.removeprefix(_DALI).removeprefix(".")).split(".") if full != _DALI else []
     for k, part in enumerate(parts):
         at = f"{at}.{part}"
         try:
@@ -231,6 +232,9 @@ def _arguments(name: str, given: list[str]) -> Iterator[tuple[Kind, str]]:
             elif argument in _SETTINGS:
                 yield "no effect", f"{name}: argument {argument!r} has no effect"
         return
+    if name.startswith("experimental.dynamic."):
+        yield from _dynamic_arguments(name, given)
+        return
     operator = operator_behind(room, rest) if room in ("fn", "ops") else ""
     if not operator:
         return
@@ -243,6 +247,16 @@ def _arguments(name: str, given: list[str]) -> Iterator[tuple[Kind, str]]:
             yield "no effect", f"{name}: argument {argument!r} has no effect: {why}"
     if cls.random and not wraps(operator) and cls.name.startswith("random."):
         yield "differs", f"{name}: draws other numbers than DALI, unless the pipeline has rng='dali'"
+
+
+def _dynamic_arguments(name: str, given: list[str]) -> Iterator[tuple[Kind, str]]:
+    module, _, last = place_of(name).rpartition(".")
+    called = getattr(importlib.import_module(f"{_OURS}.{module}"), last, None)
+    operator = getattr(called, "operator", None)  # of a reader's class
+    known = {*inspect.signature(called).parameters, *(parameters(operator) if operator else ())} if called else set()
+    for argument in given:
+        if argument not in known and not {"arguments", "kwargs"} & known - ({"arguments"} if operator else set()):
+            yield "missing", f"{name}: has no argument {argument!r}"
 
 
 # -- rewriting --------------------------------------------------------------------------------------------------------
@@ -262,22 +276,33 @@ def _rewritten(source: str, tree: ast.Module, bound: dict[str, str]) -> str:
         if where >= 0:
             edits.append((where, where + len(old.encode()), new))
 
+    done: set[int] = set()
     raw = source.encode()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if _is_dali(alias.name):
-                    replace(alias, _DALI, _OURS)
+                    replace(alias, alias.name, _renamed(alias.name))
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             if _is_dali(node.module):
-                replace(node, _DALI, _OURS)
+                above = {_renamed(f"{node.module}.{a.name}").rpartition(".")[0] for a in node.names}
+                replace(node, node.module, above.pop() if len(above) == 1 else _renamed(node.module))
             elif node.module == "nvidia" and [a.name for a in node.names] == ["dali"]:
                 alias = node.names[0]
                 a = starts[node.lineno - 1] + node.col_offset
                 b = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
                 edits.append((a, b, f"import {_OURS} as {alias.asname or 'dali'}"))
-        elif isinstance(node, ast.Attribute) and node.attr == "dali" and _dotted(node, bound) == _DALI:
-            replace(node, _DALI, _OURS)
+        elif isinstance(node, ast.Attribute) and id(node) not in done:
+            full = _dotted(node, bound)
+            if full == _DALI or (full.removeprefix(f"{_DALI}.") in MOVED and ast.unparse(node) == full):
+                replace(node, full, _renamed(full))
+                done.update(id(n) for n in ast.walk(node))
     for a, b, new in sorted(edits, reverse=True):
         raw = raw[:a] + new.encode() + raw[b:]
     return raw.decode() if edits else ""
+
+
+def _renamed(name: str) -> str:
+    """A module of DALI's by its name here."""
+    rest = name.removeprefix(_DALI).removeprefix(".")
+    return f"{_OURS}.{place_of(rest)}" if rest else _OURS

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import dali_run
+import dali_run.dynamic as ndd
 import dali_run.fn as fn
 import dali_run.math as dmath
 import dali_run.ops as ops
@@ -147,3 +148,20 @@ changed: bool = repeated[0].squeeze()
 @debug_pipeline_def(debug=True, batch_size=2)
 def stepwise() -> DataNode:
     return fn.random.uniform(range=(0.0, 1.0))
+
+
+def dynamic(path: str) -> list[ndd.Batch]:
+    reader = ndd.readers.File(file_root=path, random_shuffle=True, seed=1)
+    rng = ndd.random.RNG(seed=2)
+    found = []
+    for encoded, labels in reader.next_epoch(batch_size=8, capture=True):
+        images: ndd.Batch = ndd.decoders.image(ndd.as_batch(encoded), output_type=types.RGB)
+        turned = ndd.rotate(images, angle=ndd.random.uniform(range=[-10.0, 10.0], batch_size=8, rng=rng))
+        found.append(ndd.resize(turned, size=[224, 224]))
+        sizes: list[tuple[int, ...]] = found[-1].shape
+        print(sizes, labels)
+    one: ndd.Tensor = ndd.flip(ndd.tensor(np.zeros((4, 5, 3), np.uint8), layout="HWC"))
+    shape: tuple[int, ...] = one.shape
+    with ndd.EvalMode.deferred, ndd.EvalContext(num_threads=2):
+        print(shape, (one + 1)[0, ::2], ndd.math.sqrt(one), ndd.dtype("u8").type_id)
+    return found

@@ -101,3 +101,30 @@ def test_what_is_no_python(text: str, tmp_path: Path) -> None:
         examine(program(tmp_path, text))
     with pytest.raises(SpecError, match="cannot be read"):
         examine(tmp_path / "none.py")
+
+
+DYNAMIC = """\
+import nvidia.dali.experimental.dynamic as ndd
+import nvidia.dali.experimental.dynamic
+from nvidia.dali.experimental import dynamic as same
+from nvidia.dali.experimental.dynamic.readers import File
+reader = File(file_root="x", random_shuffle=True, nope=1)
+for data, labels in reader.next_epoch(batch_size=2, capture=True):
+    x = ndd.resize(ndd.decoders.image(data, device="gpu"), size=3, sise=4)
+    y = nvidia.dali.experimental.dynamic.flip(x) + ndd.random.uniform(batch_size=2, rng=ndd.random.RNG(seed=1))
+    z = same.nothing(y), ndd.batch([1], dtype=ndd.uint8), ndd.random.normal(seed=3)
+"""
+
+
+def test_the_dynamic_mode(tmp_path: Path) -> None:
+    path = program(tmp_path, DYNAMIC)
+    report = examine(path)
+    assert [(f.line, f.kind, f.text) for f in report.findings] == [
+        (5, "missing", "experimental.dynamic.readers.File: has no argument 'nope'"),
+        (7, "missing", "experimental.dynamic.resize: has no argument 'sise'"),
+        (9, "missing", "nvidia.dali.experimental.dynamic.nothing: dali-run has none"),
+        (9, "missing", "experimental.dynamic.random.normal: has no argument 'seed'"),
+    ]
+    assert rewrite(report)
+    wanted = DYNAMIC.replace("nvidia.dali.experimental.dynamic", "dali_run.dynamic")
+    assert path.read_text() == wanted.replace("from nvidia.dali.experimental import", "from dali_run import")
