@@ -261,6 +261,8 @@ def _argument(p: Parameter) -> Schema:
             options.append({"type": "null"})
     if p.arg.deprecated:
         schema |= {"deprecated": True, "description": f"{p.arg.help} (use {p.arg.deprecated})"}
+    if p.arg.ignored or p.arg.deprecated:  # valid, but nothing to begin with
+        schema["doNotSuggest"] = True
     if p.arg.ignored:
         schema["description"] = f"{p.arg.help} (accepted, without effect: {p.arg.ignored})"
     return schema

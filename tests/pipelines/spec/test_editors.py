@@ -141,6 +141,7 @@ STEP = HEAD + "graph:\n  - {}\noutputs: {{x: x}}\n"
         (STEP.format("{op: |}"), {"resize", "readers.file", "decoders.image"}, {"webdataset"}),
         (STEP.format("{op: res|}"), {"resize", "resize_crop_mirror"}, set()),
         (STEP.format("{op: resize, r|}"), {"in", "out", "resize_shorter"}, {"op", "file_root", "radius"}),
+        (STEP.format("{op: resize, in: x, t|}"), {"out"}, {"temp_buffer_hint", "minibatch_size"}),
         (STEP.format("{op: resize, in: images, r|}"), {"out", "resize_shorter"}, {"in", "op"}),
         (STEP.format("{op: resize, in: images, r|, out: x}"), {"resize_shorter"}, {"in", "out"}),
         (STEP.format("{op: resize, in: images, r|"), {"resize_shorter"}, {"in"}),
