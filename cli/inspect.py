@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .output import FollowLinks, Json, Set, console, overrides, print_json
+from .output import FollowLinks, Json, Set, console, overrides, print_json, written_to
 
 NAME = "inspect"
 _SPECS = (".yaml", ".yml", ".json")
@@ -21,6 +22,7 @@ def command(
     ] = None,
     changes: Set = None,
     follow_links: FollowLinks = False,
+    html: Annotated[Path | None, written_to("Write it as a page, with pictures.")] = None,
     json: Json = False,
 ) -> None:
     """Show a spec's intermediate results, or a dataset's contents.
@@ -39,15 +41,25 @@ def command(
     """
     from ..pipelines.spec.shipped import known_spec
 
+    made_by = ["dali-run", *sys.argv[1:]]
     is_spec = target.endswith(_SPECS) or known_spec(target) != Path(target)
     if is_spec:
         from ..pipelines.tools.intermediates import inspect_spec
 
         found = inspect_spec(Path(target), overrides(changes), samples, out or Path("inspect") / Path(target).stem)
+        if html is not None:
+            from ..pipelines.tools.inspect_page import spec_page
+
+            html.write_text(spec_page(found, made_by), encoding="utf-8")
     else:
         from ..pipelines.tools.datasets import inspect_data
 
-        found = inspect_data(target, samples, out, follow_links)
+        seen: list[Any] | None = None if html is None else []
+        found = inspect_data(target, samples, out, follow_links, seen)
+        if html is not None:
+            from ..pipelines.tools.inspect_page import data_page
+
+            html.write_text(data_page(found, seen or [], made_by), encoding="utf-8")
     if json:
         print_json(found)
         return

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..pipelines.wording import CONTROL, printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 JOB_FAILED, USAGE, REJECTS, INTERRUPTED = 1, 2, 3, 130
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML spec of a job, or a name of dali-run configs.")]
@@ -92,11 +91,6 @@ def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[s
             raise typer.BadParameter(f"needs KEY=VALUE, got {change!r}", param_hint="--set")
         result[key] = value
     return result
-
-
-def printable(text: str) -> str:
-    """``text`` with everything escaped that a file name could do to a terminal. Whatever is printed goes through it."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def tell(text: str) -> None:
@@ -183,7 +177,7 @@ def _has_place(line: str) -> bool:
 def print_json(data: Any) -> None:
     """The command's result for machines."""
     text = json.dumps(data, indent=2, ensure_ascii=not _any_text(sys.stdout), default=str)
-    typer.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))  # as `printable`, in JSON's way
+    typer.echo(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))  # as `printable`, in JSON's way
 
 
 _PLAIN = str.maketrans("━─▁▂▃▄▅▆▇█…", "=-..::+*##~")
@@ -201,8 +195,8 @@ def console(stream: Any = None) -> Console:
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
             plain = not _any_text(self.file)
             for segment in super().render(renderable, options):
-                if segment.control is None and _CONTROL.search(segment.text):
-                    segment = Segment(printable(segment.text), segment.style)
+                if segment.control is None and (safe := printable(segment.text)) != segment.text:
+                    segment = Segment(safe, segment.style)
                 yield Segment(segment.text.translate(_PLAIN), segment.style, segment.control) if plain else segment
 
     terminal = (sys.stdout if stream is None else stream).isatty()

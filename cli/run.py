@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -85,6 +86,11 @@ def command(
     from ..pipelines.job.run import run_job
     from .progress import shown
 
+    look = None
+    if html is not None:
+        from ..pipelines.job.look import Look
+
+        look = Look()
     with errors_as_json(json), shown(quiet=quiet or json, watch=watch) as progress:
         mine = _part(num_shards, shard_id, part, quiet)
         told = overrides(changes, settings)
@@ -93,7 +99,7 @@ def command(
             if on is not None:
                 raise typer.BadParameter("gives out all parts: leave out --part and --num-shards", param_hint="--on")
             result = run_job(spec, told, device=device, part=mine, limit=limit, fresh=fresh, append=append,
-                             trace=trace, progress=heeded(progress), note=note)  # fmt: skip
+                             trace=trace, progress=heeded(progress), note=note, look=look)  # fmt: skip
         else:
             result = run_by_many(
                 spec,
@@ -108,13 +114,14 @@ def command(
                 trace=trace,
                 progress=heeded(progress),
                 note=note,
+                look=look,
             )
     if report is not None:
         report.write_text(json_.dumps(result.report, indent=2) + "\n")
     if html is not None and result.report:
-        from ..pipelines.show.html import html_report
+        from ..pipelines.job.page import run_page
 
-        html.write_text(html_report(result.report))
+        html.write_text(run_page(result.report, look, ["dali-run", *sys.argv[1:]], spec, told), encoding="utf-8")
     with done(result.exit_code):
         if json:
             print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),

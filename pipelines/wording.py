@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that do something instead of being seen."""
+
+
+def printable(text: str) -> str:
+    """``text`` with everything escaped that a file name could do to a terminal or a page. All that is shown goes
+    through it."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
 
 def size(nbytes: float) -> str:
     """``1.4 MiB``."""

@@ -1,63 +1,24 @@
-"""Machine: what a benchmark ran on, and the speeds that no program can pass there."""
+"""Machine: the speeds that no program can pass where a benchmark ran."""
 
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ...ops.gpu.driver import driver
-from ...version import __version__
-from ..cores import usable_cores
-from ..tools.doctor import version_of
+from ..tools.machine import facts
 
-_PACKAGES = ("numpy", "numba", "simplejpeg", "pillow", "cupy-cuda12x", "cupy-cuda13x")
+__all__ = ["facts", "limits"]
+
 _MOST_READ = 1 << 29
 """Bytes of the data set that are read to measure the page cache."""
 _COPIED = 1 << 28
 """Bytes of the arrays that are copied to measure memory."""
 _REPEATS = 3
-
-
-def facts() -> dict[str, Any]:
-    """CPU, cores, GPUs, driver and versions, as plain data."""
-    found = driver()
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": _cpu_model(),
-        "usable_cores": usable_cores(),
-        "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "gpus": [g.name for g in found.gpus] if found else [],
-        "cuda": ".".join(map(str, found.cuda)) if found else None,
-        "driver": _first_line("/proc/driver/nvidia/version") if found else None,
-        "versions": {"dali-run": __version__} | {p: v for p in _PACKAGES if (v := version_of(p))},
-    }
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(models, "") or platform.processor() or platform.machine()
-
-
-def _first_line(path: str) -> str | None:
-    try:
-        return Path(path).read_text(errors="replace").splitlines()[0]
-    except (OSError, IndexError):
-        return None
 
 
 def limits(files: Sequence[str], threads: int, gpu: int | None = None) -> dict[str, float]:

@@ -19,6 +19,7 @@ from ..cores import threads_of
 from ..engine.engine import Engine, Request
 from ..engine.inputs import EndlessFeed, Sources
 from ..engine.stats import Stats
+from ..job.live import Counts, Recorder
 from ..job.report import build_report
 from ..job.run import options_of
 from ..spec.build import BuiltSpec, build, load_spec
@@ -79,13 +80,17 @@ def measure(this: Measurement) -> dict[str, Any]:
             next(engine)
         _forget(engine)
         samples = read = batches = 0
+        recorder = Recorder(engine, lambda: Counts(read, 0, 0.0))
         began = time.perf_counter()
         while (taken := time.perf_counter() - began) < this.seconds or batches < FEWEST_BATCHES:
             batch = next(engine)
             samples += len(batch.samples)
             read += batch.request.n
             batches += 1
+            if recorder.due():
+                recorder.take()
         report = build_report(engine, taken, {"read": read}, sink="take")
+        report["over_time"] = recorder.over_time()
         outputs = [[from_numpy(b.dtype).name, b.shapes.shape[1], b.layout] for b in batch.outputs(plan).values()]
     return {"samples_per_second": samples / taken, "first_batch_seconds": first, "outputs": outputs, "report": report}
 

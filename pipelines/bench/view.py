@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..show.html import bars, page, work_bars
-from ..show.html import table as html_table
+from ..show.html import in_words, operators, plots, work_bars
+from ..show.page import Section, lead, listing, page, text
+from ..show.page import table as html_table
+from ..show.plots import bars
 from ..show.tables import Row, table
 from ..show.terminal import operator_table
 from ..wording import count, duration, rate, size
 from .run import OURS, median_of
 
-_COLORS = {OURS: "#2f7ed8"}
-_PEER_COLOR = "#e0703c"
+_KINDS = {OURS: "busy"}
+"""Kinds of bars; those of peers differ."""
 _LIMITS = {
     "page_cache_to_memory": "reading the data set from the page cache",
     "memory_copy": "copying memory",
@@ -53,36 +54,55 @@ def bench_html(report: Mapping[str, Any]) -> str:
     most = max((r["samples_per_second"]["max"] for r in measured), default=0.0) or 1.0
     spreads = [(r["samples_per_second"]["min"] / most, r["samples_per_second"]["max"] / most) for r in measured]
     speeds = [
-        (f"{r['engine']} {r['setting']}", [((median_of(r) or 0.0) / most, _COLORS.get(r["engine"], _PEER_COLOR))],
-         rate(median_of(r)))
+        (f"{r['engine']} {r['setting']}", [((median_of(r) or 0.0) / most, _KINDS.get(r["engine"], "blocked"))],
+         [rate(median_of(r)), f"{rate(r['samples_per_second']['min'])} to {rate(r['samples_per_second']['max'])}"])
         for r in measured
     ]  # fmt: skip
-    parts = [f"<h1>Benchmark of {escape(', '.join(report['specs']))}</h1><p>{escape(_machine(report))}</p>",
-             "<h2>Samples per second</h2>", bars(speeds, spreads), "<p>Bars: medians; lines: from min to max.</p>",
-             html_table(*_table(report), text=2)]  # fmt: skip
+    drawn = bars(("engine and setting", "median", "range"), speeds, "Bars: medians; lines: from min to max.", spreads)
     problems = [(r["engine"], r["setting"], _problem(r)) for r in report["results"] if _problem(r)]
-    if problems:
-        parts += ["<h2>Not measured</h2>", html_table(("engine", "setting", "why"), problems, text=3)]
-    if limits := _limits(report):
-        parts += ["<h2>Limits of the machine</h2>", html_table(("", "speed"), limits, text=1)]
+    limits = _limits(report)
+    sections = [
+        Section("Samples per second", [drawn, html_table(*_table(report), 2, "All that was measured")]),
+        Section("Not measured", [html_table(("engine", "setting", "why"), problems, 3, "What was not measured")]
+                if problems else []),
+        Section("Limits of the machine", [html_table(("limit", "speed"), limits, 1, "Speeds that no program can pass")]
+                if limits else []),
+    ]  # fmt: skip
+    head = [f"<p>{text(_machine(report))}</p>"]
     best = _best(report)
     if best is not None:
         found = best["report"]["bottleneck"]
-        parts += [f"<h2>Time per operator: {escape(best['setting'])}</h2>", work_bars(best["report"]["operators"]),
-                  f'<p class="lead"><b>{escape(found["sentence"])}</b><br>To go faster: '
-                  f"{escape(found['advice'])}</p>"]  # fmt: skip
-    parts.append(f"<p>Command: <code>{escape(' '.join(report['command']))}</code></p>")
-    return page("benchmark", parts)
+        head.append(lead(found["sentence"], found["advice"]))
+        sections += [
+            Section(f"Time per operator: {best['setting']}",
+                    [work_bars(best["report"]["operators"]), operators(best["report"]["operators"])]),
+            Section(f"Over time: {best['setting']}", plots(best["report"])),
+        ]  # fmt: skip
+    m = report["machine"]
+    versions = ", ".join(f"{k} {v}" for k, v in m["versions"].items())
+    facts = [(k, v) for k, v in (("measured", m.get("time")), ("system", m.get("system")), ("Python", m.get("python")),
+                                 ("packages", versions)) if v]  # fmt: skip
+    sections.append(
+        Section(
+            "This benchmark",
+            [
+                "<h3>Command</h3>",
+                listing(" ".join(report["command"]), "Command"),
+                html_table(("what", "value"), facts, 2, "Where and when it ran"),
+            ],
+        )
+    )
+    title = f"Benchmark of {', '.join(report['specs'])}"
+    return page(title, "dali-run bench", head, sections, f"dali-run {m['versions'].get(OURS, '')} {m.get('time', '')}")
 
 
 def _machine(report: Mapping[str, Any]) -> str:
     m = report["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in m["versions"].items() if k == OURS)
     peers = {f"{r['engine']} {r['version']}" for r in report["results"] if r.get("version")}
-    gpus = "".join(f", {name}" for name in m["gpus"])
     programs = ", ".join([versions, *sorted(peers)])
     return (
-        f"{m['cpu']}, {m['usable_cores']} of {count(m['cores'], 'core')}{gpus}; {programs}; "
+        f"{in_words(m)}; {programs}; "
         f"{count(report['repeats'], 'repeat')} of {report['seconds']:g} s after "
         f"{report['warm_up_batches']} batches of warm-up"
     )

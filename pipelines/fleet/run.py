@@ -18,6 +18,7 @@ from ...writers.shards.mirror import state_of
 from ...writers.shards.rejects import Budget
 from ..compile.place import Target
 from ..job.known_jobs import remember
+from ..job.look import Look
 from ..job.part import check_divisible
 from ..job.run import CLEAN, REJECTS, JobResult, Prepared, Progress, prepare, run_job, write_config
 from ..spec.shipped import known_spec
@@ -47,10 +48,12 @@ def run(
     trace: str | Path | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
+    look: Look | None = None,
 ) -> JobResult:
     """Run the job of a spec, or continue it, with workers ``on`` this machine (``processes:4``) or a Ray cluster
     (``ray``, ``ray://host:10001``). Without ``on``, a job on several GPUs has a process for each, any other is
-    `run_job`'s. ``workers``: at most so many, ``cores`` of each, on a cluster. Raises as `run_job`.
+    `run_job`'s, which alone keeps samples for ``look``. ``workers``: at most so many, ``cores`` of each, on a cluster.
+    Raises as `run_job`.
 
     The output is the one that a single process makes, to the byte, if its shards are cut by samples.
     """
@@ -69,7 +72,7 @@ def run(
         if not local:
             prepared = prepare(path, overrides, device=device)
         return run_job(path, overrides, device=device, limit=limit, fresh=fresh, append=append, trace=trace,
-                       progress=progress, note=note, prepared=prepared)  # fmt: skip
+                       progress=progress, note=note, prepared=prepared, look=look)  # fmt: skip
     for remark in prepared.built.notes:
         note(str(remark))
     why = check_divisible(prepared)

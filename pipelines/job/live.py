@@ -81,6 +81,10 @@ class Recorder:
             ledgers["host"].used, ledgers["gpu"].used if "gpu" in ledgers else 0, _resident(),
         )  # fmt: skip
 
+    def due(self) -> bool:
+        """It is time for another row."""
+        return time.perf_counter() - self.began - self.rows[-1].at >= self.interval
+
     def take(self) -> None:
         """Look now."""
         row = self._row()

@@ -6,9 +6,12 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ...ops.base import Operator
 from ...ops.batch import Batch
@@ -37,11 +40,13 @@ from ..graph.nodes import Graph
 from ..spec.build import BuiltSpec, load_spec
 from ..spec.model import Spec
 from ..spec.shipped import known_spec
+from ..tools.machine import facts
 from ..wording import count
 from .additions import Growth, find_growth
 from .batches import Batches, Finished, Stretch
 from .known_jobs import remember
 from .live import Counts, Live, Recorder
+from .look import Look
 from .ordered_inputs import LineupFeed
 from .parts import PartsBatches
 
@@ -153,12 +158,14 @@ def run_job(
     made_of: Mapping[str, Any] | None = None,
     amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report,
     prepared: Prepared | None = None,
+    look: Look | None = None,
 ) -> JobResult:
     """Run the job of a spec, or continue it. Raises SpecError for a wrong spec, DeviceError and JobError for what stops
     a job before its output is open; what ends it later is in the result, with a report of what was done till then.
     ``append`` adds inputs that came since to what is there. ``note`` gets, line by line, what in the spec has no
     effect. ``made_of`` is the spec itself, where its file will be gone; ``amend`` completes the report. ``prepared`` is
-    the spec as `prepare` gives it for these arguments, where the caller has it."""
+    the spec as `prepare` gives it for these arguments, where the caller has it. ``look`` keeps a few samples, to be
+    shown."""
     if append and (fresh or limit is not None):
         raise SpecError(f"--append adds to what is there: leave out {'--fresh' if fresh else '--limit'}")
     prepared = prepared or prepare(path, overrides, device=device, part=part)
@@ -179,7 +186,7 @@ def run_job(
                     manifest = sidecar.read_json(root / "manifest.json")
                     return _already_done(manifest["samples"], manifest["rejects"], root, config)
             if grown is not None:
-                return _run_grown(prepared, grown, config, who, budget, trace, progress, command, amend)
+                return _run_grown(prepared, grown, config, who, budget, trace, progress, command, amend, look)
         feed = JobFeed(sources, limit)
         whole = len(feed.positions)
         if part is not None:
@@ -199,13 +206,13 @@ def run_job(
             if output.finished:
                 return _already_done(output.written, output.rejected, config.path, config)
             remember(config.url or config.path, command)
-            return JobRun(prepared, feed, output, config, trace, progress, command, amend).run()
+            return JobRun(prepared, feed, output, config, trace, progress, command, amend, look=look).run()
 
 
 def _run_grown(
     prepared: Prepared, grown: Growth, config: WriteConfig, who: Mapping[str, Any], budget: Budget,
     trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
-    amend: Callable[[dict[str, Any]], dict[str, Any]],
+    amend: Callable[[dict[str, Any]], dict[str, Any]], look: Look | None,
 ) -> JobResult:  # fmt: skip
     """Run what is left, addition by addition."""
     for todo in grown.todo:
@@ -219,7 +226,7 @@ def _run_grown(
             inputs=todo.listing,
         )
         with output:
-            result = JobRun(prepared, feed, output, config, trace, progress, command, amend).run()
+            result = JobRun(prepared, feed, output, config, trace, progress, command, amend, look=look).run()
         if result.exit_code in (FAILED, INTERRUPTED):
             break
     return result
@@ -299,11 +306,15 @@ class JobRun:
         self, prepared: Prepared, feed: JobFeed, output: Output, config: WriteConfig,
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
         amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report, *, warm: bool = False,
-        wanted: frozenset[tuple[int, int]] | None = None,
+        wanted: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
     ) -> None:  # fmt: skip
         """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
-        ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`."""
+        ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`. ``look`` keeps a few
+        samples."""
+        self.started = datetime.now(UTC)
         self.amend = amend
+        self.look = look
+        self.prepared = prepared
         self.command = command
         self.output = output
         self.feed = feed
@@ -378,6 +389,9 @@ class JobRun:
         )
 
     def _write(self, batch: Finished) -> None:
+        if self.look is not None:  # before they may be too many
+            places = self.feed.places(np.array([r.position for r in batch.rejects], np.int64))
+            self.look.refused(list(zip(places.tolist(), batch.rejects, strict=True)))
         began = time.perf_counter()
         self.output.add(
             batch.start, batch.stop, batch.samples, batch.outputs, batch.rejects, lambda: _check_intact(batch.outputs)
@@ -386,6 +400,8 @@ class JobRun:
         self.batches.engine.stats.span("write", "write", began, time.perf_counter(), batch.number)
         self.read += batch.stop - batch.start
         self.rejected += len(batch.rejects)
+        if self.look is not None:
+            self.look.written(self.feed.places(batch.samples.position).tolist(), batch.samples, batch.outputs)
 
     def _report(self) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
@@ -395,6 +411,8 @@ class JobRun:
         report["command"] = self.command
         report["warm_up_seconds"] = round(self.warm_up, 6)
         report["over_time"] = self.recorder.over_time()
+        report["started"] = self.started.isoformat(timespec="seconds")
+        report["machine"] = facts()
         if self.first:
             report["resumed_from"] = self.first
         return self.amend(report)
@@ -407,6 +425,10 @@ class JobRun:
     def _result(self, code: int, message: str, report: dict[str, Any]) -> JobResult:
         if self.trace is not None:
             Path(self.trace).write_text(json.dumps(self.batches.engine.stats.chrome_trace()))
+        if self.look is not None and code != INTERRUPTED:
+            halves = self.prepared.halves
+            self.look.read_inputs(halves.front if halves is not None else self.prepared.plan, self.feed,
+                                  self.prepared.spec.pipeline.rng)  # fmt: skip
         self.live.end({FAILED: "failed", INTERRUPTED: "interrupted"}.get(code, "finished"), message)
         return JobResult(code, message, report, self.config.url or self.config.path)
 

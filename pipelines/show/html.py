@@ -1,61 +1,93 @@
-"""A report as one HTML file that needs nothing else: tables, and bars as inline SVG."""
+"""The report of a run as a page: how fast, what held it back, over time, and what went in and came out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..wording import count, duration, rate, size
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1d2330; }
-h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-.lead { background: #fff4d6; border-left: 4px solid #e0a100; padding: .6rem 1rem; margin: 1.2rem 0; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th { text-align: left; font-weight: 600; color: #6a7180; border-bottom: 1px solid #d5d9e2; }
-td, th { padding: .25rem .6rem .25rem 0; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-svg { width: 100%; height: auto; } text { font: 13px system-ui, sans-serif; fill: #1d2330; }
-.key span { display: inline-block; width: .8rem; height: .8rem; margin: 0 .3rem 0 1rem; border-radius: 2px; }
-"""
-_BUSY, _WAITING, _BLOCKED, _FREE, _INK = "#2f7ed8", "#b8c4d6", "#e0703c", "#eef1f6", "#1d2330"
-_NAMES, _WIDTH, _ROW = 260, 900, 26
-"""Of the drawings: where bars begin, how wide it all is, how high a row is."""
-_LETTER, _LONGEST = 7.2, 64
-"""Width of a letter, about; letters of a name that are shown."""
+from .page import Section, facts, lead, listing, page, picture, table, table_of, text
+from .plots import MOST_LINES, bars, growth, over_time, plot, rates, thinned
 
 
-def html_report(report: Mapping[str, Any]) -> str:
-    """The page of a report.json."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample before and after, as small JPEGs."""
+
+    key: str
+    before: bytes | None
+    after: Sequence[tuple[str, str, bytes]]
+    """Field, what it is, and its picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """One sample that was refused."""
+
+    key: str
+    operator: str
+    code: str
+    message: str
+    picture: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The samples that a page shows."""
+
+    samples: Sequence[Sample] = ()
+    rejects: Sequence[Reject] = ()
+    more_rejects: int = 0
+    """Rejects that are not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a run came to be."""
+
+    command: str = ""
+    spec: str = ""
+    """Text of the spec."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+def html_report(report: Mapping[str, Any], seen: Seen | None = None, origin: Origin | None = None) -> str:
+    """The page of a report.json; with pictures where there are any."""
+    seen, origin = seen or Seen(), origin or Origin()
     samples = report["samples"]
-    title = str(report.get("name") or "job")
-    facts = [f"{count(samples.get('read', 0), 'sample')} read in {duration(report['seconds'])}",
-             rate(report["samples_per_second"]), f"on {report['device']}", count(report["threads"], "thread"),
-             f"{samples.get('written', 0):,} written", f"{samples.get('rejected', 0):,} rejected",
-             *([f"{samples['kept']:,} kept their bytes"] if "kept" in samples else [])]  # fmt: skip
+    figures = [
+        ("samples read", f"{samples.get('read', 0):,}"), ("time", duration(report["seconds"])),
+        ("speed", rate(report["samples_per_second"])), ("written", f"{samples.get('written', 0):,}"),
+        ("rejected", f"{samples.get('rejected', 0):,}"),
+        ("device", f"{report['device']}, {count(report['threads'], 'thread')}"),
+    ]  # fmt: skip
+    if "kept" in samples:
+        figures.append(("kept their bytes", f"{samples['kept']:,}"))
+    if report.get("warm_up_seconds", 0) >= 1:
+        figures.append(("to start (compiling)", duration(report["warm_up_seconds"])))
     found = report["bottleneck"]
-    parts = [
-        f"<h1>{escape(title)}</h1><p>{escape(', '.join(facts))}</p>",
-        f'<p class="lead"><b>{escape(found["sentence"])}</b><br>To go faster: {escape(found["advice"])}</p>',
-        "<h2>Time per operator</h2>",
-        work_bars(report["operators"]),
-        "<h2>Stage utilisation</h2>",
-        _stages(report),
-        "<h2>Operators</h2>",
-        _operators(report["operators"]),
-        *_memory(report.get("memory") or {}),
-        *_counts("Rejected samples", "reason", report.get("rejected", {})),
-        *_decoders(report),
-        *_counts("Fallbacks", "what happened", report.get("fallbacks", {})),
-        *_counts("Bytes of containers to the GPU", "how", report.get("uploads", {})),
-    ]
-    return page(title, parts)
+    sections = [
+        Section("Over time", plots(report)),
+        Section("Time per operator", [work_bars(report["operators"]), operators(report["operators"])]),
+        Section("Stage utilisation", [_stages(report)] if report.get("stages") else []),
+        Section("Before and after", _before_and_after(seen.samples)),
+        Section("Rejected samples", _rejects(report, seen)),
+        Section("Memory", _memory(report.get("memory") or {})),
+        Section("Decoders and fallbacks", [
+            *_decoders(report),
+            *_counts("fallback", "samples", report.get("fallbacks", {}), "Samples that took another way"),
+            *_counts("how", "bytes", report.get("uploads", {}), "Bytes of containers to the GPU"),
+        ]),
+        Section("This run", _this_run(report, origin)),
+    ]  # fmt: skip
+    head = [facts(figures), lead(found["sentence"], found["advice"])]
+    return page(str(report.get("name") or "job"), "report of dali-run", head, sections, _foot(report))
 
 
-def page(title: str, parts: Sequence[str]) -> str:
-    """A whole page of ``parts``, which are HTML."""
-    head = f'<meta charset="utf-8"><title>{escape(title)}: report of dali-run</title><style>{_STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
+def _foot(report: Mapping[str, Any]) -> str:
+    version = report.get("machine", {}).get("versions", {}).get("dali-run", "")
+    return " ".join(["dali-run", *([version] if version else []), report.get("machine", {}).get("time", "")]).strip()
 
 
 def _busy(operator: Mapping[str, Any]) -> float:
@@ -65,8 +97,10 @@ def _busy(operator: Mapping[str, Any]) -> float:
 def work_bars(operators: Sequence[Mapping[str, Any]]) -> str:
     """A bar for each operator: its busy seconds."""
     most = max((_busy(o) for o in operators), default=0.0) or 1.0
-    rows = [(f"{o['name']} ({o['runs_on']})", [(_busy(o) / most, _BUSY)], duration(_busy(o))) for o in operators]
-    return bars(rows)
+    total = sum(_busy(o) for o in operators) or 1.0
+    rows = [(f"{o['name']} ({o['runs_on']})", [(_busy(o) / most, "busy")],
+             [duration(_busy(o)), f"{_busy(o) / total:.0%}"]) for o in operators]  # fmt: skip
+    return bars(("operator", "busy", "share"), rows, "Busy time of operators, added over threads")
 
 
 def _stages(report: Mapping[str, Any]) -> str:
@@ -78,49 +112,85 @@ def _stages(report: Mapping[str, Any]) -> str:
         busy = s["busy_seconds"]
         if s["kind"] == "chunk":  # the work is in the threads, not in the stage's own one
             busy = sum(by_name.get(n, 0.0) for n in s["operators"]) / report["threads"]
-        spent = ((busy, _BUSY), (s["waiting_for_input_seconds"], _WAITING), (s["blocked_on_output_seconds"], _BLOCKED))
-        rows.append((s["id"], [(x / seconds, color) for x, color in spent], f"{busy / seconds:.0%} busy"))
-    key = "".join(f'<span style="background:{c}"></span>{name}' for name, c in
-                  (("busy", _BUSY), ("waits for input", _WAITING), ("blocked by output", _BLOCKED)))  # fmt: skip
-    return f'<p class="key">{key}</p>' + bars(rows)
+        spent = ((busy, "busy"), (s["waiting_for_input_seconds"], "waits"), (s["blocked_on_output_seconds"], "blocked"))
+        rows.append((s["id"], [(x / seconds, kind) for x, kind in spent], [f"{x / seconds:.0%}" for x, _ in spent]))
+    key = "".join(f'<i class="{kind}"></i>{name}' for kind, name in
+                  (("busy", "busy"), ("waits", "waits for input"), ("blocked", "blocked by output")))  # fmt: skip
+    return f'<p class="key">{key}</p>' + bars(
+        ("stage", "busy", "waits", "blocked"), rows, "How stages spent their time"
+    )
 
 
-def bars(
-    rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], spreads: Sequence[tuple[float, float]] = ()
-) -> str:
-    """Named rows of shares (0..1, cut there) drawn one after the other, with a text after each; ``spreads``: from where
-    to where (0..1) each row was seen, as a line."""
-    longest = max((min(len(name), _LONGEST) for name, _, _ in rows), default=0)
-    begin = max(_NAMES, round(_LETTER * longest) + 12)
-    room = _WIDTH - begin - 110
-    drawn = []
-    for i, (name, shares, text) in enumerate(rows):
-        top = i * _ROW
-        shown = name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[1 - _LONGEST // 2 :]}"
-        drawn.append(f'<text x="{begin - 8}" y="{top + 17}" text-anchor="end">{escape(shown)}</text>')
-        drawn.append(f'<rect x="{begin}" y="{top + 4}" width="{room}" height="{_ROW - 8}" fill="{_FREE}"/>')
-        at = 0.0
-        for share, color in shares:
-            width = min(max(share, 0.0), 1.0 - at)
-            x = begin + at * room
-            drawn.append(f'<rect x="{x:.1f}" y="{top + 4}" width="{width * room:.1f}" height="{_ROW - 8}" '
-                         f'fill="{color}"/>')  # fmt: skip
-            at += width
-        for low, high in spreads[i : i + 1]:
-            ends = f'x1="{begin + low * room:.1f}" x2="{begin + high * room:.1f}"'
-            drawn.append(f'<line {ends} y1="{top + 13}" y2="{top + 13}" stroke="{_INK}" stroke-width="2"/>')
-        drawn.append(f'<text x="{begin + room + 8}" y="{top + 17}">{escape(text)}</text>')
-    return f'<svg viewBox="0 0 {_WIDTH} {max(1, len(rows)) * _ROW}" role="img">{"".join(drawn)}</svg>'
-
-
-def _operators(operators: Sequence[Mapping[str, Any]]) -> str:
+def operators(found: Sequence[Mapping[str, Any]]) -> str:
+    """All that is known of the operators."""
     columns = ("operator", "on", "calls", "samples", "busy", "p50 ms", "p95 ms", "speed", "in", "out")
     rows = [
         (o["name"], o["runs_on"], f"{o['calls']:,}", f"{o['samples']:,}", duration(_busy(o)), f"{o['p50_ms']:.2f}",
          f"{o['p95_ms']:.2f}", rate(o["samples_per_second"]), size(o["bytes_in"]), size(o["bytes_out"]))
-        for o in operators
+        for o in found
     ]  # fmt: skip
-    return table(columns, rows, text=2)
+    return table(columns, rows, 2, "Operators: calls, times and bytes")
+
+
+def plots(report: Mapping[str, Any]) -> list[str]:
+    """The report over time; nothing where a run was too short for that."""
+    found = over_time(report.get("over_time"))
+    if found is None:
+        return []
+    seconds = found["seconds"]
+    at, speed = rates(seconds, found["samples"])
+    drawn = [plot("rate", "Samples per second", at, [("samples", speed)], rate)] if at else []
+    fills = [(name, *thinned(seconds, [x / max(q["depth"], 1) for x in q["fill"]]))
+             for name, q in found["queues"].items()]  # fmt: skip
+    if fills:
+        drawn.append(plot("queues", "How full the queues were", fills[0][1], [(n, ys) for n, _, ys in fills],
+                          _percent, 1.0))  # fmt: skip
+    worked = sorted(found["operators"].items(), key=lambda x: -x[1][-1])[:MOST_LINES]
+    if worked and at:
+        lines = [(name, growth(seconds, busy, at)) for name, busy in worked]
+        drawn.append(plot("operators", "Threads at work in operators", at, lines, lambda x: f"{x:.1f}"))
+    if "gpu_busy_seconds" in found and at:
+        drawn.append(plot("gpu", "GPU busy", at, [("GPU", growth(seconds, found["gpu_busy_seconds"], at))],
+                          _percent, 1.0))  # fmt: skip
+    names = {"process": "process", "host": "batches on the host", "gpu": "batches on the GPU"}
+    memory = [(names[k], *thinned(seconds, found["memory"][k])) for k in names if any(found["memory"].get(k, ()))]
+    if memory:
+        drawn.append(plot("memory", "Memory", memory[0][1], [(n, ys) for n, _, ys in memory], size))
+    if any(found.get("rejected", ())):
+        xs, ys = thinned(seconds, found["rejected"])
+        drawn.append(plot("rejects", "Rejected samples so far", xs, [("rejected", ys)], lambda x: f"{x:,.0f}"))
+    return [f'<div class="plots">{"".join(drawn)}</div>']
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _before_and_after(samples: Sequence[Sample]) -> list[str]:
+    figures = []
+    for s in samples:
+        sides = [f"<div>{picture(s.before, f'{s.key} as it was read')}before</div>"] if s.before else []
+        sides += [f"<div>{picture(jpeg, f'{name} of {s.key} as it was written')}{text(name)}: {text(what)}</div>"
+                  for name, what, jpeg in s.after]  # fmt: skip
+        figures.append(f'<figure><div class="pair">{"".join(sides)}</div><figcaption>{text(s.key)}</figcaption>'
+                       "</figure>")  # fmt: skip
+    return [f'<div class="pictures">{"".join(figures)}</div>'] if figures else []
+
+
+def _rejects(report: Mapping[str, Any], seen: Seen) -> list[str]:
+    parts = _counts("reason", "samples", report.get("rejected", {}), "Rejected samples by reason")
+    if seen.rejects:
+        parts.append(rejects_table(seen.rejects))
+        if seen.more_rejects:
+            parts.append(f"<p>{seen.more_rejects:,} more are in rejects.jsonl.</p>")
+    return parts
+
+
+def rejects_table(rejects: Sequence[Reject]) -> str:
+    """Samples that were refused: which, why, and what can be seen of them."""
+    rows = [[text(r.key), picture(r.picture, f"what can be seen of {r.key}") if r.picture else "no picture",
+             text(r.operator), text(r.code), text(r.message)] for r in rejects]  # fmt: skip
+    return table_of(("sample", "picture", "operator", "reason", "message"), rows, 5, "Samples that were rejected")
 
 
 def _memory(memory: Mapping[str, float]) -> list[str]:
@@ -132,7 +202,7 @@ def _memory(memory: Mapping[str, float]) -> list[str]:
         ("gpu_pool_bytes", "taken from the GPU, spare blocks included", ""),
     )
     rows = [(what, size(memory[k]), size(memory[of]) if of in memory else "-") for k, what, of in names if k in memory]
-    return ["<h2>Memory</h2>", table(("of", "at most", "budget"), rows, text=1)] if rows else []
+    return [table(("memory", "at most", "limit"), rows, 1, "Memory that was held at most")] if rows else []
 
 
 def _decoders(report: Mapping[str, Any]) -> list[str]:
@@ -143,20 +213,30 @@ def _decoders(report: Mapping[str, Any]) -> list[str]:
         (decoder, f"{n:,}", *(f"{times.get(decoder, {}).get(k, 0.0):.3f}" for k in ("busy_seconds", "waited_seconds")))
         for decoder, n in report["decoders"].items()
     ]
-    return ["<h2>Images by decoder</h2>", table(("decoder", "images", "CPU s", "batches waited s"), rows, text=1)]
+    return [table(("decoder", "images", "CPU s", "batches waited s"), rows, 1, "Images by decoder")]
 
 
-def _counts(title: str, what: str, counts: Mapping[str, int]) -> list[str]:
-    if not counts:
-        return []
-    return [f"<h2>{title}</h2>", table((what, "samples"), [(k, f"{v:,}") for k, v in counts.items()], text=1)]
+def _counts(what: str, number: str, counts: Mapping[str, int], caption: str) -> list[str]:
+    return [table((what, number), [(k, f"{v:,}") for k, v in counts.items()], 1, caption)] if counts else []
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: int) -> str:
-    """A table; the first ``text`` columns are text, the others numbers."""
+def _this_run(report: Mapping[str, Any], origin: Origin) -> list[str]:
+    """Command, date, machine, versions and spec."""
+    machine = report.get("machine", {})
+    rows = [("started", report.get("started")), ("machine", in_words(machine) if machine else None),
+            ("system", machine.get("system")), ("Python", machine.get("python")),
+            ("packages", ", ".join(f"{k} {v}" for k, v in machine.get("versions", {}).items())),
+            ("settings", ", ".join(f"{k}={v}" for k, v in origin.overrides.items()))]  # fmt: skip
+    parts = [table(("what", "value"), [(k, str(v)) for k, v in rows if v], 2, "Where and when it ran")] if any(
+        v for _, v in rows) else []  # fmt: skip
+    if origin.command:
+        parts = ["<h3>Command</h3>", listing(origin.command, "Command"), *parts]
+    if origin.spec:
+        parts += ["<h3>Spec</h3>", listing(origin.spec, "Spec")]
+    return parts
 
-    def row(cells: Sequence[str], tag: str) -> str:
-        inner = "".join(f"<{tag}{'' if i < text else ' class=n'}>{escape(str(c))}</{tag}>" for i, c in enumerate(cells))
-        return f"<tr>{inner}</tr>"
 
-    return f"<table>{row(columns, 'th')}{''.join(row(r, 'td') for r in rows)}</table>"
+def in_words(machine: Mapping[str, Any]) -> str:
+    """``AMD EPYC, 8 of 16 cores, NVIDIA H200``."""
+    gpus = "".join(f", {name}" for name in machine.get("gpus", ()))
+    return f"{machine['cpu']}, {machine['usable_cores']} of {count(machine['cores'], 'core')}{gpus}"

@@ -278,14 +278,15 @@ def data_view(found: Mapping[str, Any]) -> RenderableType:
     for s in found["samples"]:
         first = s["key"]
         for name, f in s["fields"].items():
-            rows.append([first, name, Text(_value(f), "red" if f.get("problem") else "")])
+            rows.append([first, name, Text(value_in_words(f), "red" if f.get("problem") else "")])
             first = ""
         if s["problem"]:
             rows.append([first, "", Text(s["problem"], "red")])
     return Group(Text(f"{found['target']}: {found['kind']}{records}"), Text(), table(("key", "field", "holds"), rows))
 
 
-def _value(f: Mapping[str, Any]) -> str:
+def value_in_words(f: Mapping[str, Any]) -> str:
+    """A field of a sample: what it is, how large, its range."""
     parts = [f["what"]]
     if "width" in f:
         parts.append(f"{f['width']} x {f['height']} {f['mode']}")

@@ -62,28 +62,33 @@ class DataSet:
     records: Iterator[Record]
 
 
-def inspect_data(target: Path | str, n: int, out: Path | None = None, follow_links: bool = False) -> dict[str, Any]:
+def inspect_data(
+    target: Path | str, n: int, out: Path | None = None, follow_links: bool = False,
+    seen: list[tuple[int, str, Image.Image]] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The first ``n`` records at ``target`` as plain data. Their pictures go to the folder ``out``, with a contact
-    sheet. Of a URL, the first container or the first files are copied here, and looked at.
+    sheet, and to ``seen``: the record's number in what is returned, the field, the picture. Of a URL, the first
+    container or the first files are copied here, and looked at.
 
     Raises SpecError for what is no data set, and for links that lead out of it unless they are to be followed.
     """
     if is_url(target):
-        with skeleton(str(target), n) as seen:
-            told = inspect_data(seen.place, n, out)
+        with skeleton(str(target), n) as copy:
+            told = inspect_data(copy.place, n, out, seen=seen)
             for sample in told["samples"]:
-                sample["source"] = sample["source"].replace(str(seen.place), str(target).rstrip("/"))
-            return {**told, "target": str(target), "records": told["records"] if len(seen.containers) == 1 else None}
+                sample["source"] = sample["source"].replace(str(copy.place), str(target).rstrip("/"))
+            return {**told, "target": str(target), "records": told["records"] if len(copy.containers) == 1 else None}
     target = Path(plain_path(str(target)))
     if not follow_links:
         check_links(target)
     found = open_data(target)
-    rows = []
+    rows: list[dict[str, Any]] = []
     pictures: dict[str, list[Image.Image]] = {}
     for record in itertools.islice(found.records, n):
-        if out is not None:
-            for name, picture in _pictures(record):
-                pictures.setdefault(name, []).append(picture)
+        for name, picture in _pictures(record) if out is not None or seen is not None else ():
+            pictures.setdefault(name, []).append(picture)
+            if seen is not None:
+                seen.append((len(rows), name, picture))
         fields = {name: describe(value) for name, value in record.fields.items()}
         rows.append({"key": record.key, "source": record.source, "record": record.number, "fields": fields,
                      "problem": record.problem})  # fmt: skip

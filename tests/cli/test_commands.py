@@ -24,6 +24,7 @@ from PIL import Image
 
 from dali_run.cli import main as cli
 from dali_run.cli import progress
+from tests.kit.pages import Page
 
 ROOT = Path(__file__).parents[2]
 VAL = str(ROOT / "configs" / "imagenet_val.yaml")
@@ -121,6 +122,38 @@ def test_rejects_inside_the_budget_end_with_3_and_outside_with_1(
         assert printed == ""
         assert "broken.jpg" in err
         assert len(err.splitlines()) == 1
+
+
+def test_the_page_of_a_run_shows_samples_before_and_after_and_rejects(spec: Path, sample: Path) -> None:
+    data, html = spec.parent / "damaged", spec.parent / "page.html"
+    shutil.copytree(sample / "train", data)
+    whole = next((sample / "train").rglob("*.jpg")).read_bytes()
+    (data / "text" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (data / "text" / "none.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
+    for more in ([], ["--set", "on_error.max_errors=0"]):  # a job that ends because of rejects shows them, too
+        code = cli.main(["run", str(spec), "-q", "--fresh", "--set", f"data={data}", "--html", str(html), *more])
+        assert code == (1 if more else 3)
+        page = Page(html.read_text())
+        seen = [a["alt"] for a in page.named("img")]
+        assert "what can be seen of text/cut.jpg" in seen
+        assert "what can be seen of text/none.jpg" not in seen
+        assert sum(alt.endswith("as it was read") for alt in seen) == 6
+        assert sum(alt.startswith("image of ") for alt in seen) == 6
+        assert more or "text/none.jpg" in page.texts  # it was not come to
+        assert spec.read_text().strip() in page.texts
+        assert "Samples per second, over time" in page.texts
+
+
+def test_inspect_writes_pages(spec: Path, sample: Path) -> None:
+    html = spec.parent / "page.html"
+    assert cli.main(["inspect", str(spec), "-n", "2", "--out", str(spec.parent / "look"), "--html", str(html)]) == 0
+    page = Page(html.read_text())
+    assert {"Reader[0]", "decoders.image", "resize", "32 x 32 x 3"} <= set(page.texts)
+    assert len(page.named("img")) == 6
+    assert cli.main(["inspect", str(sample / "lmdb"), "-n", "2", "--html", str(html)]) == 0
+    page = Page(html.read_text())
+    assert {"LMDB", "24 records"} <= set(page.texts)
+    assert len(page.named("img")) == 2
 
 
 @pytest.mark.parametrize(

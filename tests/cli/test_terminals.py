@@ -78,8 +78,8 @@ MORE: dict[str, Lines] = {
 }
 SLOW = ("bench",)
 """It starts processes: looked at once. What it prints goes the way of all others."""
-NOT_JSON = ("bench", "schema", "convert-pipeline")
-"""``bench`` is slow; ``schema`` prints nothing but JSON, ``convert-pipeline`` YAML."""
+NOT_JSON = ("schema", "convert-pipeline")
+"""``schema`` prints nothing but JSON, ``convert-pipeline`` YAML."""
 
 HELPS = {f"{name} --help": (lambda here, data, name=name: [name, "--help"]) for name in COMMANDS}
 ALL = {**COMMANDS, **MORE, **HELPS, "--help": lambda here, data: ["--help"]}

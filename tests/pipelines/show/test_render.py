@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console, RenderableType
 
 from dali_run.pipelines import wording as units
-from dali_run.pipelines.show.html import html_report
 from dali_run.pipelines.show.tables import table
 from dali_run.pipelines.show.terminal import plan_view, report_view
 
@@ -114,29 +112,6 @@ def test_columns_go_in_the_order_that_is_given() -> None:
     assert lines(made, 40)[1].split() == ["x" * 10, "1" * 10, "2" * 10]
     assert lines(made, 30)[1].split() == ["x" * 10, "1" * 10]
     assert lines(made, 20)[1].split() == ["x" * 10]
-
-
-def test_the_page_holds_the_numbers_and_nothing_foreign() -> None:
-    hostile = operator("<script>alert(1)</script>", runs_on="gpu", gpu_seconds=3.0)
-    page = html_report({**REPORT, "name": "a & b", "operators": [*REPORT["operators"], hostile]})
-    assert "a &amp; b" in page
-    assert "<script" not in page
-    assert "http" not in page
-    assert "The GPU holds the job back." in page
-    tree = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
-    bars = [float(r.attrib["width"]) for r in tree.iter("rect") if r.attrib["fill"] == "#2f7ed8"]
-    longest = max(bars)
-    assert [round(b / longest, 2) for b in bars] == [0.12, 1.0, 0.38, 0.75]  # 0.5, 4, 1.5 and 3 seconds
-    for cell in ("1,200", "4.00 s", "2,400/s", "3.0 MiB", "truncated"):
-        assert f">{cell}<" in page
-
-
-def test_the_page_says_how_much_memory_was_held_and_allowed() -> None:
-    memory = {"peak_host_bytes": 3 << 30, "host_budget_bytes": 2 << 30, "host_peak_bytes": 1 << 30}
-    page = html_report({**REPORT, "memory": memory})
-    assert "<td>batches and work on the host</td><td class=n>1.0 GiB</td><td class=n>2.0 GiB</td>" in page
-    assert "<td>the whole process</td><td class=n>3.0 GiB</td><td class=n>-</td>" in page
-    assert "Memory" not in html_report({**REPORT, "memory": {}})
 
 
 def test_compiling_is_told_apart() -> None:
