@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 import yaml
 
 from dali_run.cli import main as cli
@@ -74,6 +76,23 @@ def test_commands_and_make_targets_exist(page: Path) -> None:
         assert used in commands, f"{page.name} names dali-run {used}"
     for used in re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text, re.M):
         assert used in targets, f"{page.name} names make {used}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: str(p.relative_to(ROOT)))
+def test_options_of_commands_exist(page: Path) -> None:
+    """In all commands that stand on lines of their own. Those of the tutorial and the guides are run (test_guides)."""
+    group: Any = typer.main.get_command(cli.app)
+    text = page.read_text().replace("\\\n", " ")
+    for line in re.findall(r"^(?:    |\S*`?)?(?:srun [^\n]*?)?(dali-run [a-z][^\n]*)$", text, re.M):
+        if "`" in line or "[OPTIONS]" in line:
+            continue
+        for command in re.split(r"&&|\||;", re.split(r"\s+#|\s>", line)[0]):
+            words = shlex.split(command)
+            if not words or words[0] != "dali-run" or words[1].startswith("-"):
+                continue
+            known = group.get_command(None, words[1])
+            left = known.make_parser(known.context_class(known, info_name=words[1])).parse_args(args=words[2:])[1]
+            assert not left, f"{page.name}: {line}: too many arguments"
 
 
 def test_the_readme_and_the_changelog_name_every_command() -> None:
