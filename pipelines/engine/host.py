@@ -196,7 +196,7 @@ class HostPart:
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
         cuts = list(runs(ahead.peak, room, CHUNK)) or [(0, 0)]
         it.chunks = self._before[name] = Latch(len(cuts))
-        whole = whole_outputs(step, len(it.samples), self._recycler.empty) if len(cuts) > 1 else []
+        whole = whole_outputs(ahead, self._recycler.empty)
         for k, (a, b) in enumerate(cuts):
             part, here, band = it.samples, env, Band(whole, a, b)
             if len(cuts) > 1:

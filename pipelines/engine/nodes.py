@@ -8,7 +8,7 @@ its parts run anywhere, and the results joined again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -102,7 +102,7 @@ class Run:
         del self.dropped[state[0] :], self.checks[state[1] :], self.late[state[2] :]
 
 
-def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Container[Edge] | None = None) -> None:
+def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] | None = None) -> None:
     """Run ``nodes`` in order; their outputs are added to ``env``, samples that fail leave it.
 
     With ``keep``, a batch leaves ``env`` after the last of ``nodes`` that reads it, unless its edge is in ``keep``:
@@ -111,7 +111,10 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Container[Edge] |
     if run.allowance is not None:
         run.allowance.begin(len(run.samples))
     last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
+    kept = {e.node for e in keep or ()}
     for node in nodes:
+        if run.allowance is not None:
+            run.allowance.lasting = node.id in kept
         if isinstance(node.op, Split):
             _split(node, env)
         elif isinstance(node.op, Merge):

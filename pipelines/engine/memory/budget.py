@@ -152,6 +152,8 @@ class Allowance:
         self._grown = 0
         self._used = 0
         self._samples = 0
+        self.lasting = True
+        """The kernel that runs makes something that leaves the step: it has its place in the batch."""
 
     def begin(self, samples: int) -> None:
         """A pass over ``samples`` begins; nothing is held yet."""
@@ -173,7 +175,7 @@ class Allowance:
                 raise OverBudgetError(f"{size(wanted)} do not fit beside what else is in memory")
             self._grown += more
         self._used = wanted
-        placed = None if self._band is None else self._band.take(n, dtype)
+        placed = self._band.take(n, dtype) if self._band is not None and self.lasting else None
         return host_empty(n, dtype) if placed is None else placed
 
     def close(self) -> None:

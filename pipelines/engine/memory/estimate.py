@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +32,14 @@ class Foresight:
     """Sum of ``peak``; this and the next are computed by the estimating thread, to spare the one that launches."""
     held: int
     """Sum of ``kept``."""
+    made: tuple[tuple[np.dtype[Any], I64], ...] = ()
+    """Type, and elements for each sample, that outputs of the step are likely to have."""
 
     def part(self, low: int, high: int) -> Foresight:
         """For the samples [low, high)."""
         peak, kept = self.peak[low:high], self.kept[low:high]
-        return Foresight(peak, kept, self.sure[low:high], self.greediest, int(peak.sum()), int(kept.sum()))
+        made = tuple((dtype, elements[low:high]) for dtype, elements in self.made)
+        return Foresight(peak, kept, self.sure[low:high], self.greediest, int(peak.sum()), int(kept.sum()), made)
 
 
 def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
@@ -49,6 +53,7 @@ def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Bat
     greediest = ""
     last = {e: node.id for node in nodes for e in node.reads}
     item = {e: b.dtype.itemsize for e, b in env.items()}
+    types = {e: b.dtype for e, b in env.items()}
 
     def of(edges: Sequence[Edge]) -> list[I64 | int]:
         for e in edges:
@@ -65,6 +70,10 @@ def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Bat
         for k in range(node.op.num_outputs):
             edge = Edge(node.id, k)
             spec = node.specs[k] if k < len(node.specs) else Spec()
+            if spec.dtype is not None:
+                types[edge] = to_numpy(spec.dtype)
+            elif node.inputs and node.inputs[0] in types:
+                types[edge] = types[node.inputs[0]]
             item[edge] = to_numpy(spec.dtype).itemsize if spec.dtype else max((item[e] for e in node.inputs), default=1)
             if isinstance(node.op, Merge):
                 elements[edge] = sum(of(node.inputs))
@@ -87,7 +96,8 @@ def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Bat
             if last[e] == node.id and e not in gives:
                 live.pop(e, None)
     peak, kept = _largest(peaks), sum(live[e] for e in gives if e in live)
-    return Foresight(_each(n, peak), _each(n, kept), _each(n, sure), greediest, _total(n, peak), _total(n, kept))
+    made = tuple((types[e], _each(n, elements[e])) for e in gives if e in live and e in types)
+    return Foresight(_each(n, peak), _each(n, kept), _each(n, sure), greediest, _total(n, peak), _total(n, kept), made)
 
 
 def _largest(values: Sequence[I64 | int]) -> I64 | int:

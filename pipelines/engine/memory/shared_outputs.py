@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.batch import Batch, concat, concat_samples
-from ....ops.types import to_numpy
-from ...compile.schedule import Step
-from ...graph.nodes import Edge
+from ....ops.batch import I64, Batch, concat, concat_samples
+from .estimate import Foresight
 
 Empty = Callable[[int, Any], npt.NDArray[Any]]
 Array = npt.NDArray[Any]
@@ -21,16 +18,14 @@ _SMALLEST = 1 << 20
 """Bytes of a batch. Smaller ones are copied in no time."""
 
 
-def whole_outputs(step: Step, samples: int, empty: Empty) -> list[tuple[Array, int]]:
-    """An array for every output of ``step`` whose samples all have one known shape, and the elements of a sample."""
+def whole_outputs(ahead: Foresight, empty: Empty) -> list[tuple[Array, I64]]:
+    """An array for every large output of a step, as it is foreseen, and where each sample ends in it. Where it becomes
+    something else its memory is never touched."""
     found = []
-    for node in step.nodes:
-        for k, spec in enumerate(node.specs):
-            if Edge(node.id, k) not in step.gives or spec.dtype is None or spec.shape is None or None in spec.shape:
-                continue
-            each, dtype = prod(d for d in spec.shape if d is not None), to_numpy(spec.dtype)
-            if each * samples * dtype.itemsize >= _SMALLEST:
-                found.append((empty(each * samples, dtype), each))
+    for dtype, elements in ahead.made:
+        ends = np.cumsum(elements)
+        if len(ends) and int(ends[-1]) * dtype.itemsize >= _SMALLEST:
+            found.append((empty(int(ends[-1]), dtype), ends))
     return found
 
 
@@ -38,8 +33,9 @@ class Band:
     """The part of a chunk in the outputs of its batch. Kernels that ask for memory of that size and type get it, each
     part once; should one use it for something else, that is only one copy more."""
 
-    def __init__(self, whole: Sequence[tuple[Array, int]], first: int, behind: int) -> None:
-        self._left = [array[first * each : behind * each] for array, each in whole]
+    def __init__(self, whole: Sequence[tuple[Array, I64]], first: int, behind: int) -> None:
+        """For the samples [first, behind) of the batch."""
+        self._left = [array[int(ends[first - 1]) if first else 0 : int(ends[behind - 1])] for array, ends in whole]
 
     def take(self, n: int, dtype: Any) -> Array | None:
         """Uninitialised memory for ``n`` elements, if the part is that long."""

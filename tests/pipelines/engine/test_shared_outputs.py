@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+import pytest
+
+import dali_run.fn as fn
+from dali_run import pipeline_def
 from dali_run.ops.batch import Batch, Samples
+from dali_run.pipelines.engine import host
 from dali_run.pipelines.engine.memory.reuse import Recycler
 from dali_run.pipelines.engine.memory.shared_outputs import Band, join
 
@@ -34,7 +41,8 @@ def check(joined: Batch) -> None:
 def bands(counts: list[int]) -> tuple[np.ndarray, list[Band]]:
     whole = Recycler().empty(sum(counts) * EACH, np.float32)
     ends = np.cumsum(counts).tolist()
-    return whole, [Band([(whole, EACH)], b - n, b) for n, b in zip(counts, ends, strict=True)]
+    each = np.arange(1, sum(counts) + 1) * EACH
+    return whole, [Band([(whole, each)], b - n, b) for n, b in zip(counts, ends, strict=True)]
 
 
 def test_parts_in_their_bands_are_not_copied() -> None:
@@ -74,3 +82,32 @@ def test_only_memory_of_the_right_size_and_type_is_given_and_once() -> None:
     assert band.take(2 * EACH - 1, np.dtype(np.float32)) is None
     assert band.take(2 * EACH, np.dtype(np.float32)) is not None
     assert band.take(2 * EACH, np.dtype(np.float32)) is None
+
+
+@pytest.mark.parametrize("chain", ["flip", "flip, brightness", "brightness, flip, brightness"])
+def test_pictures_of_any_size_get_their_places_too(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is known before the data comes: as foreseen from the inputs, the last step's, not the first's."""
+    extents = [(200 + 10 * k, 300 - 7 * k) for k in range(40)]
+    pictures = [np.full((h, w, 3), k, np.uint8) for k, (h, w) in enumerate(extents)]
+    seen: list[bool] = []
+
+    def watched(parts: Sequence[Batch], empty: Any) -> Batch:
+        joined = join(parts, empty)
+        seen.append(len(parts) > 1 and np.shares_memory(joined.data, parts[0].data))
+        return joined
+
+    monkeypatch.setattr(host, "join", watched)
+
+    @pipeline_def(batch_size=40, num_threads=2, device_id=None)
+    def program() -> Any:
+        data = fn.external_source(source=lambda: pictures, layout="HWC")
+        for name in chain.split(", "):
+            data = fn.flip(data, horizontal=1) if name == "flip" else fn.brightness(data, brightness=2.0)
+        return data
+
+    pipe = program()
+    for _ in range(3):
+        (out,) = pipe.run()
+        for k, picture in enumerate(pictures):
+            np.testing.assert_array_equal(np.asarray(out[k]), picture * 2 ** chain.count("brightness"))
+    assert all(seen[-2:]), seen
