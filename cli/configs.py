@@ -24,11 +24,11 @@ def command(
       dali-run run quickstart
       dali-run configs imagenet_train > my.yaml
     """
-    from ..pipelines.spec.shipped import shipped, shipped_spec, summary
+    from ..pipelines.spec.shipped import shipped, shipped_spec, summary, text_of
 
     if name is not None:
         path = shipped_spec(name)
-        text = path.read_text(encoding="utf-8")
+        text = text_of(path)
         if json:
             print_json({"name": name, "path": str(path), "text": text})
         else:

@@ -34,8 +34,13 @@ def known_spec(path: str | os.PathLike[str]) -> Path:
     return here if named is None or here.exists() else shipped().get(named[1], here)
 
 
+def text_of(path: Path) -> str:
+    """A spec to start from, without the line that names the schema beside it for editors: it is copied elsewhere."""
+    return re.sub(r"^# yaml-language-server:[^\n]*\n", "", path.read_text(encoding="utf-8"))
+
+
 def summary(path: Path) -> str:
     """The first sentence of a spec's leading comment."""
-    head = re.match(r"(?:#[^\n]*\n)*", path.read_text(encoding="utf-8"))
+    head = re.match(r"(?:#[^\n]*\n)*", text_of(path))
     text = " ".join(line.lstrip("# ") for line in (head[0] if head else "").splitlines())
     return re.split(r"(?<=\.)\s", text, maxsplit=1)[0].removeprefix("Shows ").rstrip(".")
