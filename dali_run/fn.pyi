@@ -2058,6 +2058,21 @@ def to_decibels(
     """multiplier log10(max(10^(cutoff_db / multiplier), x / reference)), of FLOAT magnitudes or powers."""
     ...
 
+def torchvision(
+    input: _Tensor,
+    /,
+    *,
+    steps: Any = ...,
+    codes: DataNode | _Ints = ...,
+    numbers: DataNode | _Floats = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Operations of torchvision's transforms v2, one after the other, equal to the bit to its results of tensors."""
+    ...
+
 def transform_translation(
     *inputs: _Tensor,
     offset: DataNode | _Floats,

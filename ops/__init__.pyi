@@ -2298,6 +2298,23 @@ class ToDecibels:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class Torchvision:
+    """Operations of torchvision's transforms v2, one after the other, equal to the bit to its results of tensors."""
+
+    def __init__(
+        self,
+        *,
+        steps: Any = ...,
+        codes: DataNode | _Ints = ...,
+        numbers: DataNode | _Floats = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class TransformTranslation:
     """The affine map that moves points by ``offset``."""
 

@@ -30,7 +30,11 @@ warp_affine water zeros zeros_like
 """
 DALI_NAMES = frozenset(_NAMES.split())
 
-MOVED = {"experimental.dynamic": "dynamic"}
+MOVED = {
+    "experimental.dynamic": "dynamic",
+    "experimental.torchvision.v2": "transforms",
+    "experimental.torchvision": "transforms",
+}
 """Modules of DALI's that have another place here, below `dali_run`; what is below them moves along."""
 
 

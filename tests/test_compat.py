@@ -113,6 +113,19 @@ def test_the_dynamic_mode_has_another_place_here() -> None:
     assert done.stdout == 'Tensor(\n    [2],\n    dtype=i32,\n    device="cpu",\n    shape=(1,))\n', done.stderr
 
 
+def test_dalis_torchvision_is_transforms() -> None:
+    program = (
+        "import dali_run.compat\n"
+        "from nvidia.dali.experimental.torchvision import Compose, Resize\n"
+        "import nvidia.dali.experimental.torchvision.v2.functional as F\n"
+        "from nvidia.dali.experimental.torchvision.v2 import functional\n"
+        "import nvidia.dali.experimental.torchvision as tv, dali_run.transforms as ours\n"
+        "print(tv is ours, F is functional is ours.functional, Compose([Resize(4, device='cpu')], batch_size=8))\n"
+    )
+    done = python("-c", program)
+    assert done.stdout.split()[:2] == ["True", "True"], done.stderr
+
+
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["-m"], ["none.py"]])
 def test_usage(arguments: list[str], tmp_path: Path) -> None:
     done = python("-m", "dali_run.compat", *arguments, path=tmp_path)

@@ -20,8 +20,7 @@ _THEIRS = "nvidia.dali"
 _NAMES = """
 experimental experimental.dynamic
 experimental.dynamic.capture experimental.dynamic.checkpoint experimental.dynamic.math experimental.dynamic.pytorch
-experimental.dynamic.pytorch.nodes experimental.dynamic.random experimental.torchvision experimental.torchvision.v2
-experimental.torchvision.v2.functional internal plugin.jax.integration reducers sysconfig
+experimental.dynamic.pytorch.nodes experimental.dynamic.random internal plugin.jax.integration reducers sysconfig
 """
 _ABSENT = frozenset(_NAMES.split())
 """Modules of DALI 2.4's that may be missing here. Importing them is no error; taking something from them is."""

@@ -1572,6 +1572,23 @@ def to_decibels(
 def to_decibels(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
 @overload
+def torchvision(
+    input: _V,
+    /,
+    *,
+    steps: Any = ...,
+    codes: Tensor | Batch | _Ints = ...,
+    numbers: Tensor | Batch | _Floats = ...,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> _V:
+    """Operations of torchvision's transforms v2, one after the other, equal to the bit to its results of tensors."""
+    ...
+
+@overload
+def torchvision(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
 def transpose(
     input: _V,
     /,

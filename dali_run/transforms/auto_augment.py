@@ -1,0 +1,203 @@
+"""AutoAugment, RandAugment, TrivialAugmentWide, as torchvision has them."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .base import InterpolationMode, Transform, fill_of, mode_of
+from .draws import Draws
+from .steps import Done, Shape
+
+
+class AutoAugmentPolicy(enum.Enum):
+    """What a policy was found for."""
+
+    IMAGENET = "imagenet"
+    CIFAR10 = "cifar10"
+    SVHN = "svhn"
+
+
+_SIGNED = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast", "Sharpness")
+_PLAIN = ("Identity", "AutoContrast", "Equalize", "Invert")
+_RAND = ("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast",
+         "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize")  # fmt: skip
+_NARROW = {"ShearX": 0.3, "ShearY": 0.3, "Rotate": 30.0, "Brightness": 0.9, "Color": 0.9, "Contrast": 0.9,
+           "Sharpness": 0.9}  # fmt: skip
+_WIDE = {"ShearX": 0.99, "ShearY": 0.99, "Rotate": 135.0, "Brightness": 0.99, "Color": 0.99, "Contrast": 0.99,
+         "Sharpness": 0.99, "TranslateX": 32.0, "TranslateY": 32.0}  # fmt: skip
+
+
+@cache
+def _between(first: float, last: float, bins: int) -> tuple[float, ...]:
+    """``torch.linspace(first, last, bins)``."""
+    a, b = np.float32(first), np.float32(last)
+    if bins == 1:
+        return (float(a),)
+    step = float((b - a) / np.float32(bins - 1))
+    found = [
+        float(a) + step * k if k < bins // 2 else float(b) - step * (bins - 1 - k) for k in range(bins)
+    ]  # a product and a sum with one rounding
+    return tuple(float(np.float32(v)) for v in found)
+
+
+@cache
+def _bits(bins: int, lost: int) -> tuple[int, ...]:
+    """How many bits Posterize keeps, halves rounded to even."""
+    by = np.float32((bins - 1) / lost)
+    return tuple(int(np.rint(np.float32(8) - np.float32(k) / by)) for k in range(bins))
+
+
+def _magnitudes(name: str, bins: int, shape: Shape, wide: bool) -> tuple[float, ...]:
+    if name == "Posterize":
+        return _bits(bins, 6 if wide else 4)
+    if name == "Solarize":
+        return _between(1.0, 0.0, bins)
+    if name in ("TranslateX", "TranslateY") and not wide:
+        return _between(0.0, 150.0 / 331.0 * shape[2 if name == "TranslateX" else 1], bins)
+    return _between(0.0, (_WIDE if wide else _NARROW)[name], bins)
+
+
+class _Augmenting(Transform):
+    interpolation: str
+    fill: Any
+
+    def _set(self, interpolation: Any, fill: Any) -> None:
+        self.interpolation, self.fill = mode_of(interpolation), fill_of(fill)
+
+    def _affine(self, move: Sequence[int], shear: Sequence[float], center: Any) -> Done:
+        return ("affine", 0.0, tuple(move), 1.0, tuple(shear), self.interpolation, self.fill, center)
+
+    def _step(self, name: str, m: float) -> list[Done]:
+        """Operation ``name`` of magnitude ``m``."""
+        if name == "Identity":
+            return []
+        if name in ("ShearX", "ShearY"):
+            angle = math.degrees(math.atan(m))
+            return [self._affine((0, 0), (angle, 0.0) if name == "ShearX" else (0.0, angle), (0.0, 0.0))]
+        if name in ("TranslateX", "TranslateY"):
+            return [self._affine((int(m), 0) if name == "TranslateX" else (0, int(m)), (0.0, 0.0), None)]
+        if name == "Rotate":
+            return [("rotate", m, self.interpolation, False, None, self.fill)]
+        if name in ("Brightness", "Color", "Contrast", "Sharpness"):
+            kind = {"Color": "saturation"}.get(name, name.lower())
+            return [(f"adjust_{kind}", 1.0 + m)]
+        if name == "Posterize":
+            return [("posterize", int(m))]
+        if name == "Solarize":
+            return [("solarize", 255.0 * m)]
+        return [(name.lower(),)]
+
+
+class RandAugment(_Augmenting):
+    """``num_ops`` operations in a row, each drawn of 14, all of magnitude ``magnitude`` of ``num_magnitude_bins``."""
+
+    def __init__(
+        self, num_ops: int = 2, magnitude: int = 9, num_magnitude_bins: int = 31,
+        interpolation: Any = InterpolationMode.NEAREST, fill: Any = None,
+    ) -> None:  # fmt: skip
+        if not isinstance(num_ops, int) or num_ops < 0:
+            raise ValueError(f"num_ops must be an integer, not negative, got {num_ops!r}")
+        if not 0 <= magnitude < num_magnitude_bins:
+            raise ValueError(f"magnitude must be below num_magnitude_bins, got {magnitude} of {num_magnitude_bins}")
+        self.num_ops, self.magnitude, self.num_magnitude_bins = num_ops, magnitude, num_magnitude_bins
+        self._set(interpolation, fill)
+
+    def steps(self, draws: Draws, shape: Shape) -> list[Done]:
+        found: list[Done] = []
+        for _ in range(self.num_ops):
+            name = _RAND[draws.integer(0, len(_RAND))]
+            m = 0.0 if name in _PLAIN else _magnitudes(name, self.num_magnitude_bins, shape, False)[self.magnitude]
+            m = -m if name in _SIGNED and draws.rand() <= 0.5 else m
+            found += self._step(name, m)
+        return found
+
+
+class TrivialAugmentWide(_Augmenting):
+    """One operation, drawn of 14, of a magnitude drawn of ``num_magnitude_bins``."""
+
+    def __init__(
+        self, num_magnitude_bins: int = 31, interpolation: Any = InterpolationMode.NEAREST, fill: Any = None
+    ) -> None:
+        self.num_magnitude_bins = num_magnitude_bins
+        self._set(interpolation, fill)
+
+    def steps(self, draws: Draws, shape: Shape) -> list[Done]:
+        name, m = _RAND[draws.integer(0, len(_RAND))], 0.0
+        if name not in _PLAIN:
+            m = _magnitudes(name, self.num_magnitude_bins, shape, True)[draws.integer(0, self.num_magnitude_bins)]
+            m = -m if name in _SIGNED and draws.rand() <= 0.5 else m
+        return self._step(name, m)
+
+
+# Published in "AutoAugment: Learning Augmentation Strategies from Data" (Cubuk et al., 2019): name, probability and
+# magnitude of two operations each.
+_POLICIES = {
+    "imagenet": """
+Posterize .4 8 Rotate .6 9; Solarize .6 5 AutoContrast .6 -; Equalize .8 - Equalize .6 -; Posterize .6 7 Posterize .6 6
+Equalize .4 - Solarize .2 4; Equalize .4 - Rotate .8 8; Solarize .6 3 Equalize .6 -; Posterize .8 5 Equalize 1 -
+Rotate .2 3 Solarize .6 8; Equalize .6 - Posterize .4 6; Rotate .8 8 Color .4 0; Rotate .4 9 Equalize .6 -
+Equalize 0 - Equalize .8 -; Invert .6 - Equalize 1 -; Color .6 4 Contrast 1 8; Rotate .8 8 Color 1 2
+Color .8 8 Solarize .8 7; Sharpness .4 7 Invert .6 -; ShearX .6 5 Equalize 1 -; Color .4 0 Equalize .6 -
+Equalize .4 - Solarize .2 4; Solarize .6 5 AutoContrast .6 -; Invert .6 - Equalize 1 -; Color .6 4 Contrast 1 8
+Equalize .8 - Equalize .6 -""",
+    "cifar10": """
+Invert .1 - Contrast .2 6; Rotate .7 2 TranslateX .3 9; Sharpness .8 1 Sharpness .9 3; ShearY .5 8 TranslateY .7 9
+AutoContrast .5 - Equalize .9 -; ShearY .2 7 Posterize .3 7; Color .4 3 Brightness .6 7; Sharpness .3 9 Brightness .7 9
+Equalize .6 - Equalize .5 -; Contrast .6 7 Sharpness .6 5; Color .7 7 TranslateX .5 8; Equalize .3 - AutoContrast .4 -
+TranslateY .4 3 Sharpness .2 6; Brightness .9 6 Color .2 8; Solarize .5 2 Invert 0 -; Equalize .2 - AutoContrast .6 -
+Equalize .2 - Equalize .6 -; Color .9 9 Equalize .6 -; AutoContrast .8 - Solarize .2 8; Brightness .1 3 Color .7 0
+Solarize .4 5 AutoContrast .9 -; TranslateY .9 9 TranslateY .7 9; AutoContrast .9 - Solarize .8 3
+Equalize .8 - Invert .1 -; TranslateY .7 9 AutoContrast .9 -""",
+    "svhn": """
+ShearX .9 4 Invert .2 -; ShearY .9 8 Invert .7 -; Equalize .6 - Solarize .6 6; Invert .9 - Equalize .6 -
+Equalize .6 - Rotate .9 3; ShearX .9 4 AutoContrast .8 -; ShearY .9 8 Invert .4 -; ShearY .9 5 Solarize .2 6
+Invert .9 - AutoContrast .8 -; Equalize .6 - Rotate .9 3; ShearX .9 4 Solarize .3 3; ShearY .8 8 Invert .7 -
+Equalize .9 - TranslateY .6 6; Invert .9 - Equalize .6 -; Contrast .3 3 Rotate .8 4; Invert .8 - TranslateY 0 2
+ShearY .7 6 Solarize .4 8; Invert .6 - Rotate .8 4; ShearY .3 7 TranslateX .9 3; ShearX .1 6 Invert .6 -
+Solarize .7 2 TranslateY .6 7; ShearY .8 4 Invert .8 -; ShearX .7 9 TranslateY .8 3; ShearY .8 5 AutoContrast .7 -
+ShearX .7 2 Invert .1 -""",
+}
+
+
+@cache
+def policy_of(name: str) -> tuple[tuple[tuple[str, float, int], ...], ...]:
+    """The sub-policies, two operations each: name, probability, bin of the magnitude (-1: it takes none)."""
+    found = []
+    for line in _POLICIES[name].replace(";", "\n").split("\n"):
+        words = line.split()
+        if words:
+            parts = (words[:3], words[3:])
+            found.append(tuple((n, float(p), -1 if m == "-" else int(m)) for n, p, m in parts))
+    return tuple(found)
+
+
+class AutoAugment(_Augmenting):
+    """One of a policy's sub-policies, whose two operations are each done with a probability of their own."""
+
+    def __init__(
+        self, policy: Any = AutoAugmentPolicy.IMAGENET, interpolation: Any = InterpolationMode.NEAREST, fill: Any = None
+    ) -> None:
+        name = getattr(policy, "value", policy)
+        if name not in _POLICIES:
+            raise ValueError(f"policy {policy!r} is not one of {', '.join(_POLICIES)}")
+        self.policy = AutoAugmentPolicy(name)
+        self._set(interpolation, fill)
+
+    def steps(self, draws: Draws, shape: Shape) -> list[Done]:
+        chosen = policy_of(self.policy.value)
+        found: list[Done] = []
+        for name, probability, magnitude in chosen[draws.integer(0, len(chosen))]:
+            if draws.rand() > float(np.float32(probability)):
+                continue
+            m = 0.0
+            if name not in _PLAIN:
+                m = _magnitudes(name, 10, shape, False)[magnitude]
+                m = -m if name in _SIGNED and draws.rand() <= 0.5 else m
+            found += self._step(name, m)
+        return found

@@ -1,0 +1,136 @@
+"""What transforms take and give back: Pillow's images, tensors and arrays (CHW), batches of them (NCHW), lists."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..ops.batch import Batch, Samples
+from . import pillow
+from .steps import Shape
+
+_NO_IMAGES = ("BoundingBoxes", "Mask", "KeyPoints", "Video")
+"""torchvision's tensors that are no images; they would have to move with an image, and do not here."""
+
+
+@dataclass(slots=True)
+class Images:
+    """Images of one call: Pillow's (``pictures``) or tensors (``batch``, layout CHW)."""
+
+    pictures: list[Image.Image] | None
+    batch: Batch | None
+    shapes: list[Shape]
+    finish: Callable[[list[Image.Image] | Batch], Any]
+    """Makes what the caller gets of the results."""
+
+
+def is_image(value: Any) -> bool:
+    """Whether transforms act on ``value``."""
+    return isinstance(value, (Image.Image, np.ndarray)) or _is_tensor(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def taken(value: Any, *, device: str = "cpu") -> Images:
+    """``value`` as `Images`. Raises TypeError for what is no image, ValueError for a wrong number of dimensions."""
+    if type(value).__name__ in _NO_IMAGES and _is_tensor(value):
+        raise TypeError(
+            f"transforms act on images alone, got {type(value).__name__}: boxes and masks go through operators "
+            "(fn.bb_flip, fn.random_bbox_crop, fn.coord_transform) of a pipeline"
+        )
+    if isinstance(value, Image.Image):
+        return _of_pictures([value], lambda found: found[0], device)
+    if isinstance(value, list) and value and all(isinstance(v, Image.Image) for v in value):
+        return _of_pictures(value, lambda found: found, device)
+    if isinstance(value, list) and value and all(is_image(v) and not isinstance(v, Image.Image) for v in value):
+        arrays = [_host(v) for v in value]
+        if any(a.ndim != 3 for a in arrays):
+            raise ValueError(
+                f"a list holds images (C, H, W), got {arrays[[a.ndim for a in arrays].index(3) - 1].shape}"
+            )
+        if len({a.dtype for a in arrays}) > 1:
+            raise ValueError(
+                f"images of a list share one type, got {', '.join(sorted({str(a.dtype) for a in arrays}))}"
+            )
+        batch = Batch.from_list(arrays, "CHW", Samples.numbered(len(arrays)))
+        return Images(None, batch, [a.shape for a in arrays], _as_list(value[0], device))
+    if not is_image(value):
+        raise TypeError(
+            "transforms take Pillow's images, tensors and arrays (C, H, W) or (N, C, H, W), and lists of them, got "
+            f"{type(value).__name__}"
+        )
+    array = _host(value)
+    if array.ndim < 3:
+        raise ValueError(f"tensors are (C, H, W) or (N, C, H, W), got {tuple(array.shape)}")
+    lead, shape = array.shape[:-3], array.shape[-3:]
+    flat = np.ascontiguousarray(array).reshape(-1, *shape)
+    batch = Batch.from_dense(flat, "CHW", Samples.numbered(len(flat)))
+    return Images(None, batch, [shape] * len(flat), _as_array(value, lead, device))
+
+
+def _of_pictures(pictures: list[Image.Image], pick: Callable[[list[Any]], Any], device: str) -> Images:
+    shapes = [(pillow.bands(p), p.height, p.width) for p in pictures]
+    several = len(pictures) > 1 or pick(["?"]) == ["?"]
+
+    def finish(found: list[Image.Image] | Batch) -> Any:
+        if isinstance(found, list):
+            return pick(found)
+        if several:
+            return _tensor(found.dense(), device) if found.is_uniform else [_tensor(a, device) for a in found]
+        return _tensor(found.sample(0), device)
+
+    return Images(list(pictures), None, shapes, finish)
+
+
+def _host(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
+    return value.detach().cpu().numpy()
+
+
+def _tensor(array: Any, device: str) -> Any:
+    """A tensor of torch where it is imported, or can be; else the array."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return array
+    tensor = torch.from_numpy(array)
+    return tensor.cuda() if device == "gpu" else tensor
+
+
+def _like(value: Any, array: Any, device: str) -> Any:
+    if isinstance(value, np.ndarray):
+        return array
+    tensor = _tensor(array, device)
+    if value.is_cuda:
+        tensor = tensor.to(value.device)
+    kind = type(value)
+    if kind.__name__ == "Image" and kind.__module__.startswith("torchvision"):
+        return kind(tensor)
+    return tensor
+
+
+def _as_array(value: Any, lead: Sequence[int], device: str) -> Callable[[list[Image.Image] | Batch], Any]:
+    def finish(found: list[Image.Image] | Batch) -> Any:
+        if isinstance(found, list):
+            return found if lead else found[0]
+        if not found.is_uniform and len(found):
+            return [_like(value, a, device) for a in found]
+        dense = found.dense()
+        return _like(value, dense.reshape(*lead, *dense.shape[1:]), device)
+
+    return finish
+
+
+def _as_list(first: Any, device: str) -> Callable[[list[Image.Image] | Batch], Any]:
+    def finish(found: list[Image.Image] | Batch) -> Any:
+        return found if isinstance(found, list) else [_like(first, a, device) for a in found]
+
+    return finish
