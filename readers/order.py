@@ -33,17 +33,26 @@ class Job:
 
     positions: range
     """Positions in the whole data set's order; shard k of n has [floor(N k/n), floor(N (k+1)/n))."""
-    index: I64
-    """The record at each position of the whole order."""
+    first: int
+    """The record at position 0, where records come in stored order."""
+    shuffled: I64 | None
+    """The record at each position of the whole order; None where they come in stored order: a list of a billion
+    numbers that count up would take 8 GB."""
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @property
+    def index(self) -> I64:
+        """The record at each position of the whole order, all at once."""
+        return np.arange(self.positions.stop, dtype=np.int64) + self.first if self.shuffled is None else self.shuffled
 
     def samples(self, start: int, n: int, origins: Origins) -> Samples:
         """The samples at global positions [start, start + n), cut to this shard's."""
         position = np.arange(max(start, self.positions.start), min(start + n, self.positions.stop), dtype=np.int64)
         slot = np.arange(len(position), dtype=np.int32)
-        return Samples(slot, position, np.zeros(len(position), np.int64), self.index[position], origins)
+        index = position + self.first if self.shuffled is None else self.shuffled[position]
+        return Samples(slot, position, np.zeros(len(position), np.int64), index, origins)
 
 
 @dataclass(slots=True)
@@ -145,7 +154,8 @@ class Order:
             whole = replace(self, num_shards=1, shard_id=0, stick_to_shard=False, _passes={}, _states=[],
                             _permuted=None)  # fmt: skip
             low, high = _cut(self.size, self.num_shards, self.shard_id)
-            self._job = Job(range(low, high), whole.pass_order(0))
+            shuffled = None if self.shuffle == "none" else whole.pass_order(0)
+            self._job = Job(range(low, high), self.first, shuffled)
         return self._job
 
     # -- shards -------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ _BUSY_WAIT = 2.0
 _BUSY_MOST = 20 * 60.0
 """Seconds to wait for a part that somebody else writes: a store's lock of a dead machine is stale after 15 minutes."""
 _CHECK = 10.0
+_SHOW = 0.1
 _POLL = 0.5
 
 
@@ -70,7 +71,8 @@ class _Hand:
         """The one that it runs, and the next."""
         self.left = self.rejected = 0
         """Of the part that it runs, by its last word."""
-        self.idle_since: float | None = None
+        self.idle_since = 0.0
+        """When it had no part any more."""
 
 
 class Driver:
@@ -95,12 +97,20 @@ class Driver:
         self._later: list[tuple[float, Part]] = []
         """Parts that somebody else holds: when to ask again."""
         self._busy_since: dict[int, float] = {}
+        self._idle: dict[_Hand, None] = {}
+        """Workers without a part."""
+        self._with_one: dict[_Hand, None] = {}
+        """Workers that run their only part."""
         self._dead: list[Mapping[str, Any]] = []
         self._who: Mapping[str, Any] | None = None
         self._span = range(0)
         self._fails_in_a_row = self._most = 0
         self._limits: ErrorBudget | None = None
         self._before = (0, 0)
+        self.totals = [0, 0]
+        """Samples written and rejected by all parts, earlier runs included."""
+        self._rejecting = False
+        self._shown = 0.0
         self.began = time.perf_counter()
 
     # -- results ------------------------------------------------------------------------------------------------------
@@ -113,7 +123,7 @@ class Driver:
     @property
     def counts(self) -> dict[str, int]:
         """Samples of this run."""
-        written, rejected = (sum(getattr(p, k) for p in self.parts) for k in ("written", "rejected"))
+        written, rejected = self.totals
         return {"read": self.read, "written": written - self._before[0], "rejected": rejected - self._before[1]}
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -146,6 +156,8 @@ class Driver:
             if self._who is None:
                 raise  # nothing was begun
             return FAILED, str(e)
+        for hand in self._idle:
+            hand.worked.idle += time.monotonic() - hand.idle_since
         failed = [p for p in self.parts if not p.done]
         if failed:
             first = failed[0]
@@ -159,8 +171,8 @@ class Driver:
         return bool(self._todo or self._later or any(h.parts for h in self._hands.values()))
 
     def _wanted(self) -> int:
-        """Workers that have something to do."""
-        return len(self._todo) + len(self._later) + sum(bool(h.parts) for h in self._hands.values())
+        """Workers that can have something to do."""
+        return len(self._todo) + len(self._later) + len(self._hands)
 
     def _nobody_left(self, problem: str) -> str:
         why = f" The last one: {problem}." if problem else ""
@@ -194,6 +206,7 @@ class Driver:
             self._welcome(hand, told)
         elif "at" in told:
             hand.left, hand.rejected = told["left"], told["rejected"]
+            self._rejecting |= hand.rejected > 0
         elif "busy" in told:
             self._busy(hand, told)
         elif "ended" in told:
@@ -218,11 +231,13 @@ class Driver:
                 "before it: all need the same data at the same place, and the same software"
             )
         hand.ready = True
+        self._feed(hand)
 
     def _begin(self, span: range, who: Mapping[str, Any]) -> None:
         self._span, self._who = span, who
         self.parts = self.whole.parts(span, who, max(1, self.crew.room()), self._device)
         self._before = (sum(p.written for p in self.parts), sum(p.rejected for p in self.parts))
+        self.totals = list(self._before)
         self._todo.extend(p for p in self.parts if not p.done)
         self._left = sum(p.left for p in self.parts if not p.done)
         self._limits = ErrorBudget(self._budget, len(span), self.whole.config.where)
@@ -230,9 +245,12 @@ class Driver:
 
     def _ended(self, hand: _Hand, told: Message) -> str:
         part = hand.parts.popleft()
+        self._feed(hand)
         hand.left = hand.rejected = 0
         if told["report"]:
             hand.worked.reports.append(told["report"])
+        self.totals[0] += told["written"] - part.written
+        self.totals[1] += told["rejected"] - part.rejected
         part.written, part.rejected = told["written"], told["rejected"]
         if told["code"] in (FAILED, INTERRUPTED):
             if told["code"] == FAILED:
@@ -248,14 +266,16 @@ class Driver:
     def _count_rejects(self) -> None:
         """Raises JobError where all workers together have rejected too many."""
         if self._limits is not None:
-            running = sum(h.rejected for h in self._hands.values())
-            self._limits.check(sum(p.rejected for p in self.parts if p.done) + running)
+            running = sum(h.rejected for h in self._hands.values()) if self.totals[1] or self._rejecting else 0
+            self._limits.check(self.totals[1] + running)
 
     def _problem(self, hand: _Hand, told: Message) -> str:
         """A worker cannot open the job, or a part. Raises SpecError for what no worker could open."""
         text = f"{hand.worker.name} on {hand.worker.node}: {told['problem']}"
         if "part" in told:
-            return self._failed(hand.parts.popleft(), text)
+            part = hand.parts.popleft()
+            self._feed(hand)
+            return self._failed(part, text)
         if told["kind"] == "spec":
             raise SpecError(told["problem"])
         self._fails_in_a_row += 1
@@ -281,6 +301,7 @@ class Driver:
     def _busy(self, hand: _Hand, told: Message) -> None:
         """Somebody else holds the part: a worker that is gone, and whose machine is, or another job."""
         part = hand.parts.popleft()
+        self._feed(hand)
         owner = told["owner"]
         if owner in self._dead:
             self.whole.break_lock((part.number, len(self.parts)), owner)
@@ -292,6 +313,8 @@ class Driver:
     def _gone(self, hand: _Hand, why: str) -> str:
         """A worker has ended; what it had is to be done again, from its journals on."""
         del self._hands[id(hand.worker)]
+        self._idle.pop(hand, None)
+        self._with_one.pop(hand, None)
         if hand.process:
             self._dead.append(hand.process)
         text = f"{hand.worker.name} on {hand.worker.node} {why}"
@@ -314,36 +337,44 @@ class Driver:
 
     # -- giving -------------------------------------------------------------------------------------------------------
 
+    def _feed(self, hand: _Hand) -> None:
+        """A worker can take another part."""
+        if hand.parts:
+            self._with_one[hand] = None
+        else:
+            self._with_one.pop(hand, None)
+            self._idle[hand] = None
+            hand.idle_since = time.monotonic()
+
     def _hand_out(self) -> None:
         now = time.monotonic()
         due = [part for at, part in self._later if at <= now]
         self._later = [(at, part) for at, part in self._later if at > now]
         self._todo.extendleft(reversed(due))
-        ready = [h for h in self._hands.values() if h.ready]
-        for depth in (1, 2):
-            for hand in sorted(ready, key=lambda h: len(h.parts)):
-                # a second part waits with its worker, where there is plenty: nobody then waits for the driver
-                plenty = depth == 1 or len(self._todo) > 2 * len(ready)
-                if self._todo and plenty and len(hand.parts) < depth:
-                    self._give(hand, self._todo.popleft())
-        for hand in ready:
-            if hand.parts and hand.idle_since is not None:
-                hand.worked.idle += now - hand.idle_since
-                hand.idle_since = None
-            elif not hand.parts and hand.idle_since is None:
-                hand.idle_since = now
+        while self._todo and self._idle:
+            self._give(self._idle.popitem()[0], self._todo.popleft())
+        # a second part waits with its worker, where there is plenty: nobody then waits for the driver
+        while self._with_one and len(self._todo) > 2 * len(self._hands):
+            self._give(self._with_one.popitem()[0], self._todo.popleft())
 
     def _give(self, hand: _Hand, part: Part) -> None:
         if not hand.parts:
             hand.left, hand.rejected = part.left, 0
+            hand.worked.idle += time.monotonic() - hand.idle_since
         hand.parts.append(part)
-        self.crew.give(hand.worker, {"part": [part.number, len(self.parts)]})
+        if len(hand.parts) == 1:
+            self._with_one[hand] = None
+        self.crew.give(hand.worker, {"part": [part.number, len(self.parts)], "range": [part.start, part.stop]})
 
     def _show(self) -> None:
+        now = time.monotonic()
         if self._who is None:
             self._progress(Progress(0, 0, 0, self.began))
             return
+        if now - self._shown < _SHOW and self._unfinished():
+            return
+        self._shown = now
         running = [(h.parts[0], h) for h in self._hands.values() if h.parts]
         read = self.read + sum(max(0, part.left - hand.left) for part, hand in running if hand.left)
-        rejected = sum(p.rejected for p in self.parts) - self._before[1] + sum(h.rejected for _, h in running)
+        rejected = self.totals[1] - self._before[1] + sum(h.rejected for _, h in running)
         self._progress(Progress(read, self._left, rejected, self.began))

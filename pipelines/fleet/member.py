@@ -105,13 +105,13 @@ class Member:
 
     def _serve(self, job: OpenJob) -> None:
         while not self._stop.is_set() and (order := self._orders.get()) is not None:
-            if not self._part(job, (order["part"][0], order["part"][1])):
+            if not self._part(job, (order["part"][0], order["part"][1]), range(*order["range"])):
                 return
 
-    def _part(self, job: OpenJob, part: tuple[int, int]) -> bool:
+    def _part(self, job: OpenJob, part: tuple[int, int], span: range) -> bool:
         """Run a part; False where the worker is of no use any more."""
         try:
-            result = job.run(part, self._teller(part), self._command)
+            result = job.run(part, span, self._teller(part), self._command)
         except BusyError as e:
             self._wire.send({"busy": part[0], "owner": e.owner, "text": str(e)})
             return True

@@ -126,7 +126,7 @@ def _led(
     if code:
         return JobResult(code, message, report, config.url or config.path)
     whole.join(report)
-    written, rejected = (sum(getattr(p, k) for p in driver.parts) for k in ("written", "rejected"))
+    written, rejected = driver.totals
     told = f", {rejected} rejected (see {config.where}/rejects.jsonl)" * bool(rejected)
     return JobResult(REJECTS if rejected else CLEAN, f"wrote {count(written, 'sample')} to {config.where}{told}",
                      report, config.url or config.path)  # fmt: skip

@@ -3,6 +3,7 @@ and in the end one output of all."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,8 +21,8 @@ from ...writers.shards.mirror import Mirror
 from ...writers.shards.resume import let_go, refuse_foreign, remove_all
 
 _PER_WORKER = 16
-"""Parts for each worker, so that all end at about the same time: they wait for a 32nd of the job on average. A part
-costs a tenth of a second, so there should not be many more."""
+"""Parts for each worker, so that all end at about the same time. A part costs a tenth of a second, so there should not
+be many more; the last ones are smaller instead."""
 _LONGEST = {"gpu": 20_000_000, "cpu": 500_000, "null": 500_000}
 """Samples of a part: one to five minutes at the rates of a good worker, so that those that come later find work."""
 _MOST = 99_999
@@ -32,6 +33,7 @@ class Part:
     """What is known of one part."""
 
     number: int
+    start: int
     stop: int
     """The position after its last."""
     left: int
@@ -49,6 +51,12 @@ def parts_for(samples: int, unit: int, workers: int, device: str) -> int:
     """Into how many parts a job of ``samples`` in shards of ``unit`` is cut."""
     wanted = max(_PER_WORKER * workers, -(-samples // _LONGEST.get(device, _LONGEST["cpu"])))
     return max(1, min(wanted, -(-samples // unit), _MOST))
+
+
+def tapered(units: int, n: int) -> list[int]:
+    """Borders of ``n`` parts of ``units`` shards: the first are half as large again as the mean, those that come last
+    small, so that workers end together. None is empty, if there is a shard for each."""
+    return [max(0, min(units - (n - i), units - int(units * (1 - i / n) ** 1.5))) for i in range(n + 1)]
 
 
 class Whole:
@@ -112,13 +120,14 @@ class Whole:
     def parts(self, span: range, who: Mapping[str, Any], workers: int, device: str) -> list[Part]:
         """All parts, with what earlier runs did. Raises JobError where those were of another job."""
         begun = self.begun()
-        unit = self.config.samples_of_shard(len(span), None) or 1
-        n = parts_for(len(span), unit if self.config.bytes is None else 1, workers, device)
+        unit = (self.config.samples_of_shard(len(span), None) or 1) if self.config.bytes is None else 1
+        n = parts_for(len(span), unit, workers, device)
         n, journals = (n, {}) if begun is None else begun
-        parts = []
-        for i in range(n):
-            own = self.config.part_range(span, (i, n))
-            parts.append(Part(i, own.stop, len(own)))
+        borders = tapered(-(-len(span) // unit), n)
+        cut = [span[a * unit : b * unit] for a, b in itertools.pairwise(borders)]
+        if any(contents.header["range"][0] != cut[i].start for i, contents in journals.items()):
+            cut = [self.config.part_range(span, (i, n)) for i in range(n)]  # begun by --part
+        parts = [Part(i, own.start, own.stop, len(own)) for i, own in enumerate(cut)]
         for i, contents in journals.items():
             self._check_ours(contents, who, len(span), n, i)
             part = parts[i]

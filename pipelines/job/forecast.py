@@ -56,7 +56,7 @@ def forecast(
         "why": "",
         "measured_seconds": measure or None,
         "shards": None,
-    } | dict.fromkeys(("samples_per_second", "bytes_per_sample", "seconds", "bytes"))
+    } | dict.fromkeys(("samples_per_second", "bytes_per_sample", "read_bytes_per_sample", "seconds", "bytes"))
     if plan.readers:
         found["samples"], found["why"] = _within(PATIENCE if not measure else None, lambda: _count(plan, spec))
     else:
@@ -127,4 +127,6 @@ def _measured(plan: Plan, spec: Spec, seconds: float) -> dict[str, float]:
             read += batch.request.n
             nbytes += sum(b.nbytes for b in batch.outputs(plan).values())
             batches += 1
-    return {"samples_per_second": read / taken, "bytes_per_sample": nbytes / read}
+        readers = [r for n in plan.readers if (r := engine.stats.nodes.get(n.name)) is not None and r.samples]
+        fetched = sum(r.bytes_out / r.samples for r in readers)
+    return {"samples_per_second": read / taken, "bytes_per_sample": nbytes / read, "read_bytes_per_sample": fetched}

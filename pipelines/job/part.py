@@ -40,11 +40,11 @@ class OpenJob:
         return self._feed.positions
 
     def run(
-        self, part: tuple[int, int], progress: Callable[[Progress], None], command: Mapping[str, Any]
+        self, part: tuple[int, int], span: range, progress: Callable[[Progress], None], command: Mapping[str, Any]
     ) -> PartResult:
-        """Run part (i, n), or continue it. Raises as `run_job`."""
+        """Run part (i, n), of positions ``span``, or continue it. Raises as `run_job`."""
         config = write_config(self.prepared, part)
-        feed = self._feed.part(config.part_range(self.positions, part))
+        feed = self._feed.part(span)
         on_error = self.prepared.spec.on_error
         output = Output.open(
             config,
@@ -54,7 +54,7 @@ class OpenJob:
             whole=len(self.positions),
             part=part,
             budget=Budget(on_error.max_errors, on_error.max_error_rate),
-            inputs=self.sources.inputs,
+            inputs=self.sources.inputs if part[0] == 0 else None,  # the same list for all
             led=True,
         )
         with output:

@@ -14,7 +14,7 @@ import re
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,22 @@ class Mirror:
             if _STATE.fullmatch(name):
                 self.get(name)
 
+    def fetch_own(self, names: Sequence[str]) -> None:
+        """Take files of these names, if they are there, and look at nothing else: with thousands of parts and shards,
+        listing everything for each part would take longer than the part."""
+        self.sizes = {}
+        for name in names:
+            with contextlib.suppress(JobError):
+                self.get(name)
+                self.sizes[name] = (self.folder / name).stat().st_size
+
+    def look_up(self, names: Iterable[str]) -> None:
+        """Ask for the sizes of some files."""
+        for name in names:
+            info = self.store.info(name)
+            if info is not None:
+                self.sizes[name] = int(info.get("size") or 0)
+
     def get(self, name: str) -> None:
         """Take one file. Raises JobError where it is gone."""
         path = self.folder / name
@@ -103,8 +119,9 @@ class Mirror:
 
     # -- one job at a time ----------------------------------------------------------------------------------------
 
-    def begin(self, lock: str) -> None:
-        """Take the output over: an empty folder, the lock, the state. Raises JobError where another job has it."""
+    def begin(self, lock: str, own: Sequence[str] | None = None) -> None:
+        """Take the output over: an empty folder, the lock, the state (only the files ``own`` of it, where those are
+        given). Raises JobError where another job has it."""
         for path in self.folder.iterdir():
             if path.name != lock:
                 files_io.remove(path)
@@ -118,7 +135,10 @@ class Mirror:
         self._lock, self._token = lock, uuid.uuid4().hex
         self._write_lock()
         self.check()
-        self.fetch()
+        if own is None:
+            self.fetch()
+        else:
+            self.fetch_own(own)
 
     def _owner(self, lock: str) -> dict[str, Any] | None:
         try:

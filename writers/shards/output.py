@@ -99,7 +99,7 @@ class Output:
             try:
                 if config.url:
                     side.mirror = Mirror(config.url, config.path)
-                    side.mirror.begin(side.lock.name)
+                    side.mirror.begin(side.lock.name, [side.journal.name, side.rejects.name] if led else None)
                 begun = side.journal.exists()
                 header = {
                     "identity": dict(identity),

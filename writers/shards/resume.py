@@ -52,16 +52,20 @@ def open_journal(
             refuse_foreign(side, config, writer)
         return Journal.start(side.journal, header)
     remedy = "Choose another path, or start anew with --fresh (removes the earlier output)"
-    return _reopened(side, known, header, f"{config.where} holds the output of another job", remedy)
+    return _reopened(side, known, header, f"{config.where} holds the output of another job", remedy, led)
 
 
-def _reopened(side: Side, known: Contents, header: Mapping[str, Any], whose: str, remedy: str) -> Journal:
+def _reopened(
+    side: Side, known: Contents, header: Mapping[str, Any], whose: str, remedy: str, led: bool = False
+) -> Journal:
     """The journal, to go on with. Raises JobError where it is another's, or what it published is gone."""
     changed = differences(known.header, dict(header))
     if len(changed) == 1 and changed[0].startswith("range: "):
         changed[0] += " (--limit is another)"
     if changed:
         raise JobError(f"{whose}; this one differs in\n  " + "\n  ".join(changed) + f"\n{remedy}")
+    if led and side.mirror is not None:
+        side.mirror.look_up(info["name"] for entry in known.entries for info in entry["files"])
     _check_published(side, known)
     return Journal.reopen(side.journal, known)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from dali_run.pipelines.fleet.job_text import JobText, Seat
 from dali_run.pipelines.fleet.machine import cores_of, cpu_list, cpu_seats, cpus_near, visible
 from dali_run.pipelines.fleet.member import fitted
 from dali_run.pipelines.fleet.on_ray import Actors
-from dali_run.pipelines.fleet.whole import parts_for
+from dali_run.pipelines.fleet.whole import parts_for, tapered
 from dali_run.pipelines.job.run import Prepared, prepare
 
 LEFT, RIGHT = frozenset(range(4)), frozenset(range(4, 8))
@@ -86,6 +87,16 @@ def test_parts_are_whole_shards_enough_for_all_and_not_too_long() -> None:
     assert parts_for(1_000_000_000, 10_000, 2, "cpu") == 2000
     assert parts_for(1_000_000_000, 10_000, 2, "gpu") == 50
     assert parts_for(0, 10, 2, "cpu") == 1
+
+
+@pytest.mark.parametrize(("units", "n"), [(0, 1), (7, 3), (100, 100), (1000, 100), (8000, 1000), (100_000, 99)])
+def test_borders_of_parts_hold_everything_and_the_last_are_small(units: int, n: int) -> None:
+    borders = tapered(units, n)
+    sizes = [b - a for a, b in itertools.pairwise(borders)]
+    assert (borders[0], borders[-1], len(sizes)) == (0, units, n)
+    assert min(sizes) >= min(1, units)
+    assert max(sizes) <= 1.6 * units / n + 1
+    assert sum(sizes[-n // 16 :]) <= max(0.05 * units, n // 16 + 1)
 
 
 def test_a_spec_is_found_where_it_is_and_else_as_its_text(tmp_path: Path) -> None:

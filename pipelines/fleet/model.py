@@ -1,0 +1,59 @@
+"""How long a job will take on many machines, and what it asks of them: from one worker's measured rate, and from what
+`benchmarks/scale_model.py` measured of everything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .whole import parts_for
+
+START_SECONDS = 5.0
+"""Until workers are at work: processes start, import, open their data sets. A listing comes on top."""
+PART_SECONDS = 0.1
+"""That a part costs beside its samples: threads, a lock, a journal, files that are made durable."""
+JOIN_SECONDS = 60e-6
+"""That a shard costs when the parts become one output."""
+JOURNAL_BYTES, MANIFEST_BYTES = 420, 560
+"""Of a shard with one file and an index."""
+INDEX_BYTES = 20
+"""Of a record in a machine's memory: where it lies, its size, its kind; a shuffled order has 8 more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a job takes with so many workers."""
+
+    workers: int
+    parts: int
+    seconds: float
+    efficiency: float
+    """Of so many workers that lose no time at all."""
+    read_per_second: float | None
+    """Bytes, by all workers together; None where that was not measured."""
+    written_per_second: float
+    index_bytes: float
+    """In the memory of each machine."""
+    manifest_bytes: float
+    idle_workers: int
+    """Workers for which there is no part: too few shards."""
+
+
+def forecast(
+    samples: int, rate: float, shard: int, workers: int, device: str, *, shuffled: bool = False,
+    written_bytes: float = 0.0, read_bytes: float | None = None, listing: float = 0.0,
+) -> Forecast:  # fmt: skip
+    """``samples`` in shards of ``shard``, by ``workers`` that each do ``rate`` samples a second. ``*_bytes`` are those
+    of a sample, ``listing`` the seconds in which a machine opens the data sets."""
+    parts = parts_for(samples, shard, workers, device)
+    busy = min(workers, parts)
+    shards = -(-samples // shard)
+    ideal = samples / (rate * workers)
+    part = samples / parts / rate
+    # parts are whole, so some workers have one more than others; on average half a part is lost at the end
+    work = max(samples / (rate * busy) + part / 2 * (busy > 1), part)
+    seconds = START_SECONDS + listing + work + PART_SECONDS * parts / busy + JOIN_SECONDS * shards
+    return Forecast(
+        workers, parts, seconds, min(1.0, ideal / seconds),
+        None if read_bytes is None else samples * read_bytes / work, samples * written_bytes / work,
+        samples * (INDEX_BYTES + 8 * shuffled), shards * MANIFEST_BYTES, workers - busy,
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""The driver on a clock of its own, with simulated workers: many of them, slow ones, lost ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dali_run.pipelines.fleet import driver as fleet
+from dali_run.pipelines.fleet.model import forecast
+from dali_run.pipelines.job.run import FAILED
+from dali_run.readers.order import Order
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """benchmarks/scale_model.py; the driver has its own clock again afterwards."""
+    spec = importlib.util.spec_from_file_location("scale_model", ROOT / "benchmarks" / "scale_model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "scale_model", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(fleet, "time", fleet.time)
+    return module
+
+
+def test_all_samples_are_done_once_though_nodes_are_lost_and_come_back(model: Any) -> None:
+    lost = model.driven(2_000_000, 1000, 8, 4, 1000.0, 0.3, 0.03)
+    assert lost["code"] == 0, lost["text"]
+    assert lost["nodes_lost"] >= 3
+    calm = model.driven(2_000_000, 1000, 8, 4, 1000.0, 0.3, 0.0)
+    assert calm["code"] == 0
+    assert calm["nodes_lost"] == 0
+    assert calm["linear"] > lost["linear"]
+
+
+def test_a_hundred_nodes_of_unequal_speed_are_near_linear(model: Any) -> None:
+    found = model.driven(100_000_000, 10_000, 100, 2, 3000.0, 0.2, 0.0)
+    assert found["linear"] > 0.9
+    assert found["parts"] == 3200
+
+
+def test_a_part_that_kills_its_workers_is_left_alone_and_the_rest_is_done(model: Any) -> None:
+    class Poisoned(model.Cluster):  # type: ignore[misc, name-defined]
+        def on_ended(self, what: Any) -> list[Any]:
+            worker, i, *_ = what
+            if i != 5 or not worker.alive:
+                return list(super().on_ended(what))
+            worker.alive = False
+            node = int(worker.node.split()[1])
+            self.workers[node].remove(worker)
+            self.at(1, "again", node)
+            return [(worker, {"gone": "was ended by SIGSEGV"})]
+
+        def on_again(self, node: int) -> list[Any]:
+            worker = model.Simulated(self.count, node, self.rate)
+            self.workers[node].append(worker)
+            self.at(1, "opened", worker)
+            return []
+
+    clock = model.Clock()
+    fleet.time = clock  # type: ignore[attr-defined]
+    whole = model.Whole(100_000, 1000)
+    cluster = Poisoned(clock, 2, 2, 1000.0, whole, spread=0.0, hours_to_loss=0.0, away=1.0, seed=1)
+    notes: list[str] = []
+    run = fleet.Driver(whole, cluster, model.Budget(), "cpu", lambda _: None, notes.append)
+    code, text = run.run()
+    assert code == FAILED
+    assert "1 part of 64 failed 3 times, the rest is done. Part 5: " in text
+    assert "SIGSEGV" in text
+    assert len(notes) == 3
+    assert [p.number for p in run.parts if not p.done] == [5]
+
+
+def test_a_billion_records_in_stored_order_take_no_memory() -> None:
+    job = Order(10**9, first=7).job()
+    assert job.shuffled is None
+    assert job.samples(10**9 - 3, 5, None).index.tolist() == [10**9 + 4, 10**9 + 5, 10**9 + 6]  # type: ignore[arg-type]
+
+
+def test_the_forecast_of_many_machines() -> None:
+    one = forecast(10_000_000, 1000.0, 1000, 1, "cpu", written_bytes=100.0, read_bytes=1000.0)
+    assert one.seconds == pytest.approx(10_000, rel=0.01)
+    many = forecast(10_000_000, 1000.0, 1000, 64, "cpu", written_bytes=100.0, read_bytes=1000.0)
+    assert 0.8 < many.efficiency < one.efficiency
+    assert one.seconds / 64 < many.seconds < one.seconds / 50
+    assert many.read_per_second == pytest.approx(64e6, rel=0.1)
+    few = forecast(5000, 1000.0, 1000, 64, "cpu")
+    assert few.idle_workers == 59
+    assert few.read_per_second is None
