@@ -393,6 +393,32 @@ class Sampled(TypedDict):
     val: int
 
 
+class Setting(TypedDict):
+    """Settings, and how fast a spec ran with them."""
+
+    settings: dict[str, Any]
+    samples_per_second: float
+
+
+class Tuned(TypedDict):
+    """The fastest settings."""
+
+    settings: dict[str, Any]
+    samples_per_second: float
+    before: Setting
+    tried: list[Setting]
+    path: str
+
+
+class Served(TypedDict):
+    """A model for Triton that was written."""
+
+    name: str
+    files: list[str]
+    inputs: list[str]
+    outputs: list[str]
+
+
 OUTPUTS: dict[str, tuple[str, Any]] = {
     "run": ("run", Finished),
     "convert": ("convert", Finished),
@@ -409,7 +435,9 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "ops-name": ("ops NAME", Described),
     "ops-like": ("ops --like", list[Alike]),
     "bench": ("bench", Benched),
+    "tune": ("tune", Tuned),
     "configs": ("configs", list[Shipped]),
+    "serve-model": ("serve-model", Served),
     "top": ("top", list[Live]),
     "doctor": ("doctor", Diagnosis),
     "port": ("port", list[Ported]),
