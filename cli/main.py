@@ -17,7 +17,6 @@ from . import (
     bench,
     configs,
     convert,
-    doctor,
     init,
     inspect,
     merge,
@@ -36,6 +35,7 @@ from . import (
 )
 from .dali import convert_pipeline, port
 from .interrupts import interruptible
+from .machine import doctor, warm
 from .output import INTERRUPTED, JOB_FAILED, USAGE, open_missing_streams, remark, say, tell, to_nowhere
 
 
@@ -82,7 +82,7 @@ def options(
 
 COMMANDS = (
     init, run, top, validate, plan, inspect, stats, verify, merge, retry_failed, convert, convert_pipeline, bench,
-    tune, ops, configs, schema, doctor, sample_data, port, serve_model,
+    tune, ops, configs, schema, doctor, warm, sample_data, port, serve_model,
 )  # fmt: skip
 for module in COMMANDS:
     app.command(module.NAME)(module.command)

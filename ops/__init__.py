@@ -10,6 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .compiled import on_import
+
+on_import.watch()
+
 operator_classes: Callable[[str], Any] | None = None
 """Gives the class, or the namespace of classes, of a name; set by the facade."""
 operator_class_names: Callable[[], list[str]] | None = None

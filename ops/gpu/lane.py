@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batch import Batch
+from ..compiled import binaries
 from ..errors import DeviceError
 from . import driver_calls as stream_work
 from .readable_by_gpu import lease_of
@@ -204,6 +205,8 @@ class Lane:
         import cupy
 
         with _compiling, cupy.cuda.Device(self.index):
+            if (ready := _image(text, None, "", self.index)) is not None:
+                return {name: ready[0].get_function(name) for name in names}
             module = _text_module(text, self.index)
             return {name: module.get_function(name).kernel for name in names}  # each keeps its module
 
@@ -369,7 +372,33 @@ def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
 
 
 @cache
+def _image(text: str, folder: Path | None, kernel: str, index: int) -> tuple[Any, str] | None:
+    """A module of the wheel's CUDA binaries that holds ``kernel`` of ``text``, and the kernel's name in it; None where
+    there is none, or none that the driver takes."""
+    if not binaries.there_are_any():
+        return None
+    import cupy
+
+    capability = int(cupy.cuda.Device(index).compute_capability)
+    cuda = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    found = binaries.find(binaries.digest(text, folder), kernel, capability, cuda)
+    if found is None:
+        return None
+    module = cupy.cuda.function.Module()
+    try:
+        with cupy.cuda.Device(index):
+            module.load(found[0])
+    except cupy.cuda.driver.CUDADriverError:  # PTX that is newer than the driver, say: NVRTC will do
+        return None
+    return module, found[1]
+
+
+@cache
 def _load(source: str, kernel: str, index: int) -> Any:
+    instance = kernel if "<" in kernel else ""
+    if (ready := _image((SOURCES / source).read_text(), SOURCES, instance, index)) is not None:
+        module, name = ready
+        return module.get_function(name or kernel)
     return _module(source, (kernel,) if "<" in kernel else (), index).get_function(kernel)
 
 
@@ -391,7 +420,8 @@ def _load_text(text: str, kernel: str, index: int) -> Any:
 
 
 def load(source: str, kernel: str, index: int = 0) -> Any:
-    """The compiled kernel; the first use compiles it by NVRTC, and CuPy keeps the binary on disk."""
+    """The compiled kernel, of the wheel's CUDA binaries; where they have none, the first use compiles it by NVRTC, and
+    CuPy keeps the binary on disk."""
     with _compiling:
         return _load(source, kernel, index)
 

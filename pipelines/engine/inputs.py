@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.batch import I64, NoOrigins, Samples
+from ...ops.compiled.clients import on_behalf
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import Inputs, Pieces
 from ...readers.base import Reader, Source
@@ -41,7 +42,8 @@ class Sources:
                     self.readers.append((node.id, node.name, node.op, source, order))
                     continue
                 try:
-                    source = node.op.open()
+                    with on_behalf(node.op.name):
+                        source = node.op.open()
                 except SpecError as e:
                     raise e.at(node.where) from None
                 except JobError as e:

@@ -18,6 +18,7 @@ import numpy as np
 from ...ops.base import Spec
 from ...ops.batch import Batch, Samples
 from ...ops.codecs.isolation.processes import Isolation
+from ...ops.compiled.clients import on_behalf
 from ...ops.types import to_numpy
 from ...readers.base import Reader
 from ...writers.base import Records, ShardFiles
@@ -59,19 +60,20 @@ def warm_up(
         on_host = node.stage == "cpu" or plan.target.device == "null"
         if on_host and not stateful and all(e in env for e in node.reads):
             try:
-                ahead = foresee([node], [], env, run.samples, plan.target.device == "null")
-                large = run.samples.slot[np.maximum(ahead.peak, ahead.sure) > min(_MOST, host.limit // _PARTS)]
-                if len(large):
-                    drop(env, set(large.tolist()))
-                    run.dropped += [Dropped(int(s), node.name, "too_large", "") for s in large]
-                    run.samples = run.samples.take(~np.isin(run.samples.slot, large))
+                with on_behalf(node.op.name):
                     ahead = foresee([node], [], env, run.samples, plan.target.device == "null")
-                with host.work(ahead.at_once):
-                    run.allowance = Allowance(host, ahead.at_once)
-                    try:
-                        run_nodes([node], env, run)
-                    finally:
-                        run.allowance.close()
+                    large = run.samples.slot[np.maximum(ahead.peak, ahead.sure) > min(_MOST, host.limit // _PARTS)]
+                    if len(large):
+                        drop(env, set(large.tolist()))
+                        run.dropped += [Dropped(int(s), node.name, "too_large", "") for s in large]
+                        run.samples = run.samples.take(~np.isin(run.samples.slot, large))
+                        ahead = foresee([node], [], env, run.samples, plan.target.device == "null")
+                    with host.work(ahead.at_once):
+                        run.allowance = Allowance(host, ahead.at_once)
+                        try:
+                            run_nodes([node], env, run)
+                        finally:
+                            run.allowance.close()
             except Exception:  # whatever it is, it is not this function's to report
                 break
     outputs = {name: env[edge] for name, edge in plan.graph.outputs.items() if edge in env}
@@ -100,7 +102,7 @@ def rehearse(config: WriteConfig, outputs: Mapping[str, Batch]) -> None:
     writer = config.check()
     fields = {name: outputs[name] for name in config.fields}
     records = Records(next(iter(fields.values())).samples, fields)
-    with tempfile.TemporaryDirectory(prefix="dali-run-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="dali-run-") as scratch, on_behalf(f"writers.{config.writer}"):
         root = Path(scratch)
         files = ShardFiles(root, config.name, "rehearsal", len(records), writer.begin(root, []))
         try:

@@ -59,6 +59,7 @@ def merged(
         "bottleneck": top,
         "memory": _peaks([r.get("memory", {}) for r in reports]),
         "command": dict(command),
+        "compiling_seconds": round(max((float(r.get("compiling_seconds", 0)) for r in reports), default=0.0), 6),
         "warm_up_seconds": round(sum(float(r.get("warm_up_seconds", 0)) for r in reports), 6),
         "workers": [_worker(w) for w in workers],
         "nodes": [_node(node, [w for w in workers if w.node == node], seconds) for node in nodes],

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...ops.base import Operator
 from ...ops.batch import Batch
+from ...ops.compiled.times import times
 from ...ops.errors import DeviceError, JobError, SpecError
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
@@ -30,6 +31,7 @@ from ..compile.apart import Halves, compile_job
 from ..compile.place import Target, resolve_target
 from ..compile.plan import Plan
 from ..cores import threads_of
+from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.device import as_ours
 from ..engine.engine import Options
 from ..engine.inputs import JobFeed, Sources
@@ -176,6 +178,7 @@ def run_job(
     command = {"spec": str(known_spec(path).absolute()) if made_of is None else dict(made_of),
                "overrides": dict(overrides or {}), "device": device}  # fmt: skip
     budget = Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate)
+    compile_ahead(clients_of(prepared.plan, config.writer))
     with Sources(prepared.plan, settings.batch_size) as sources:
         who = identity(prepared, sources)
         if not fresh:
@@ -413,6 +416,7 @@ class JobRun:
         report["over_time"] = self.recorder.over_time()
         report["started"] = self.started.isoformat(timespec="seconds")
         report["machine"] = facts()
+        report["compiling_seconds"] = round(times.untold(), 6)
         if self.first:
             report["resumed_from"] = self.first
         return self.amend(report)

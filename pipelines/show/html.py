@@ -64,8 +64,8 @@ def html_report(report: Mapping[str, Any], seen: Seen | None = None, origin: Ori
     ]  # fmt: skip
     if "kept" in samples:
         figures.append(("kept their bytes", f"{samples['kept']:,}"))
-    if report.get("warm_up_seconds", 0) >= 1:
-        figures.append(("to start (compiling)", duration(report["warm_up_seconds"])))
+    if report.get("compiling_seconds", 0) >= 1:
+        figures.append(("to compile loops", duration(report["compiling_seconds"])))
     found = report["bottleneck"]
     sections = [
         Section("Over time", plots(report)),

@@ -46,8 +46,8 @@ def _headline(report: Mapping[str, Any]) -> Text:
         line.append(f"; {samples['written']:,} written, {samples.get('rejected', 0):,} rejected", "default")
     if "kept" in samples:
         line.append(f"; {samples['kept']:,} pictures were as asked for and kept their bytes", "default")
-    if report.get("warm_up_seconds", 0) >= 1:
-        line.append(f"; {duration(report['warm_up_seconds'])} to start (compiling)", "default")
+    if report.get("compiling_seconds", 0) >= 1:
+        line.append(f"; before that, {duration(report['compiling_seconds'])} to compile loops", "default")
     return line
 
 

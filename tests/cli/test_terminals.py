@@ -62,6 +62,7 @@ COMMANDS: dict[str, Lines] = {
     "configs": lambda here, data: ["configs"],
     "schema": lambda here, data: ["schema"],
     "doctor": lambda here, data: ["doctor"],
+    "warm": lambda here, data: ["warm", str(here / "spec.yaml"), "--device", "cpu"],
     "sample-data": lambda here, data: ["sample-data", str(data), "--count", "32"],
     "serve-model": lambda here, data: ["serve-model", str(here / "spec.yaml"), str(here / "models"), "--force"],
     "port": lambda here, data: ["port", __file__],

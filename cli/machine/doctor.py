@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .output import Json, console, print_json
+from ..output import Json, console, print_json
 
 NAME = "doctor"
 
@@ -17,12 +17,12 @@ def command(json: Json = False) -> None:
       dali-run doctor
       dali-run doctor --json | jq '.findings[] | select(.status != "ok")'
     """
-    from ..pipelines.tools.doctor import examine
+    from ...pipelines.tools.doctor import examine
 
     found = examine()
     if json:
         print_json(found)
         return
-    from ..pipelines.show.terminal import doctor_view
+    from ...pipelines.show.terminal import doctor_view
 
     console().print(doctor_view(found))

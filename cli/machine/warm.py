@@ -1,0 +1,56 @@
+"""``dali-run warm``: compile ahead what jobs need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..output import JOB_FAILED, Device, Json, Set, done, errors_as_json, overrides, print_json, remark, tell
+
+NAME = "warm"
+
+
+def command(
+    spec: Annotated[Path | None, typer.Argument(metavar="[SPEC]", help="YAML spec of a job; without: all.")] = None,
+    changes: Set = None,
+    device: Device = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Processes that compile; else one for each core.")
+    ] = None,
+    json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Compile ahead what jobs need: for container images, and before many jobs start at once.
+
+    What the wheel brought compiled, or is compiled already, is left alone. Loops are kept in the folder that
+    NUMBA_CACHE_DIR names, else in ~/.cache/dali-run; `dali-run doctor` shows it.
+
+    \b
+    Examples:
+      dali-run warm
+      dali-run warm spec.yaml
+      dali-run warm spec.yaml --device cpu --json
+    """
+    from ...pipelines.job.warm import warm
+
+    with errors_as_json(json):
+        result = warm(spec, overrides(changes, None), device=device, processes=processes,
+                      progress=(lambda _: None) if quiet or json else remark)  # fmt: skip
+    loops, kernels = result["loops"], result["kernels"]
+    failed = [*loops["failed"], *kernels.get("failed", [])]
+    with done(JOB_FAILED if failed else 0):
+        if json:
+            print_json(result)
+            return
+        for line in failed:
+            remark(line)
+        if not quiet:
+            tell(f"{loops['needed']} loops needed: {loops['ready']} were ready, {loops['compiled']} compiled"
+                 + (f" into {result['folder']}" if loops["compiled"] else "")
+                 + f", {len(loops['failed'])} failed; {result['seconds']:.1f} s")  # fmt: skip
+            tell(f"{kernels['listed']} CUDA sources and instances: "
+                 + (kernels["why"] if "why" in kernels else f"{kernels['loaded']} kernels ready"))  # fmt: skip
+            if "rehearsed" in result:
+                tell(f"the job was {result['rehearsed']}")

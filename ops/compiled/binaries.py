@@ -1,0 +1,122 @@
+"""CUDA binaries of the wheel: kernels as NVRTC compiled them ahead, by the text that they were made of.
+
+A pack (`store.Pack`) for each major version of CUDA holds, for every kernel and architecture, an image for the driver.
+Its key is the digest of all that NVRTC would read, and the kernel where it is a template's instance; so an image is
+never taken for a source that has changed. CUDA binaries of one major version of CUDA run with every driver of that
+version, and those for 8.0 on 8.6, not the other way round; processors that are newer than all of them get PTX, which
+the driver compiles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from . import store
+
+ARCHITECTURES = (80, 86, 89, 90, 100, 120)
+"""Compute capabilities, times ten, that there are images for."""
+PTX = 80
+"""The capability that PTX is made for: what it has, all later ones have."""
+OPTIONS = ("--std=c++17",)
+
+LIST = Path(__file__).with_name("kernels.json")
+SOURCES = Path(__file__).parents[1] / "cuda"
+
+_INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.M)
+
+
+def pack_name(cuda: int) -> str:
+    """The file of the images for a major version of CUDA."""
+    return f"cuda{cuda}.pack"
+
+
+@cache
+def digest(text: str, folder: Path | None = None) -> str:
+    """A digest of a CUDA source and of all that it includes from ``folder``."""
+    whole = hashlib.sha256(repr(OPTIONS).encode())
+    todo, seen = [text], set[str]()
+    while todo:
+        at = todo.pop()
+        whole.update(at.encode())
+        if folder is not None:
+            new = [name for name in _INCLUDE.findall(at) if name not in seen]
+            seen.update(new)
+            todo += [(folder / name).read_text() for name in dict.fromkeys(new)]
+    return whole.hexdigest()[:32]
+
+
+@cache
+def _pack(cuda: int) -> store.Pack | None:
+    with suppress(OSError, ValueError):
+        return store.Pack(store.PACKS / pack_name(cuda))
+    return None
+
+
+@cache
+def there_are_any() -> bool:
+    """The wheel brought CUDA binaries; a checkout has none."""
+    return any(store.PACKS.glob("cuda*.pack"))
+
+
+def find(made_from: str, kernel: str, capability: int, cuda: int) -> tuple[bytes, str] | None:
+    """The image that holds ``kernel`` for a GPU of this compute capability (90 for 9.0), and the name that the kernel
+    has in it; None where the wheel has none. ``kernel`` is empty for all of a source that are no templates."""
+    pack = _pack(cuda)
+    if pack is None:
+        return None
+    same = [a for a in ARCHITECTURES if a // 10 == capability // 10 and a <= capability]
+    for kind in (f"sm_{max(same)}" if same else "", f"ptx_{PTX}" if capability > PTX else ""):
+        if kind and (entry := pack.find(key(kernel, kind, made_from), made_from)) is not None:
+            name, _, image = entry.partition(b"\n")
+            return image, name.decode()
+    return None
+
+
+def key(kernel: str, kind: str, made_from: str) -> str:
+    """The key of an image in the pack."""
+    return f"{made_from} {kind} {kernel}"
+
+
+def entry(image: bytes, name: str) -> bytes:
+    """An image and the kernel's name in it, as the pack holds them."""
+    return name.encode() + b"\n" + image
+
+
+@cache
+def listed() -> list[tuple[str, str]]:
+    """Sources in ops/cuda and instances of templates that are compiled ahead; empty for what is no template."""
+    return [(source, kernel) for source, kernel in json.loads(LIST.read_text())]
+
+
+_KERNEL = re.compile(r'extern "C" __global__ [^(]*?(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(')
+
+
+def kernels_of(source: str) -> list[str]:
+    """Names of a source's kernels that are no templates."""
+    return _KERNEL.findall((SOURCES / source).read_text())
+
+
+def record(source: str, kernel: str) -> None:
+    """Note down, in the file that DALI_RUN_RECORD_KERNELS names, what is launched: for the list of kernels."""
+    if into := os.environ.get("DALI_RUN_RECORD_KERNELS"):
+        with open(into, "a") as file:
+            file.write(json.dumps([source, kernel if "<" in kernel else ""]) + "\n")
+
+
+def main(recorded: Sequence[str]) -> None:
+    """Add what files of DALI_RUN_RECORD_KERNELS hold."""
+    lines = {line for name in recorded for line in Path(name).read_text().splitlines()}
+    found = {(source, kernel) for source, kernel in map(json.loads, lines)} | set(listed())
+    LIST.write_text("[\n" + ",\n".join(json.dumps(row) for row in sorted(found)) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,73 @@
+"""The list of loops that are compiled ahead: `loops.json`, written by recording what jobs and tests ask for.
+
+One line a loop: its module, its function, its argument types in words (`signatures`), the operators and writers that
+asked for it while a job warmed up, and the seconds that compiling it took, for the order of work.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+FILE = Path(__file__).with_name("loops.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A function for one list of argument types."""
+
+    module: str
+    """Without the package's own name."""
+    function: str
+    types: tuple[str, ...]
+    clients: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names of operators and ``writers.NAME`` that need it in common jobs; empty where only rare ones do."""
+    seconds: float = field(default=1.0, compare=False)
+
+    def line(self) -> str:
+        """The loop as a line of the list."""
+        return json.dumps([self.module, self.function, list(self.types), sorted(self.clients), round(self.seconds, 1)])
+
+
+def of_line(line: str) -> Loop:
+    """A loop of a line of the list."""
+    module, function, types, clients, seconds = json.loads(line)
+    return Loop(module, function, tuple(types), frozenset(clients), seconds)
+
+
+@cache
+def loops() -> tuple[Loop, ...]:
+    """All that are listed."""
+    lines = FILE.read_text().splitlines()[1:-1]  # of a JSON array, one a line
+    return tuple(of_line(line.rstrip(",")) for line in lines)
+
+
+def write(found: Iterable[Loop]) -> None:
+    """Write the list anew."""
+    lines = sorted(loop.line() for loop in found)
+    FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def needed_by(clients: Collection[str]) -> list[Loop]:
+    """What common jobs of these operators and writers need, the longest to compile first."""
+    wanted = set(clients)
+    return sorted((loop for loop in loops() if loop.clients & wanted), key=lambda loop: -loop.seconds)
+
+
+def main(recorded: Iterable[str]) -> None:
+    """Add what files of DALI_RUN_RECORD_LOOPS hold."""
+    found = {loop: loop for loop in loops()}
+    for name in recorded:
+        for line in Path(name).read_text().splitlines():
+            new = of_line(line)
+            old = found.get(new, new)
+            found[new] = Loop(new.module, new.function, new.types, old.clients | new.clients, old.seconds)
+    write(found.values())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,424 @@
+"""Numba's loops of this package: how they are compiled, kept and loaded.
+
+Numba compiles a function for one list of argument types when it is first called. Three things are other here than
+Numba has them, for functions of this package alone:
+
+* What is called from compiled code only is not compiled by itself. Numba optimises and assembles every function on
+  its own and once more in each that calls it; here it goes into its callers as it is, and is optimised there. That
+  halves the work.
+* What is kept is the machine code of what Python called and nothing else, in files of their own (`store`), by a stamp
+  of all sources that went into it. Numba keeps every function with its intermediate code, by the source of the
+  function alone; its index loses entries where processes write at once; and it refuses to run where it cannot write.
+* Code is loaded without waking Numba's compiler.
+
+All hooks are set by `install`; a Numba that has no such places is left as it is, with its own cache.
+"""
+
+# Numba carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="method-assign, call-arg, attr-defined"
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from . import store, target
+from .clients import client
+from .listed import Loop
+from .signatures import in_words
+from .stamp import PACKAGE, stamp
+from .times import tell, times
+
+
+class _State:
+    """What is being compiled; under Numba's lock, which one thread holds at a time."""
+
+    depth = 0
+    """Functions of this package that are being compiled, one for the other."""
+    inner = 0
+    """The same that are wanted by other compiled code."""
+
+
+state = _State()
+
+
+defined: dict[tuple[str, str], Any] = {}
+"""Dispatchers and callbacks of this package that are kept, by module and name."""
+_LONG = 1.0
+"""Seconds of compiling that are told of."""
+_said = threading.Event()
+
+
+def _announce() -> None:
+    """Tell that loops are compiled, once and as soon as it takes long."""
+    if times.seconds > _LONG and not _said.is_set():
+        _said.set()
+        kept = "once on this machine" if store.writable_folder() else "on every start: no folder for it can be written"
+        tell(f"compiling loops for this processor ({kept}; dali-run warm does it ahead)")
+
+
+called: list[Any] = []
+"""All that Python may call. A dispatcher holds no references to what it calls: its table of overloads does, where code
+that can go into other code takes the place of what was loaded."""
+
+
+class _Collecting:
+    """A process that compiles what it is told to, and not what modules ask for while they are imported."""
+
+    on = False
+    explicit: ClassVar[dict[int, list[Any]]] = {}
+    """Of dispatchers by identity: the argument types that their modules asked for."""
+
+
+collecting = _Collecting()
+
+
+def collect() -> None:
+    """Make this process one that compiles what it is told to (`compile_listed`)."""
+    import numba.core.dispatcher as numbas
+
+    install()
+    collecting.on = True
+    disable = numbas.Dispatcher.disable_compile
+
+    def disable_compile(self, val=True):
+        if mine(self):
+            self._can_compile = not val
+        else:
+            disable(self, val)
+
+    numbas.Dispatcher.disable_compile = disable_compile
+
+
+def compile_listed(found: Any, args: tuple[Any, ...]) -> None:
+    """Compile a dispatcher for ``args``, and keep it. A callback was compiled when it was defined."""
+    if not hasattr(found, "py_func"):
+        return
+    able, found._can_compile, collecting.on = found._can_compile, True, False
+    try:
+        found.compile(args)
+    finally:
+        found._can_compile, collecting.on = able, True
+
+
+def _record(function: Any, args: Any) -> None:
+    """Note down, in the file that DALI_RUN_RECORD_LOOPS names, what was asked for and by whom: for the list."""
+    if into := os.environ.get("DALI_RUN_RECORD_LOOPS"):
+        words = tuple(in_words(kind) for kind in args)
+        if None not in words:
+            module = function.__module__.split(".", 1)[1]
+            loop = Loop(module, function.__qualname__, words, frozenset(filter(None, [client()])))  # type: ignore[arg-type]
+            with open(into, "a") as file:
+                file.write(loop.line() + "\n")
+
+
+class _Inner:
+    """Stands for a function that was compiled for other compiled code alone: nothing that Python could call."""
+
+
+def mine(dispatcher: Any) -> bool:
+    """The function belongs to this package."""
+    return str(dispatcher.py_func.__module__).startswith(PACKAGE + ".")
+
+
+def key_of(function: Any, args: Any) -> str:
+    """A function and its argument types in words."""
+    words = [in_words(kind) or repr(kind) for kind in args]
+    return f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
+
+
+def key_in_words(loop: Loop) -> str:
+    """`key_of` of a loop of the list."""
+    return f"{PACKAGE}.{loop.module}.{loop.function}({', '.join(loop.types)})"
+
+
+def function_of(found: Any) -> Any:
+    """The Python function of a dispatcher or a callback."""
+    return getattr(found, "py_func", None) or found._pyfunc
+
+
+def file_of(function: Any) -> Path:
+    """The source of a function."""
+    return Path(function.__code__.co_filename)
+
+
+class LoopCache:
+    """Keeps what was compiled of one function."""
+
+    cache_path = None
+
+    def __init__(self, dispatcher: Any) -> None:
+        function = dispatcher.py_func
+        self._function = function
+        self._closure = function.__closure__ is not None  # what it closes over is in no stamp
+        self._file = file_of(function)
+
+    def enable(self) -> None: ...
+    def disable(self) -> None: ...
+    def flush(self) -> None: ...
+
+    def load(self, args: Any, context: Any) -> Any:
+        """The function compiled for these types, from a pack or the folder; None where there is none."""
+        if self._closure or not (made_from := stamp(self._file)):
+            return None
+        key = key_of(self._function, args)
+        for pack in store.packs():
+            if (entry := pack.find(key, made_from)) is not None:
+                break
+        else:
+            entry = store.find(key, made_from, target.host(context.codegen()))
+        if entry is None:
+            return None
+        try:
+            return self.rebuilt(context, pickle.loads(entry))
+        except Exception:  # whatever is wrong with it, it can be compiled anew
+            return None
+
+    def save(self, args: Any, compiled: Any) -> None:
+        """Keep what was compiled, if it can be loaded by other processes."""
+        from numba.core.serialize import dumps
+
+        made_from = "" if self._closure else stamp(self._file)
+        if not made_from or compiled.lifted or compiled.reload_init or compiled.library.has_dynamic_globals:
+            return
+        environments = {e.env_name: e for e in (compiled.environment, *compiled._find_referenced_environments())}
+        entry = (compiled.library._get_compiled_object(), self.wrapper(compiled.fndesc), compiled.signature,
+                 compiled.environment, tuple(environments.values()))  # fmt: skip
+        key = key_of(self._function, args)
+        store.keep(key, made_from, target.host(compiled.target_context.codegen()), bytes(dumps(entry)))
+
+    def wrapper(self, description: Any) -> str:
+        """The symbol by which the function is called."""
+        return str(description.llvm_cpython_wrapper_name)
+
+    def rebuilt(self, context: Any, entry: Any) -> Any:
+        """A CompileResult that Python can call. Other compiled code cannot: there is nothing in it to be inlined."""
+        from numba import _dynfunc
+        from numba.core.compiler import CompileResult
+
+        code, wrapper, signature, environment, environments = entry
+        name, module = self._function.__name__, sys.modules[self._function.__module__]
+        address = _loaded(context, code, wrapper, environments)
+        called = _dynfunc.make_function(module, name, f"compiled {name}", address, environment, ())
+        return CompileResult(
+            typing_context=context.typing_context, target_context=context, entry_point=called, typing_error=None,
+            type_annotation=None, signature=signature, objectmode=False, lifted=(), fndesc=None, library=None,
+            call_helper=None, environment=environment, metadata=None, reload_init=[], referenced_envs=environments,
+        )  # fmt: skip
+
+
+class CallbackCache(LoopCache):
+    """Keeps a callback of C code (`numba.cfunc`), for the places where `numba.core.ccallback` asks."""
+
+    def __init__(self, callback: Any) -> None:
+        self._function = callback._pyfunc
+        self._closure = callback._pyfunc.__closure__ is not None
+        self._file = file_of(callback._pyfunc)
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        _record(self._function, signature.args)
+        return self.load(signature.args, context)
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        self.save(signature.args, compiled)
+
+    def wrapper(self, description: Any) -> str:
+        return str(description.llvm_cfunc_wrapper_name)
+
+    def rebuilt(self, context: Any, entry: Any) -> Any:
+        code, wrapper, _, _, environments = entry
+        address = _loaded(context, code, wrapper, environments)
+        return SimpleNamespace(
+            fndesc=SimpleNamespace(llvm_cfunc_wrapper_name=wrapper),
+            library=SimpleNamespace(get_pointer_to_function=lambda _: address),
+            environments=environments,
+        )
+
+
+def _loaded(context: Any, code: bytes, wrapper: str, environments: Any) -> int:
+    """The address of the function ``wrapper`` of machine code, which is loaded for good."""
+    from llvmlite import binding
+    from numba.core.runtime import rtsys
+
+    rtsys.initialize(context)
+    engine = context.codegen()._engine
+    engine._ee.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    if not (address := engine.get_function_address(wrapper)):
+        raise LookupError(wrapper)
+    for environment in environments:
+        _set_environment(context.codegen(), environment)
+    return int(address)
+
+
+def _set_environment(codegen: Any, environment: Any) -> None:
+    if codegen._engine.get_global_value_address(environment.env_name):
+        codegen.set_env(environment.env_name, environment)
+
+
+# -- hooks ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def install() -> bool:
+    """Set the hooks; False for a Numba that has no such places."""
+    from numba.core import ccallback, codegen, dispatcher
+
+    base, compiler, library = dispatcher._DispatcherBase, dispatcher._FunctionCompiler, codegen.CPUCodeLibrary
+    places = (
+        (dispatcher.Dispatcher, "compile enable_caching"),
+        (base, "get_call_template"),
+        (compiler, "_customize_flags"),
+        (library, "add_linking_library"),
+        (ccallback.CFunc, "enable_caching"),
+    )
+    if not all(hasattr(owner, name) for owner, names in places for name in names.split()):
+        return False
+    _hook_compile(dispatcher, compiler, library)
+    _hook_caches(dispatcher.Dispatcher, ccallback.CFunc)
+    return True
+
+
+def _hook_caches(dispatcher: Any, callback: Any) -> None:
+    numbas = dispatcher.enable_caching
+
+    def enable_caching(self):
+        if mine(self):
+            self._cache = LoopCache(self)
+            defined[self.py_func.__module__, self.py_func.__qualname__] = self
+        else:
+            numbas(self)
+
+    numbas_callback = callback.enable_caching
+
+    def enable_callback_caching(self):
+        if str(self._pyfunc.__module__).startswith(PACKAGE + "."):
+            self._cache = CallbackCache(self)
+            defined[self._pyfunc.__module__, self._pyfunc.__qualname__] = self
+        else:
+            numbas_callback(self)
+
+    dispatcher.enable_caching, callback.enable_caching = enable_caching, enable_callback_caching
+
+
+def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
+    from numba.core import errors, sigutils
+    from numba.core.caching import NullCache
+    from numba.core.compiler_lock import global_compiler_lock
+
+    dispatcher = numbas.Dispatcher
+    compile_as_numba, call_template = dispatcher.compile, dispatcher.get_call_template
+    flags_of, add_linking_library = compiler._customize_flags, library.add_linking_library
+
+    def compiled(self, args, return_type):
+        state.depth += 1
+        try:
+            with self._compiling_counter:
+                return self._compiler.compile(args, return_type)
+        except errors.ForceLiteralArg as e:
+            raise e.bind_fold_arguments(lambda args, kws: self._compiler.fold_argument_types(args, kws)[1]) from None
+        finally:
+            state.depth -= 1
+
+    def compile(self, sig):
+        with global_compiler_lock:
+            if not (state.depth or mine(self)):
+                return compile_as_numba(self, sig)
+            args, return_type = sigutils.normalize_signature(sig)
+            args = tuple(args)
+            known = self.overloads.get(args)
+            if known is not None and (known.library is not None if state.inner else not _is_inner(known)):
+                return known.entry_point
+            if not self._can_compile:
+                raise RuntimeError("compilation disabled")
+            return for_compiled_code(self, args, return_type) if state.inner else for_python(self, args, return_type)
+
+    def for_python(self, args, return_type):
+        if collecting.on:
+            collecting.explicit.setdefault(id(self), []).append(args)
+            return None
+        cache = None if isinstance(self._cache, NullCache) else self._cache
+        if cache is not None and (found := cache.load(args, self.targetctx)) is not None:
+            times.loaded += 1
+            self._cache_hits[args] += 1
+        else:
+            _announce()
+            began = time.perf_counter()
+            found = compiled(self, args, return_type)
+            for env in found._find_referenced_environments():
+                _set_environment(found.library.codegen, env)
+            if cache is not None:
+                cache.save(args, found)
+            times.compiled += 1
+            took = time.perf_counter() - began
+            times.seconds += took
+            self._cache_misses[args] += 1
+        self.add_overload(found)
+        called.append(found)
+        if cache is not None:
+            _record(self.py_func, args)
+        return found.entry_point
+
+    def for_compiled_code(self, args, return_type):
+        found = compiled(self, args, return_type)
+        found = found._replace(entry_point=_Inner())
+        self.targetctx.insert_user_function(found.entry_point, found.fndesc, [found.library])
+        self.overloads[args] = found
+        return found.entry_point
+
+    def get_call_template(self, args, kws):
+        """The way by which compiled code asks for a function."""
+        with global_compiler_lock:
+            state.inner += 1
+            able = self._can_compile
+            try:
+                if mine(self):  # of explicit signatures, all are candidates
+                    self._can_compile = True
+                    for explicit in collecting.explicit.pop(id(self), ()):
+                        self.compile(explicit)
+                    for known in [known for known in self.overloads.values() if known.library is None]:
+                        self.compile(known.signature)
+                    self._can_compile = able
+                return call_template(self, args, kws)
+            finally:
+                self._can_compile = able
+                state.inner -= 1
+
+    def _customize_flags(self, flags):
+        flags = flags_of(self, flags)
+        if state.depth:
+            flags.no_cfunc_wrapper = True
+            if state.inner:
+                flags.no_compile = flags.no_cpython_wrapper = True
+        return flags
+
+    def link(self, other):
+        if state.depth and not other._finalized:
+            _gather(other)
+        add_linking_library(self, other)
+
+    dispatcher.compile, dispatcher.get_call_template = compile, get_call_template
+    compiler._customize_flags, library.add_linking_library = _customize_flags, link
+
+
+def _is_inner(compiled: Any) -> bool:
+    return isinstance(compiled.entry_point, _Inner)
+
+
+def _gather(library: Any) -> None:
+    """Make a library ready to go into others: with what it calls, as it is."""
+    seen = set()
+    for other in library._linking_libraries:
+        if other not in seen:
+            seen.add(other)
+            library._reload_init.update(other._reload_init)
+            library._final_module.link_in(other._get_module_for_linking(), preserve=True)
+    library._finalize_dynamic_globals()
+    library._finalized = True

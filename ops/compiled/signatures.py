@@ -1,0 +1,97 @@
+"""Argument types of loops, in words that a file can hold and any Numba reads.
+
+uint8             a number; bool; none
+uint8[:,:]C       an array of two dimensions in C order; "A" any strides; "r" after it: read only; "u": unaligned
+(int64, float32)  a tuple
+{"names": ...}    a record, as `numpy.dtype` takes it
+"""
+
+# mypy: allow-untyped-calls, disable-error-code="arg-type, attr-defined, call-overload"
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_ARRAY = re.compile(r"^(.*)\[(:(?:,:)*)\]([CFA])(r?)(u?)$", re.S)
+
+
+def in_words(kind: Any) -> str | None:
+    """A Numba type in words; None for one that this file has no words for."""
+    from numba import types
+
+    if isinstance(kind, types.Boolean):
+        return "bool"
+    if isinstance(kind, types.NoneType):
+        return "none"
+    if isinstance(kind, types.Integer | types.Float) and not isinstance(kind, types.Literal):
+        return str(kind)
+    if isinstance(kind, types.BaseTuple) and not isinstance(kind, types.BaseNamedTuple):
+        parts = [in_words(part) for part in kind.types]
+        return None if None in parts else f"({'; '.join(map(str, parts))})"
+    if isinstance(kind, types.Array) and type(kind) is types.Array:
+        item = in_words(kind.dtype)
+        flags = "r" * (not kind.mutable) + "u" * (not kind.aligned)
+        return item and f"{item}[{','.join(':' * kind.ndim)}]{kind.layout}{flags}"
+    if isinstance(kind, types.Record):
+        return _record_in_words(kind)
+    return None
+
+
+def _record_in_words(kind: Any) -> str | None:
+    from numba import from_dtype
+    from numba.np.numpy_support import as_dtype
+
+    words = json.dumps(_described(as_dtype(kind)))
+    return words if from_dtype(_dtype(json.loads(words))) == kind else None
+
+
+def _described(dtype: Any) -> Any:
+    """A NumPy type as JSON."""
+    if dtype.subdtype is not None:
+        item, shape = dtype.subdtype
+        return [_described(item), list(shape)]
+    if dtype.names is None:
+        return dtype.str
+    formats, offsets = zip(*(dtype.fields[name][:2] for name in dtype.names), strict=True)
+    return {"names": list(dtype.names), "formats": [_described(f) for f in formats], "offsets": list(offsets),
+            "itemsize": dtype.itemsize, "aligned": dtype.isalignedstruct}  # fmt: skip
+
+
+def _dtype(described: Any) -> Any:
+    import numpy as np
+
+    if isinstance(described, list):
+        return np.dtype((_dtype(described[0]), tuple(described[1])))
+    if isinstance(described, str):
+        return np.dtype(described)
+    aligned = described["aligned"]
+    whole = {k: v for k, v in described.items() if k != "aligned"} | {
+        "formats": [_dtype(f) for f in described["formats"]]
+    }
+    return np.dtype(whole, align=aligned)
+
+
+def of_words(words: str) -> Any:
+    """The Numba type that `in_words` described. Raises ValueError."""
+    from numba import from_dtype, types
+
+    if words.startswith("{") and words.endswith("}"):
+        return from_dtype(_dtype(json.loads(words)))
+    if found := _ARRAY.match(words):
+        item, dimensions, layout, readonly, unaligned = found.groups()
+        return types.Array(of_words(item), dimensions.count(":"), layout, bool(readonly), aligned=not unaligned)
+    if words.startswith("(") and words.endswith(")"):
+        return types.BaseTuple.from_types([of_words(part) for part in _parts(words[1:-1])])
+    if words in ("bool", "none"):
+        return types.boolean if words == "bool" else types.none
+    kind = getattr(types, words, None)
+    if not isinstance(kind, types.Number):
+        raise ValueError(f"no type: {words!r}")
+    return kind
+
+
+def _parts(words: str) -> list[str]:
+    """The elements of a tuple; tuples in tuples do not occur."""
+    return [part.strip() for part in words.split(";") if part.strip()]

@@ -1,0 +1,56 @@
+"""A process that compiles loops: one line of the list in, one line of JSON out, until its input ends.
+
+    python -m dali_run.ops.compiled.worker
+
+It prints, of each loop, the key and the stamp that it is kept under, its file, and the seconds taken; or the error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from importlib import import_module
+from typing import Any
+
+
+def compiled(line: str) -> dict[str, Any]:
+    """Compile the loop of a line, if it is not kept already, and say where it is."""
+    from . import loops, store, target
+    from .listed import of_line
+    from .signatures import of_words
+    from .stamp import PACKAGE, stamp
+
+    wanted = of_line(line)
+    began = time.perf_counter()
+    import_module(f"{PACKAGE}.{wanted.module}")
+    found = loops.defined[f"{PACKAGE}.{wanted.module}", wanted.function]
+    args = tuple(map(of_words, wanted.types))
+    loops.compile_listed(found, args)
+    function = loops.function_of(found)
+    key, made_from = loops.key_of(function, args), stamp(loops.file_of(function))
+    made_for = target.of_this_process()
+    return {"key": key, "stamp": made_from, "kept": store.holds(key, made_from, made_for),
+            "file": store.name_of(key, made_for), "seconds": time.perf_counter() - began}  # fmt: skip
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the end at once: nothing half done is ever loaded
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    from . import loops
+
+    loops.collect()
+    for line in sys.stdin:
+        try:
+            answer = compiled(line)
+        except Exception as e:  # of an older list, say: whoever needs it will see
+            answer = {"error": f"{type(e).__name__}: {e}"}
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""NVRTC without a GPU: CUDA sources to images for the driver, by the compiler and the options of run time.
+
+    python -m dali_run.pipelines.tools.cuda_images OUT.pack LIBRARY [SM ...]
+
+compiles every kernel of the list (`kernels.json`) with the library ``libnvrtc.so``, for all architectures or those
+named (90 for 9.0), on all cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...ops.codecs.jpeg.cuda import source_text
+from ...ops.compiled import binaries, store
+
+JPEG = "the JPEG decoder"
+"""Stands for the text that `ops.codecs.jpeg.cuda` makes of many sources, which takes longest to compile."""
+
+
+class CompileError(Exception):
+    """NVRTC's own words."""
+
+
+def image(library: str, text: str, kernel: str, kind: str, folder: Path | None) -> tuple[bytes, str]:
+    """The image of ``text`` for ``sm_90`` or as ``ptx_80``, and the name of ``kernel`` in it. Raises CompileError."""
+    nvrtc = ctypes.CDLL(library)
+    program = ctypes.c_void_p()
+
+    def call(name: str, *args: Any) -> None:
+        if getattr(nvrtc, f"nvrtc{name}")(*args):
+            raise CompileError(f"nvrtc{name}: {_log(nvrtc, program)}")
+
+    call("CreateProgram", ctypes.byref(program), text.encode(), None, 0, None, None)
+    try:
+        if kernel:
+            call("AddNameExpression", program, kernel.encode())
+        number = kind.partition("_")[2]
+        architecture = f"sm_{number}" if kind.startswith("sm_") else f"compute_{number}"
+        options = [*binaries.OPTIONS, f"-arch={architecture}", *([f"-I{folder}"] if folder else [])]
+        call("CompileProgram", program, len(options), (ctypes.c_char_p * len(options))(*(o.encode() for o in options)))
+        lowered = ctypes.c_char_p(b"")
+        if kernel:
+            call("GetLoweredName", program, kernel.encode(), ctypes.byref(lowered))
+        name = (lowered.value or b"").decode()  # belongs to the program
+        what = "CUBIN" if kind.startswith("sm_") else "PTX"
+        size = ctypes.c_size_t()
+        call(f"Get{what}Size", program, ctypes.byref(size))
+        made = ctypes.create_string_buffer(size.value)
+        call(f"Get{what}", program, made)
+        return made.raw, name
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _log(nvrtc: Any, program: Any) -> str:
+    size = ctypes.c_size_t()
+    if nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)):
+        return "no log"
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    return log.value.decode(errors="replace")
+
+
+@cache
+def text_of(source: str) -> tuple[str, Path | None]:
+    """What NVRTC reads for an entry of the list, and the folder of what that includes."""
+    if source == JPEG:
+        return source_text(), None
+    return (binaries.SOURCES / source).read_text(), binaries.SOURCES
+
+
+def _compile(task: tuple[str, str, str, str]) -> tuple[str, str, bytes]:
+    library, source, kernel, kind = task
+    text, folder = text_of(source)
+    made_from = binaries.digest(text, folder)
+    return binaries.key(kernel, kind, made_from), made_from, binaries.entry(*image(library, text, kernel, kind, folder))
+
+
+def compile_pack(out: Path, library: str, architectures: Sequence[int], processes: int) -> Iterator[tuple[int, int]]:
+    """Compile all that is listed into the pack ``out``; how many images are done, and how many there are."""
+    kinds = [*(f"sm_{a}" for a in architectures), f"ptx_{binaries.PTX}"]
+    tasks = [(library, source, kernel, kind) for source, kernel in [(JPEG, ""), *binaries.listed()] for kind in kinds]
+    entries: dict[str, tuple[str, bytes]] = {}
+    with ProcessPoolExecutor(processes) as pool:
+        for done, (key, made_from, content) in enumerate(pool.map(_compile, tasks, chunksize=1), 1):
+            entries[key] = made_from, content
+            yield done, len(tasks)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    store.write_pack(out, entries)
+
+
+def main(arguments: Sequence[str]) -> int:
+    out, library, *architectures = arguments
+    wanted = [int(a) for a in architectures] or list(binaries.ARCHITECTURES)
+    for done, total in compile_pack(Path(out), library, wanted, len(os.sched_getaffinity(0))):
+        if done % 50 == 0 or done == total:
+            print(f"compiled {done} of {total} CUDA images", file=sys.stderr)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

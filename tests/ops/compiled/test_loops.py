@@ -1,0 +1,193 @@
+"""Compiled loops are kept and loaded: by many processes at once, whatever can be written, for their source only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).parents[3]
+
+LOOPS = """
+import numba
+import numpy as np
+from .numbers import FACTOR
+
+jit = numba.njit(nogil=True, cache=True)
+
+@jit
+def scaled(x):
+    if x > 1000:
+        raise ValueError("too large")
+    return x * FACTOR
+
+@jit
+def total(values):
+    sums = np.zeros(2)
+    for v in values:
+        sums[0] += scaled(v)
+        sums[1] += 1
+    return sums
+
+@numba.njit("int64(int64)", nogil=True, cache=True)
+def explicit(x):
+    return x + 1
+
+@jit
+def both(values):
+    return total(values)[0] + explicit(len(values))
+"""
+RUN = """
+import importlib.util, json, sys
+from pathlib import Path
+import numpy as np
+import dali_run.ops
+from dali_run.ops.compiled import loops, store
+
+{before}
+def load(name, file):
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+folder = Path(sys.argv[1])
+load("dali_run.tested", folder / "__init__.py").__path__ = [str(folder)]
+tested = load("dali_run.tested.loops", folder / "loops.py")
+"""
+SHOW = """
+values = np.arange(5.0)
+found = [tested.total(values).tolist(), int(tested.explicit(4)), tested.both(values), tested.total(values).tolist()]
+try:
+    tested.total(np.array([2000.0]))
+except ValueError as e:
+    found.append(str(e))
+print(json.dumps({"found": found, "compiled": loops.times.compiled, "loaded": loops.times.loaded}))
+"""
+RIGHT = [[20.0, 5.0], 5, 26.0, [20.0, 5.0], "too large"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A package of loops, as if it were part of this project's."""
+    folder = tmp_path / "tested"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "numbers.py").write_text("FACTOR = 2\n")
+    (folder / "loops.py").write_text(LOOPS)
+    return folder
+
+
+def start(source: Path, cache: Path, script: str = SHOW, before: str = "", **environment: str) -> subprocess.Popen[str]:
+    folders = {"PYTHONPATH": str(PROJECT), "NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache / "home")}
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN.format(before=before) + script, str(source)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **folders, **environment},
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    shown: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return shown
+
+
+def test_loops_are_compiled_once_and_for_their_source_only(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert ended(start(source, cache)) == {"found": RIGHT, "compiled": 3, "loaded": 0}
+    assert ended(start(source, cache)) == {"found": RIGHT, "compiled": 0, "loaded": 3}
+    assert not list(source.rglob("*.nb?"))  # nothing beside the sources
+
+    times = source.stat().st_mtime - 1e6
+    for file in source.glob("*.py"):
+        os.utime(file, (times, times))  # a copy, a checkout: the same source at another time
+    assert ended(start(source, cache))["compiled"] == 0
+
+    (source / "numbers.py").write_text("FACTOR = 3\n")  # which the loops' own file does not show
+    assert ended(start(source, cache)) == {
+        "found": [[30.0, 5.0], 5, 36.0, [30.0, 5.0], "too large"],
+        "compiled": 3,
+        "loaded": 0,
+    }
+
+    for entry in (cache / "dali-run").iterdir():
+        entry.write_bytes(entry.read_bytes()[:-20])  # a full disk, a machine that lost its power
+    assert ended(start(source, cache))["compiled"] == 3
+
+
+def test_many_processes_start_at_once(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for process in [start(source, cache) for _ in range(4)]:
+        assert ended(process)["found"] == RIGHT
+    assert ended(start(source, cache)) == {"found": RIGHT, "compiled": 0, "loaded": 3}
+    assert not list((cache / "dali-run").glob(".new-*"))
+
+
+def test_nothing_need_be_writable(source: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    shown = ended(start(source, nowhere / "cache", before="store.checkout = lambda: False\n", HOME=str(nowhere)))
+    assert shown == {"found": RIGHT, "compiled": 3, "loaded": 0}
+
+
+def test_what_was_loaded_goes_into_other_loops_and_can_still_be_called(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    ended(start(source, cache, "tested.total(np.arange(3.0)); print(json.dumps({}))"))
+    script = "import gc\n" + SHOW.replace("tested.both(values), ", "tested.both(values), gc.collect() * 0 or ", 1)
+    shown = ended(start(source, cache, script))
+    assert shown == {"found": RIGHT, "compiled": 1, "loaded": 2}
+
+
+@pytest.mark.parametrize(
+    "variables", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "x86-64"}, {"NUMBA_DISABLE_JIT": "1"}]
+)
+def test_other_processors_and_none(source: Path, tmp_path: Path, variables: dict[str, str]) -> None:
+    assert ended(start(source, tmp_path / "cache", SHOW, **variables))["found"] == RIGHT
+
+
+def test_an_interrupt_leaves_no_half_function(source: Path, tmp_path: Path) -> None:
+    script = (
+        """
+import signal, threading
+signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGINT))
+interrupted = 0
+for wait in (0.002, 0.05, 0.2, 0.4):
+    signal.setitimer(signal.ITIMER_REAL, wait)
+    try:
+        tested.both(np.arange(5.0))
+    except KeyboardInterrupt:
+        interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+assert interrupted
+"""
+        + SHOW
+    )
+    assert ended(start(source, tmp_path / "cache", script))["found"] == RIGHT
+    assert ended(start(source, tmp_path / "cache"))["found"] == RIGHT
+
+
+def test_functions_of_others_are_compiled_and_kept_as_numba_does(tmp_path: Path) -> None:
+    script = """
+import numba
+def double(x):
+    return 2 * x
+double.__module__ = "somebody.else"
+theirs = numba.njit(cache=True)(double)
+print(json.dumps({"is": type(theirs._cache).__name__, "gives": theirs(4), "compiled": loops.times.compiled}))
+"""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "program.py").write_text(
+        "import json\nimport dali_run.ops\nfrom dali_run.ops.compiled import loops\n" + script
+    )
+    done = subprocess.run(
+        [sys.executable, own / "program.py"], capture_output=True, text=True, check=False, timeout=240,
+        env={**os.environ, "PYTHONPATH": str(PROJECT), "NUMBA_CACHE_DIR": str(tmp_path / "c")},
+    )  # fmt: skip
+    assert json.loads(done.stdout) == {"is": "FunctionCache", "gives": 8, "compiled": 0}, done.stderr
