@@ -61,6 +61,7 @@ sanitize: setup ## compute-sanitizer over the CUDA JPEG decoder: FOLDER= of good
 parity: setup ## compare with an installed DALI, write docs/parity.md (DALI_PYTHON=a Python that has DALI 2.4)
 	$(BIN)/python -m tests.parity --python '$(DALI_PYTHON)'
 	$(BIN)/python -m tests.parity_registry --python '$(DALI_PYTHON)'
+	$(BIN)/python -m tests.parity_serialized --python '$(DALI_PYTHON)'
 
 .PHONY: parity-presets
 parity-presets: setup ## compare `parity:` presets with the libraries (TORCH_PYTHON=, DALI_PYTHON=: Pythons that have them)

@@ -20,7 +20,10 @@ from PIL import Image
 from dali_run.pipelines.serve.triton import make_model, write_model
 
 FOUND = importlib.util.find_spec("pytriton")
-pytestmark = pytest.mark.skipif(FOUND is None, reason="nvidia-pytriton is not installed")
+pytestmark = [
+    pytest.mark.skipif(FOUND is None, reason="nvidia-pytriton is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of the client's
+]
 SPEC = """
 version: 1
 pipeline: {batch_size: 4, num_threads: 2, device: cpu}
@@ -59,12 +62,15 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     shutil.copy(root / "python_backend_stubs" / version / "triton_python_backend_stub", here / "backends" / "python")
     http, grpc, metrics = free_ports(3)
     libraries = [str(sysconfig.get_config_var("LIBDIR")), str(root.parents[1] / "nvidia_pytriton.libs")]
-    server = subprocess.Popen(
-        [root / "bin" / "tritonserver", "--model-repository", here / "models", "--backend-directory", here / "backends",
-         "--http-port", str(http), "--grpc-port", str(grpc), "--metrics-port", str(metrics)],
-        env={**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)},
-        stdout=(here / "log").open("w"), stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    with (here / "log").open("w") as log:
+        server = subprocess.Popen(
+            [
+                root / "bin" / "tritonserver", "--model-repository", here / "models",
+                "--backend-directory", here / "backends", "--http-port", str(http), "--grpc-port", str(grpc),
+                "--metrics-port", str(metrics),
+            ],
+            env={**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)}, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
         made = tritonclient.http.InferenceServerClient(f"127.0.0.1:{http}")
         for _ in range(240):
@@ -76,6 +82,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
                 pass
             time.sleep(0.5)
         yield made
+        made.close()
     finally:
         server.terminate()
         server.wait(60)
