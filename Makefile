@@ -92,6 +92,12 @@ editors: setup ## the tests of completion in editors, with the YAML language ser
 	npm install --silent --no-save --prefix build/editors yaml-language-server
 	$(BIN)/python -m pytest -q tests/pipelines/spec/test_editors.py
 
+.PHONY: pages
+pages: setup ## the tests of HTML pages in a real browser (installs a Chromium for Playwright)
+	$(BIN)/python -m pip install --quiet --editable '.[browser]'
+	$(BIN)/python -m playwright install chromium
+	$(BIN)/python -m pytest -q tests/pipelines/show/test_pages_in_a_browser.py
+
 .PHONY: site
 site: docs ## build the documentation as a site, strictly: build/site/docs/index.html
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..job.look import Look
 from ..job.part import check_divisible
 from ..job.run import CLEAN, REJECTS, JobResult, Prepared, Progress, prepare, run_job, write_config
 from ..spec.shipped import known_spec
+from ..tools.machine import facts
 from ..wording import count
 from .driver import Crew, Driver
 from .job_text import JobText
@@ -115,7 +117,7 @@ def _led(
 ) -> JobResult:  # fmt: skip
     on_error = prepared.spec.on_error
     config = whole.config
-    began = time.perf_counter()
+    began, started = time.perf_counter(), datetime.now(UTC)
     with workers as crew:
         driver = Driver(whole, crew, Budget(on_error.max_errors, on_error.max_error_rate),
                         prepared.plan.target.device, progress, note)  # fmt: skip
@@ -123,6 +125,7 @@ def _led(
         ended = time.perf_counter()
     report = merged(prepared.spec.name, driver.workers, ended - driver.began, driver.counts, command)
     report["start_seconds"] = round(driver.began - began, 6)
+    report |= {"started": started.isoformat(timespec="seconds"), "machine": facts()}
     if code:
         return JobResult(code, message, report, config.url or config.path)
     whole.join(report)

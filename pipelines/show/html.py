@@ -158,7 +158,8 @@ def plots(report: Mapping[str, Any]) -> list[str]:
         drawn.append(plot("memory", "Memory", memory[0][1], [(n, ys) for n, _, ys in memory], size))
     if any(found.get("rejected", ())):
         xs, ys = thinned(seconds, found["rejected"])
-        drawn.append(plot("rejects", "Rejected samples so far", xs, [("rejected", ys)], lambda x: f"{x:,.0f}"))
+        drawn.append(plot("rejects", "Rejected samples so far", xs, [("rejected", ys)], lambda x: f"{x:,.0f}",
+                          total=True))  # fmt: skip
     return [f'<div class="plots">{"".join(drawn)}</div>']
 
 

@@ -51,10 +51,12 @@ figure { margin: 0; } .plot { background: var(--card); border-radius: .4rem; pad
 .plot svg { display: block; width: 100%; height: 8rem; border-bottom: 1px solid var(--soft); }
 .plot .ends { display: flex; justify-content: space-between; color: var(--soft); font-size: .85rem; }
 .plot path { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; }
-.plot svg.swatch { display: inline-block; width: 2rem; height: .6rem; border: 0; margin-left: .8rem; }
+.plot svg.swatch { display: inline-block; width: 2rem; height: .6rem; border: 0; margin-right: .2rem; }
+.plot p { display: flex; flex-wrap: wrap; gap: 0 1rem; font-size: .9rem; }
 .s1 { stroke: var(--s1); } .s2 { stroke: var(--s2); stroke-dasharray: 7 3; } .s3 { stroke: var(--s3);
   stroke-dasharray: 2 3; } .s4 { stroke: var(--s4); stroke-dasharray: 9 3 2 3; } .s5 { stroke: var(--s5);
   stroke-dasharray: 14 4; }
+.plot p span { white-space: nowrap; }
 summary { cursor: pointer; color: var(--soft); font-size: .9rem; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 18rem), 1fr)); gap: 1rem; }
 .pictures figure { background: var(--card); border-radius: .4rem; padding: .6rem; }

@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 _WIDTH, _HEIGHT = 600, 120
 MOST_LINES = 5
 """Lines in one plot."""
+_FEW_LINES = 2
+"""Lines whose ranges are told above a plot; they are in its table, too."""
 _MOST_POINTS = 60
 _MOST_NUMBERS = 24
 """Rows of a plot's table."""
@@ -49,10 +51,11 @@ def bars(
 
 def plot(
     name: str, title: str, seconds: Sequence[float], lines: Sequence[tuple[str, Sequence[float]]],
-    shown: Callable[[float], str], top: float | None = None,
+    shown: Callable[[float], str], top: float | None = None, total: bool = False,
 ) -> str:  # fmt: skip
     """A figure of ``lines`` over ``seconds``, with its range in words and its numbers in a table. ``name`` tells its
-    parts apart from those of other plots; ``shown`` writes a value; ``top`` is the value at the upper edge."""
+    parts apart from those of other plots; ``shown`` writes a value; ``top`` is the value at the upper edge. A ``total``
+    only grows: its last value is what counts."""
     highest = top if top is not None else max((max(values, default=0.0) for _, values in lines), default=0.0)
     end = seconds[-1] if seconds else 0.0
     paths, swatches, said = [], [], []
@@ -63,11 +66,14 @@ def plot(
         )
         paths.append(f'<path class="s{k}" d="M{points}"/>')
         if len(lines) > 1:
-            swatches.append('<svg class="swatch" viewBox="0 0 32 8" aria-hidden="true">'
-                            f'<path class="s{k}" d="M0,4 32,4"/></svg> {text(label)}')  # fmt: skip
-        mean = sum(values) / max(len(values), 1)
-        said.append(f"{f'{label}: ' if len(lines) > 1 else ''}mean {shown(mean)}, {shown(min(values, default=0.0))} to "
-                    f"{shown(max(values, default=0.0))}")  # fmt: skip
+            swatches.append('<span><svg class="swatch" viewBox="0 0 32 8" aria-hidden="true">'
+                            f'<path class="s{k}" d="M0,4 32,4"/></svg> {text(label)}</span> ')  # fmt: skip
+        found = f"mean {shown(sum(values) / max(len(values), 1))}"
+        if total:
+            found = f"{shown(values[-1] if values else 0.0)} in the end"
+        elif len(lines) <= _FEW_LINES:
+            found += f", {shown(min(values, default=0.0))} to {shown(max(values, default=0.0))}"
+        said.append(f"{label}: {found}" if len(lines) > 1 else found)
     step = max(1, -(-len(seconds) // _MOST_NUMBERS))
     rows = [[duration(at), *(shown(values[i]) for _, values in lines)] for i, at in enumerate(seconds)][::step]
     numbers = table(["after", *(label for label, _ in lines)], rows, 0, f"{title}, over time")

@@ -76,6 +76,25 @@ class Bottleneck(TypedDict):
     advice: str
 
 
+class QueueOverTime(TypedDict):
+    """How many batches were in a queue, row by row."""
+
+    depth: int
+    fill: list[int]
+
+
+class OverTime(TypedDict):
+    """A run over time, as columns of at most 241 rows. Counts and seconds add up from the start."""
+
+    seconds: list[float]
+    samples: list[int]
+    rejected: list[int]
+    queues: dict[str, QueueOverTime]
+    operators: dict[str, list[float]]
+    memory: dict[str, list[int]]
+    gpu_busy_seconds: NotRequired[list[float]]
+
+
 class Report(TypedDict):
     """report.json: what a run did and cost."""
 
@@ -96,6 +115,9 @@ class Report(TypedDict):
     loads: dict[str, float]
     bottleneck: Bottleneck
     memory: dict[str, float]
+    started: NotRequired[str]
+    machine: NotRequired[dict[str, Any]]
+    over_time: NotRequired[OverTime]
 
 
 class Finished(TypedDict):
@@ -324,19 +346,20 @@ class Benched(TypedDict):
 
 
 class Live(TypedDict):
-    """A job at work."""
+    """A job at work. While it is prepared there are no counts."""
 
     schema_version: int
     output: str
     state: str
     name: str
+    part: list[int] | None
     total: int
-    done: int
-    rejected: int
-    seconds: float
-    samples_per_second: float | None
-    operators: list[dict[str, Any]]
-    queues: list[dict[str, Any]]
+    done: NotRequired[int]
+    rejected: NotRequired[int]
+    seconds: NotRequired[float]
+    samples_per_second: NotRequired[float | None]
+    operators: NotRequired[list[dict[str, Any]]]
+    queues: NotRequired[list[dict[str, Any]]]
 
 
 class Shipped(TypedDict):
