@@ -108,13 +108,27 @@ site: docs ## build the documentation as a site, strictly: build/site/docs/index
 report-svg: $(VENV)/.runtime ## draw a run's report (REPORT=path/report.json) as docs/report.svg
 	$(BIN)/python docs/report_svg.py $(REPORT) docs/report.svg
 
+# Levels of x86-64 and CUDA majors that the wheel brings code for; `make wheel LEVELS= CUDA=` brings none.
+LEVELS ?= x86-64-v3,x86-64-v2
+CUDA ?= 13
+
 .PHONY: wheel
-wheel: $(VENV)/.runtime ## build the wheel, and try its command in an environment of its own
+wheel: $(VENV)/.runtime ## build the wheel with compiled code (no GPU needed), and try its command in an environment of its own
 	rm -rf build/wheel build/wheel-venv
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel/plain .
+	$(if $(CUDA),$(BIN)/python -m pip install --quiet --upgrade --no-deps --target build/nvrtc $(foreach v,$(CUDA),$(NVRTC_$(v))))
+	$(BIN)/python -m dali_run.pipelines.tools.compiled_wheel build/wheel/plain/*.whl build/wheel --levels '$(LEVELS)' \
+		--nvrtc $(if $(CUDA),$$(find build/nvrtc -name 'libnvrtc.so.1[0-9]'))
 	$(PYTHON) -m venv build/wheel-venv
 	build/wheel-venv/bin/python -m pip install --quiet build/wheel/*.whl
 	cd build && wheel-venv/bin/dali-run --help > /dev/null && wheel-venv/bin/dali-run doctor
+
+NVRTC_12 := nvidia-cuda-nvrtc-cu12
+NVRTC_13 := nvidia-cuda-nvrtc
+
+.PHONY: start-up
+start-up: $(VENV)/.runtime ## time the first and the second job of build/wheel/*.whl and of a checkout (about five minutes)
+	$(BIN)/python benchmarks/start_up.py --wheel build/wheel/*.whl
 
 .PHONY: clean
 clean: ## remove what was built (not .venv, not data)

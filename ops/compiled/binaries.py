@@ -100,8 +100,9 @@ _KERNEL = re.compile(r'extern "C" __global__ [^(]*?(?:__launch_bounds__\s*\([^)]
 
 
 def kernels_of(source: str) -> list[str]:
-    """Names of a source's kernels that are no templates."""
-    return _KERNEL.findall((SOURCES / source).read_text())
+    """Names of a source's kernels that are neither templates nor made by macros."""
+    lines = (SOURCES / source).read_text().splitlines()
+    return _KERNEL.findall("\n".join(line for line in lines if not line.endswith("\\")))
 
 
 def record(source: str, kernel: str) -> None:

@@ -81,6 +81,11 @@ def find(key: str, stamp: str, made_for: str) -> bytes | None:
     return None
 
 
+def content(file: Path) -> bytes:
+    """What an entry of a folder holds. Raises OSError, zlib.error."""
+    return zlib.decompress(memoryview(file.read_bytes())[_STAMP:])
+
+
 def holds(key: str, stamp: str, made_for: str) -> bool:
     """`find` would find it."""
     name = name_of(key, made_for)

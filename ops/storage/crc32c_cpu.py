@@ -18,6 +18,8 @@ from numba import extending, types
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
+from ..compiled.target import LEVELS
+
 _POLYNOMIAL = 0x82F63B78
 LONG, SHORT = 1024, 256
 """Bytes of each of the three streams, for long and for short stretches; powers of two, so that the joining map is found
@@ -71,6 +73,8 @@ def _has_instruction() -> bool:
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     config: Any = numba.config  # whose names are made of the environment
+    if config.CPU_NAME in LEVELS:
+        return True
     if config.CPU_FEATURES is not None:
         return "+sse4.2" in config.CPU_FEATURES.split(",")
     return config.CPU_NAME in (None, "host") and bool(llvm.get_host_cpu_features().get("sse4.2"))

@@ -39,7 +39,7 @@ class Finding:
 def examine() -> dict[str, Any]:
     """All findings as plain data: ``{"findings": [...], "remedies": [...]}``."""
     findings: list[Finding] = []
-    for probe in (_python, _packages, _cpu, _memory, _codecs, _gpu, _folders):
+    for probe in (_python, _packages, _cpu, _memory, _codecs, _gpu, _compiled, _folders):
         findings += _guarded(probe)
     return {
         "version": __version__,
@@ -235,12 +235,10 @@ def _uploads() -> Iterator[Finding]:
 
 def _folders() -> Iterator[Finding]:
     home = Path.home()
-    package = Path(__file__).resolve().parents[2]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
     folders = {
         "temporary files": (Path(tempfile.gettempdir()), "TMPDIR"),
         "indexes of read-only data": (cache / "dali-run", "XDG_CACHE_HOME"),
-        "compiled CPU code (Numba)": (Path(os.environ.get("NUMBA_CACHE_DIR", package / "ops")), "NUMBA_CACHE_DIR"),
         "compiled CUDA code (CuPy)": (Path(os.environ.get("CUPY_CACHE_DIR", home / ".cupy")), "CUPY_CACHE_DIR"),
     }
     for what, (folder, variable) in folders.items():
@@ -250,6 +248,37 @@ def _folders() -> Iterator[Finding]:
         else:
             yield Finding("folders", what, "note", f"{folder} cannot be written: recompiled on every run",
                           f"set {variable} to a folder that can be written")  # fmt: skip
+
+
+def _compiled() -> Iterator[Finding]:
+    """Where loops come from: the wheel, a folder, or a compiler on every start."""
+    from ...ops.compiled import binaries, store, target
+
+    for pack in store.packs():
+        yield Finding(
+            "compiled code", "CPU loops of the wheel", "ok", f"{len(pack)} for {pack.path.name.split('-cp')[0]}"
+        )
+    others = [p.name for p in store.PACKS.glob("x86-64-*.pack")]
+    if others and not store.packs() and target.levels():
+        made_for = others[0].split("-", 3)[3].removesuffix(".pack")
+        numba = made_for.split("-")[1].removeprefix("numba")
+        yield Finding("compiled code", "CPU loops of the wheel", "note",
+                      f"for {made_for}, this is {target.versions()}: compiled on this machine instead",
+                      f"pip install numba=={numba} (and the Python of the wheel's name) to start at once")  # fmt: skip
+    for folder in store.folders():
+        nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+        if nearest.is_dir() and os.access(nearest, os.W_OK):
+            free = size(shutil.disk_usage(nearest).free)
+            yield Finding("compiled code", "compiled here", "ok", f"kept in {folder}, {free} free")
+            break
+    else:
+        missing = "" if store.packs() else "; everything is compiled anew on every start"
+        yield Finding("compiled code", "compiled here", "note", f"cannot be kept: no folder can be written{missing}",
+                      "set NUMBA_CACHE_DIR to a folder that can be written")  # fmt: skip
+    images = [p.stem for p in store.PACKS.glob("cuda*.pack")]
+    found = f"{', '.join(images)}: compute capability {' '.join(f'{a / 10}' for a in binaries.ARCHITECTURES)}, and PTX"
+    yield Finding("compiled code", "CUDA kernels of the wheel", "ok" if images else "note",
+                  found if images else "none: NVRTC compiles them when first launched")  # fmt: skip
 
 
 def _text(path: str) -> str:

@@ -1,0 +1,197 @@
+"""A wheel with compiled code: loops of packs give the bytes that loops compiled on the spot give; wheels are whole."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dali_run.ops.compiled import binaries, listed, store, target
+from dali_run.ops.gpu import lane
+from dali_run.pipelines.tools.compiled_wheel import add_to_wheel, loops_for
+
+PROJECT = Path(__file__).parents[3]
+JOB = """
+import hashlib, json, sys
+from pathlib import Path
+import numpy as np
+import dali_run.fn as fn
+from dali_run import pipeline_def
+from dali_run.ops.compiled import store, times
+store.PACKS = Path(sys.argv[1])
+
+picture = np.random.default_rng(1).integers(0, 256, (40, 50, 3), np.uint8)
+
+@pipeline_def(batch_size=4, num_threads=1, device_id=None, seed=3)
+def chain():
+    images = fn.external_source(lambda: [picture] * 4)
+    return (fn.gaussian_blur(images, sigma=1.7), fn.random.uniform(range=[0.0, 1.0]), fn.random.coin_flip())
+
+pipe = chain()
+pipe.build()
+digest = hashlib.sha256()
+for output in pipe.run():
+    for sample in output:
+        digest.update(np.ascontiguousarray(np.asarray(sample)).tobytes())
+print(json.dumps({"digest": digest.hexdigest(), "compiled": times.times.compiled, "loaded": times.times.loaded}))
+"""
+
+
+def run(packs: Path, cache: Path, **more: str) -> dict[str, Any]:
+    environment = {"PYTHONPATH": str(PROJECT), "NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache), **more}
+    script = (
+        JOB if cache.name == "own" else "import dali_run.ops.compiled.store as s\ns.checkout = lambda: False\n" + JOB
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(packs)], capture_output=True, text=True, check=False,
+                          timeout=280, env={**os.environ, **environment})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.skipif(not target.levels(), reason="needs an x86-64 processor of level 2 at least")
+def test_packs_give_the_same_bytes_as_compiling(tmp_path: Path) -> None:
+    """For every level that this processor has; of filters whose products and sums LLVM may join, where it can."""
+    recorded = tmp_path / "recorded"
+    alone = run(tmp_path, tmp_path / "own", DALI_RUN_RECORD_LOOPS=str(recorded))
+    assert alone["compiled"] + alone["loaded"] > 3
+    wanted = list(dict.fromkeys(map(listed.of_line, recorded.read_text().splitlines())))
+    level = target.levels()[0]
+    pack = tmp_path / "packs" / store.pack_name(level)
+    assert loops_for(level, pack, tmp_path / "work", wanted) == len(wanted)
+    packed = run(pack.parent, tmp_path / "empty")
+    assert packed["digest"] == alone["digest"]
+    assert (packed["compiled"], packed["loaded"]) == (0, alone["compiled"] + alone["loaded"])
+
+
+def test_a_wheel_with_packs_is_whole(tmp_path: Path) -> None:
+    plain = tmp_path / "dali_run-1.0-py3-none-any.whl"
+    info = "dali_run-1.0.dist-info"
+    with zipfile.ZipFile(plain, "w") as wheel:
+        wheel.writestr("dali_run/__init__.py", "pass\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n\n")
+        wheel.writestr(f"{info}/RECORD", "stale")
+    made = add_to_wheel(plain, tmp_path / "out", {"dali_run/ops/compiled/packs/a.pack": b"code" * 100})
+    version = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert made.name == f"dali_run-1.0-{version}-none-manylinux2014_x86_64.whl"
+    assert [p.name for p in made.parent.iterdir()] == [made.name]
+    with zipfile.ZipFile(made) as wheel:
+        rows = list(csv.reader(io.StringIO(wheel.read(f"{info}/RECORD").decode())))
+        assert sorted(row[0] for row in rows) == sorted(wheel.namelist())
+        for name, digest, size in rows[:-1]:
+            content = wheel.read(name)
+            right = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            assert (digest, size) == (f"sha256={right}", str(len(content)))
+        tags = wheel.read(f"{info}/WHEEL").decode().splitlines()
+        assert f"Tag: {version}-none-manylinux2014_x86_64" in tags
+        assert "Root-Is-Purelib: false" in tags
+        assert "Tag: py3-none-any" not in tags
+
+
+# -- CUDA -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cuda_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A pack of gather.cu, whose images say what they are; the stamp of the source."""
+    made_from = binaries.digest((lane.SOURCES / "gather.cu").read_text(), lane.SOURCES)
+    kinds = [*(f"sm_{a}" for a in binaries.ARCHITECTURES), f"ptx_{binaries.PTX}"]
+    entries = {binaries.key("", kind, made_from): (made_from, binaries.entry(kind.encode(), "")) for kind in kinds}
+    store.write_pack(tmp_path / binaries.pack_name(13), entries)
+    monkeypatch.setattr(store, "PACKS", tmp_path)
+    for cached in (binaries._pack, binaries.there_are_any, lane._image, lane._load):
+        cached.cache_clear()
+    return made_from
+
+
+IMAGES = {
+    75: "", 80: "sm_80", 86: "sm_86", 87: "sm_86", 89: "sm_89", 90: "sm_90", 100: "sm_100", 103: "sm_100",
+    110: "ptx_80", 120: "sm_120", 121: "sm_120", 130: "ptx_80",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("capability", "kind"), IMAGES.items())
+def test_gpus_get_the_image_that_runs_on_them(cuda_pack: str, capability: int, kind: str) -> None:
+    found = binaries.find(cuda_pack, "", capability, 13)
+    assert found == ((kind.encode(), "") if kind else None)
+    assert binaries.find("0" * 32, "", capability, 13) is None
+    assert binaries.find(cuda_pack, "", capability, 12) is None
+
+
+@pytest.mark.usefixtures("cuda_pack")
+def test_kernels_come_from_images_where_the_driver_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DriverError(Exception):
+        pass
+
+    class Module:
+        refuses = False
+
+        def load(self, image: bytes) -> None:
+            if self.refuses:
+                raise DriverError
+            self.image = image
+
+        def get_function(self, name: str) -> tuple[bytes, str]:
+            return self.image, name
+
+    class Device:
+        compute_capability = "90"
+
+        def __init__(self, index: int) -> None:
+            pass
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *exc: object) -> None:
+            pass
+
+    cupy = SimpleNamespace(
+        cuda=SimpleNamespace(
+            Device=Device, runtime=SimpleNamespace(runtimeGetVersion=lambda: 13020),
+            function=SimpleNamespace(Module=Module), driver=SimpleNamespace(CUDADriverError=DriverError),
+        ),
+        RawModule=lambda **_: SimpleNamespace(get_function=lambda name: ("NVRTC", name)),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    lane._module.cache_clear()
+    try:
+        assert lane.load("gather.cu", "gather") == (b"sm_90", "gather")
+        assert lane.load("tables.cu", "equalize") == ("NVRTC", "equalize")  # in no pack
+        for cached in (lane._image, lane._load):
+            cached.cache_clear()
+        monkeypatch.setattr(Module, "refuses", True)
+        assert lane.load("gather.cu", "gather") == ("NVRTC", "gather")
+    finally:
+        for cached in (lane._image, lane._load, lane._module, binaries._pack, binaries.there_are_any):
+            cached.cache_clear()
+
+
+@pytest.mark.parametrize("source", sorted({source for source, _ in binaries.listed()}))
+def test_listed_kernels_are_in_their_sources(source: str) -> None:
+    text = (lane.SOURCES / source).read_text()
+    for listed_source, kernel in binaries.listed():
+        if listed_source == source:
+            assert not kernel or f" {kernel.partition('<')[0]}(" in text or f"({kernel.partition('<')[0]}" in text, (
+                kernel
+            )
+
+
+def test_a_change_of_what_is_included_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.cuh").write_text('#include "b.cuh"\n')
+    (tmp_path / "b.cuh").write_text("1")
+    before = binaries.digest('#include "a.cuh"', tmp_path)
+    (tmp_path / "b.cuh").write_text("2")
+    binaries.digest.cache_clear()
+    assert binaries.digest('#include "a.cuh"', tmp_path) != before
