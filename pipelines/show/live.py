@@ -11,7 +11,7 @@ from rich.text import Text
 from ..wording import count, duration, rate, size
 from .tables import OneScreen, Row, table
 
-_BAR = 24
+_BAR, _SHORT_BAR = 24, 14
 _SPARKS = "▁▂▃▄▅▆▇█"
 _MOST_SPARKS = 48
 _WORDS = {"preparing": "is preparing", "lost": "is gone: its process ended without a word"}
@@ -122,7 +122,7 @@ def _operators(operators: Sequence[Mapping[str, Any]], most: int) -> RenderableT
     for i in sorted(first):
         o = operators[i]
         rows.append([o["name"], Text(o["runs_on"], "green" if o["runs_on"] != "cpu" else "cyan"),
-                     f"{o['busy'] / total:.0%}", _bar(o["busy"] / total)])  # fmt: skip
+                     f"{o['busy'] / total:.0%}", _bar(o["busy"] / total, _SHORT_BAR)])  # fmt: skip
     if more := len(operators) - len(first):
         rest = sum(o["busy"] for i, o in enumerate(operators) if i not in first)
         rows.append([f"{more} more", "", f"{rest / total:.0%}", ""])
@@ -130,7 +130,9 @@ def _operators(operators: Sequence[Mapping[str, Any]], most: int) -> RenderableT
 
 
 def _queues(queues: Sequence[Mapping[str, Any]]) -> RenderableType:
-    rows = [[q["name"], f"{q['fill']} of {q['depth']}", _bar(q["fill"] / max(q["depth"], 1))] for q in queues]
+    rows = [
+        [q["name"], f"{q['fill']} of {q['depth']}", _bar(q["fill"] / max(q["depth"], 1), _SHORT_BAR)] for q in queues
+    ]
     return table(("queue", "batches", ""), rows, numbers=("batches",), dispensable=("",))
 
 
