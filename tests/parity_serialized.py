@@ -7,6 +7,7 @@ of each; what is read from the file must be the operator that the call makes her
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -97,10 +98,11 @@ def main() -> int:
     if not asked.python:
         parser.error("which Python has DALI? --python PATH")
     load_operators()
-    told = list(cases(Path(asked.python)))
-    with tempfile.TemporaryDirectory() as folder:
+    python = Path(asked.python).absolute()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some operators write files
+        told = list(cases(python))
         (Path(folder) / "cases.json").write_text(json.dumps(told))
-        subprocess.run([asked.python, SERIALIZE, Path(folder) / "cases.json", Path(folder) / "files.npz"], check=True)
+        subprocess.run([python, SERIALIZE, Path(folder) / "cases.json", Path(folder) / "files.npz"], check=True)
         files = np.load(Path(folder) / "files.npz")
         wrong, refused = 0, 0
         for k, case in enumerate(told):
