@@ -205,17 +205,19 @@ def console(stream: Any = None) -> Console:
 
 @contextmanager
 def errors_as_json(wanted: bool) -> Iterator[None]:
-    """``--json``: what fails before there is a result is JSON on stdout, too, beside its lines on stderr."""
+    """``--json`` of a job: what fails before there is a result is JSON on stdout, too, beside its lines on stderr;
+    Ctrl-C, too. (`main` does it for the errors of all commands.)"""
     try:
         yield
-    except (Exception, KeyboardInterrupt) as e:
+    except KeyboardInterrupt:
         if wanted:
-            from ..ops.errors import SpecError
-
-            code = USAGE if isinstance(e, (SpecError, typer.BadParameter)) else JOB_FAILED
-            code, message = (INTERRUPTED, "interrupted") if isinstance(e, KeyboardInterrupt) else (code, str(e))
-            print_json({"exit_code": code, "message": message, "path": None, "report": {}})
+            error_as_json(INTERRUPTED, "interrupted")
         raise
+
+
+def error_as_json(code: int, message: str) -> None:
+    """An error in the form of a job's result."""
+    print_json({"exit_code": code, "message": message, "path": None, "report": {}})
 
 
 @contextmanager

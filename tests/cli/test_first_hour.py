@@ -79,7 +79,6 @@ MISSING = [
     ["stats", "none"], ["stats", "none.yaml"],
     ["bench", "quickstart", "--baseline", "none.json"], ["bench", "--suite", "imagenet", "--data", "none"],
     ["port", "none.py"], ["run", "quickstart", "--settings", "none.yaml"], ["run", "quickstart", "--report", "none/x"],
-    ["retry-failed", "none", "--json"], ["run", "none.yaml", "--json"], ["convert", "none", "x", "--to=lmdb", "--json"],
 ]  # fmt: skip
 
 
@@ -92,9 +91,27 @@ def test_a_path_on_the_command_line_that_is_not_there_is_wrong_usage(
     out, err = capsys.readouterr()
     assert "none" in err
     assert len(err.splitlines()) == 1
-    if "--json" in arguments:
-        assert json.loads(out)["exit_code"] == 2
+    assert out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", MISSING, ids=" ".join)
+def test_errors_are_json_where_json_is_asked_for(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*arguments, "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    if arguments[0] == "validate":
+        assert told[0]["problems"]
+    else:
+        assert told["exit_code"] == 2
+        assert "none" in told["message"]
+
+
+def test_wrong_usage_is_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--json"]) == 2
+    assert "SPEC" in json.loads(capsys.readouterr().out)["message"]
 
 
 @pytest.mark.parametrize("script", [indexes.tfrecord2idx, indexes.rec2idx, indexes.wds2idx])
