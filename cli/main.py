@@ -5,6 +5,7 @@ Nothing but typer is imported until a command runs, so that help and completion 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from . import (
 from .dali import convert_pipeline, port
 from .interrupts import interruptible
 from .machine import doctor, warm
-from .output import INTERRUPTED, JOB_FAILED, USAGE, open_missing_streams, remark, say, tell, to_nowhere
+from .output import INTERRUPTED, JOB_FAILED, USAGE, error_as_json, open_missing_streams, remark, say, tell, to_nowhere
 
 
 class _Commands(TyperGroup):
@@ -100,41 +101,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     try:
         return app(args=arguments, prog_name="dali-run", standalone_mode=False) or 0  # 130 for Ctrl-C
-    except _ClickError as e:
-        return _report_usage(e)
     except KeyboardInterrupt:  # outside of typer's own care
         return INTERRUPTED
     except BrokenPipeError:  # `dali-run ops | head`
         to_nowhere(1)
         return 0
     except Exception as e:
-        if os.environ.get("DALI_RUN_DEBUG") == "1":
+        usage = isinstance(e, _ClickError)
+        if not usage and os.environ.get("DALI_RUN_DEBUG") == "1":
             raise
-        return _report_error(e)
+        code, message = _usage(e) if usage else _error(e)
+        for line in message.splitlines():
+            (remark if usage else say)(line)
+        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it
+                error_as_json(code, message)
+        return code
 
 
-def _report_usage(error: Exception) -> int:
+def _usage(error: Exception) -> tuple[int, str]:
+    """The exit code for a wrong command line, and what is wrong with it."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "dali-run"
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-    remark(f"{path}: {message}; see {path} --help")
-    return USAGE
+    return USAGE, f"{path}: {message}; see {path} --help"
 
 
-def _report_error(error: Exception) -> int:
+def _error(error: Exception) -> tuple[int, str]:
+    """The exit code for what a command raised, and the message."""
     from ..ops.errors import DaliRunError, SpecError
 
     if isinstance(error, DaliRunError):
-        for line in str(error).splitlines():
-            say(line)
-        return USAGE if isinstance(error, SpecError) else JOB_FAILED
+        return USAGE if isinstance(error, SpecError) else JOB_FAILED, str(error)
     if isinstance(error, OSError):
-        say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-        return JOB_FAILED
+        return JOB_FAILED, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     what = " ".join(str(error).split())
-    say(f"internal error: {type(error).__name__}: {what}; please report it, with what the same command prints under "
-        "DALI_RUN_DEBUG=1 and what dali-run doctor prints")  # fmt: skip
-    return JOB_FAILED
+    return JOB_FAILED, (
+        f"internal error: {type(error).__name__}: {what}; please report it, with what the same command prints under "
+        "DALI_RUN_DEBUG=1 and what dali-run doctor prints"
+    )
 
 
 if __name__ == "__main__":
