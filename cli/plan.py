@@ -19,6 +19,10 @@ def command(
         bool, typer.Option("--measure", help="Run it for a few seconds: how long it will take, how much it will write.")
     ] = False,
     seconds: Annotated[float, typer.Option(min=0.01, help="How long to measure.")] = 2,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Measure, and say what the job takes on N machines.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --nodes: GPUs of each.")] = None,
     plugins: Plugins = False,
     json: Json = False,
 ) -> None:
@@ -32,13 +36,19 @@ def command(
       dali-run plan configs/imagenet_train.yaml
       dali-run plan configs/imagenet_train.yaml --device null   # as placed for a GPU, on a machine without one
       dali-run plan spec.yaml --measure
+      dali-run plan spec.yaml --nodes 8 --gpus 8                # what it takes on 64 GPUs like this machine's
       dali-run plan spec.yaml --json
     """
     from ..pipelines.job.forecast import forecast
     from ..pipelines.tools.preview import describe_job
 
     plan = describe_job(spec, overrides(changes), device, plugins)
-    plan["forecast"] = forecast(spec, overrides(changes), device, plugins, seconds if measure else 0.0)
+    measuring = measure or nodes is not None or gpus is not None
+    plan["forecast"] = forecast(spec, overrides(changes), device, plugins, seconds if measuring else 0.0)
+    if nodes is not None or gpus is not None:
+        from ..pipelines.fleet.model import on_machines
+
+        plan["on_machines"] = on_machines(plan["forecast"], nodes or 1, gpus or 0, plan["device"])
     if json:
         print_json(plan)
         return

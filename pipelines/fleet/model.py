@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from .whole import parts_for
 
@@ -11,10 +13,10 @@ START_SECONDS = 5.0
 """Until workers are at work: processes start, import, open their data sets. A listing comes on top."""
 PART_SECONDS = 0.1
 """That a part costs beside its samples: threads, a lock, a journal, files that are made durable."""
-JOIN_SECONDS = 60e-6
+JOIN_SECONDS = 200e-6
 """That a shard costs when the parts become one output."""
-JOURNAL_BYTES, MANIFEST_BYTES = 420, 560
-"""Of a shard with one file and an index."""
+MANIFEST_BYTES = 744
+"""Of a shard with one file and an index; 590 in the journal."""
 INDEX_BYTES = 20
 """Of a record in a machine's memory: where it lies, its size, its kind; a shuffled order has 8 more."""
 
@@ -49,11 +51,30 @@ def forecast(
     shards = -(-samples // shard)
     ideal = samples / (rate * workers)
     part = samples / parts / rate
-    # parts are whole, so some workers have one more than others; on average half a part is lost at the end
-    work = max(samples / (rate * busy) + part / 2 * (busy > 1), part)
+    # workers end at different times; the last parts are small: about half of the mean part (see `whole.tapered`)
+    work = max(samples / (rate * busy) + part / 4 * (busy > 1), part)
     seconds = START_SECONDS + listing + work + PART_SECONDS * parts / busy + JOIN_SECONDS * shards
     return Forecast(
         workers, parts, seconds, min(1.0, ideal / seconds),
         None if read_bytes is None else samples * read_bytes / work, samples * written_bytes / work,
         samples * (INDEX_BYTES + 8 * shuffled), shards * MANIFEST_BYTES, workers - busy,
     )  # fmt: skip
+
+
+def on_machines(measured: Mapping[str, Any], nodes: int, gpus: int, device: str) -> dict[str, Any] | None:
+    """What the job of a `job.forecast` takes on ``nodes`` machines, with a worker for each of ``gpus`` GPUs or, where
+    that is 0, one on all cores, each as fast as this machine was when it was measured. None where the number of samples
+    is not known."""
+    samples = measured["samples"]
+    if not samples or not measured["samples_per_second"]:
+        return None
+    found = forecast(
+        samples,
+        measured["samples_per_second"],
+        -(-samples // (measured["shards"] or 1)),
+        nodes * max(1, gpus),
+        "gpu" if gpus else "cpu",
+        written_bytes=measured["bytes_per_sample"],
+        read_bytes=measured["read_bytes_per_sample"],
+    )
+    return {"nodes": nodes, "gpus": gpus, "measured_on": device, **asdict(found)}

@@ -179,6 +179,8 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(_write_line(plan["write"])))
     if plan.get("forecast"):
         parts += [Text(), Text(_forecast_line(plan["forecast"]), "bold")]
+    if plan.get("on_machines"):
+        parts.append(Text(_machines_line(plan["on_machines"]), "bold"))
     return Group(*parts)
 
 
@@ -195,6 +197,22 @@ def _forecast_line(found: Mapping[str, Any]) -> str:
     words.append(f"measured for {duration(found['measured_seconds'])}: {each}")
     if found["seconds"] is not None:
         words.append(f"so about {duration(found['seconds'])} and {size(found['bytes'])}")
+    return "; ".join(words)
+
+
+def _machines_line(found: Mapping[str, Any]) -> str:
+    """What the job takes on many machines."""
+    each = f" with {count(found['gpus'], 'GPU')} each" if found["gpus"] else ""
+    words = [
+        f"On {count(found['nodes'], 'machine')}{each}, {count(found['workers'], 'worker')} as fast as this one here: "
+        f"about {duration(found['seconds'])}, {found['efficiency']:.0%} of linear, in {count(found['parts'], 'part')}",
+        f"the storage reads {size(found['read_per_second'])}/s and writes {size(found['written_per_second'])}/s",
+        f"an index takes up to {size(found['index_bytes'])} of each machine's memory",
+    ]
+    if found["idle_workers"]:
+        words.append(f"there are too few shards: {count(found['idle_workers'], 'worker')} have nothing to do")
+    if found["gpus"] and found["measured_on"] != "gpu":
+        words.append("measured without a GPU, so this is not what GPUs will do")
     return "; ".join(words)
 
 

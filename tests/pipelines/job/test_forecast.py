@@ -86,3 +86,20 @@ def test_plan_says_it(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["forecast"]["samples"] == 24
     assert cli.main(["plan", str(SPEC), "--set", "data=no-such"]) == 0  # a plan can be made where the data is not
     assert "Samples: not known" in capsys.readouterr().out
+
+
+def test_many_machines_follow_from_one(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["plan", str(SPEC), "--set", f"data={data / 'lmdb'}", "--set", "write.shard.samples=2", "--device", "cpu",
+               "--seconds", "0.05", "--nodes", "3"]  # fmt: skip
+    assert cli.main([*command, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    found = plan["on_machines"]
+    assert found["workers"] == 3
+    assert found["parts"] == plan["forecast"]["shards"]
+    assert found["seconds"] > plan["forecast"]["seconds"] / 3
+    assert found["read_per_second"] > 0
+    assert cli.main([*command, "--gpus", "8"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "On 3 machines with 8 GPUs each, 24 workers" in said
+    assert "too few shards" in said
+    assert "measured without a GPU" in said
