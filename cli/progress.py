@@ -49,32 +49,45 @@ def lively(stream: TextIO) -> bool:
 
 
 @contextmanager
-def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Something to call with the bytes that are done and all of them: a bar, or a line every few seconds with the rate
-    and the time that is left. ``what`` is being done."""
+def counted(
+    what: str, *, quiet: bool, amount: Callable[[float], str] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Callable[[int, int], None]]:  # fmt: skip
+    """Something to call with what is done and with all of it: a bar, or a line every few seconds, with the rate and the
+    time that is left. ``what`` is being done; ``amount`` writes a number of things, of bytes by default."""
     if quiet:
         yield lambda *_: None
-    elif lively(sys.stderr):
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.progress import TransferSpeedColumn as Speed
+        return
+    from ..pipelines.wording import duration, size
 
-        with Progress(TextColumn(what), BarColumn(None), DownloadColumn(binary_units=True), Speed(), TextColumn("eta"),
-                      TimeRemainingColumn(), console=_console(), transient=True) as progress:  # fmt: skip
-            task = progress.add_task("", total=None)
-            yield lambda done, total: progress.update(task, completed=done, total=total)
+    words = amount or size
+    began = last = clock()
+
+    def text(done: int, total: int, now: float) -> str:
+        speed = done / max(now - began, 1e-9)
+        return (f"{what} {words(done)} of {words(total)} ({done / max(total, 1):.0%}), {words(speed)}/s, "
+                f"{duration((total - done) / speed)} left")  # fmt: skip
+
+    if lively(sys.stderr):
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        with Progress(BarColumn(None), TextColumn("{task.description}"), console=_console(), transient=True,
+                      expand=True) as progress:  # fmt: skip
+            task = progress.add_task(what, total=None)
+
+            def draw(done: int, total: int) -> None:
+                said = text(done, total, clock()) if done else what
+                progress.update(task, completed=done, total=total, description=said)
+
+            yield draw
     else:
-        from ..pipelines.wording import duration, size
-
-        began = last = time.perf_counter()
 
         def tell(done: int, total: int) -> None:
             nonlocal last
-            now = time.perf_counter()
+            now = clock()
             if now - last >= SECONDS_BETWEEN_LINES and done:
                 last = now
-                speed = done / (now - began)
-                remark(f"{what} {size(done)} of {size(total)} ({done / max(total, 1):.0%}), {size(speed)}/s, "
-                       f"{duration((total - done) / speed)} left")  # fmt: skip
+                remark(text(done, total, now))
 
         yield tell
 

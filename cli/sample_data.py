@@ -33,8 +33,10 @@ def command(
       dali-run sample-data big --count 2000 --seed 7
     """
     from ..pipelines.tools.sample_data import make_sample_data
+    from .progress import counted
 
-    made = make_sample_data(folder, count, seed)
+    with counted("drew", quiet=json, amount=lambda n: f"{n:,.0f}") as progress:
+        made = make_sample_data(folder, count, seed, progress)
     if json:
         print_json(made)
         return

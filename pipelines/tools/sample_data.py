@@ -74,9 +74,11 @@ class Picture:
         return f"{CLASSES[self.label]}/{CLASSES[self.label]}_{self.number:05d}.jpg"
 
 
-def make_sample_data(folder: Path, count: int = 96, seed: int = 0) -> dict[str, Any]:
+def make_sample_data(
+    folder: Path, count: int = 96, seed: int = 0, progress: Callable[[int, int], None] = lambda *_: None
+) -> dict[str, Any]:
     """Write ``count`` pictures under ``folder``, a quarter of them for validation, but at least one of each class; what
-    was written, as plain data.
+    was written, as plain data. ``progress`` gets the pictures that are drawn, and ``count``.
 
     ``train/<class>/*.jpg``, ``val/<class>/*.jpg``; ``lmdb`` (values: Caffe Datum, encoded) and
     ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) hold the training pictures. ``coco``
@@ -103,7 +105,7 @@ def make_sample_data(folder: Path, count: int = 96, seed: int = 0) -> dict[str, 
     except OSError as e:
         raise JobError(f"{folder} cannot be made: {e.strerror}") from None
     try:
-        summary = {**wanted, **_write(work, count, seed)}
+        summary = {**wanted, **_write(work, count, seed, progress)}
         (work / MARKER).write_text(json.dumps(summary, indent=2) + "\n")
         work.chmod(0o755)
         if folder.exists():
@@ -115,7 +117,7 @@ def make_sample_data(folder: Path, count: int = 96, seed: int = 0) -> dict[str, 
     return summary
 
 
-def _write(root: Path, count: int, seed: int) -> dict[str, Any]:
+def _write(root: Path, count: int, seed: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
     training: list[tuple[Picture, bytes]] = []
     splits = {"train": 0, "val": 0}
     pictures = plan_pictures(count, seed)
@@ -126,6 +128,7 @@ def _write(root: Path, count: int, seed: int) -> dict[str, Any]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         splits[split] += 1
+        progress(sum(splits.values()), count)
         if split == "train":
             training.append((picture, data))
     training.sort(key=lambda item: item[0].name)  # as readers.file lists them

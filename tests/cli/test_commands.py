@@ -337,6 +337,21 @@ def test_plain_lines_come_every_few_seconds(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
+def test_what_is_counted_has_a_rate_and_the_time_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    with progress.counted("checked", quiet=False, clock=lambda: now[0]) as tell:
+        for done in range(0, 101, 5):
+            now[0] = done / 10
+            tell(done << 20, 100 << 20)
+    assert capsys.readouterr().err.splitlines() == [
+        "checked 50.0 MiB of 100 MiB (50%), 10.0 MiB/s, 5.00 s left",
+        "checked 100 MiB of 100 MiB (100%), 10.0 MiB/s, 0.00 s left",
+    ]
+    with progress.counted("checked", quiet=True) as tell:
+        tell(1, 2)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_terminal_gets_a_bar(spec: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "dali_run.cli.main", "run", str(spec)]
