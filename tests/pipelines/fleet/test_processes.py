@@ -19,6 +19,8 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.pipelines.fleet.job_text import JobText, Seat
+from dali_run.pipelines.fleet.processes import Processes
 from dali_run.pipelines.fleet.run import run
 from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, Progress, run_job
 from dali_run.writers.shards.verify import verify
@@ -144,8 +146,9 @@ def test_a_worker_asked_to_end_publishes_first_and_another_goes_on(spec: Path, e
     assert contents(spec.parent / "out") == expected
 
 
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
 def test_a_driver_that_is_killed_continues_with_another_number_of_workers(
-    spec: Path, expected: dict[str, bytes]
+    spec: Path, expected: dict[str, bytes], kind: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "dali_run.cli.main", "run", str(spec), "--quiet", "--on", "processes:2"]
     driver = subprocess.Popen(command, cwd=ROOT)
@@ -153,8 +156,8 @@ def test_a_driver_that_is_killed_continues_with_another_number_of_workers(
     while driver.poll() is None and len(list(out.glob("*.tfrecord"))) < 4:
         time.sleep(0.02)
     workers = workers_of(driver.pid)
-    driver.kill()
-    driver.wait()
+    driver.send_signal(kind)
+    assert driver.wait() == (-signal.SIGKILL if kind == signal.SIGKILL else INTERRUPTED)
     for pid in workers:  # they hear that the driver is gone
         while os.path.exists(f"/proc/{pid}"):
             time.sleep(0.02)
@@ -203,6 +206,18 @@ def test_a_job_begun_by_one_process_is_continued_by_one(spec: Path, expected: di
     assert contents(spec.parent / "out") == expected
 
 
+def test_parts_begun_by_hand_are_continued_by_a_driver(spec: Path, expected: dict[str, bytes]) -> None:
+    assert run_job(spec, part=(1, 3)).exit_code in (CLEAN, REJECTS)
+
+    def interrupt(state: Progress) -> None:
+        if state.done > 20:
+            raise KeyboardInterrupt
+
+    assert run_job(spec, part=(2, 3), progress=interrupt).exit_code == INTERRUPTED
+    assert run(spec, on="processes:2").exit_code == REJECTS
+    assert contents(spec.parent / "out") == expected
+
+
 def test_other_inputs_are_refused_and_fresh_starts_anew(spec: Path, data: Path, expected: dict[str, bytes]) -> None:
     def interrupt(state: Progress) -> None:
         if state.done > 20:
@@ -232,6 +247,36 @@ def test_what_cannot_be_opened_is_said_once(spec: Path) -> None:
 def test_what_cannot_be_done_by_several(spec: Path, arguments: dict[str, object], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         run(spec, **arguments)  # type: ignore[arg-type]
+
+
+CUPY = """
+import os
+with open(os.environ["CUPY_NOTES"], "a") as file:
+    file.write(f"{os.getpid()} {os.getppid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
+raise ImportError("no CuPy here")
+"""
+
+
+def test_only_workers_touch_cuda_each_with_its_own_gpu(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that has asked CUDA anything cannot fork workers that use it. There is no GPU here, and they say so."""
+    (tmp_path / "lib" / "cupy").mkdir(parents=True)
+    (tmp_path / "lib" / "cupy" / "__init__.py").write_text(CUPY)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'lib'}:{ROOT}")
+    monkeypatch.setenv("CUPY_NOTES", str(tmp_path / "notes"))
+    job = JobText(str(spec), spec.read_text(), {}, "gpu", None, str(tmp_path))
+    seats = [Seat(f"GPU {i}", 1, 0.5, (), str(i)) for i in (3, 5)]
+    told: dict[str, str] = {}
+    with Processes(job, seats) as crew:
+        nursery = crew._nursery.pid
+        crew.fill(2)
+        while crew.workers:
+            told |= {w.name: m["problem"] for w, m in crew.poll(1.0) if m.get("kind") == "device"}
+    assert told.keys() == {"GPU 3", "GPU 5"}
+    notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+    assert {pid for pid, _, _ in notes}.isdisjoint({str(nursery), str(os.getpid())})
+    assert {(above, visible) for _, above, visible in notes} == {(str(nursery), "3"), (str(nursery), "5")}
 
 
 def test_inputs_and_outputs_at_urls(
