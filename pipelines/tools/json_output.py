@@ -362,6 +362,24 @@ class Live(TypedDict):
     queues: NotRequired[list[dict[str, Any]]]
 
 
+class Loops(TypedDict):
+    """Loops for the CPU that were compiled ahead."""
+
+    needed: int
+    ready: int
+    compiled: int
+    failed: list[str]
+
+
+class Warmed(TypedDict):
+    """What was compiled ahead."""
+
+    folder: str | None
+    loops: Loops
+    kernels: dict[str, Any]
+    seconds: float
+
+
 class Shipped(TypedDict):
     """A spec that comes with dali-run."""
 
@@ -461,6 +479,7 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "tune": ("tune", Tuned),
     "configs": ("configs", list[Shipped]),
     "serve-model": ("serve-model", Served),
+    "warm": ("warm", Warmed),
     "top": ("top", list[Live]),
     "doctor": ("doctor", Diagnosis),
     "port": ("port", list[Ported]),

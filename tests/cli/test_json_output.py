@@ -82,6 +82,15 @@ def test_tune(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     jsonschema.validate(json.loads(capfd.readouterr().out), output_schema("tune"))
 
 
+def test_warm(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """As if all were compiled: compiling takes long."""
+    from dali_run.pipelines.job import warm
+
+    monkeypatch.setattr(warm, "missing", lambda _loops: [])
+    assert cli.main(["warm", str(place / "spec.yaml"), "--device", "cpu", "--json"]) == 0
+    jsonschema.validate(json.loads(capfd.readouterr().out), output_schema("warm"))
+
+
 def test_parts_that_are_merged(place: Path, capfd: Any) -> None:
     spec = str(place / "spec.yaml")
     for i in range(2):
