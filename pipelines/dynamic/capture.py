@@ -86,6 +86,16 @@ class Loop:
         """The calls of the last body."""
         self.draws: dict[int, tuple[RNG, int, int]] = {}
         """The body's generators: each with its place after the body, and the draws of one body."""
+        self.waiting: deque[tuple[int, Root, Future[Any]]] = deque()
+        """The iterations that are on their way, by their numbers."""
+        self.base = 0
+        """Where the numbers of iterations begin (of a source: how many there were)."""
+
+    def forget(self) -> None:
+        """Stop what is on its way."""
+        for _, _, future in self.waiting:
+            future.cancel()
+        self.waiting.clear()
 
     def predicted(self, ahead: int) -> list[calls.State | None]:
         """The states of the tape's random calls, ``ahead`` iterations after the last one (the next is 0)."""
@@ -168,18 +178,27 @@ class Step:
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.context = EvalContext(num_threads=1)
+        self.contexts: dict[int | None, EvalContext] = {}
+
+    def context(self, device_id: int | None) -> EvalContext:
+        """This thread's own, of one thread, with a stream of the GPU."""
+        if device_id not in self.contexts:
+            self.contexts[device_id] = EvalContext(num_threads=1, device_id=device_id)
+        return self.contexts[device_id]
 
 
 _local = _Local()
 
 
-def _ahead(root: Root, tape: list[Noted], states: list[calls.State | None]) -> tuple[tuple[Data, ...], Ready]:
+def _ahead(
+    root: Root, tape: list[Noted], states: list[calls.State | None], device_id: int | None
+) -> tuple[tuple[Data, ...], Ready]:
     """The work of a thread: the loop's own values, and the results of the calls of ``tape`` for them. A call that fails
     is left to the loop, which will raise at the program's line."""
-    outputs = root()
+    context = _local.context(device_id)
+    with context:
+        outputs = root()
     ready: Ready = {}
-    context = _local.context
 
     def value(ref: Any) -> Value:
         if isinstance(ref, Value):
@@ -198,87 +217,93 @@ def _ahead(root: Root, tape: list[Noted], states: list[calls.State | None]) -> t
 
 
 def run(
-    loop: Loop, roots: Iterator[Root], given: Callable[[tuple[Data, ...]], Any],
-    context: EvalContext,
+    loop: Loop, start: int, count: int | None, root_at: Callable[[int], Root | None],
+    given: Callable[[tuple[Data, ...]], Any], context: EvalContext,
 ) -> Iterator[Any]:  # fmt: skip
-    """The loop's values, one iteration after the other. ``roots`` are the batches to come, each read by its call;
-    ``given`` makes what the body is given of a batch."""
-    pool = context.thread_pool
-    waiting: deque[tuple[Root, Future[Any]]] = deque()
+    """The loop's values of ``count`` iterations (None: all), the first of which has the number ``start``.
 
-    def send(root: Root, ahead: int) -> None:
-        tape = list(loop.tape)
-        waiting.append((root, pool.submit(_ahead, root, tape, loop.predicted(ahead))))
+    ``root_at`` is asked for the batches in their order, also beyond ``count``: what is on its way at the end of an
+    epoch is the beginning of the next one. ``given`` makes what the body is given of a batch.
+    """
+    pool, waiting = context.thread_pool, loop.waiting
+    if waiting and waiting[0][0] != start:  # the program went on elsewhere
+        loop.forget()
 
-    ended = False
-    try:
-        while True:
-            while not ended and len(waiting) <= pool.num_threads:
-                root = next(roots, None)
-                if root is None:
-                    ended = True
-                else:
-                    send(root, len(waiting))
-            if not waiting:
-                return
-            outputs, ready = waiting.popleft()[1].result()
-            step = Step(loop, ready)
-            body = given(outputs)
-            values = body.values() if isinstance(body, dict) else body if isinstance(body, tuple) else (body,)
-            for k, value in enumerate(values):
-                value.trace = step, (_ROOT, k), True
-            loops.steps.append(step)
-            try:
-                yield body
-            finally:
-                loops.steps.remove(step)
-            is_first = not loop.tape
-            step.end()
-            if step.unexpected or is_first:  # what is on its way does not know this body
-                again, waiting = waiting, deque()
-                for at, (root, future) in enumerate(again):
-                    future.cancel()
-                    send(root, at)
-    finally:
-        for _, future in waiting:
-            future.cancel()
+    def send(number: int, root: Root, ahead: int) -> None:
+        future = pool.submit(_ahead, root, list(loop.tape), loop.predicted(ahead), context.device_id)
+        waiting.append((number, root, future))
+
+    at, ended = start, False
+    while count is None or at < start + count:
+        while not ended and len(waiting) <= pool.num_threads:
+            number = at + len(waiting)
+            root = root_at(number)
+            ended = root is None
+            if root is not None:
+                send(number, root, len(waiting))
+        if not waiting:
+            return
+        outputs, ready = waiting.popleft()[2].result()
+        at += 1
+        step = Step(loop, ready)
+        body = given(outputs)
+        values = body.values() if isinstance(body, dict) else body if isinstance(body, tuple) else (body,)
+        for k, value in enumerate(values):
+            value.trace = step, (_ROOT, k), True
+        loops.steps.append(step)
+        try:
+            yield body
+        finally:
+            loops.steps.remove(step)
+        is_first = not loop.tape
+        step.end()
+        if step.unexpected or is_first:  # what is on its way does not know this body
+            again = list(waiting)
+            loop.forget()
+            for ahead, (number, root, _) in enumerate(again):
+                send(number, root, ahead)
 
 
 def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
     """`Reader.next_epoch` with ``capture``."""
-    if reader.captured is None:
-        reader.captured = Loop()
+    if reader.captured is None or reader.captured[0] != n:
+        reader.captured = n, Loop()
+    loop: Loop = reader.captured[1]
+    left = reader.begin_epoch()
+    base = reader.position % n
+    """Iterations are numbered by their places in the endless sequence, which they divide from here on."""
+    if loop.base != base:
+        loop.forget()
+        loop.base = base
 
-    def roots() -> Iterator[Root]:
-        left, at = reader.begin_epoch(), reader.position
-        while left > 0:
-            samples = reader.chosen(at, n)
-            yield lambda samples=samples: reader.read(samples)  # type: ignore[misc]
-            at, left = at + n, left - n
+    def root_at(number: int) -> Root:
+        samples = reader.chosen(base + number * n, n)
+        return lambda: reader.read(samples)
 
     def given(outputs: tuple[Data, ...]) -> Any:
         reader.took(n)
         return reader.given(outputs, True)
 
-    return run(reader.captured, roots(), given, context)
+    yield from run(loop, reader.position // n, -(-left // n), root_at, given, context)
 
 
 def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) -> Iterator[Any]:
-    """`ExternalSource.captured`."""
-    if source.captured_loop is None:
-        source.captured_loop = Loop()
+    """`ExternalSource.captured`. What was taken of the source when the loop is left comes first in the next one."""
+    if source.captured_loop is None or source.captured_loop[0] != batch_size:
+        source.captured_loop = batch_size, Loop()
+    loop: Loop = source.captured_loop[1]
 
-    def roots() -> Iterator[Root]:
-        while True:
-            try:
-                taken = source(batch_size=batch_size)
-            except StopIteration:
-                return
-            values = taken if isinstance(taken, tuple) else (taken,)
-            yield lambda data=tuple(v.data for v in values): data  # type: ignore[misc]
+    def root_at(_: int) -> Root | None:
+        try:
+            taken = source(batch_size=batch_size)
+        except StopIteration:
+            return None
+        data = tuple(v.data for v in (taken if isinstance(taken, tuple) else (taken,)))
+        return lambda: data
 
     def given(outputs: tuple[Data, ...]) -> Any:
+        loop.base += 1
         values = tuple(value_of(data, True) for data in outputs)
         return values[0] if len(values) == 1 else values
 
-    return run(source.captured_loop, roots(), given, context)
+    yield from run(loop, loop.base, None, root_at, given, context)

@@ -18,6 +18,8 @@ import dali_run.dynamic as ndd
 from dali_run.ops.errors import SampleError, SpecError
 from dali_run.pipelines.dynamic import capture as captures
 
+from ...kit.fake_cupy import faked
+
 COUNT = 11
 
 
@@ -260,6 +262,22 @@ def test_errors_in_captured_loops_are_raised_by_the_body(root: Path) -> None:
 
     with pytest.raises(SampleError, match=rf"^{re.escape(__file__)}:{line}: decoders.image: sample 1 \(.*07.png\): "):
         loop()
+
+
+def test_captured_loops_on_a_gpu(root: Path) -> None:
+    """With a GPU that is imitated: each thread has a stream of its own."""
+    made = []
+    with faked(memory=True), ndd.EvalContext(num_threads=2):
+        for capture in (False, True):
+            ndd.random.set_seed(8)
+            r = reader(root)
+            made.append([])
+            for _ in range(2):
+                for data, _ in r.next_epoch(batch_size=3, capture=capture):
+                    noisy = ndd.noise.gaussian(ndd.flip(ndd.decoders.image(data).gpu()), stddev=3.0)
+                    assert str(noisy.device) == "gpu:0"
+                    made[-1].append(values(noisy.cpu()))
+    assert made[0] == made[1]
 
 
 def test_captured_sources(root: Path) -> None:
