@@ -87,3 +87,10 @@ def test_the_stored_names_are_those_of_dali() -> None:
     known = {n.split(".")[0] for n in STORED["names"]}
     new = {n for n in dir(theirs) if not n.startswith("_") and not inspect.ismodule(getattr(theirs, n))} - known
     assert not {n for n in new if getattr(getattr(theirs, n), "__module__", "").startswith("nvidia")}
+
+
+def test_the_package_has_it() -> None:
+    import dali_run
+
+    assert dali_run.dynamic is ndd
+    assert "dynamic" in dir(dali_run)
