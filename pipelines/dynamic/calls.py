@@ -14,17 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.base import Operator, Spec, Stage, outputs_of, parameters
+from ...ops.base import Operator, Parameter, Spec, Stage, outputs_of, parameters, strip_optional
 from ...ops.batch import Batch, Samples, concat
 from ...ops.context import Context
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, Reject, SampleError, SpecError
-from ...ops.types import from_numpy
+from ...ops.types import DALIDataType, from_numpy
 from ..compile.infer import infer_node
 from ..engine.nodes import empty, merge
 from ..graph.arguments import check_arguments, no_argument
 from ..graph.nodes import Edge, Node
 from ..user_warnings import user_line
 from .contexts import EvalContext
+from .dtypes import type_id
 
 Constant = tuple[str, Any, Any]
 """An argument's name, the type of its value (those of its elements, for a list), and the value, hashable."""
@@ -108,7 +109,8 @@ def _made(
     if not low <= inputs <= high:
         wanted = str(low) if low == high else f"{low} to {high}"
         raise ArgumentTypeError(f"takes {wanted} input{'s' * (wanted != '1')}, got {inputs}")
-    given = {name: value for name, _, value in constants} | {name: Edge(0) for name in per_sample}
+    given = {name: typed(known[name], value) for name, _, value in constants}
+    given |= {name: Edge(0) for name in per_sample}
     values, edges, problems = check_arguments(cls, given)
     if problems:
         missing = any(p.required and p.name not in given for p in known.values())
@@ -116,6 +118,13 @@ def _made(
     op = cls(per_sample=frozenset(edges), num_inputs=inputs, **values)
     op.check()
     return Plan(op, _stage(op, device, on_device))
+
+
+def typed(known: Parameter, value: Any) -> Any:
+    """A type by its name in the dynamic mode: ``u8`` is uint8, which NumPy would take for eight bytes. Raises
+    ValueError for other names."""
+    is_name = isinstance(value, str) and strip_optional(known.type) is DALIDataType
+    return type_id(value) if is_name else value
 
 
 def _stage(op: Operator, device: str | None, on_device: bool) -> Stage:

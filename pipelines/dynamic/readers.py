@@ -87,6 +87,7 @@ class Reader:
                 raise ArgumentTypeError(f"{where}: {cls.name}: {no_argument(cls, key)}")
             if isinstance(value, Value):
                 raise ArgumentTypeError(f"{where}: {cls.name}: argument {key!r} must be a plain value")
+        given = {k: calls.typed(parameters(cls)[k], v) for k, v in given.items()}
         say_once(cls, given)
         values, _, problems = check_arguments(cls, given)
         if problems:

@@ -181,6 +181,17 @@ def test_mappings_and_functions_are_arguments_too() -> None:
         ndd.flip(IMAGE, rng=ndd.random.RNG(seed=1))
 
 
+def test_types_go_by_the_names_of_the_dynamic_mode() -> None:
+    """NumPy calls eight bytes u8."""
+    names = {"u8": "u8", "i16": "i16", "f32": "f32", "uint8": "u8", "float64": "f64", "FLOAT": "f32", "bool": "bool"}
+    for given, wanted_name in names.items():
+        assert str(ndd.cast([1.0], dtype=given).dtype) == wanted_name
+        assert str(ndd.tensor([1.0], dtype=given).dtype) == wanted_name
+        assert str(ndd.random.uniform(range=[0, 9], dtype=given).dtype) == wanted_name if given != "bool" else True
+    with pytest.raises(ValueError, match="'u7' is no data type; there are: i8"):
+        ndd.cast([1], dtype="u7")
+
+
 def test_empty_batches_go_through() -> None:
     none = ndd.batch([], dtype=ndd.uint8, layout="HWC")
     out = ndd.resize(ndd.flip(none), size=4) * 2.0
