@@ -54,7 +54,7 @@ def of_wheel(wheel: Path, folder: Path, repeats: int) -> list[dict[str, object]]
     """In a new environment; site-packages are compared before and after."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     python = folder / "venv/bin/python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
+    subprocess.run([python, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], check=True)
     command = [str(python), "-m", "dali_run.cli.main"]
     timed([*command, "sample-data", "data", "--count", "100"], folder, folder / "home-of-data")
     shutil.rmtree(folder / "home-of-data")
