@@ -58,9 +58,31 @@ def needed_by(clients: Collection[str]) -> list[Loop]:
     return sorted((loop for loop in loops() if loop.clients & wanted), key=lambda loop: -loop.seconds)
 
 
+def explicit() -> list[Loop]:
+    """Loops of listed modules whose argument types stand in their decorators: modules ask for them when imported."""
+    from importlib import import_module
+
+    from . import loops as hooks
+    from .signatures import in_words
+    from .stamp import PACKAGE
+
+    hooks.collect()
+    found = []
+    for module in sorted({loop.module for loop in loops()}):
+        import_module(f"{PACKAGE}.{module}")
+        clients = frozenset[str]().union(*(loop.clients for loop in loops() if loop.module == module))
+        for (place, function), dispatcher in hooks.defined.items():
+            for args in hooks.collecting.explicit.get(id(dispatcher), ()) if place == f"{PACKAGE}.{module}" else ():
+                words = tuple(in_words(kind) or "" for kind in args)
+                found.append(Loop(module, function, words, clients, 0.7))
+    return found
+
+
 def main(recorded: Iterable[str]) -> None:
-    """Add what files of DALI_RUN_RECORD_LOOPS hold."""
+    """Add what files of DALI_RUN_RECORD_LOOPS hold, and what listed modules ask for when imported."""
     found = {loop: loop for loop in loops()}
+    for loop in explicit():
+        found.setdefault(loop, loop)
     for name in recorded:
         for line in Path(name).read_text().splitlines():
             new = of_line(line)
