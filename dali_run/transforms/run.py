@@ -33,6 +33,39 @@ _STEPS = Torchvision(per_sample=frozenset({"codes", "numbers"}))
 Encoded = list[tuple[int, tuple[float, ...]]]
 
 
+_SPARE: list[npt.NDArray[np.uint8]] = []
+"""Memory of results that the program has let go: a fresh page costs more than what most transforms do to it."""
+_SPARES, _WORTH = 2, 1 << 20
+
+
+class _Lease:
+    """Memory of one result. It comes back when the last array or tensor over it is gone."""
+
+    def __init__(self, size: int) -> None:
+        fits = [k for k, spare in enumerate(list(_SPARE)) if size <= len(spare) <= 2 * size]
+        try:
+            self._memory = _SPARE.pop(fits[0]) if fits else host_empty(size, np.uint8)
+        except IndexError:  # another thread was quicker
+            self._memory = host_empty(size, np.uint8)
+        if len(self._memory) < size:
+            self._memory = host_empty(size, np.uint8)
+        self.__array_interface__ = {**self._memory.__array_interface__, "shape": (size,)}
+
+    def __del__(self) -> None:
+        _SPARE.append(self._memory)
+        if len(_SPARE) > _SPARES:
+            del _SPARE[0]
+
+
+def _memory(n: int, dtype: Any) -> npt.NDArray[Any]:
+    """``n`` elements for a result."""
+    size = n * np.dtype(dtype).itemsize
+    if size < _WORTH:
+        return host_empty(n, dtype)
+    leased: npt.NDArray[Any] = np.asarray(_Lease(size)).view(dtype)
+    return leased
+
+
 class _Plan:
     """The steps of one image between conversions: runs of `torchvision`'s steps, and those that are done apart."""
 
@@ -122,7 +155,7 @@ def _tensors(batch: Batch, shapes: list[Shape], programs: list[list[Done]], thre
         return concat(found, batch.samples), shapes
     dtype = _dtype(batch.dtype, plans[0].apart)
     extents = np.array(shapes, np.int32).reshape(len(plans), 3)
-    out = Batch.allocate(host_empty, extents, dtype, "CHW", batch.samples)
+    out = Batch.allocate(_memory, extents, dtype, "CHW", batch.samples)
     n = len(plans)
     size = n if threads == 1 else min(_CHUNK, max(1, -(-n // (2 * threads))))
     size = min(size, _CHUNK)

@@ -16,7 +16,7 @@ import numpy as np
 
 from .fma_cpu import fma
 
-jit = numba.njit(nogil=True, cache=True)
+jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 _EXP = (0.000198527617612853646278381, 0.00139304355252534151077271, 0.00833336077630519866943359,
         0.0416664853692054748535156, 0.166666671633720397949219, 0.5)  # fmt: skip
@@ -82,6 +82,13 @@ def _in_order(plane, rows, columns, y, x, down, across, fused):
     """One pixel, its terms in PyTorch's order; ``fused`` says whether product and sum are rounded once."""
     total = np.float32(0)
     ky, kx = len(down), len(across)
+    if fused and ky // 2 <= y < rows - ky // 2 and kx // 2 <= x < columns - kx // 2:
+        for j in range(ky):
+            begin, row = (y + j - ky // 2) * columns + x - kx // 2, down[j]
+            part = plane[begin : begin + kx]
+            for i in range(kx):
+                total = fma(np.float32(part[i]), row * across[i], total)
+        return total
     for j in range(ky):
         line = _mirrored(y + j - ky // 2, rows) * columns
         for i in range(kx):
@@ -98,9 +105,9 @@ def blur(s, rows, columns, channels, kx, ky, sigma_x, sigma_y, o):
     across, down = gaussian(kx, sigma_x), gaussian(ky, sigma_y)
     rx = kx // 2
     padded, passed = np.empty(columns + 2 * rx, np.float32), np.empty((rows, columns), np.float32)
-    total = np.empty(columns, np.float32)
-    terms = np.float32(kx * ky)
-    unit = np.float32(2.0**-24)
+    total, sums = np.empty(columns, np.float32), np.empty(columns, np.float32)
+    near, unit = np.empty(columns, np.uint8), np.float32(2.0**-24)
+    slack = np.float32(kx + ky + 8)
     # PyTorch leaves small gray images and narrow windows to another loop than oneDNN's.
     fused = channels > 1 or (kx > 3 and ky > 3) or (columns + kx - 1) * (rows + ky - 1) > _SMALL
     for c in range(channels):
@@ -121,26 +128,26 @@ def blur(s, rows, columns, channels, kx, ky, sigma_x, sigma_y, o):
                     row[x] = fma(part[x], w, row[x])
         for y in range(rows):
             total[:] = 0
+            sums[:] = 0
             for k in range(ky):
                 part, w = passed[_mirrored(y + k - ky // 2, rows)], down[k]
                 for x in range(columns):
-                    total[x] = fma(part[x], w, total[x])
+                    here = fma(part[x], w, total[x])
+                    total[x] = here
+                    sums[x] += here
             out = o[(c * rows + y) * columns : (c * rows + y + 1) * columns]
-            near = 0
+            count = np.int32(0)
             for x in range(columns):
                 value = total[x]
                 out[x] = np.uint8(np.int32(np.rint(value)))
-                # The error of a sum: half a unit of each partial sum, of which there are two sets here and one there.
-                error = unit * (
-                    min(terms * value, (terms + 1) * np.float32(128)) + np.float32(kx + ky + 8) * (value + 1)
-                )
-                near += np.abs(value - np.floor(value) - np.float32(0.5)) <= error
-            if near:
+                # A sum in PyTorch's order is off by at most half a unit of each of its partial sums, of which those
+                # of a row of the window are at most the one after it; and the sum here by that of its two passes.
+                error = unit * (np.float32(kx) * sums[x] * np.float32(1.001) + slack * (value + np.float32(1)))
+                tie = np.abs(value - np.floor(value) - np.float32(0.5)) <= error
+                near[x] = tie
+                count += np.int32(tie)
+            if count:
                 for x in range(columns):
-                    value = total[x]
-                    error = unit * (
-                        min(terms * value, (terms + 1) * np.float32(128)) + np.float32(kx + ky + 8) * (value + 1)
-                    )
-                    if np.abs(value - np.floor(value) - np.float32(0.5)) <= error:
+                    if near[x]:
                         exact = _in_order(plane, rows, columns, y, x, down, across, fused)
                         out[x] = np.uint8(np.int32(np.rint(exact)))

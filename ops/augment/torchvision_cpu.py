@@ -17,7 +17,7 @@ from .fma_cpu import fma
 from .torchvision_blur_cpu import blur
 from .torchvision_warp_cpu import flip, turn, warp, window
 
-jit = numba.njit(nogil=True, cache=True)
+jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 # As plain integers: Numba makes constants of them. `torchvision.Step` names them, a test compares both.
 BRIGHTNESS, CONTRAST, SATURATION, HUE, POSTERIZE, SOLARIZE, INVERT, AUTOCONTRAST, EQUALIZE = range(1, 10)
@@ -106,8 +106,9 @@ def _hue(s, pixels, shift, o):
         rc, gc, bc = (top - r) / span, (top - g) / span, (top - b) / span
         h = bc - gc if top == r else (rc + two - bc if top == g else gc + four - rc)
         h = h * sixth + _ONE
-        h = h - np.trunc(h) + shift
-        h = h - np.trunc(h)
+        h = h - _ONE if h >= 1 else h
+        h += shift
+        h = h - _ONE if h >= 1 else h
         h = h + _ONE if h < 0 else h
         h *= six
         whole = np.floor(h)
@@ -185,15 +186,16 @@ def _sharpness(s, rows, columns, rest, o):
     o[:columns] = s[:columns]
     o[(rows - 1) * columns :] = s[(rows - 1) * columns :]
     for y in range(1, rows - 1):
-        at = y * columns
+        at, n = y * columns, columns - 2
+        o[at], o[at + columns - 1] = s[at], s[at + columns - 1]
         a, b, c = s[at - columns : at], s[at : at + columns], s[at + columns : at + 2 * columns]
-        line = o[at : at + columns]
-        line[0], line[columns - 1] = b[0], b[columns - 1]
-        for x in range(1, columns - 1):
-            total = np.int32(a[x - 1]) + np.int32(a[x]) + np.int32(a[x + 1]) + np.int32(b[x - 1]) + np.int32(b[x + 1])
-            total += np.int32(c[x - 1]) + np.int32(c[x]) + np.int32(c[x + 1]) + np.int32(5) * np.int32(b[x])
-            smooth = (np.int32(2) * total + np.int32(13)) // np.int32(26)
-            line[x] = _byte(fma(np.float32(smooth - np.int32(b[x])), rest, np.float32(b[x])))
+        line, a1, a2, b1, b2, c1, c2 = o[at + 1 : at + 1 + n], a[1:], a[2:], b[1:], b[2:], c[1:], c[2:]
+        for x in range(n):
+            total = np.uint32(a[x]) + np.uint32(a1[x]) + np.uint32(a2[x]) + np.uint32(b[x]) + np.uint32(b2[x])
+            total += np.uint32(c[x]) + np.uint32(c1[x]) + np.uint32(c2[x]) + np.uint32(5) * np.uint32(b1[x])
+            smooth = np.float32(np.int32(np.uint32((np.uint32(2) * total + np.uint32(13)) // np.uint32(26))))
+            middle = np.float32(b1[x])
+            line[x] = _byte(fma(smooth - middle, rest, middle))
 
 
 @jit

@@ -10,7 +10,7 @@ import numpy as np
 
 from .fma_cpu import fma
 
-jit = numba.njit(nogil=True, cache=True)
+jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 CONSTANT, EDGE, REFLECT, SYMMETRIC = range(4)
@@ -24,10 +24,12 @@ def flip(s, rows, columns, channels, axes, o):
         to = line - y + (rows - 1 - y if axes & 2 else y)
         a, b = s[line * columns : (line + 1) * columns], o[to * columns : (to + 1) * columns]
         if axes & 1:
-            for x in range(columns):
-                b[x] = a[columns - 1 - x]
+            end = np.uint64(columns - 1)  # unsigned: no check for a sign
+            for x in range(np.uint64(columns)):
+                b[x] = a[end - x]
         else:
-            b[:] = a
+            for x in range(columns):
+                b[x] = a[x]
 
 
 @jit
@@ -80,8 +82,9 @@ def window(s, rows, columns, channels, top, left, height, width, mode, fill, o):
                 out[:] = value
                 continue
             line = s[(c * rows + j) * columns : (c * rows + j + 1) * columns]
-            if last > first:
-                out[first:last] = line[left + first : left + last]
+            middle, inner = out[first:last], line[max(left, 0) : max(left, 0) + last - first]
+            for x in range(len(middle)):
+                middle[x] = inner[x]
             for x in range(first):
                 i = _inside(left + x, columns, mode)
                 out[x] = value if i < 0 else line[i]

@@ -252,15 +252,19 @@ def fixed_images(
         left = sx.min()
         n, m = (sx.max() + wx.shape[1] - left) * C, shape[i, 1] * C
         sx -= left
-        even, pairs = paired(sx, across, C)
-        stride = extents[i, 1] * C
         down = rule == _BYTES_22_DOWN
+        four = C == 1 and not down  # four rows of a plane go together as the channels of a pixel would
+        even, pairs = paired(sx, across, 4 if four else C)
+        stride = extents[i, 1] * C
         pitch = m + ROOM
         narrow = np.empty(0 if down else rows * pitch, np.int32)
-        wide, total = np.empty(n + ROOM, np.int32), np.empty(pitch, np.int32)
+        wide, total = np.empty((4 if four else 1) * n + ROOM, np.int32), np.empty(pitch, np.int32)
+        quad = np.empty(4 * pitch if four else 0, np.int32)
         for f in range(frames[i]):
             base = offsets[i] + (f * extents[i, 0] + top) * stride + left * C
-            for y in range(0 if down else rows):
+            if four:
+                _four_rows(src, base, stride, rows, n, wide, even, pairs, across, quad, m, pitch, bits_x, rule, narrow)
+            for y in range(0 if down or four else rows):
                 _copy(src, base + y * stride, wide, 0, n)
                 row = narrow[y * pitch : (y + 1) * pitch]
                 _across(wide, even, across, pairs, C, row)
@@ -294,6 +298,31 @@ def _across(row, starts, weights, pairs, C, out):
             for k in range(weights.shape[1]):
                 total += weights[x, k] * np.int32(row[at + np.uint64(k * C)])
             out[x * C + c] = total
+
+
+@jit
+def _four_rows(src, base, stride, rows, n, wide, even, pairs, across, quad, m, pitch, bits, rule, narrow):
+    """The horizontal pass over ``rows`` of a plane."""
+    count, taps = across.shape
+    for y in range(0, rows, 4):
+        last = rows - 1
+        a, b = base + y * stride, base + min(y + 1, last) * stride
+        c, d = base + min(y + 2, last) * stride, base + min(y + 3, last) * stride
+        first, second, third, fourth = src[a : a + n], src[b : b + n], src[c : c + n], src[d : d + n]
+        for x in range(np.uint64(n)):  # unsigned: no check for a sign, so that the four are stored together
+            at = np.uint64(4) * x
+            wide[at], wide[at + np.uint64(1)] = first[x], second[x]
+            wide[at + np.uint64(2)], wide[at + np.uint64(3)] = third[x], fourth[x]
+        add_pixel_pairs(wide, even, pairs, taps, 4, (count + 1) // 2, quad)
+        if rule <= _BYTES_15:
+            _bytes(quad, 4 * m, bits)
+        a, b, c, d = y * pitch, min(y + 1, last) * pitch, min(y + 2, last) * pitch, min(y + 3, last) * pitch
+        first, second = narrow[a : a + m], narrow[b : b + m]
+        third, fourth = narrow[c : c + m], narrow[d : d + m]
+        for x in range(np.uint64(m)):  # the last row may come again and again: it is the same each time
+            at = np.uint64(4) * x
+            first[x], second[x] = quad[at], quad[at + np.uint64(1)]
+            third[x], fourth[x] = quad[at + np.uint64(2)], quad[at + np.uint64(3)]
 
 
 @jit
