@@ -146,7 +146,7 @@ class Torchvision(Operator, name="torchvision"):
             least, most = _TAKES[Step[name]]
             if not least <= len(given) <= most or not all(isinstance(v, (int, float)) for v in given):
                 count = str(least) if least == most else f"{least} to {most}"
-                raise SpecError(f"steps: {name} takes {count} numbers, got {given}")
+                raise SpecError(f"steps: {name} takes {count} {'number' if count == '1' else 'numbers'}, got {given}")
             codes[k] = Step[name]
             numbers[k, : len(given)] = given
         return codes, numbers
