@@ -43,7 +43,7 @@ def test_listed_loops_are_there() -> None:
     for module in sorted({loop.module for loop in listed.loops()}):
         import_module(f"{PACKAGE}.{module}")
     known = [loop for loop in listed.loops() if (f"{PACKAGE}.{loop.module}", loop.function) not in loops.defined]
-    assert not known, "record the list anew (CONTRIBUTING.md)"
+    assert not known, "record the list anew (docs/start-up.md)"
     for loop in listed.loops():
         function = loops.function_of(loops.defined[f"{PACKAGE}.{loop.module}", loop.function])
         assert loops.key_of(function, tuple(map(of_words, loop.types))) == loops.key_in_words(loop)
