@@ -200,6 +200,16 @@ class _Build:
                     if ref.name != "_":
                         self.names[ref.name] = edges[i] if i < len(edges) else None
 
+    def latest(self) -> list[str]:
+        """The batches of the last step that made some, unless it only draws numbers for arguments."""
+        made = [(edge, name) for name, edge in self.names.items() if isinstance(edge, Edge)]
+        last = max((edge.node for edge, _ in made if not self.draws(edge.node)), default=-1)
+        return [name for edge, name in sorted(made) if edge.node == last]
+
+    def draws(self, node: int) -> bool:
+        """The node gives random numbers."""
+        return self.graph.nodes[node].op.name.startswith("random.")
+
     def step(self, step: Step) -> tuple[Edge, ...]:
         """Add one step. Its outputs, or nothing where something is wrong."""
         cls = self.operator(step)
@@ -213,7 +223,7 @@ class _Build:
         low, high = cls.inputs
         if not low <= len(inputs) <= high and not step.broken:
             wanted = str(low) if low == high else f"{low} to {high}"
-            hint = "" if step.inputs else slips.no_input(cls, self.names)
+            hint = "" if step.inputs else slips.no_input(cls, self.latest())
             self.say(step, f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}{hint}")
         if step.device != "auto" and step.device not in cls.stages:
             self.say(step, f"cannot run on {step.device}; it has kernels for {', '.join(cls.stages)}")

@@ -507,6 +507,10 @@ def _step(value: Value, label: str, problems: Problems) -> Step | Condition | No
         return None
     section = _Section(value, label, problems)
     before = len(problems.found)
+    glued = [key for key in value.data if slips.colon(key)]
+    for key in glued:
+        section.take(key)
+        section.say(value.key_marks[key], f"there is no key {show(key)}{slips.colon(key)}")
     name = section.need("op", "`op:`, the operator's name")
     if name is not None and not isinstance(name.data, str):
         section.say(name.mark, f"op must be an operator's name, got {name.kind}")
@@ -525,7 +529,7 @@ def _step(value: Value, label: str, problems: Problems) -> Step | Condition | No
     for i, ref in enumerate(outputs):
         if ref.name != "_" and ref.name in (r.name for r in outputs[:i]):
             section.say(ref.mark, f"`out` names {ref.name!r} twice; every output needs a name of its own (or _)")
-    if not section.has("out"):
+    if not section.has("out") and not glued:
         section.say(value.mark, "needs `out:`, the names of its outputs (_ for those you do not want)")
     return Step(
         label=label,

@@ -6,7 +6,7 @@ Each hint starts with ``; ``, or is empty where nothing better is known than wha
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import yaml
@@ -124,13 +124,26 @@ def key(section: str, given: str, missing: bool = True) -> str:
     return ""
 
 
+def colon(given: str) -> str:
+    """A hint for a key that holds the colon or the = which should end it."""
+    if glued := re.match(r"([A-Za-z_]+)\s*([:=])\s*(.*)", given, re.DOTALL):
+        name, sign, rest = glued.groups()
+        return f"; write {name}: {rest}" + (
+            ", with a space after the colon" if sign == ":" else ", with a colon, not ="
+        )
+    return ""
+
+
 def not_a_list(what: str) -> str:
     """A hint for a graph that is a mapping: ``what`` is the list's key."""
     return f"; begin each step of `{what}:` with a dash: - {{op: ..., in: ..., out: ...}}"
 
 
 def not_a_step(given: Any, keys: Collection[str]) -> str:
-    """A hint for a step without ``op:``: a plain name, or a mapping whose only key names the operator."""
+    """A hint for a step without ``op:``: a plain name, a mapping whose only key names the operator, or a colon without
+    a space after it, which YAML takes for a part of the key."""
+    if glued := next((key for key in keys if key.startswith("op:")), ""):
+        return colon(glued)
     name = given if isinstance(given, str) else next(iter(keys)) if len(keys) == 1 else ""
     if not re.fullmatch(r"[A-Za-z_][\w.]*", name):
         return ""
@@ -204,17 +217,17 @@ def operator(given: str) -> str:
     found = sorted(matches(given), key=lambda known: order.index(known.partition(".")[0]))
     if found and (split(given)[0] or given.lower() != given):
         entry = table()[found[0]]
-        return f"; {found[0]} is written {' and '.join(entry['steps'])}"
+        more = f" (more: dali-run ops --like {found[0]})" if "note" in entry else ""
+        return f"; {found[0]} is written {' and '.join(entry['steps'])}{more}"
     name = _CALLED.get(bare(given.rpartition(".")[2]))
     if name == "":
         return "; steps are simply listed under `graph:`"
     return f"; did you mean {name}?" if name in ours else ""
 
 
-def no_input(op: type[Operator], known: Iterable[str]) -> str:
-    """A hint for a step without inputs; ``known`` are the batches so far."""
+def no_input(op: type[Operator], known: Sequence[str]) -> str:
+    """A hint for a step without inputs; ``known`` are the batches that it may mean, the likeliest first."""
     if not op.inputs[0]:
         return ""
-    last = list(known)
-    example = last[-1] if last else "images"
-    return f"; name what it works on: in: {example}"
+    example, *others = known or ("images",)
+    return f"; name what it works on: in: {example}" + (f" (or {', '.join(others)})" if others else "")
