@@ -24,6 +24,8 @@ import pickle
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,15 +55,29 @@ defined: dict[tuple[str, str], Any] = {}
 """Dispatchers and callbacks of this package that are kept, by module and name."""
 _LONG = 1.0
 """Seconds of compiling that are told of."""
-_said = threading.Event()
 
 
 def _announce() -> None:
-    """Tell that loops are compiled, once and as soon as it takes long."""
-    if times.seconds > _LONG and not _said.is_set():
-        _said.set()
+    """Tell that loops are compiled, once."""
+    if not times.announced:
+        times.announced = True
         kept = "once on this machine" if store.writable_folder() else "on every start: no folder for it can be written"
         tell(f"compiling loops for this processor ({kept}; dali-run warm does it ahead)")
+
+
+@contextmanager
+def _announced_if_long() -> Iterator[None]:
+    """Tell of what is compiled meanwhile while it takes long, not after: the first loop alone may take ten seconds."""
+    if times.announced:
+        yield
+        return
+    alarm = threading.Timer(max(_LONG - times.seconds, 0), _announce)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        yield
+    finally:
+        alarm.cancel()
 
 
 called: list[Any] = []
@@ -349,9 +365,9 @@ def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
             times.loaded += 1
             self._cache_hits[args] += 1
         else:
-            _announce()
             began = time.perf_counter()
-            found = compiled(self, args, return_type)
+            with _announced_if_long():
+                found = compiled(self, args, return_type)
             for env in found._find_referenced_environments():
                 _set_environment(found.library.codegen, env)
             if cache is not None:

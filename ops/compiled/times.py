@@ -16,6 +16,8 @@ class Times:
     """Loops that were kept, loaded."""
     seconds = 0.0
     """Waited for compilers, of this process and of others."""
+    announced = False
+    """Whoever waits knows that loops are compiled."""
     _told = 0.0
 
     def untold(self) -> float:

@@ -52,6 +52,7 @@ def compile_ahead(clients: Collection[str], processes: int | None = None) -> Non
             said = now
             tell(f"compiled {compiled} of {len(todo)} loops, {duration(now - began)}")
 
+    times.announced = True
     tell(f"compiling {count(len(todo), 'loop')} for this processor, once on this machine "
          f"(in {min(processes, len(todo))} processes; dali-run warm does it ahead)")  # fmt: skip
     compile_all(todo, processes, done)

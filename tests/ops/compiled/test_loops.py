@@ -172,6 +172,34 @@ assert interrupted
     assert ended(start(source, tmp_path / "cache"))["found"] == RIGHT
 
 
+def test_what_takes_long_is_told_while_it_is_compiled(source: Path, tmp_path: Path) -> None:
+    """The first loop alone may take ten seconds: its line does not wait for the second, and comes once."""
+    script = (
+        """
+said, before = [], loops.times.compiled
+loops.tell = lambda line: said.append((line, loops.times.compiled))
+loops._LONG = 0.0
+numba_compile = tested.both._compiler.compile
+def slowly(*args):
+    import time
+    for _ in range(2000):  # until the line is there
+        if said:
+            break
+        time.sleep(0.01)
+    return numba_compile(*args)
+tested.both._compiler.compile = slowly
+tested.both(np.arange(5.0))
+tested.total(np.arange(5.0))
+(line, compiled), = said
+assert compiled == before, said
+assert line.startswith("compiling loops for this processor (once on this machine"), line
+"""
+        + SHOW
+    )
+    assert ended(start(source, tmp_path / "cache", script))["found"] == RIGHT
+    assert ended(start(source, tmp_path / "cache", "assert not loops.times.announced\n" + SHOW))["compiled"] == 0
+
+
 def test_functions_of_others_are_compiled_and_kept_as_numba_does(tmp_path: Path) -> None:
     script = """
 import numba
