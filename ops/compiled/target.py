@@ -18,7 +18,7 @@ LEVELS = {
 }
 """Levels of x86-64 that the wheel has code for, the best first, and LLVM's names of their features beyond the first.
 
-Level 4 (AVX-512) is left out: measured, it gained nothing, since LLVM keeps to vectors of 256 bits there too.
+Level 4 (AVX-512) is left out: LLVM keeps to vectors of 256 bits there too. What it would gain was not measured.
 """
 
 _TUNING = (
