@@ -185,7 +185,7 @@ _PLAIN = str.maketrans("━─▁▂▃▄▅▆▇█…", "=-..::+*##~")
 
 
 def console(stream: Any = None) -> Console:
-    """Where tables go: stdout, as wide as the terminal, 110 columns without one."""
+    """Where tables go: stdout, as wide as the terminal; without one as wide as COLUMNS says, else 110 columns."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -200,7 +200,9 @@ def console(stream: Any = None) -> Console:
                 yield Segment(segment.text.translate(_PLAIN), segment.style, segment.control) if plain else segment
 
     terminal = (sys.stdout if stream is None else stream).isatty()
-    return Safe(file=stream, highlight=False, soft_wrap=False, width=None if terminal else 110)
+    asked = os.environ.get("COLUMNS", "")
+    piped = (int(asked) if asked.isdecimal() else 0) or 110
+    return Safe(file=stream, highlight=False, soft_wrap=False, width=None if terminal else piped)
 
 
 @contextmanager

@@ -219,3 +219,13 @@ def test_tables_do_not_read_markup(here: Path, sample: Path, monkeypatch: pytest
     with on_a_terminal(monkeypatch, columns=100) as texts:
         assert cli.main(["inspect", str(here / "odd")]) == 0
     assert "[red]x[/nothing].jpg" in texts[0]
+
+
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("200", 200), ("", 110), ("0", 110), ("wide", 110)])
+def test_pipes_are_as_wide_as_asked(
+    columns: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert cli.main(["configs"]) == 0
+    widest = max(cell_len(line) for line in capsys.readouterr().out.splitlines())
+    assert width * 0.9 <= widest <= width
