@@ -9,7 +9,7 @@ from pathlib import Path
 from dali_run.fn import _NAMESPACES
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("cli", "ops", "pipelines", "readers", "writers")
+FOLDERS = ("cli", "configs", "ops", "pipelines", "readers", "writers")
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -48,15 +48,6 @@ def test_every_file_beside_code_is_packaged_too() -> None:
             inside = {k: v for k, v in patterns.items() if k in ("*", "dali_run." + path.parts[0])}
             found = [p for rules in inside.values() for p in rules]
             assert any(path.match(p) or path.match(p.replace("**/", "")) for p in found), f"{path} misses in the wheel"
-
-
-def test_the_wheel_holds_the_specs_that_help_names() -> None:
-    link = ROOT / "dali_run" / "configs"
-    assert link.is_symlink()
-    assert link.readlink() == Path("../configs")
-    patterns = CONFIG["tool"]["setuptools"]["package-data"]["dali_run"]
-    packed = {p for pattern in patterns for p in (ROOT / "dali_run").glob(pattern)}
-    assert {p.name for p in packed} >= {p.name for p in (ROOT / "configs").iterdir()}
 
 
 def test_folders_are_rooms_that_a_person_can_keep_apart() -> None:

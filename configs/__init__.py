@@ -1,0 +1,1 @@
+"""Specs that run: `dali-run configs` lists them."""
