@@ -292,10 +292,10 @@ def parameters(op: type[Any]) -> dict[str, Parameter]:
 
 @cache
 def _annotation(home: type[Any], name: str) -> Any:
-    """The annotation of a field in the class that declares it. `typing.get_type_hints` would evaluate all those of the
-    base class for every operator again."""
-    found = inspect.get_annotations(home)[name]
-    return eval(found, vars(sys.modules[home.__module__])) if isinstance(found, str) else found
+    """The annotation of a field in the class that declares it. `typing.get_type_hints` of an operator would evaluate
+    all those of the base class again."""
+    alone = types.SimpleNamespace(__annotations__={name: inspect.get_annotations(home)[name]})
+    return typing.get_type_hints(alone, vars(sys.modules[home.__module__]), include_extras=True)[name]
 
 
 def parameter(op: type[Operator], name: str) -> Parameter:
