@@ -1,4 +1,4 @@
-"""What a call of the dynamic mode costs, here and in NVIDIA's DALI, on the CPU: microseconds a call.
+"""The cost of a call of the dynamic mode, here and in NVIDIA's DALI, on the CPU: microseconds a call.
 
     python benchmarks/dynamic.py --dali-python PYTHON [--batch 1] [--pixels 8] [--only NAME] [--json FILE]
 

@@ -54,7 +54,7 @@ def apart(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any
 
 
 def planned(records: int, shuffle: str, device: str) -> dict[str, Any]:
-    """What the order of ``records`` records, and the driver's parts of them, hold and cost."""
+    """Memory and time of the order of ``records`` records, and of the driver's parts of them."""
     before = resident()
     began = time.process_time()
     job = Order(records, shuffle=shuffle, shuffled_list=shuffle == "window").job()  # type: ignore[arg-type]
@@ -232,7 +232,7 @@ class Cluster:
         return [(worker, told)]
 
     def on_lost(self, node: int) -> list[Any]:
-        """What the journals tell is kept: whole shards."""
+        """Keep the whole shards, as the journals list them."""
         gone = []
         self.lost += 1
         running = {id(w): (i, t0, left, j) for _, _, kind, x in self.events if kind == "ended"

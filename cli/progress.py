@@ -177,7 +177,7 @@ def line(state: State, now: float) -> str:
 
 
 def _held(status: Mapping[str, Any]) -> str:
-    """What holds the job back: ``cpu 92%``."""
+    """The busiest resource and its share: ``cpu 92%``."""
     if "bottleneck" not in status:
         return ""
     from ..pipelines.show.live import held_back

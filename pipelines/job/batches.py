@@ -35,7 +35,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What a run is to do."""
+    """The positions of a run, and how it takes them."""
 
     feed: JobFeed
     first: int
@@ -65,9 +65,12 @@ class Batches:
 
     def warm_up(self, sink: Callable[[Mapping[str, Batch]], object]) -> float:
         """Compile what the run will need; the seconds taken. ``sink`` is given outputs of a few samples."""
-        s, engine = self.stretch, self.engine
+        return self._warmed(self.engine, sink)
+
+    def _warmed(self, engine: Engine, sink: Callable[[Mapping[str, Batch]], object]) -> float:
+        s = self.stretch
         return warm_up(
-            self.plan, s.feed, s.first, s.stop - s.first, engine.options.rng, sink, engine.services.isolation,
+            engine.plan, s.feed, s.first, s.stop - s.first, engine.options.rng, sink, engine.services.isolation,
             engine.budget.host,
         )  # fmt: skip
 

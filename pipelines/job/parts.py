@@ -21,7 +21,6 @@ from ..compile.apart import Halves
 from ..engine.engine import Engine, Iteration, Options, Request
 from ..engine.nodes import Dropped, gone
 from ..engine.stats import Stats
-from ..engine.warm_up import warm_up
 from .batches import Batches, Finished, Stretch, rows_of
 from .report import build_report
 
@@ -50,7 +49,7 @@ class Piece:
 
 
 class PartsFeed:
-    """What the second engine asks for. ``requests`` takes batches from the first one, in the thread that asks."""
+    """The feed of the second engine. ``requests`` takes batches from the first one, in the thread that asks."""
 
     def __init__(self, halves: Halves, stretch: Stretch, front: Engine) -> None:
         self._halves = halves
@@ -211,11 +210,7 @@ class PartsBatches(Batches):
 
     def warm_up(self, sink: Callable[[Mapping[str, Batch]], object]) -> float:
         """Compile what comes before the split."""
-        s, front = self.stretch, self.front
-        return warm_up(
-            front.plan, s.feed, s.first, s.stop - s.first, front.options.rng, lambda _: None, front.services.isolation,
-            front.budget.host,
-        )  # fmt: skip
+        return self._warmed(self.front, lambda _: None)
 
     def stop(self) -> None:
         self.front.stop()  # first: the other one's reading thread may wait for it
