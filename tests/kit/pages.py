@@ -28,10 +28,8 @@ def stage(name: str, kind: str, *operators: str, **changes: float) -> dict[str, 
             "waiting_for_input_seconds": 0.0, "blocked_on_output_seconds": 0.0, **changes}  # fmt: skip
 
 
-def report(**changes: Any) -> dict[str, Any]:
-    """A report with everything that a page can show."""
-    rows = 41
-    seconds = [k * 0.05 for k in range(rows)]
+def summary() -> dict[str, Any]:
+    """The part of a report that a terminal shows."""
     return {
         "name": "job", "device": "gpu", "threads": 4, "seconds": 2.0, "samples_per_second": 600.0,
         "samples": {"read": 1200, "written": 1199, "rejected": 1},
@@ -49,9 +47,18 @@ def report(**changes: Any) -> dict[str, Any]:
         "rejected": {"truncated": 1},
         "decoders": {"cuda": 1100, "engines": 99},
         "fallbacks": {"out of GPU memory: batch halved": 2},
+        "bottleneck": {"what": "gpu", "share": 0.75, "sentence": "The GPU holds the job back.", "advice": "More GPUs."},
+    }  # fmt: skip
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """A report with everything that a page can show."""
+    rows = 41
+    seconds = [k * 0.05 for k in range(rows)]
+    return {
+        **summary(),
         "uploads": {"registered": 5 << 20},
         "memory": {"peak_host_bytes": 3 << 30, "host_budget_bytes": 2 << 30, "host_peak_bytes": 1 << 30},
-        "bottleneck": {"what": "gpu", "share": 0.75, "sentence": "The GPU holds the job back.", "advice": "More GPUs."},
         "started": "2026-05-04T03:02:01+00:00",
         "machine": {"time": "2026-05-04T03:02:03+00:00", "cpu": "A processor", "usable_cores": 4, "cores": 8,
                     "gpus": ["A GPU"], "system": "Linux 6", "python": "3.11.7", "versions": {"dali-run": "0.1.0"}},

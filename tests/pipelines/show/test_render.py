@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from dali_run.pipelines import wording as units
 from dali_run.pipelines.show.tables import table
 from dali_run.pipelines.show.terminal import plan_view, report_view
+from tests.kit.pages import operator, stage, summary
 
 
 def lines(view: RenderableType, width: int = 140) -> list[str]:
@@ -19,36 +20,7 @@ def lines(view: RenderableType, width: int = 140) -> list[str]:
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
-def operator(name: str, **changes: Any) -> dict[str, Any]:
-    return {"name": name, "op": name, "runs_on": "cpu", "stage": "00:read", "calls": 2, "samples": 1200,
-            "bytes_in": 0, "bytes_out": 3 << 20, "cpu_seconds": 0.5, "gpu_seconds": 0.0, "p50_ms": 1.25, "p95_ms": 2.5,
-            "samples_per_second": 2400.0, **changes}  # fmt: skip
-
-
-def stage(name: str, kind: str, *operators: str, **changes: float) -> dict[str, Any]:
-    return {"id": name, "kind": kind, "operators": list(operators), "busy_seconds": 0.1,
-            "waiting_for_input_seconds": 0.0, "blocked_on_output_seconds": 0.0, **changes}  # fmt: skip
-
-
-REPORT: dict[str, Any] = {
-    "name": "job", "device": "gpu", "threads": 4, "seconds": 2.0, "samples_per_second": 600.0,
-    "samples": {"read": 1200, "written": 1199, "rejected": 1},
-    "operators": [
-        operator("Reader"),
-        operator("color", stage="01:cpu", cpu_seconds=4.0),
-        operator("resize", stage="02:gpu", runs_on="gpu", cpu_seconds=0.0, gpu_seconds=1.5),
-    ],
-    "stages": [
-        stage("00:read", "whole", "Reader", busy_seconds=0.5, blocked_on_output_seconds=1.0),
-        stage("01:cpu", "chunk", "color"),
-        stage("02:gpu", "device", "resize"),
-        stage("write", "sink", busy_seconds=0.2),
-    ],
-    "rejected": {"truncated": 1},
-    "decoders": {"cuda": 1100, "engines": 99},
-    "fallbacks": {"out of GPU memory: batch halved": 2},
-    "bottleneck": {"what": "gpu", "share": 0.75, "sentence": "The GPU holds the job back.", "advice": "More GPUs."},
-}  # fmt: skip
+REPORT = summary()
 
 
 def test_a_report_is_shown_as_it_is() -> None:
