@@ -1,4 +1,4 @@
-"""What a machine with a GPU is asked after changes that were made without one: tests, rates, and what was expected.
+"""Checks on a machine with a GPU after changes that were made without one: tests, rates, and what was expected.
 
     python benchmarks/confirm_gpu.py FOLDER [--steps tests,host,reading,rates,containers,several] [--json out.json]
 

@@ -1,4 +1,4 @@
-"""What reading costs the host for each batch on the way to a GPU: files, and containers copied or registered.
+"""The host's cost of reading for each batch on the way to a GPU: files, and containers copied or registered.
 
     python benchmarks/feeding.py FOLDER [--batch 512] [--copies 8] [--batches 60] [--json out.json]
 

@@ -140,7 +140,7 @@ def timed(lane: Lane, work: Callable[[], None]) -> float:
 
 
 def beside(lane: Lane, ways: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """What is left of a busy kernel's speed while each way runs over and over on another stream."""
+    """The part of a busy kernel's speed that is left while each way runs over and over on another stream."""
     import cupy
 
     other = Lane()

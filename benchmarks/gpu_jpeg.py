@@ -191,7 +191,7 @@ def copy_rate(nbytes: int = 1 << 30, repeats: int = 10) -> float:
 
 
 def needed_bytes(lane: Lane) -> dict[str, int]:
-    """What each kernel has to read and write at least, each byte once, for the batch that the lane has decoded."""
+    """The bytes that each kernel must read and write at least, each once, for the batch that the lane has decoded."""
     plan, output = lane.plan, lane.output
     images, part = plan.images, plan.images["component"]
     go = plan.status == 0

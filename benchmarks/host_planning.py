@@ -1,4 +1,4 @@
-"""What the host does for each batch of a GPU job, and how many images a second that allows, without a GPU.
+"""The host's work for each batch of a GPU job, and how many images a second that allows, without a GPU.
 
     python benchmarks/host_planning.py FOLDER [--jobs val,train,decode,read] [--batches 64,256,512,1024] [--threads 2,8]
         [--sources files,tfrecord] [--seconds 2] [--json out.json]
@@ -51,7 +51,7 @@ class Clock:
         self.spent = dict.fromkeys(PHASES, 0.0)
         self._open: list[float] = []
         self.thread = "?"
-        """What the launching thread's name begins with."""
+        """The beginning of the launching thread's name."""
 
     def wrap(self, owner: Any, name: str, phase: str) -> None:
         """Count calls of ``owner.name`` as ``phase``."""

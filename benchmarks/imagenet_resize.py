@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def convert(part: tuple[int, list[tuple[str, int]], str, int]) -> int:
-    """What one process of the script does: its files into shards of its own."""
+    """The work of one process of the script: its files into shards of its own."""
     import webdataset as wds
 
     number, files, out, subsampling = part

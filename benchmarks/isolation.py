@@ -1,4 +1,4 @@
-"""What decoding in processes of their own costs: every format, in this process and in a worker, in turns.
+"""The cost of decoding in processes of their own: every format, in this process and in a worker, in turns.
 
     python benchmarks/isolation.py [FOLDER OF JPEGS] [--rounds 15]
 

@@ -1,4 +1,4 @@
-"""What nvJPEG does on this machine: which files each backend takes, how far its pixels are from libjpeg-turbo's, how
+"""nvJPEG on this machine: which files each backend takes, how far its pixels are from libjpeg-turbo's, how
 fast it is, and what it does with damaged files.
 
     python benchmarks/nvjpeg.py FOLDER_OF_JPEGS [--json result.json] [--seconds 2]

@@ -1,4 +1,4 @@
-"""What an iteration costs besides its work: small graphs here and in NVIDIA's DALI, in microseconds a batch.
+"""The cost of an iteration besides its work: small graphs here and in NVIDIA's DALI, in microseconds a batch.
 
     python benchmarks/overhead.py --dali-python PYTHON [--batches 1,64] [--json FILE]
 

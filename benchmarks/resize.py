@@ -1,4 +1,4 @@
-"""What follows decoding, on one CPU core: resize, crop, mirror and normalise, beside OpenCV and Pillow.
+"""The steps after decoding, on one CPU core: resize, crop, mirror and normalise, beside OpenCV and Pillow.
 
     python benchmarks/resize.py FOLDER [--json FILE]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck")
 COMPLAINT = 86
-"""What compute-sanitizer ends with where it has found something."""
+"""The exit status by which compute-sanitizer says that it has found something."""
 
 
 def sanitizer() -> str:
@@ -37,7 +37,7 @@ def sanitizer() -> str:
 
 
 def runs(folder: Path, bad: Path | None, mutations: int) -> Iterator[tuple[str, list[str]]]:
-    """What is decoded: a name, and the arguments of gpu_jpeg.py."""
+    """The runs to check: a name, and the arguments of gpu_jpeg.py."""
     common = [str(folder), "--lanes", "", "--apart"]
     yield "good files", [*common, "--batch", "64"]
     if bad is not None:

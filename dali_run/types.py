@@ -56,7 +56,7 @@ SAME = ""
 
 
 class TensorLayout(str):
-    """What the dimensions of a tensor are, a letter each: a string, taken wherever one is."""
+    """The names of a tensor's dimensions, a letter each: a string, taken wherever one is."""
 
     __slots__ = ()
 

@@ -34,7 +34,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "dali_run.ops.context.Context", "dali_run.readers.base.Reader", "dali_run.readers.base.Source",
         "dali_run.writers.base.Writer", "dali_run.writers.base.Shard"),
 }  # fmt: skip
-"""What is public, in the order of the page."""
+"""The public names, in the order of the page."""
 
 
 def python_page() -> str:

@@ -1,4 +1,4 @@
-"""What all tests share: real data where it is beside the checkout, and the GPU that may be there or not."""
+"""Fixtures of all tests: real data where it is beside the checkout, and the GPU that may be there or not."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ BOUNDS = {
 
 @dataclass(slots=True)
 class Row:
-    """What was found for one operator, or one set of other results."""
+    """The findings for one operator, or for one set of other results."""
 
     name: str
     cases: int = 0

@@ -1,4 +1,4 @@
-"""What another library makes of images, for parity_presets.py: `python parity_peer.py LIBRARY FOLDER`.
+"""Results of another library for images, for parity_presets.py: `python parity_peer.py LIBRARY FOLDER`.
 
 FOLDER holds pixels.npy (flat), shapes.npy [N, 3] and sizes.npy [N, 2]; the results are written there as CASE.npy, flat.
 """

@@ -104,7 +104,7 @@ class Case:
     layouts: list[str]
     per_sample: dict[str, list[np.ndarray]] = field(default_factory=dict)
     changed: str = ""
-    """What is not as in the example."""
+    """A change to an operator's example, to be tried here and in DALI."""
 
     def __str__(self) -> str:
         return f"{self.changed or 'example'} {self.arguments}"
@@ -174,9 +174,9 @@ KINDS = (
     Kind("F", "float32", ((4,), (5,), (4,)), 0.0, 5.0),
     Kind("", "int32", ((2,), (2,), (2,)), 60, 200),
 )  # fmt: skip
-"""What is tried for the inputs of an example, one after the other, until the operator takes it."""
+"""Candidates for the inputs of an example, tried one after the other until the operator takes one."""
 _LIKELY = {"audio": KINDS[7], "spectrogram": KINDS[6], "boxes": KINDS[5], "points": KINDS[8]}
-"""What is tried first, by the name of an example's first input."""
+"""The first candidate, by the name of an example's first input."""
 _SECOND = {
     "boxes": lambda k: Kind("", "float32", tuple((*s[:1], 4) for s in k.shapes), 0.0, 0.9),
     "mapx": lambda k: Kind("", "float32", tuple(s[:2] for s in k.shapes), 0.0, 9.0),
@@ -242,11 +242,11 @@ _INPUTS: dict[str, tuple[float, ...]] = {
     "roi_start": (5, 6), "roi_end": (40, 30), "in_shape": (100, 120),
     "from_start": (10, 20), "from_end": (200, 230),
 }  # fmt: skip
-"""What arguments hold whose examples take an input, where their type says too little."""
+"""Values of arguments whose examples take an input, where their type says too little."""
 
 
 def values_of(p: Parameter, base: Any) -> list[Any]:
-    """What to try for an argument, as YAML has it: all of few values, some of many."""
+    """Values to try for an argument, as YAML has it: all of few values, some of many."""
     tp = strip_optional(p.type)
     if typing.get_origin(tp) is typing.Literal:
         return [v for v in typing.get_args(tp) if v != base]
@@ -318,7 +318,7 @@ def as_input(p: Parameter, base: Any, op: str = "") -> list[np.ndarray] | None:
 
 
 def ours(case: Case) -> list[list[np.ndarray]] | str:
-    """What our operator makes of a case, or why it refuses it."""
+    """Our operator's results for a case, or why it refuses it."""
     cls = operators()[case.op]
     samples = Samples.numbered(BATCH)
     try:
@@ -342,7 +342,7 @@ def ours(case: Case) -> list[list[np.ndarray]] | str:
 
 
 def dalis(python: Path, name: str, cases: list[Case], folder: Path) -> Iterator[list[list[np.ndarray]] | str]:
-    """What DALI makes of the cases of one operator, one after the other."""
+    """DALI's results for the cases of one operator, one after the other."""
     arrays: dict[str, Any] = {}
     told = []
     for case in cases:
@@ -385,14 +385,14 @@ def arguments_of_dali(python: Path) -> dict[str, list[str]]:
 
 
 def bound_of(op: type[Operator]) -> float:
-    """What an operator states of its own CPU and GPU, for DALI's CPU: a number of levels, or of parts."""
+    """The bound that an operator states of its own CPU and GPU, for DALI's CPU: a number of levels, or of parts."""
     number = _NUMBER.search(op.bound)
     return float(number.group()) if number else 0.0
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the cases of one operator."""
+    """The outcomes of the cases of one operator."""
 
     name: str
     same: int = 0

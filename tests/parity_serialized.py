@@ -76,7 +76,7 @@ def read(data: bytes, name: str) -> Operator | str:
 
 
 def difference(case: dict[str, Any], wanted: Operator | str, got: Operator | str) -> str:
-    """What is not equal; nothing where all is. Floats are float32 in the file."""
+    """The differences; an empty text where all is equal. Floats are float32 in the file."""
     if isinstance(wanted, str) or isinstance(got, str):
         return "" if isinstance(wanted, str) and isinstance(got, str) else f"{wanted} / {got}"
     if wanted.per_sample != got.per_sample:

@@ -138,7 +138,7 @@ def test_usage(arguments: list[str], tmp_path: Path) -> None:
 
 ROOT = Path(__file__).parents[1]
 NAMES: dict[str, list[str]] = json.loads((Path(__file__).parent / "golden" / "names.json").read_text())
-"""What DALI 2.4 has (tests/golden/make_names.py)."""
+"""Names that DALI 2.4 has (tests/golden/make_names.py)."""
 MISSING = {
     # compiled parts and what serves only itself
     "nvidia.dali": "backend_impl internal python_function_plugin reducers sysconfig",
@@ -164,7 +164,7 @@ MISSING = {
     "nvidia.dali.types": """
         ConstantNode DATA_TYPE FEATURE IMAGE_TYPE INTERP_TYPE PYTHON_OBJECT TENSOR_LAYOUT dali_type_converters""",
 }
-"""What is missing here, and why."""
+"""Names that are missing here, and why."""
 FRAMEWORKS = {"jax", "paddle", "tensorflow", "torch", "torchdata", "torchvision"}
 
 

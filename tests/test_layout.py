@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def test_links_lead_to_the_root_folders() -> None:
 
 
 def packages() -> set[str]:
-    """What the build finds by pyproject.toml's own rules."""
+    """The packages that the build finds by pyproject.toml's own rules."""
     from setuptools import find_packages
 
     rules = CONFIG["tool"]["setuptools"]["packages"]["find"]
@@ -65,3 +66,16 @@ def test_the_versions_agree() -> None:
 
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert f"## [{__version__}]" in changes or "## [Unreleased]" in changes
+
+
+def test_docstrings_say_what_a_thing_is_and_do_not_ask() -> None:
+    """They start with the thing itself ("The rows that ..."), never with "What ..." or "Who ..."."""
+    asking = re.compile(r'^\s*[rf]?"""(What|Who)\b.*', re.M)
+    folders = (*FOLDERS, "dali_run", "tests", "benchmarks", "docs")
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group().strip()}"
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for match in asking.finditer(path.read_text())
+    ]
+    assert not found, "\n".join(found)

@@ -173,7 +173,7 @@ def culprits(work: Path, batches: Sequence[int]) -> Iterator[Row]:
 
 
 def _image(record: bytes) -> int:
-    """What tells records apart, whether flipped or not: the sorted bytes."""
+    """The number that tells records apart, whether flipped or not: the sorted bytes."""
     return hash(bytes(sorted(record)))
 
 

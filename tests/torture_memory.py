@@ -18,7 +18,7 @@ from tests.pipelines.engine.test_memory import SPEC, Failing, OutOfMemoryError, 
 from tests.torture_isolation import Row
 
 SECONDS, BYTES = 1.0, 256 << 20
-"""What a bomb may take, goal R11."""
+"""The limits of a bomb, goal R11."""
 
 
 def make_spec(work: Path, images: int) -> Path:

@@ -1,4 +1,4 @@
-"""What DALI calls experimental: `pipeline_def` with debug mode."""
+"""The part that DALI calls experimental: `pipeline_def` with debug mode."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .steps import Done, Shape
 
 
 class AutoAugmentPolicy(enum.Enum):
-    """What a policy was found for."""
+    """The data sets that policies were found for."""
 
     IMAGENET = "imagenet"
     CIFAR10 = "cifar10"

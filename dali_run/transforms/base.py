@@ -55,7 +55,7 @@ class Transform:
     num_threads: int | None = None
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
-        """What is to be done to an image of ``shape``. Raises ValueError where it cannot be done."""
+        """The steps for an image of ``shape``. Raises ValueError where it cannot be done."""
         raise NotImplementedError(f"{type(self).__name__} must define steps")
 
     def __call__(self, *inputs: Any) -> Any:
@@ -101,7 +101,7 @@ class RandomTransform(Transform):
         return [] if draws.rand() >= self.p else self.chosen(draws, shape)
 
     def chosen(self, draws: Draws, shape: Shape) -> list[Done]:
-        """What is done then."""
+        """The steps that follow then."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What the transforms do, as functions with given numbers."""
+"""The transforms as functions with given numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transforms take and give back: Pillow's images, tensors and arrays (CHW), batches of them (NCHW), lists."""
+"""Images that transforms take and return: Pillow's, tensors and arrays (CHW), batches of them (NCHW), lists."""
 
 from __future__ import annotations
 

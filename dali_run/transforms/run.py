@@ -177,7 +177,7 @@ def _tensors(batch: Batch, shapes: list[Shape], programs: list[list[Done]], thre
 
 
 def _way(step: Done) -> Done:
-    """What images whose steps are done together must share."""
+    """The traits that images must share for their steps to be done together."""
     return (step[0], *step[7:]) if step[0] == "resize" else step[:1] if step[0] == "erase" else step
 
 

@@ -17,7 +17,7 @@ from .listed import Loop
 from .stamp import PACKAGE, ROOT, stamp
 
 Answer = dict[str, Any]
-"""What a worker says of a loop: ``key``, ``stamp``, ``kept``, ``file``, ``seconds``; or ``error``."""
+"""A worker's answer about a loop: ``key``, ``stamp``, ``kept``, ``file``, ``seconds``; or ``error``."""
 
 
 def missing(wanted: Sequence[Loop]) -> list[Loop]:

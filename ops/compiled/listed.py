@@ -53,7 +53,7 @@ def write(found: Iterable[Loop]) -> None:
 
 
 def needed_by(clients: Collection[str]) -> list[Loop]:
-    """What common jobs of these operators and writers need, the longest to compile first."""
+    """The loops that common jobs of these operators and writers need, the longest to compile first."""
     wanted = set(clients)
     return sorted((loop for loop in loops() if loop.clients & wanted), key=lambda loop: -loop.seconds)
 

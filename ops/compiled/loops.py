@@ -40,7 +40,7 @@ from .times import tell, times
 
 
 class _State:
-    """What is being compiled; under Numba's lock, which one thread holds at a time."""
+    """The compiling that goes on now; under Numba's lock, which one thread holds at a time."""
 
     depth = 0
     """Functions of this package that are being compiled, one for the other."""

@@ -82,7 +82,7 @@ def find(key: str, stamp: str, made_for: str) -> bytes | None:
 
 
 def content(file: Path) -> bytes:
-    """What an entry of a folder holds. Raises OSError, zlib.error."""
+    """The content of an entry of a folder. Raises OSError, zlib.error."""
     return zlib.decompress(memoryview(file.read_bytes())[_STAMP:])
 
 

@@ -34,7 +34,7 @@ _TUNING = (
 
 @cache
 def versions() -> str:
-    """What compiled code depends on besides the processor: it is loaded by exactly these and no others."""
+    """The versions that compiled code depends on besides the processor: it is loaded by exactly these and no others."""
     import llvmlite
     import numba
 

@@ -28,7 +28,7 @@ from .strata import strata_of
 SCHEMA_VERSION = 2
 OURS = "dali-run"
 WITHOUT_ENCODERS = ", without encoders"
-"""What is added to the label of a setting that is measured beside peers."""
+"""The suffix for the label of a setting that is measured beside peers."""
 PEERS = {
     "dali": "NVIDIA DALI, the same graph",
     "torchvision": "torchvision's decoders and transforms on tensors",

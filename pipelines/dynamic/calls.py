@@ -142,7 +142,7 @@ def _stage(op: Operator, device: str | None, on_device: bool) -> Stage:
 
 
 def kind_of(batch: Batch) -> tuple[int, Any, str]:
-    """What operators are told of an input before they run."""
+    """The facts that operators are told of an input before they run."""
     return batch.shapes.shape[1], batch.data.dtype, batch.layout
 
 

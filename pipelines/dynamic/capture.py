@@ -76,7 +76,7 @@ Ready = dict[int, tuple[calls.State | None, tuple[Data, ...]]]
 
 
 class Loop:
-    """What is known of a body, from the first iteration on, and the batches that are on their way."""
+    """The record of a body, from the first iteration on, and the batches that are on their way."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}

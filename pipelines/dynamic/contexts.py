@@ -114,7 +114,7 @@ class ThreadPool:
 
 
 class EvalContext:
-    """What operators run with: a pool of threads, a GPU and its stream. A context manager."""
+    """The means that operators run with: a pool of threads, a GPU and its stream. A context manager."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from .readers import reader_class
 from .values import invoke
 
 _INTERNAL = ("constant", "expr", "shapes", "tensor_subscript")
-"""What tensors do by themselves: arrays, arithmetic, shapes and indices."""
+"""Operators that tensors apply by themselves: arrays, arithmetic, shapes and indices."""
 _FORMER = ("experimental.decoders.", "experimental.peek_image_shape", "experimental.readers.")
 """Older names that DALI's dynamic mode has, too."""
 

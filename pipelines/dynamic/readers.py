@@ -110,7 +110,7 @@ class Reader:
         self._where = ""
         """The program's line that asked for data last."""
         self.captured: Any = None
-        """What `capture` keeps from epoch to epoch, once the reader is used there."""
+        """The state that `capture` keeps from epoch to epoch, once the reader is used there."""
 
     # -- the data set -------------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Reader:
         return tuple(value_of(data, True).to_device(self._device).data for data in outputs)
 
     def given(self, outputs: tuple[Data, ...], batched: bool) -> Any:
-        """What the loop is given: a tuple, or a mapping where the outputs have names."""
+        """The value that the loop is given: a tuple, or a mapping where the outputs have names."""
         values = tuple(value_of(data, batched) for data in outputs)
         names = self._op.output_names
         return values if names is None else dict(zip(names, values, strict=True))

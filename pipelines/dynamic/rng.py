@@ -131,7 +131,7 @@ class RNG:
         _kernels.words_from(self._key, counter >> 64, counter & _64, self._at & 3, self._words)
 
     def seven(self) -> tuple[int, int, int, int]:
-        """What one call of an operator takes: key, counter (low and high half) and word of the operator's streams."""
+        """The numbers for one call of an operator: key, counter (low and high half), word of the operator's streams."""
         self._draw()
         self.advance(7)
         a, b, c, d, e, f, g = self._words.tolist()

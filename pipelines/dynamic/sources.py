@@ -49,7 +49,7 @@ class ExternalSource:
         self._layouts = _each(layout, num_outputs, "layout")
         self._dtypes = _each(dtype, num_outputs, "dtype")
         self.captured_loop: Any = None
-        """What `capture` keeps from epoch to epoch."""
+        """The state that `capture` keeps from epoch to epoch."""
 
     def __call__(self, *, batch_size: int | None = None) -> Any:
         """The next element: a Batch where the source gives one or ``batch_size`` is given, which then broadcasts a

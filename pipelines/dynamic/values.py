@@ -44,7 +44,7 @@ def _numbered(n: int) -> Samples:
 
 
 class Value:
-    """What tensors and batches share: data of the engine's, which may not be computed yet, and arithmetic."""
+    """The common base of tensors and batches: data of the engine's, which may not be computed yet, and arithmetic."""
 
     __slots__ = ("__weakref__", "_data", "_later", "invariant", "trace")
 
@@ -85,7 +85,7 @@ class Value:
 
     @property
     def layout(self) -> str | None:
-        """What the dimensions are, such as HWC; None where nobody said."""
+        """The names of the dimensions, such as HWC; None where nobody gave any."""
         return self.data.layout or None
 
     def evaluate(self) -> Any:

@@ -23,7 +23,7 @@ from .run import run as run_by_many
 
 @dataclass(frozen=True, slots=True)
 class OperatorReport:
-    """What one operator did in a run."""
+    """The work of one operator in a run."""
 
     name: str
     """Its name in the graph: ``Reader``, ``resize``."""
@@ -50,7 +50,7 @@ class Report:
     message: str
     """One sentence: what was done."""
     exit_code: int
-    """What ``dali-run run`` would end with: 0, or 3 where samples were rejected within the budget."""
+    """The exit status of ``dali-run run``: 0, or 3 where samples were rejected within the budget."""
     ran: bool
     """False where the output was complete before; counts and times are those of the run that finished it."""
     read: int

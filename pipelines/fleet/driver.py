@@ -50,7 +50,7 @@ class Crew(Protocol[W]):
         """Start workers until there are ``wanted``, as far as there is room."""
 
     def poll(self, seconds: float) -> Sequence[tuple[W, Message]]:
-        """What workers said, within ``seconds``."""
+        """The messages of workers within ``seconds``."""
 
     def give(self, worker: W, order: Message) -> None:
         """Tell a worker what to do."""
@@ -60,7 +60,7 @@ class Crew(Protocol[W]):
 
 
 class _Hand:
-    """What the driver knows of a worker."""
+    """The driver's record of a worker."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

@@ -1,4 +1,4 @@
-"""What a machine has for workers: its GPUs, the cores near each of them, and how those are shared out."""
+"""A machine's means for workers: its GPUs, the cores near each of them, and how those are shared out."""
 
 from __future__ import annotations
 

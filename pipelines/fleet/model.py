@@ -23,7 +23,7 @@ INDEX_BYTES = 20
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a job takes with so many workers."""
+    """The expected time of a job with so many workers."""
 
     workers: int
     parts: int
@@ -62,7 +62,7 @@ def forecast(
 
 
 def on_machines(measured: Mapping[str, Any], nodes: int, gpus: int, device: str) -> dict[str, Any] | None:
-    """What the job of a `job.forecast` takes on ``nodes`` machines, with a worker for each of ``gpus`` GPUs or, where
+    """The time of a `job.forecast`'s job on ``nodes`` machines, with a worker for each of ``gpus`` GPUs or, where
     that is 0, one on all cores, each as fast as this machine was when it was measured. None where the number of samples
     is not known."""
     samples = measured["samples"]

@@ -46,7 +46,7 @@ class Carrier:
         self._node_id = ray.get_runtime_context().get_node_id()
 
     def turn(self, seconds: float) -> list[Message]:
-        """What the worker said within ``seconds``, or at once where there is something."""
+        """The worker's messages within ``seconds``, or at once where there are any."""
         if self._worker is None:
             try:
                 self._crew.fill(1)
@@ -188,7 +188,7 @@ class Actors:
     # -- for the driver -----------------------------------------------------------------------------------------------
 
     def poll(self, seconds: float) -> Sequence[tuple[Actor, Message]]:
-        """What workers say within ``seconds``; ``{"gone": why}`` is a worker's last word."""
+        """The messages of workers within ``seconds``; ``{"gone": why}`` is a worker's last word."""
         turns = {a.turn: a for a in self._actors}
         if not turns:
             time.sleep(seconds)

@@ -106,7 +106,7 @@ class Processes:
         return seat not in self._workers and self._starts[seat] < _STARTS
 
     def poll(self, seconds: float) -> list[tuple[Process, Message]]:
-        """What workers say within ``seconds``; ``{"gone": why}`` is a worker's last word."""
+        """The messages of workers within ``seconds``; ``{"gone": why}`` is a worker's last word."""
         if not self._workers:
             time.sleep(seconds)
             return []

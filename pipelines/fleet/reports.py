@@ -18,7 +18,7 @@ _COUNTS = ("rejected", "decoders", "fallbacks", "uploads")
 
 @dataclass
 class Worked:
-    """What one worker did."""
+    """The work of one worker."""
 
     name: str
     node: str

@@ -30,7 +30,7 @@ _MOST = 99_999
 
 @dataclass(slots=True)
 class Part:
-    """What is known of one part."""
+    """The state of one part."""
 
     number: int
     start: int

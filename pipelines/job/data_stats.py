@@ -106,7 +106,7 @@ def spec_stats(
 
 
 def _looks(found: Found) -> dict[str, str]:
-    """What the fields of bytes hold, by their first records: ``picture``, ``sound``, or nothing known."""
+    """The content of the fields of bytes, by their first records: ``picture``, ``sound``, or nothing known."""
     names = [f for f, kind in found.fields.items() if kind == "bytes" and f not in (*found.text, *found.numerals)]
 
     def fields(outputs: list[Any]) -> dict[str, Any]:

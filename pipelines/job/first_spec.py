@@ -48,7 +48,7 @@ TASKS: dict[str, dict[str, str]] = {
     "videos": {"clips": "clips of 16 frames, the shorter side of --size pixels", "keep": "the same bytes"},
     "records": {"keep": "the same fields in another container"},
 }
-"""What can be made of each kind of data; the first is the default."""
+"""The tasks that each kind of data can be made into; the first is the default."""
 _SIZES = {"resize": 256, "train": 224, "val": 224, "clips": 112}
 _MEAN, _STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
@@ -86,7 +86,7 @@ class _Made:
 
 
 def tasks_of(seen: Seen, size: int | None = None) -> dict[str, str]:
-    """What can be made of a data set, with the size of pictures put in."""
+    """The tasks that a data set can be made into, with the size of pictures put in."""
     return {task: text.replace("--size", str(size_for(seen, task, size))) for task, text in TASKS[seen.kind].items()}
 
 
@@ -99,7 +99,7 @@ def size_for(seen: Seen, task: str, size: int | None) -> int:
 
 
 def look_at(place: str) -> Seen:
-    """What is at ``place``: files in class folders or one folder, containers, COCO. Raises SpecError."""
+    """The kind of data at ``place``: files in class folders or one folder, containers, COCO. Raises SpecError."""
     load_operators()
     folder = Path(place)
     if not folder.exists():

@@ -32,7 +32,7 @@ def forecast(
     plugins: bool = False,
     measure: float = 0.0,
 ) -> dict[str, Any]:
-    """What a job of the spec at ``path`` will read, take and write, as plain data; None stands for unknown.
+    """A forecast of how much a job of the spec at ``path`` reads, takes and writes, as plain data; None is unknown.
 
     ``samples`` are counted from the readers' lists: no record is read. ``why`` says what prevented it. With ``measure``
     the graph runs for so many seconds, without writing: ``samples_per_second``, ``bytes_per_sample`` of what

@@ -120,7 +120,7 @@ class Recorder:
         return sum(gpu for _, gpu in row.operators) / overlap(self.engine)
 
     def now(self) -> dict[str, Any]:
-        """What is going on: rates and loads over the last seconds, as plain data."""
+        """The state of the run as plain data: rates and loads are over the last seconds."""
         engine, recent = self.engine, list(self.recent)
         last = self._row()
         first = next((r for r in reversed(recent) if last.at - r.at >= _WINDOW), recent[0])

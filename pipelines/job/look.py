@@ -117,7 +117,7 @@ def _format(data: bytes) -> str:
 
 
 def _shown(value: NDArray[Any], layout: str) -> tuple[str, _Shown] | None:
-    """What a value is, and how it can be seen: None for numbers and texts."""
+    """A word for a value's kind, and the way to show it: None for numbers and texts."""
     if value.ndim == 1 and value.dtype == np.uint8 and (kind := _format(data := value.tobytes())):
         return f"{kind}, {size(len(data))}", _Shown(data, small=False)
     picture = as_picture(value, layout)

@@ -67,7 +67,7 @@ class Pipeline:
             self._session.set_up_by(self.iter_setup)
 
     def _shown(self) -> tuple[str, dict[str, Any], dict[str, DataNode] | None]:
-        """What this is, for people: nothing is defined, built or run for it."""
+        """The pipeline for people: nothing is defined, built or run for it."""
         given, defined = self._settings, self._definition
         settings = {"batch_size": given.batch_size, "num_threads": given.num_threads, "device_id": given.device_id,
                     "seed": given.seed}  # fmt: skip

@@ -12,7 +12,7 @@ from .data_node import DataNode
 
 
 def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:
-    """What leads to ``outputs``, in an order in which it can run; nothing is built, nothing is changed. Conditionals
+    """The nodes that lead to ``outputs``, in an order in which they can run; nothing is built or changed. Conditionals
     are left out: what follows them is shown with what came before."""
     boxes: list[Box] = []
     places: dict[tuple[int, int], int] = {}

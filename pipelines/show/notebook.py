@@ -1,4 +1,4 @@
-"""What notebooks show: a graph as SVG, a batch as a sheet of pictures, waveforms, spectrograms, or numbers.
+"""Views for notebooks: a graph as SVG, a batch as a sheet of pictures, waveforms, spectrograms, or numbers.
 
 Everything is one piece of HTML without scripts or requests, in colours that suit light and dark notebooks.
 """

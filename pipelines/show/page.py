@@ -124,7 +124,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def lead(sentence: str, advice: str) -> str:
-    """What held a run back, and what to do about it."""
+    """The paragraph on the part that held a run back, with advice."""
     return (f'<div class="lead" role="note"><p><strong>{text(sentence)}</strong></p>'
             f"<p>To go faster: {text(advice)}</p></div>")  # fmt: skip
 

@@ -185,7 +185,7 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
 
 
 def _forecast_line(found: Mapping[str, Any]) -> str:
-    """What is known of the job's size and time."""
+    """One line of all that is known about the job's size and time."""
     samples = found["samples"]
     words = [f"Samples: not known ({found['why']})" if samples is None else f"Reads {count(samples, 'sample')}"]
     if found["shards"] is not None:
@@ -201,7 +201,7 @@ def _forecast_line(found: Mapping[str, Any]) -> str:
 
 
 def _machines_line(found: Mapping[str, Any]) -> str:
-    """What the job takes on many machines."""
+    """One line on the job's time on many machines."""
     each = f" with {count(found['gpus'], 'GPU')} each" if found["gpus"] else ""
     words = [
         f"On {count(found['nodes'], 'machine')}{each}, {count(found['workers'], 'worker')} as fast as this one here: "

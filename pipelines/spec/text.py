@@ -135,7 +135,7 @@ _OTHERS = (
     (0, b"\x1f\x8b", "a gzip'ed file"),
     (0, b"PK\x03\x04", "a zip archive"),
 )
-"""What people give for a spec by mistake: where its signature stands."""
+"""Kinds of files that people give for a spec by mistake: where the signature stands."""
 
 
 def _other_kind(content: bytes) -> str:

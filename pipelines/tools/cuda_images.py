@@ -70,7 +70,7 @@ def _log(nvrtc: Any, program: Any) -> str:
 
 @cache
 def text_of(source: str) -> tuple[str, Path | None]:
-    """What NVRTC reads for an entry of the list, and the folder of what that includes."""
+    """The text that NVRTC reads for an entry of the list, and the folder of the files that it includes."""
     if source == JPEG:
         return source_text(), None
     return (binaries.SOURCES / source).read_text(), binaries.SOURCES

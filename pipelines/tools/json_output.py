@@ -1,4 +1,4 @@
-"""What commands print with ``--json``, declared once: JSON Schema, documentation and tests follow from it.
+"""The output of commands with ``--json``, declared once: JSON Schema, documentation and tests follow from it.
 
 Fields may be added at any time; those that are here stay, with their types.
 """
@@ -68,7 +68,7 @@ class Queue(TypedDict):
 
 
 class Bottleneck(TypedDict):
-    """What held the run back."""
+    """The part that held the run back."""
 
     what: str
     share: float
@@ -161,7 +161,7 @@ class Forecast(TypedDict):
 
 
 class Planned(TypedDict):
-    """What a job would do."""
+    """The plan and the forecast of a job."""
 
     name: str
     device: str
@@ -178,7 +178,7 @@ class Planned(TypedDict):
 
 
 class Intermediate(TypedDict):
-    """What one operator gave for the samples that were inspected."""
+    """The results of one operator for the samples that were inspected."""
 
     name: str
     samples: int
@@ -229,7 +229,7 @@ class Damage(TypedDict):
 
 
 class Verified(TypedDict):
-    """What was found in an output."""
+    """The findings of ``verify`` in an output."""
 
     sound: bool
     problems: list[Damage]
@@ -294,7 +294,7 @@ class Finding(TypedDict):
 
 
 class Diagnosis(TypedDict):
-    """What this machine can do."""
+    """The abilities of this machine."""
 
     version: str
     findings: list[Finding]
@@ -372,7 +372,7 @@ class Loops(TypedDict):
 
 
 class Warmed(TypedDict):
-    """What was compiled ahead."""
+    """The loops and kernels that were compiled ahead."""
 
     folder: str | None
     loops: Loops
@@ -486,7 +486,7 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "sample-data": ("sample-data", Sampled),
     "report": ("report.json", Report),
 }
-"""What is printed, by the name for `output_schema`: the command, and the type."""
+"""Types of the printed objects, by the name for `output_schema`: the command."""
 
 
 def output_schema(name: str) -> dict[str, Any]:

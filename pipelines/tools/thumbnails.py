@@ -45,7 +45,7 @@ def thumbnails(encoded: Sequence[bytes]) -> list[bytes | None]:
 
 
 def _apart(encoded: Sequence[bytes]) -> list[bytes | None]:
-    """What the process makes of ``encoded`` before it ends."""
+    """The thumbnails that the process makes of ``encoded`` before it ends."""
     given = b"".join(_LENGTH.pack(len(one)) + one for one in encoded)
     try:
         done = subprocess.run([sys.executable, "-m", __name__], input=given, stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What a newcomer meets in the first hour: specs that come along, one rule for missing paths and for ``--json``, and
+"""A newcomer's first hour: specs that come along, one rule for missing paths and for ``--json``, and
 answers to the wrong file in the wrong place."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What commands print with --json is what its schema says."""
+"""Commands print with --json exactly the fields of their schema."""
 
 from __future__ import annotations
 

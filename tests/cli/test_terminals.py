@@ -108,7 +108,7 @@ def here(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Terminal:
-    """What was written to a pseudo-terminal."""
+    """A pseudo-terminal that keeps all that is written to it."""
 
     def __init__(self) -> None:
         self.shown = bytearray()
@@ -203,7 +203,7 @@ def test_for_machines(name: str, here: Path, sample: Path, capfd: pytest.Capture
 
 
 def test_a_locale_without_our_characters(here: Path, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it cannot show is written in another way; no job ends because of that."""
+    """Characters that the locale lacks are written in another way; no job ends because of that."""
     with monkeypatch.context() as patch, (here / "printed.txt").open("w", encoding="ascii") as stream:
         patch.setattr(sys, "stdout", stream)
         assert cli.main(COMMANDS["run"](here, sample)) == 0

@@ -1,4 +1,4 @@
-"""What is fuzzed: a function of bytes for each of our parsers, and valid inputs to start from.
+"""Targets of fuzzing: a function of bytes for each of our parsers, and valid inputs to start from.
 
 A target returns normally, whatever the bytes: errors that are part of the contract are caught here, anything else - an
 exception of another kind, a hang, a read outside of the data - is a finding. Readers are driven as jobs drive them:

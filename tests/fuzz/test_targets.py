@@ -43,7 +43,7 @@ FOUND = [
     ("settings", b"ie: {zzz,!!! l, l< l<l,i, l, i,l, l,&l, i, &l, i,*l, i}"),
     ("image_header", b"\xff\xd8\xff"),
 ]
-"""What fuzzing found, so that it stays found."""
+"""Findings of fuzzing, so that they stay found."""
 
 
 def test_a_journal_with_a_line_twice_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What NVIDIA's DALI 2.4 has in its dynamic mode, and makes of tests/golden/dynamic_programs.py, as dynamic.json:
+"""NVIDIA DALI 2.4's names in dynamic mode, and its results for tests/golden/dynamic_programs.py, as dynamic.json:
 
 python tests/golden/make_dynamic.py     (with a Python that has DALI)
 """

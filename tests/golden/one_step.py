@@ -1,5 +1,5 @@
-"""What scripts share that take samples through one operator of NVIDIA DALI 2.4 (CPU), with several inputs or argument
-inputs: a case is a mapping, see `make`."""
+"""Common code of scripts that take samples through one operator of NVIDIA DALI 2.4 (CPU) with several inputs or with
+argument inputs: a case is a mapping, see `make`."""
 
 import functools
 import json
@@ -26,7 +26,7 @@ def inputs_of(number, case):
 
 
 def run(number, case):
-    """What DALI makes of a case: the outputs of ``batch`` equal samples in ``iterations``, one after the other."""
+    """DALI's results for a case: the outputs of ``batch`` equal samples in ``iterations``, one after the other."""
     arrays, batch = inputs_of(number, case), case.get("batch", 1)
     typed = {
         k: getattr(types, v) if isinstance(v, str) and hasattr(types, v) else v for k, v in case["arguments"].items()

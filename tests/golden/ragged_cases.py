@@ -1,4 +1,4 @@
-"""What scripts share that take ragged batches, several inputs and several iterations through NVIDIA DALI 2.4 (CPU)."""
+"""Common code of scripts that take ragged batches, several inputs and iterations through NVIDIA DALI 2.4 (CPU)."""
 
 import inspect
 import json

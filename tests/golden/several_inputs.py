@@ -1,4 +1,4 @@
-"""What scripts share that take one sample at a time through an operator of NVIDIA DALI 2.4 (CPU) with any number of
+"""Common code of scripts that take one sample at a time through an operator of NVIDIA DALI 2.4 (CPU) with any number of
 inputs, outputs and arguments that are tensors."""
 
 import json
@@ -27,7 +27,7 @@ def fed(array, layout):
 
 
 def run(case, inputs):
-    """What the operator makes of ``inputs``, a list of arrays; enumerators are given by their names."""
+    """The operator's results for ``inputs``, a list of arrays; enumerators are given by their names."""
     constants = {
         k: getattr(types, v) if isinstance(v, str) and v.isupper() and hasattr(types, v) else v
         for k, v in case["arguments"].items()

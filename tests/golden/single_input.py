@@ -1,4 +1,4 @@
-"""What scripts share that take one sample at a time through one operator of NVIDIA DALI 2.4 (CPU)."""
+"""Common code of scripts that take one sample at a time through one operator of NVIDIA DALI 2.4 (CPU)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ def source(seed, low, high, dtype, shape):
 
 
 def run(op, arguments, layout, data):
-    """What the operator makes of ``data``; enumerators are given by their names."""
+    """The operator's result for ``data``; enumerators are given by their names."""
     typed = {k: getattr(types, v) if isinstance(v, str) and v.isupper() else v for k, v in arguments.items()}
 
     @pipeline_def(batch_size=1, num_threads=1, device_id=None, seed=1)

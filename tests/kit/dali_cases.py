@@ -43,7 +43,7 @@ def cases(file: str, folder: Path = GOLDEN) -> Iterator[tuple[dict[str, Any], li
 
 
 def ours(case: dict[str, Any], inputs: list[np.ndarray], lane: Any = None) -> tuple[list[np.ndarray], list[Any]]:
-    """What we make of a case: its outputs in order, and the rejects."""
+    """Our results for a case: its outputs in order, and the rejects."""
     named = case.get("per_sample", {})
     arguments = dict(case["arguments"])
     seed = arguments.pop("seed", 1)

@@ -62,7 +62,7 @@ def compiled(source: str, kernel: str) -> Any:
 
 
 class EmulatedLane:
-    """What kernels use of a Lane. Arrays are filled with noise first, so that what is not written shows."""
+    """The part of a Lane that kernels use. Arrays are filled with noise first, so that places not written show."""
 
     def __init__(self) -> None:
         self.launched: list[str] = []

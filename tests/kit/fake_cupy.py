@@ -339,7 +339,7 @@ class Fake:
         del self.registered[address]
 
     def modules(self) -> dict[str, types.ModuleType]:
-        """What `sys.modules` is to hold."""
+        """The modules to put into `sys.modules`."""
         cupy, cuda, runtime, driver = (types.ModuleType(name) for name in _MODULES)
         runtime.memcpyAsync, runtime.memcpy, runtime.memsetAsync = self.memcpy_async, self.memcpy, self.memset  # type: ignore[attr-defined]
         runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost = 1, 2  # type: ignore[attr-defined]

@@ -75,7 +75,7 @@ def alive(pid: int) -> bool:
 
 
 def files_in_shared_memory(pid: int) -> list[str]:
-    """What the process holds open or mapped in /dev/shm: what would be left if it were killed."""
+    """The files that the process holds open or mapped in /dev/shm: a kill would leave them there."""
     found = []
     with contextlib.suppress(OSError):
         found += [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm" in line]

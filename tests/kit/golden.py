@@ -47,7 +47,7 @@ class Case:
         return operator(self.op, tuple(self.tensors), **self.arguments)
 
     def run(self, lane: Any = None) -> list[Batch]:
-        """What our kernel gives; it must reject nothing."""
+        """Our kernel's results; it must reject nothing."""
         outputs, rejects = apply(self.operator, *self.inputs, args=self.tensors, lane=lane)
         assert not rejects, (str(self), rejects)
         return outputs

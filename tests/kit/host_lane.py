@@ -57,7 +57,7 @@ def _function(source: str, kernel: str, arguments: str) -> Any:
 
 
 class HostLane:
-    """What `Context.device` offers to kernels, over NumPy arrays."""
+    """A stand-in, over NumPy arrays, for `Context.device` as kernels see it."""
 
     def empty(self, n: int, dtype: Any) -> Any:
         return np.full(n * np.dtype(dtype).itemsize, 0xA5, np.uint8).view(dtype)

@@ -41,7 +41,7 @@ class Cases:
         return out
 
     def steps(self, case: dict[str, Any]) -> list[list[list[np.ndarray]]]:
-        """What came out: [iteration][output][sample]."""
+        """The results: [iteration][output][sample]."""
         return [[self.arrays(out) for out in step] for step in case["outputs"]]
 
 

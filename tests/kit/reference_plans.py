@@ -1,4 +1,4 @@
-"""What the planners of ops/*_plan_cpu.py compute, written with NumPy: the reference of their tests."""
+"""The planners of ops/*_plan_cpu.py written again with NumPy: the reference of their tests."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def place(position: NDArray[Any], extent: I64, size: I64, rounding: str = "round
 
 
 def bounded(plan: ResamplePlan, shapes: I64, before: NDArray[Any], first: int) -> NDArray[np.float64]:
-    """What `resample.bounded` compares with the largest sample that it allows, in elements."""
+    """The number that `resample.bounded` compares with the largest sample that it allows, in elements."""
     count = plan.size.shape[1]
     frames = np.prod(before[:, :first], axis=1, dtype=np.int64)
     channels = np.prod(before[:, first + count :], axis=1, dtype=np.int64)

@@ -80,7 +80,7 @@ def tensor_batch(samples: Samples) -> Batch:
 
 @dataclass(frozen=True)
 class Job:
-    """What to write, and how it is cut."""
+    """The samples to write, and the way that they are cut into shards."""
 
     writer: str
     total: int = 40

@@ -38,7 +38,7 @@ def arguments_of(cls: type[Operator]) -> dict[str, Any]:
 
 
 def result(op: Any, inputs: list[Batch]) -> list[Any] | None:
-    """What comes out, None where it is refused."""
+    """The results, None where the operator refuses."""
     try:
         op.infer(*(Spec((None,) * b.ndim, from_numpy(b.dtype), b.layout) for b in inputs))
         results, rejects = apply(op, *inputs)

@@ -57,7 +57,7 @@ def test_an_unknown_operator_gets_the_nearest_of_all_names() -> None:
 
 
 def test_operators_are_frozen_dataclasses_by_shared_methods() -> None:
-    """What `dataclasses` would have compiled for each of them; an operator may have methods of any other name."""
+    """The methods are those that `dataclasses` would have compiled; an operator may have methods of any other name."""
     load_operators()
     made = find_operator("constant")(fdata=(1.0, 2.0))
     assert made == find_operator("constant")(fdata=(1.0, 2.0)) != find_operator("constant")(fdata=(1.0, 3.0))

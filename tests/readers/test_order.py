@@ -20,7 +20,7 @@ CASES = json.loads(str(GOLDEN["cases"]))
 
 
 def taken(order: Order, samples: int, batch: int) -> np.ndarray[Any, Any]:
-    """What an engine sees that asks for one batch after the other."""
+    """The samples in the order of an engine that asks for one batch after the other."""
     batches = [order.samples(at, min(batch, samples - at), NoOrigins()).index for at in range(0, samples, batch)]
     return np.concatenate(batches)
 

@@ -291,7 +291,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def test_other_forms_of_the_same_message(tmp_path: Path) -> None:
-    """What protobuf allows: numbers not packed, unknown fields, split messages, repeated keys (the last one counts)."""
+    """Forms that protobuf allows: numbers not packed, unknown fields, split messages, repeated keys."""
     unpacked = message(3, b"".join(b"\x08" + varint(v & 2**64 - 1) for v in (1, -1, 300)))
     mixed = message(2, b"\x0d" + struct.pack("<f", 1.5) + message(1, struct.pack("<2f", 2.5, 3.5)) + message(9, b"zz"))
     unknown = varint(7 << 3) + varint(5) + varint(8 << 3 | 1) + bytes(8) + varint(9 << 3 | 5) + bytes(4)

@@ -25,7 +25,7 @@ def dataset_options() -> tf.data.Options:
 
 
 class _Dataset(tf.data.Dataset):  # type: ignore[misc]
-    """What both kinds of datasets share."""
+    """The common base of both kinds of datasets."""
 
     def __init__(self, made: tf.data.Dataset) -> None:
         self._made = made

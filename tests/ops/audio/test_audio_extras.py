@@ -1,4 +1,4 @@
-"""What is said where a package that is only for audio or video is not installed."""
+"""Messages where a package that is only for audio or video is not installed."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def entry(case: dict[str, Any]) -> suites.Augmentation:
 
 
 def single(case: dict[str, Any], number: int, lane: Any = None) -> np.ndarray:
-    """What we make of a case of one augmentation."""
+    """Our result for a case of one augmentation."""
     a = entry(case)
     numbers = a.rows(case["bins"])[case["bin"], case["sign"], : suites.WIDTHS[a.operation]]
     op = operator("auto_aug.augment", operation=a.operation, parameters=numbers.tolist(), **case["arguments"])

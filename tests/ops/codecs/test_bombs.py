@@ -48,7 +48,7 @@ def test_bombs_are_too_large(name: str) -> None:
 
 
 def test_the_limit_can_be_raised() -> None:
-    """What is over the limit only then goes on to the decoder, which finds that the rest is missing."""
+    """A file over the old limit goes on to the decoder, which finds that the rest is missing."""
     assert refused(BOMBS["png"], max_pixels=10**10).code != "too_large"
 
 

@@ -98,7 +98,7 @@ def test_the_decoder_says_so_too() -> None:
 
 
 def test_files_of_the_corpus_keep_their_pixels(shared_data: Path) -> None:
-    """What Pillow gives in 8 bits is what the deep values are, within its rounding."""
+    """Deep values are Pillow's 8 bits, within its rounding."""
     from PIL import Image as Pillow
 
     seen = 0

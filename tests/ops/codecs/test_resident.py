@@ -1,4 +1,4 @@
-"""What a decoder is foreseen to hold is what is resident while it decodes, its library's own memory included."""
+"""A decoder holds as much as foreseen while it decodes, its library's own memory included."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_results_of_dali(name: str) -> None:
 
 
 def assert_agrees(spec: Spec, out: Batch, case: dict[str, Any]) -> None:
-    """What infer said is what came out."""
+    """Shapes, types and layouts are those that infer promised."""
     assert spec.dtype is None or spec.dtype == from_numpy(out.dtype), case
     assert spec.layout == out.layout, (spec, case)
     if spec.shape is None:

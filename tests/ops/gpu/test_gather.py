@@ -74,7 +74,7 @@ def test_every_alignment_and_length() -> None:
 
 
 def test_records_at_the_edges_of_the_memory() -> None:
-    """What is read never leaves the pages of the records: the device's memory ends where the last one does."""
+    """Reads never leave the pages of the records: the device's memory ends where the last one does."""
     seen, registered = memory(1)
     end = len(seen)
     for size in (1, 5, 16, 100, 2048, 3000):

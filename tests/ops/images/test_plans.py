@@ -179,7 +179,7 @@ def test_order_of_passes_and_what_they_need(layout: str, axes: int) -> None:
 
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 def test_windows_of_outputs_are_cut_in_one_go(layout: str) -> None:
-    """What `fused` plans is what the operators one after the other plan: windows, channels, sizes, mirroring."""
+    """`fused` plans the same as the operators one after the other: windows, channels, sizes, mirroring."""
     rng = np.random.default_rng(len(layout))
     every = few = large = 0
     for k in range(60):

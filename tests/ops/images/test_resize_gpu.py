@@ -17,7 +17,7 @@ CHOSEN = [n for n in range(0, len(CASES), 3) if CASES[n]["op"] == "resize" or n 
 
 
 def on_device(lane: Any, op: Any, batch: Batch) -> Batch:
-    """What the gpu kernel makes of a host batch, back on the host."""
+    """The gpu kernel's result for a host batch, back on the host."""
     with lane:
         out = lane.to_host(op.gpu(Context(op, "gpu", batch.samples, device=lane), lane.to_device(batch)))
         lane.synchronize()

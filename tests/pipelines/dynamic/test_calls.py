@@ -33,7 +33,7 @@ def lookup(root: Any, dotted: str) -> Any:
 
 
 def of_pipeline(case: Case) -> list[list[np.ndarray]]:
-    """What a pipeline gives for a case."""
+    """The results of a pipeline for a case."""
     pipe = dali_run.Pipeline(batch_size=BATCH, num_threads=1, device_id=None, exec_pipelined=False, seed=1)
 
     def fed(arrays: list[np.ndarray], layout: str = "") -> Any:
@@ -168,7 +168,7 @@ def test_threads_have_modes_contexts_and_generators_of_their_own() -> None:
 
 
 def test_mappings_and_functions_are_arguments_too() -> None:
-    """What cannot be hashed makes a plan of its own."""
+    """A value that cannot be hashed makes a plan of its own."""
     with pytest.raises(TypeError, match="has no argument 'features'"):
         ndd.flip(IMAGE, features={"a": 1})
     with pytest.raises(TypeError, match="is a list with Tensors in it"):

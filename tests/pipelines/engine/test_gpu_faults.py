@@ -1,4 +1,4 @@
-"""What a real GPU may do to a job: no memory at any allocation, kernels that go astray, a device that is gone. Nothing
+"""Faults of a real GPU: no memory at any allocation, kernels that go astray, a device that is gone. Nothing
 is lost: the job is right, or it ends with the reason and the same command finishes it."""
 
 from __future__ import annotations

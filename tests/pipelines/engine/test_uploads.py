@@ -88,7 +88,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(packed: Path, source: str, upload: str, out: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """What a job wrote, and its report."""
+    """The files that a job wrote, and its report."""
     spec = out.with_suffix(".yaml")
     text = SPEC.replace("READER", READERS[source]).replace("IN", str(packed / source))
     spec.write_text(text.replace("OUT", str(out)).replace("UPLOAD", upload))
@@ -302,7 +302,7 @@ def test_a_packed_archive_is_copied(packed: Path, tmp_path: Path) -> None:
 def test_a_file_that_is_cut_short_costs_its_samples(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is registered stays in memory, but samples of a file that is no longer what it was are rejected, as ever."""
+    """Registered files stay in memory, but samples of a file that has changed since are rejected, as ever."""
     monkeypatch.setattr(lost_pages, "_lost", set())  # and not for other tests
     path = tmp_path / "images.tar"
     path.write_bytes((packed / "tar" / "images.tar").read_bytes())

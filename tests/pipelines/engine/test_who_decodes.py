@@ -134,7 +134,7 @@ def kinds(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def same_in_all_batches(plan: Plan, taken: dict[str, int]) -> dict[str, np.ndarray]:
-    """What the plan makes, which must not depend on the size of batches."""
+    """The plan's results, which must not depend on the size of batches."""
     found, report = results(plan, 41)
     assert report["decoders"] == taken
     for batch in (16, 5):

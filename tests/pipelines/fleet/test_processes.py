@@ -60,7 +60,7 @@ def spec(data: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What one process writes."""
+    """The files that one process writes."""
     folder = tmp_path_factory.mktemp("one")
     file = folder / "spec.yaml"
     file.write_text(SPEC.replace("IN", str(data)).replace("OUT", str(folder / "out")))

@@ -1,4 +1,4 @@
-"""What `plan` says of a job's size and time is what the job then reads and writes."""
+"""`plan` forecasts the size and the output of a job as the job then reads and writes them."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def run(spec: Path, out: str = "out", **overrides: Any) -> JobResult:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """What must be equal between equal jobs: everything but times and the place of writing."""
+    """Digests of all that must be equal between equal jobs: everything but times and the place of writing."""
     return {
         p.name: hashlib.sha256(p.read_bytes()).hexdigest()
         for p in folder.iterdir()

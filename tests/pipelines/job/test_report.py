@@ -1,4 +1,4 @@
-"""What reports say held a run back."""
+"""Reports name the part that held a run back."""
 
 from __future__ import annotations
 

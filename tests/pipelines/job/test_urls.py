@@ -195,7 +195,7 @@ def killed(place: Path, pictures: Path, url: str, at: int) -> bool:
 
 
 def complete_so_far(root: Path, expected: dict[str, bytes]) -> None:
-    """What the journal in the store tells of is there, whole."""
+    """All that the journal in the store tells of is there, whole."""
     found = in_folder(root) if root.exists() else {}
     for line in found.get("journal.jsonl", b"").splitlines()[1:]:
         for info in json.loads(line).get("files", ()):

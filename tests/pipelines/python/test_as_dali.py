@@ -1,4 +1,4 @@
-"""What programs for DALI do that pipelines of our own rarely do. What is expected was printed by DALI 2.4."""
+"""Ways of programs for DALI that are rare in pipelines of our own. Expected results were printed by DALI 2.4."""
 
 import io
 import subprocess

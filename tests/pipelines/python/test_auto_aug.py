@@ -20,7 +20,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (16, 11, 14, 3)).astype(np.ui
 
 
 def run(definition: Callable[[Any], Any], **arguments: Any) -> np.ndarray:
-    """What a definition makes of IMAGES."""
+    """The pictures that a definition makes of IMAGES."""
 
     @pipeline_def(batch_size=len(IMAGES), num_threads=2, device_id=None, seed=1, **arguments)
     def pipe() -> Any:

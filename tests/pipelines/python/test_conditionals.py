@@ -174,7 +174,7 @@ class Box:
 
 
 def places(flag, other, x):
-    """What branches assign to that is no variable."""
+    """Branches may assign to places that are no variables."""
     box, key, row = Box(), "k", [x, x]
     box.inner = {"k": x}
     if flag:
@@ -201,7 +201,7 @@ def places(flag, other, x):
 
 
 def unused(flag, other, x):
-    """What cannot be merged, and is not used again."""
+    """Values that cannot be merged are fine where they are not used again."""
     if flag:
         for name in ("a", "b"):
             kept = [x, name]

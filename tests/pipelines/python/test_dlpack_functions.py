@@ -14,7 +14,7 @@ DATA = [np.arange(6, dtype=np.float32).reshape(2, 3) + k for k in range(4)]
 
 
 class Capsule:
-    """What libraries take that cannot read capsules alone."""
+    """The form of arrays for libraries that cannot read capsules alone."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

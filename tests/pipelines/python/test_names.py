@@ -216,7 +216,7 @@ def test_scalar_constants_are_converted_as_by_python() -> None:
 
 
 def test_errors_are_runtime_errors() -> None:
-    """What programs for DALI catch."""
+    """Programs for DALI catch RuntimeError."""
 
     @pipeline_def(batch_size=1, num_threads=1)
     def pipe():

@@ -26,7 +26,7 @@ def pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call gives, or the kind of error."""
+    """The result of a call, or the kind of error."""
     try:
         return call()
     except Exception as e:
@@ -34,7 +34,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def story(t: Any, types: Any) -> list[Any]:
-    """What happens to objects of a library's own, step by step; only plain values."""
+    """The life of objects of a library's own, step by step; only plain values."""
     said: list[Any] = []
 
     def say(call: Callable[[], Any]) -> None:

@@ -215,7 +215,7 @@ class Event:
 
     recorded: list[Event]
     then: Callable[[], object] | None = None
-    """What another thread does meanwhile."""
+    """The work of another thread meanwhile."""
 
     def __init__(self) -> None:
         self.done = False

@@ -1,4 +1,4 @@
-"""What notebooks show of pipelines, nodes and results, and what `repr` prints."""
+"""Views of pipelines, nodes and results in notebooks, and their `repr`."""
 
 from __future__ import annotations
 

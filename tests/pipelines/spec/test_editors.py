@@ -83,13 +83,13 @@ class Server:
         return document, {"line": before.count("\n"), "character": len(before) - before.rfind("\n") - 1}
 
     def complete(self, text: str) -> list[str]:
-        """What the server offers at the ``|``."""
+        """The server's offers at the ``|``."""
         document, position = self.open(text)
         found = self.call("textDocument/completion", {"textDocument": document, "position": position})
         return [item["label"] for item in (found["items"] if isinstance(found, dict) else found)]
 
     def hover(self, text: str) -> str:
-        """What the server shows at the ``|``."""
+        """The server's text at the ``|``."""
         document, position = self.open(text)
         found = self.call("textDocument/hover", {"textDocument": document, "position": position})
         return str(found["contents"]["value"]) if found else ""

@@ -60,7 +60,7 @@ def results(graph: Graph, device: str, batch: int) -> dict[str, list[Any]]:
 
 
 def python(n: int) -> dict[str, Any]:
-    """What the spec below says."""
+    """The results that the spec below describes."""
     x, y, z = n, n * 0.5, n
     if n % 2 == 0:
         x = x * 10

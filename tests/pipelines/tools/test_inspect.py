@@ -1,4 +1,4 @@
-"""What inspect writes for intermediates, read back by Pillow and NumPy."""
+"""Intermediates that inspect writes, read back by Pillow and NumPy."""
 
 from __future__ import annotations
 

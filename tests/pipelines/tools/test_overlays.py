@@ -1,4 +1,4 @@
-"""What `inspect` draws over pictures: boxes, polygons, classes of pixels."""
+"""Overlays that `inspect` draws on pictures: boxes, polygons, classes of pixels."""
 
 from __future__ import annotations
 

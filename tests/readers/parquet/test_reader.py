@@ -410,7 +410,7 @@ def test_jobs_in_parts_and_resumed_write_the_same(tmp_path: Path, shuffle: str) 
 
 @pytest.mark.parametrize("options", [{}, {"use_dictionary": False, "data_page_version": "2.0"}])
 def test_values_are_in_memory_of_their_own(tmp_path: Path, options: dict[str, Any]) -> None:
-    """What is delivered stays as it is when the file is cut short afterwards, so that shards need not look again."""
+    """Delivered data stays as it is when the file is cut short afterwards, so that shards need not look again."""
     path = write(tmp_path, table(), compression="none", store_schema=True, **options)
 
     @pipeline_def(batch_size=10, num_threads=1)

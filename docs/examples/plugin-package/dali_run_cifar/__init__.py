@@ -1,4 +1,4 @@
-"""What the package declares: importing the modules that hold the classes is enough."""
+"""The package's declarations: importing the modules that hold the classes is enough."""
 
 from . import operator, reader, writer
 

@@ -333,7 +333,7 @@ def test_damage_is_noticed(harness: Harness) -> None:
 
 
 def test_small_pictures_of_all_kinds_and_their_mutations(tmp_path: Path, harness: Harness) -> None:
-    """What `make sanitize` runs, on a few: every buffer is an allocation of its own, with a strip behind it that no
+    """A few runs of `make sanitize`: every buffer is an allocation of its own, followed by a strip that no
     kernel may write; and the same is accepted where the picture is resized."""
     (tmp_path / "one.jpg").write_bytes(encode(200, 170))
     files = small_pictures(tmp_path, 32)

@@ -52,7 +52,7 @@ def packed(files: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]
 
 
 def on_cpu(file: bytes, space: DALIImageType = DALIImageType.RGB) -> NDArray[np.uint8]:
-    """What decoders.image makes of the file on a CPU. Raises SampleError."""
+    """The picture that decoders.image makes of the file on a CPU. Raises SampleError."""
     row = jpeg_header.read_headers(*packed([file]))[0]
     turbo.check_header(row)
     out = np.empty((row["height"], row["width"], 1 if space is DALIImageType.GRAY else 3), np.uint8)

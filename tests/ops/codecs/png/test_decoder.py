@@ -208,7 +208,7 @@ ODD = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_files(name: str) -> None:
-    """What the decoder takes, Pillow takes, with the same pixels."""
+    """Pillow takes every file that the decoder takes, with the same pixels."""
     data = ODD[name]
     header = probe(memoryview(data))
     if header.width * header.height > 10**7:

@@ -1,4 +1,4 @@
-"""What stands for outputs until they are computed: of a sample in a worker, of a batch once it is collated."""
+"""Stand-ins for outputs until they are computed: of a sample in a worker, of a batch once it is collated."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class DALIServer:
 
     @property
     def proxy(self) -> Proxy:
-        """What a data set calls; it goes to the workers."""
+        """The object that a data set calls; it goes to the workers."""
         return self._proxy
 
     def produce_data(self, obj: Any) -> Any:
