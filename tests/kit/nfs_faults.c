@@ -1,7 +1,9 @@
 /* A file system that behaves like NFS on a bad day, for LD_PRELOAD. Calls on paths below FAULTS_UNDER fail now and then:
    one in FAULTS_EVERY with ESTALE, EIO or EINTR (what may be interrupted), or with fewer bytes than asked for; record
    locks fail with ENOLCK where FAULTS_LOCKS is "none", and are granted without being taken where it is "lost".
-   FAULTS_SEED makes runs differ. A line for each fault goes to FAULTS_LOG, if that is set. */
+   A process that has seen FAULTS_MOST faults sees no more (0: no limit). FAULTS_SEED says which calls fail, counted over
+   all threads, and nothing else does: the third fault comes at the same call on every machine. A line for each fault goes
+   to FAULTS_LOG, if that is set. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,6 +20,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long long state;
+static int seen;
 
 static void *found(void **real, const char *name) {
     if (!*real) *real = dlsym(RTLD_NEXT, name);
@@ -28,7 +31,8 @@ static void *found(void **real, const char *name) {
 
 static int below(const char *path) {
     const char *under = getenv("FAULTS_UNDER");
-    return under && path && strncmp(path, under, strlen(under)) == 0;
+    size_t n = under ? strlen(under) : 0;
+    return n && path && strncmp(path, under, n) == 0 && (path[n] == 0 || path[n] == '/');
 }
 
 static int below_fd(int fd) {
@@ -42,12 +46,14 @@ static int below_fd(int fd) {
 
 static int draw(const char *what) {
     const char *every = getenv("FAULTS_EVERY"), *seed = getenv("FAULTS_SEED"), *log = getenv("FAULTS_LOG");
-    int n = every ? atoi(every) : 0, hit, saved = errno;
+    const char *most = getenv("FAULTS_MOST");
+    int n = every ? atoi(every) : 0, limit = most ? atoi(most) : 0, hit, saved = errno;
     if (n <= 0) return 0;
     pthread_mutex_lock(&lock);
-    if (!state) state = 88172645463325252ull ^ ((seed ? strtoull(seed, 0, 10) : 0) + 1) * 2654435761ull ^ (unsigned long long)getpid() << 32;
+    if (!state) state = 88172645463325252ull ^ ((seed ? strtoull(seed, 0, 10) : 0) + 1) * 2654435761ull;
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    hit = state % n == 0 ? 1 + (state >> 32) % 3 : 0;
+    hit = state % n == 0 && (!limit || seen < limit) ? 1 + (state >> 32) % 3 : 0;
+    seen += hit != 0;
     pthread_mutex_unlock(&lock);
     if (hit && log) {
         FILE *file = fopen(log, "a");
