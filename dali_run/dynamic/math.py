@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..pipelines.dynamic.arithmetic import binary, unary
-from ..pipelines.dynamic.values import calculate
+from ..pipelines.dynamic.invocation import calculate
 
 sqrt = unary("sqrt", "Square root.")
 rsqrt = unary("rsqrt", "One over the square root.")

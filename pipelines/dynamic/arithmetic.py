@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .values import calculate
+from .invocation import calculate
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]

@@ -26,8 +26,9 @@ from ...ops.batch import Batch as Data
 from ...ops.errors import DaliRunError
 from . import calls
 from .contexts import EvalContext
+from .invocation import compute, dispatch, loops
 from .rng import RNG
-from .values import Batch, Value, as_tensor, compute, dispatch, loops, value_of
+from .values import Batch, Value, as_tensor, value_of
 
 if TYPE_CHECKING:
     from .readers import Reader

@@ -13,8 +13,8 @@ from ...readers.base import Reader
 from ..graph.legacy_names import LEGACY, class_name
 from ..plugins import load_installed_plugins, load_operators
 from ..python.functions import wraps
+from .invocation import invoke
 from .readers import reader_class
-from .values import invoke
 
 _INTERNAL = ("constant", "expr", "shapes", "tensor_subscript")
 """Operators that tensors apply by themselves: arrays, arithmetic, shapes and indices."""

@@ -9,7 +9,8 @@ import numpy as np
 
 from ...ops.errors import ArgumentTypeError
 from ..plugins import find_operator
-from .values import Value, as_batch, as_tensor, invoke
+from .invocation import invoke
+from .values import Value, as_batch, as_tensor
 
 
 def imread(filepaths: Any, /, *, device: Any = "cpu", **arguments: Any) -> Any:

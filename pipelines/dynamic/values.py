@@ -1,46 +1,39 @@
-"""Tensor and Batch: the values of the dynamic mode, and how they are made, moved, calculated with and cut."""
+"""Tensor and Batch: the values of the dynamic mode."""
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from types import EllipsisType
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.arrays.cast import Cast
-from ...ops.arrays.join import Stack
 from ...ops.arrays.pad import Pad
-from ...ops.arrays.shape import ExpandDims
-from ...ops.arrays.subscript import TensorSubscript
-from ...ops.base import Operator, parameters
 from ...ops.batch import Batch as Data
-from ...ops.batch import Samples
-from ...ops.errors import ArgumentTypeError, ArgumentValueError, DaliRunError, RaggedError, SpecError
-from ...ops.formulas.arithmetic import Expr
-from ...ops.types import DALIDataType, DALIImageType, DALIInterpType, from_numpy, to_numpy
+from ...ops.errors import ArgumentTypeError, ArgumentValueError
+from ...ops.types import from_numpy, to_numpy
 from ..python.arrays import as_array
-from ..python.data_node import NewAxis, ScalarConstant, literal
 from ..python.tensors import Tensor as PipelineTensor
 from ..python.tensors import TensorList
 from . import calls
-from .contexts import EvalContext, EvalMode, mode
-from .devices import Device, device
+from .data import (
+    AT_0,
+    ONE,
+    array_of,
+    cast,
+    checked_layout,
+    device_of,
+    finished,
+    moved_to,
+    numbered,
+    repeated,
+    sample_of,
+    shares_memory,
+    to_torch,
+)
+from .devices import Device
 from .dtypes import DType, of_numpy, type_id
-from .rng import RNG, get_default_rng
-
-_ONE = Samples.numbered(1)
-_AT_0 = np.zeros(1, np.int64)
-_ALL = np.s_[:]
-
-
-@lru_cache(64)
-def _numbered(n: int) -> Samples:
-    return Samples.numbered(n)
 
 
 class Value:
@@ -95,10 +88,10 @@ class Value:
 
     def to_device(self, device: Any, force_copy: bool = False) -> Any:
         """The value on ``device``: itself where it is there, unless ``force_copy``. Raises DeviceError."""
-        wanted, here = _device(device), self.device
+        wanted, here = device_of(device), self.device
         if wanted is None or (wanted == here and not force_copy):
             return self
-        return _made(type(self), _moved(self.data, wanted))
+        return made(type(self), moved_to(self.data, wanted))
 
     def _repr_html_(self) -> str:
         from ..show.notebook import batch_html
@@ -119,108 +112,108 @@ class Value:
     # -- arithmetic -------------------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Any:
-        return calculate("{} + {}", self, other)
+        return invocation.calculate("{} + {}", self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return calculate("{} + {}", other, self)
+        return invocation.calculate("{} + {}", other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return calculate("{} - {}", self, other)
+        return invocation.calculate("{} - {}", self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return calculate("{} - {}", other, self)
+        return invocation.calculate("{} - {}", other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return calculate("{} * {}", self, other)
+        return invocation.calculate("{} * {}", self, other)
 
     def __rmul__(self, other: Any) -> Any:
-        return calculate("{} * {}", other, self)
+        return invocation.calculate("{} * {}", other, self)
 
     def __truediv__(self, other: Any) -> Any:
-        return calculate("{} / {}", self, other)
+        return invocation.calculate("{} / {}", self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return calculate("{} / {}", other, self)
+        return invocation.calculate("{} / {}", other, self)
 
     def __floordiv__(self, other: Any) -> Any:
-        return calculate("{} // {}", self, other)
+        return invocation.calculate("{} // {}", self, other)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return calculate("{} // {}", other, self)
+        return invocation.calculate("{} // {}", other, self)
 
     def __mod__(self, other: Any) -> Any:
-        return calculate("{} % {}", self, other)
+        return invocation.calculate("{} % {}", self, other)
 
     def __rmod__(self, other: Any) -> Any:
-        return calculate("{} % {}", other, self)
+        return invocation.calculate("{} % {}", other, self)
 
     def __pow__(self, other: Any) -> Any:
-        return calculate("{} ** {}", self, other)
+        return invocation.calculate("{} ** {}", self, other)
 
     def __rpow__(self, other: Any) -> Any:
-        return calculate("{} ** {}", other, self)
+        return invocation.calculate("{} ** {}", other, self)
 
     def __and__(self, other: Any) -> Any:
-        return calculate("{} & {}", self, other)
+        return invocation.calculate("{} & {}", self, other)
 
     def __rand__(self, other: Any) -> Any:
-        return calculate("{} & {}", other, self)
+        return invocation.calculate("{} & {}", other, self)
 
     def __or__(self, other: Any) -> Any:
-        return calculate("{} | {}", self, other)
+        return invocation.calculate("{} | {}", self, other)
 
     def __ror__(self, other: Any) -> Any:
-        return calculate("{} | {}", other, self)
+        return invocation.calculate("{} | {}", other, self)
 
     def __xor__(self, other: Any) -> Any:
-        return calculate("{} ^ {}", self, other)
+        return invocation.calculate("{} ^ {}", self, other)
 
     def __rxor__(self, other: Any) -> Any:
-        return calculate("{} ^ {}", other, self)
+        return invocation.calculate("{} ^ {}", other, self)
 
     def __lshift__(self, other: Any) -> Any:
-        return calculate("{} << {}", self, other)
+        return invocation.calculate("{} << {}", self, other)
 
     def __rlshift__(self, other: Any) -> Any:
-        return calculate("{} << {}", other, self)
+        return invocation.calculate("{} << {}", other, self)
 
     def __rshift__(self, other: Any) -> Any:
-        return calculate("{} >> {}", self, other)
+        return invocation.calculate("{} >> {}", self, other)
 
     def __rrshift__(self, other: Any) -> Any:
-        return calculate("{} >> {}", other, self)
+        return invocation.calculate("{} >> {}", other, self)
 
     def __lt__(self, other: Any) -> Any:
-        return calculate("{} < {}", self, other)
+        return invocation.calculate("{} < {}", self, other)
 
     def __le__(self, other: Any) -> Any:
-        return calculate("{} <= {}", self, other)
+        return invocation.calculate("{} <= {}", self, other)
 
     def __gt__(self, other: Any) -> Any:
-        return calculate("{} > {}", self, other)
+        return invocation.calculate("{} > {}", self, other)
 
     def __ge__(self, other: Any) -> Any:
-        return calculate("{} >= {}", self, other)
+        return invocation.calculate("{} >= {}", self, other)
 
     def __eq__(self, other: object) -> Any:
-        return calculate("{} == {}", self, other)
+        return invocation.calculate("{} == {}", self, other)
 
     def __ne__(self, other: object) -> Any:
-        return calculate("{} != {}", self, other)
+        return invocation.calculate("{} != {}", self, other)
 
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
     def __neg__(self) -> Any:
-        return calculate("-{}", self)
+        return invocation.calculate("-{}", self)
 
     def __pos__(self) -> Any:
-        return calculate("+{}", self)
+        return invocation.calculate("+{}", self)
 
     def __abs__(self) -> Any:
-        return calculate("abs({})", self)
+        return invocation.calculate("abs({})", self)
 
     def __invert__(self) -> Any:
-        return calculate("~{}", self)
+        return invocation.calculate("~{}", self)
 
 
 class Tensor(Value):
@@ -243,10 +236,10 @@ class Tensor(Value):
         if (data is None) == (batch is None):
             raise ArgumentValueError("a tensor is made of data, or of a batch and index_in_batch")
         if batch is not None:
-            held = _sample(batch.data, 0 if index_in_batch is None else index_in_batch)
+            held = sample_of(batch.data, 0 if index_in_batch is None else index_in_batch)
         else:
             held = _tensor_data(data, layout, copy)
-        self._data = _finished(held, dtype, device)
+        self._data = finished(held, dtype, device)
         self._later = self.trace = None
         self.invariant = False
 
@@ -282,7 +275,7 @@ class Tensor(Value):
 
     def torch(self, copy: bool = False) -> Any:
         """The tensor as PyTorch's, without a copy unless ``copy``. Raises ImportError without PyTorch."""
-        return _torch(self._array, copy)
+        return to_torch(self._array, copy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self._array
@@ -302,7 +295,7 @@ class Tensor(Value):
         return self._array.__dlpack_device__()
 
     def __getitem__(self, index: Any) -> Any:
-        return subscript(self, index)
+        return indexing.subscript(self, index)
 
     __iter__ = None
     """Iterating would go on without end: [] does not raise IndexError before a deferred value is computed."""
@@ -326,7 +319,7 @@ class Batch(Value):
     ) -> None:
         """From a list of tensors, arrays or numbers, or from one array whose first dimension counts the samples. Raises
         TypeError and ValueError; for an empty list without ``dtype``, too."""
-        self._data = _finished(_batch_data(tensors, dtype, layout, copy), dtype, device)
+        self._data = finished(_batch_data(tensors, dtype, layout, copy), dtype, device)
         self._later = self.trace = None
         self.invariant = False
 
@@ -359,7 +352,7 @@ class Batch(Value):
         wrong = [k for k in chosen if not -n <= k < n]
         if wrong:
             raise IndexError(f"sample {wrong[0]} of a batch of {n}")
-        return _made(Batch, calls.renumbered(self.data.take(np.array(chosen, np.int64) % max(n, 1))))
+        return made(Batch, calls.renumbered(self.data.take(np.array(chosen, np.int64) % max(n, 1))))
 
     @staticmethod
     def broadcast(sample: Any, batch_size: int, device: Any = None, dtype: Any = None) -> Batch:
@@ -367,7 +360,7 @@ class Batch(Value):
         if batch_size < 0:
             raise ArgumentValueError(f"a batch cannot have {batch_size} samples")
         one = as_tensor(sample, dtype=dtype, device=device)
-        batch: Batch = _made(Batch, _broadcast(one.data, batch_size))
+        batch: Batch = made(Batch, repeated(one.data, batch_size))
         return batch
 
     def torch(self, copy: bool | None = None, pad: bool = False) -> Any:
@@ -378,9 +371,9 @@ class Batch(Value):
         """
         data = _padded(self).data if pad and not self.data.is_uniform else self.data
         dense = data.dense()
-        if copy is False and len(data) and not _shares(dense, self.data.data):
+        if copy is False and len(data) and not shares_memory(dense, self.data.data):
             raise ArgumentValueError("the batch has to be copied to become one tensor, and copy is False")
-        return _torch(dense, bool(copy))
+        return to_torch(dense, bool(copy))
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.tensors)
@@ -411,7 +404,7 @@ class Samplewise(Sequence[Tensor]):
     def __getitem__(self, index: int | slice) -> Tensor | Samplewise:
         if isinstance(index, slice):
             return Samplewise(self._batch, self._places[index])
-        tensor: Tensor = _made(Tensor, _sample(self._batch.data, self._places[index]))
+        tensor: Tensor = made(Tensor, sample_of(self._batch.data, self._places[index]))
         return tensor
 
 
@@ -422,7 +415,7 @@ class Cutter:
         self._batch = batch
 
     def __getitem__(self, index: Any) -> Batch:
-        batch: Batch = subscript(self._batch, index)
+        batch: Batch = indexing.subscript(self._batch, index)
         return batch
 
 
@@ -443,7 +436,8 @@ def _described(kind: str, value: Value, text: str, *rest: str) -> str:
 # -- making values ----------------------------------------------------------------------------------------------------
 
 
-def _made(kind: Any, data: Data | None, later: tuple[calls.Later, int] | None = None) -> Any:
+def made(kind: Any, data: Data | None, later: tuple[calls.Later, int] | None = None) -> Any:
+    """A Tensor or Batch (``kind``) of data that is there, or comes later."""
     value = kind.__new__(kind)
     value._data = data
     value._later = later
@@ -454,7 +448,7 @@ def _made(kind: Any, data: Data | None, later: tuple[calls.Later, int] | None = 
 
 def value_of(data: Data, batched: bool) -> Any:
     """The engine's batch as a Batch, or its only sample as a Tensor."""
-    return _made(Batch if batched else Tensor, data)
+    return made(Batch if batched else Tensor, data)
 
 
 def tensor(data: Any, dtype: Any = None, device: Any = None, layout: str | None = None, pad: bool = False) -> Tensor:
@@ -472,7 +466,7 @@ def _tensor(data: Any, dtype: Any, device: Any, layout: str | None, pad: bool, c
     if isinstance(data, (Batch, TensorList)):
         many = data.data if isinstance(data, Batch) else data.batch
         if pad and not many.is_uniform:
-            many = _padded(_made(Batch, calls.renumbered(many))).data
+            many = _padded(made(Batch, calls.renumbered(many))).data
         if layout is None and many.layout:
             layout = f"N{many.layout}"
         data = many.dense()
@@ -489,39 +483,12 @@ def as_batch(tensors: Any, dtype: Any = None, device: Any = None, layout: str | 
     return Batch(tensors, dtype, device, layout)
 
 
-def array_of(data: Any) -> Any:
-    """``data`` as an array on the host or a GPU; of numbers and lists with DALI's types: int32, or int64 where that is
-    too narrow, and float32. Raises TypeError and ValueError."""
-    if isinstance(data, np.ndarray):
-        return as_array(data)
-    if isinstance(data, ScalarConstant):
-        data = np.asarray(data.value, to_numpy(data.dtype))
-    if isinstance(data, (bool, int, float, list, tuple)):
-        array = np.asarray(data)
-        if array.dtype == np.float64:
-            return array.astype(np.float32)
-        if array.dtype == np.int64 and _is_plain(data):
-            fits = array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)
-            return array.astype(np.int32) if fits else array
-        return as_array(array)
-    return as_array(data)
-
-
-def _is_plain(data: Any) -> bool:
-    """Python's own numbers: the first one says it for all."""
-    while isinstance(data, (list, tuple)):
-        if not data:
-            return True
-        data = data[0]
-    return not isinstance(data, np.generic) and not hasattr(data, "dtype")
-
-
 def _tensor_data(data: Any, layout: str | None, copy: bool) -> Data:
     if isinstance(data, Tensor):
         held = data.data
         if copy:
             held = held.replace(data=held.data.copy())
-        return held if layout is None else held.replace(layout=_layout(layout, held.ndim))
+        return held if layout is None else held.replace(layout=checked_layout(layout, held.ndim))
     if isinstance(data, PipelineTensor):
         layout = data.layout() if layout is None else layout
     if isinstance(data, (list, tuple)) and any(isinstance(v, Value) for v in data):
@@ -537,13 +504,7 @@ def _tensor_data(data: Any, layout: str | None, copy: bool) -> Data:
         cupy.cuda.get_current_stream().synchronize()
     extents = np.empty((1, len(shape)), np.int32)
     extents[0] = shape
-    return Data(array.reshape(-1), _AT_0, extents, _layout(layout, len(shape)), _ONE)
-
-
-def _layout(layout: str | None, ndim: int) -> str:
-    if layout and len(layout) != ndim:
-        raise ArgumentValueError(f"the layout {layout!r} names {len(layout)} dimensions, the tensor has {ndim}")
-    return layout or ""
+    return Data(array.reshape(-1), AT_0, extents, checked_layout(layout, len(shape)), ONE)
 
 
 def _batch_data(tensors: Any, dtype: Any, layout: str | None, copy: bool) -> Data:
@@ -553,7 +514,7 @@ def _batch_data(tensors: Any, dtype: Any, layout: str | None, copy: bool) -> Dat
         held = tensors.data if isinstance(tensors, Batch) else calls.renumbered(tensors.batch)
         if copy:
             held = held.replace(data=held.data.copy())
-        return held if layout is None else held.replace(layout=_layout(layout, held.ndim))
+        return held if layout is None else held.replace(layout=checked_layout(layout, held.ndim))
     if hasattr(tensors, "__array__") or hasattr(tensors, "__dlpack__") or hasattr(tensors, "__cuda_array_interface__"):
         own = tensors.layout if isinstance(tensors, Tensor) and tensors.layout else ""
         array = as_array(tensors) if not isinstance(tensors, Tensor) else tensors._array
@@ -563,7 +524,7 @@ def _batch_data(tensors: Any, dtype: Any, layout: str | None, copy: bool) -> Dat
         given = own[1:] if layout is None else layout
         if isinstance(array, np.ndarray):
             array = np.array(array, order="C") if copy else np.ascontiguousarray(array)
-        return Data.from_dense(array, _layout(given, array.ndim - 1), _numbered(len(array)))
+        return Data.from_dense(array, checked_layout(given, array.ndim - 1), numbered(len(array)))
     if not isinstance(tensors, Iterable) or isinstance(tensors, (str, bytes)):
         raise ArgumentTypeError(f"a batch is a list of samples, or an array whose first dimension counts them, got "
                                 f"{tensors!r}")  # fmt: skip
@@ -576,7 +537,7 @@ def _joined(samples: list[Any], dtype: Any, layout: str | None) -> Data:
         if dtype is None:
             raise ArgumentValueError("an empty batch needs a dtype")
         return Data.allocate(np.empty, np.empty((0, len(layout or "")), np.int32), to_numpy(type_id(dtype)),
-                             layout or "", _numbered(0))  # fmt: skip
+                             layout or "", numbered(0))  # fmt: skip
     if layout is None:
         own = (_layout_of(s) for s in samples)
         layout = next((x for x in own if x), "")
@@ -591,11 +552,11 @@ def _joined(samples: list[Any], dtype: Any, layout: str | None) -> Data:
         return gathered(arrays, layout)
     if any(a.dtype != first.dtype for a in arrays):
         alike = [
-            a if a.dtype == first.dtype else _cast(_tensor_data(a, None, False), from_numpy(first.dtype)).sample(0)
+            a if a.dtype == first.dtype else cast(_tensor_data(a, None, False), from_numpy(first.dtype)).sample(0)
             for a in arrays
         ]
         arrays = alike
-    return Data.from_list(arrays, _layout(layout, first.ndim), _numbered(len(arrays)))
+    return Data.from_list(arrays, checked_layout(layout, first.ndim), numbered(len(arrays)))
 
 
 def _layout_of(sample: Any) -> str:
@@ -604,359 +565,9 @@ def _layout_of(sample: Any) -> str:
     return (sample.layout or "") if isinstance(sample, Tensor) else ""
 
 
-def _finished(data: Data, dtype: Any, device: Any) -> Data:
-    """The data on the device and of the type that were asked for."""
-    if dtype is not None:
-        wanted = type_id(dtype)
-        if from_numpy(data.dtype) != wanted:
-            data = _cast(data, wanted)
-    if device is not None:
-        place = _device(device)
-        assert place is not None
-        here = Device.CPU if data.on_host else Device("gpu", int(data.data.device.id))
-        data = data if place == here else _moved(data, place)
-    return data
-
-
-def _cast(data: Data, dtype: DALIDataType) -> Data:
-    plan = calls.plan_for(Cast, 1, None, not data.on_host, (("dtype", DALIDataType, dtype),), ())
-    return calls.run(plan, [data], {}, data.samples, None, EvalContext.current())[0]
-
-
-def _moved(data: Data, place: Device) -> Data:
-    if place.on_host:
-        return data.replace(data=data.data.copy() if data.on_host else data.data.get())
-    lane = EvalContext.current().lane
-    with lane:
-        moved: Data = lane.to_device(data)
-    lane.synchronize()
-    return moved
-
-
-def _device(value: Any) -> Device | None:
-    found: Device | None = device(value)
-    return found
-
-
-def _sample(data: Data, i: int) -> Data:
-    s = data.samples
-    at = slice(i, i + 1)
-    own = Samples(_ONE.slot, s.position[at], s.epoch[at], s.index[at], s.origins)
-    return Data(data.data, data.offsets[at], data.shapes[at], data.layout, own)
-
-
-def _broadcast(data: Data, n: int) -> Data:
-    """One sample ``n`` times, not copied."""
-    s = data.samples
-    numbered = _numbered(n)
-    where = np.zeros(n, np.int64)
-    own = (
-        numbered if s is _ONE else Samples(numbered.slot, s.position[where], s.epoch[where], s.index[where], s.origins)
-    )
-    return Data(data.data, data.offsets[where], data.shapes[where], data.layout, own)
-
-
 def _padded(batch: Batch) -> Batch:
-    padded: Batch = invoke(Pad, (batch,), {})
+    padded: Batch = invocation.invoke(Pad, (batch,), {})
     return padded
 
 
-def _shares(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray):
-        return np.may_share_memory(a, b)
-    begin = int(b.data.ptr)
-    return begin <= int(a.data.ptr) < begin + int(b.nbytes)
-
-
-def _torch(array: Any, copy: bool) -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise ImportError("torch() gives tensors of PyTorch's, which is not installed: pip install torch") from None
-    if isinstance(array, np.ndarray):
-        made = torch.from_numpy(array) if array.flags.writeable else torch.from_numpy(array.copy())
-    else:
-        made = torch.from_dlpack(array)
-    return made.clone() if copy else made
-
-
-# -- calling operators ------------------------------------------------------------------------------------------------
-
-_PLAIN = frozenset({int, float, bool, str, DALIDataType, DALIImageType, DALIInterpType})
-
-
-class _Loops(threading.local):
-    def __init__(self) -> None:
-        self.steps: list[Any] = []
-        """The iterations of captured loops that this thread is in, innermost last."""
-
-
-loops = _Loops()
-
-
-def invoke(
-    cls: type[Operator], inputs: Sequence[Any], arguments: Any, batch_size: int | None = None, device: Any = None,
-    rng: RNG | None = None,
-) -> Any:  # fmt: skip
-    """The results of operator ``cls``: a Tensor or Batch, or a tuple of them. There are batches where one of the inputs
-    or arguments is a Batch, or ``batch_size`` is given; then tensors stand for all samples.
-
-    Raises SpecError (also a TypeError or ValueError) for a call that cannot be, SampleError for data that cannot be
-    processed; both name the program's line.
-    """
-    values: list[Value] = []
-    n, traced = batch_size, None
-    for x in inputs:
-        kind = type(x)
-        if kind is not Tensor:
-            if kind is Batch:
-                n = _size(cls, n, x, batch_size)
-            else:
-                x = _input(cls, x)
-                if type(x) is Batch:
-                    n = _size(cls, n, x, batch_size)
-        if x.trace is not None:
-            traced = x.trace
-        values.append(x)
-    constants: list[calls.Constant] = []
-    named: dict[str, Value] | None = None
-    for name, value in arguments.items():
-        if value is None:
-            continue
-        kind = type(value)
-        if kind in _PLAIN:
-            constants.append((name, kind, value))
-        elif kind is Tensor or kind is Batch:
-            if kind is Batch:
-                n = _size(cls, n, value, batch_size)
-            if value.trace is not None:
-                traced = value.trace
-            if named is None:
-                named = {}
-            named[name] = value
-        else:
-            constants.append((name, *_constant(cls, name, value)))
-    if device is not None:
-        device = _device(device)
-    elif not values and Device.current().device_type == "gpu" and "gpu" in cls.stages:
-        device = Device.current()
-    fixed, names = tuple(constants), tuple(named) if named else ()
-    on_device = False
-    for v in values:
-        if v._data is None or not isinstance(v._data.data, np.ndarray):
-            on_device = on_device or not v.device.on_host
-    try:
-        plan = calls.plan_for(cls, len(values), None if device is None else device.device_type, on_device, fixed, names)
-    except SpecError as e:
-        raise calls.refused(e, cls.name) from None
-    state = None
-    if plan.random:
-        if rng is None:
-            rng = get_default_rng()
-        elif type(rng) is not RNG:
-            raise ArgumentTypeError(f"{calls.line()}: {cls.name}: rng must be an RNG, got {rng!r}")
-        state = rng.seven()
-    elif rng is not None:
-        raise ArgumentTypeError(f"{calls.line()}: {cls.name}: draws no random numbers, and takes no rng")
-    if traced is None and state is not None and not values and loops.steps:
-        traced = (loops.steps[-1],)  # numbers that a captured body draws are made ahead, too
-    if traced is not None:
-        return traced[0].invoke(plan, values, named or {}, n, state, rng)
-    return dispatch(plan, values, named, n, state)
-
-
-def dispatch(
-    plan: calls.Plan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None, state: calls.State | None
-) -> Any:
-    """Run a call whose plan is made, now or later, as the mode has it."""
-    now = mode()
-    if now is EvalMode.deferred:
-        return _deferred(plan, values, named, n, state)
-    results = compute(plan, values, named, n, state, EvalContext.current())
-    kind = Tensor if n is None else Batch
-    if plan.outputs == 1:
-        return _made(kind, results[0])
-    return tuple([_made(kind, r) for r in results])
-
-
-def compute(
-    plan: calls.Plan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None,
-    state: calls.State | None, context: EvalContext, where: str = "",
-) -> tuple[Data, ...]:  # fmt: skip
-    """The results of a call, in the engine's form."""
-    if n is None:
-        given = [v.data for v in values]
-    else:
-        given = [v.data if type(v) is Batch else _broadcast(v.data, n) for v in values]
-    args = {}
-    if named:
-        for name, value in named.items():
-            data = value.data
-            if not isinstance(data.data, np.ndarray):
-                data = value.cpu().data
-            args[name] = data if n is None or type(value) is Batch else _broadcast(data, n)
-    samples = given[0].samples if given else _ONE if n is None else _numbered(n)
-    return calls.run(plan, given, args, samples, state, context, where)
-
-
-def _deferred(
-    plan: calls.Plan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None, state: calls.State | None
-) -> Any:
-    where, context = calls.line(), EvalContext.current()
-    try:
-        specs = plan.infer(tuple(_kind(v) for v in values))
-    except SpecError as e:
-        raise calls.refused(e, plan.op.name, where) from None
-    later = calls.Later(lambda: compute(plan, values, named, n, state, context, where), specs, plan.stage == "cpu")
-    context.wait_for(later)
-    kind = Tensor if n is None else Batch
-    made = [_made(kind, None, (later, k)) for k in range(plan.outputs)]
-    return made[0] if plan.outputs == 1 else tuple(made)
-
-
-def _kind(value: Value) -> tuple[Any, Any, str]:
-    if value._data is not None or value._later is None:
-        return calls.kind_of(value.data)
-    spec = value._later[0].specs[value._later[1]]
-    return spec.ndim, None if spec.dtype is None else to_numpy(spec.dtype), spec.layout
-
-
-def _size(cls: type[Operator], n: int | None, value: Batch, asked: int | None) -> int:
-    """The batch size with one more batch. Raises ValueError where they differ; ``batch_size`` is for tensors."""
-    own = value.batch_size
-    if n is not None and n != own and n != asked:
-        raise ArgumentValueError(f"{calls.line()}: {cls.name}: the batches of one call have one size: {n} and {own}")
-    return own
-
-
-def _input(cls: type[Operator], value: Any) -> Value:
-    if isinstance(value, Value):
-        return value
-    if isinstance(value, TensorList):
-        return as_batch(value)
-    if value is None:
-        raise ArgumentTypeError(f"{calls.line()}: {cls.name}: an input is a Tensor, a Batch or an array, got None")
-    try:
-        return as_tensor(value)
-    except DaliRunError:
-        raise
-    except TypeError as e:
-        raise ArgumentTypeError(f"{calls.line()}: {cls.name}: {e}") from None
-    except (ValueError, RaggedError) as e:
-        raise ArgumentValueError(f"{calls.line()}: {cls.name}: {e}") from None
-
-
-def _constant(cls: type[Operator], name: str, value: Any) -> tuple[Any, Any]:
-    """The type and the value of a constant argument, hashable where it can be: lists and arrays as tuples."""
-    if isinstance(value, DType):
-        return DALIDataType, type_id(value)
-    if isinstance(value, ScalarConstant):
-        value = value.value
-    elif isinstance(value, (list, tuple)) and any(isinstance(v, Value) for v in value):
-        raise ArgumentTypeError(f"{calls.line()}: {cls.name}: argument {name!r} is a list with Tensors in it; make one "
-                                "Tensor or Batch of it, with stack or batch")  # fmt: skip
-    if hasattr(value, "__array__") and not isinstance(value, np.generic):
-        array = np.asarray(value)
-        known = parameters(cls).get(name)
-        value = (array.reshape(-1) if known is not None and known.arg.rows else array).tolist()
-    frozen = _nested(value)
-    return _types(frozen), frozen
-
-
-def _nested(value: Any) -> Any:
-    return tuple(_nested(v) for v in value) if isinstance(value, (list, tuple)) else value
-
-
-def _types(value: Any) -> Any:
-    return tuple(_types(v) for v in value) if isinstance(value, tuple) else type(value)
-
-
-# -- arithmetic -------------------------------------------------------------------------------------------------------
-
-
-def calculate(template: str, *operands: Any) -> Any:
-    """An expression, elementwise: ``template`` with a ``{}`` for each operand. Numbers have DALI's types: int32 and
-    float32, or that of a NumPy number. Raises SpecError where types or shapes do not go together."""
-    inputs: list[Any] = []
-    names: list[str] = []
-    for operand in operands:
-        if isinstance(operand, Value):
-            names.append("abc"[len(inputs)])
-            inputs.append(operand)
-        else:
-            text = ScalarConstant(operand).text if type(operand) is np.float64 else literal(operand)
-            names.append("abc"[len(inputs)] if text is None else text)
-            if text is None:
-                inputs.append(operand)
-    if not inputs:
-        inputs, names = list(operands), list("abc"[: len(operands)])
-    return invoke(Expr, inputs, {"expr": template.format(*names)})
-
-
-# -- cutting ----------------------------------------------------------------------------------------------------------
-
-
-def subscript(value: Value, index: Any) -> Any:
-    """``value[index]`` of each sample: integers, slices with steps, one ``...``, ``newaxis`` and None; the numbers may
-    be Tensors and, of batches, Batches. Raises TypeError for other indices, SampleError for places that are not there.
-    """
-    items = _without_ellipsis(list(index) if isinstance(index, tuple) else [index], value)
-    new: list[int] = []
-    names = ""
-    kinds = ""
-    starts: list[Any] = []
-    stops: list[Any] = []
-    steps: list[Any] = []
-    place = 0
-    for item in items:
-        if item is None or isinstance(item, NewAxis):
-            new.append(place)
-            names += item.name if isinstance(item, NewAxis) else ""
-            place += 1
-            continue
-        kind, start, stop, step = _part(item)
-        kinds += kind
-        starts.append(start)
-        stops.append(stop)
-        steps.append(step)
-        place += kind != "i"
-    result: Any = value
-    if kinds.strip(":") or len(kinds) > 1 or any(isinstance(s, Value) or s != 1 for s in steps):
-        result = invoke(TensorSubscript, (value,), {"kinds": kinds, "start": _vector(starts), "stop": _vector(stops),
-                                               "step": _vector(steps)})  # fmt: skip
-    if new:
-        named = {"new_axis_names": names} if len(names) == len(new) else {}
-        result = invoke(ExpandDims, (result,), {"axes": new, **named})
-    return result
-
-
-def _without_ellipsis(items: list[Any], value: Value) -> list[Any]:
-    at = [k for k, item in enumerate(items) if isinstance(item, EllipsisType)]
-    if not at:
-        return items
-    if len(at) > 1:
-        raise IndexError("an index has one `...` at most")
-    others = sum(item is not None and not isinstance(item, (NewAxis, EllipsisType)) for item in items)
-    return [*items[: at[0]], *[_ALL] * max(value.ndim - others, 0), *items[at[0] + 1 :]]
-
-
-def _part(item: Any) -> tuple[str, Any, Any, Any]:
-    """A letter as `tensor_subscript` has it, start, stop and step."""
-    if isinstance(item, slice):
-        for end in (item.start, item.stop, item.step):
-            if end is not None and not isinstance(end, (Value, int, np.integer)):
-                raise ArgumentTypeError(f"slices are made of integers, Tensors and Batches, got {end!r}")
-        if isinstance(item.step, (int, np.integer)) and item.step == 0:
-            raise ArgumentValueError("the step of a slice cannot be 0")
-        letter = (":" if item.stop is None else "]") if item.start is None else "[" if item.stop is None else "s"
-        first, last = (0 if end is None else end for end in (item.start, item.stop))
-        return letter, first, last, 1 if item.step is None else item.step
-    if isinstance(item, Value) or (isinstance(item, (int, np.integer)) and not isinstance(item, bool)):
-        return "i", item, 0, 1
-    raise ArgumentTypeError(f"an index is made of integers, slices, newaxis, Tensors and Batches, got {item!r}")
-
-
-def _vector(parts: list[Any]) -> Any:
-    if not any(isinstance(v, Value) for v in parts):
-        return tuple(int(v) for v in parts)
-    return invoke(Stack, [invoke(Cast, (v,), {"dtype": DALIDataType.INT64}) for v in parts], {})
+from . import indexing, invocation  # noqa: E402 - at the end: operators make values, and values call operators
