@@ -1,4 +1,5 @@
-"""Write the pages of docs/, the schema and the stubs made from the code; with --check say which are out of date."""
+"""Write the pages and pictures of docs/, the schema and the stubs made from the code; with --check say which are out of
+date."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from dali_run.pipelines.settings import table
 from dali_run.pipelines.spec.json_schema import schema_text, spec_schema
 from dali_run.pipelines.tools.json_output import as_page
 from dali_run.pipelines.tools.reference import operators_page
+from docs import operator_pictures
 from docs.commands_page import commands_page
 from docs.machines_svg import draw as draw_machines
 from docs.python_page import python_page
@@ -29,7 +31,7 @@ def pages() -> dict[Path, str]:
         HERE / "many-machines.svg": draw_machines(),
         HERE / "commands.md": commands_page(),
         HERE / "json.md": as_page(),
-        HERE / "operators.md": operators_page(),
+        HERE / "operators.md": operators_page(operator_pictures.captions()),
         HERE / "python.md": python_page(),
         HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),
         root / "configs" / "spec.schema.json": schema_text(spec_schema(installed=False)),
@@ -47,13 +49,18 @@ def _with_settings(page: str) -> str:
 
 def main() -> int:
     stale = [p for p, text in pages().items() if not p.exists() or p.read_text() != text]
+    undrawn = [name for name in operator_pictures.steps() if operator_pictures.is_stale(name)]
+    spare = operator_pictures.left_over()
     if "--check" in sys.argv[1:]:
+        stale += [*map(operator_pictures.path_of, undrawn), *spare]
         for path in stale:
             print(f"{path} is out of date; run: make docs", file=sys.stderr)
         return 1 if stale else 0
     for path in stale:
         path.write_text(pages()[path])
         print(f"wrote {path}")
+    if undrawn or spare:
+        operator_pictures.refresh(undrawn)
     return 0
 
 

@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 import typer
 import yaml
+from PIL import Image
 
 from dali_run.cli import main as cli
-from dali_run.pipelines.plugins import load_plugin
+from dali_run.ops.base import operators
+from dali_run.pipelines.plugins import load_operators, load_plugin
 from dali_run.pipelines.spec.build import load_spec
+from docs import operator_pictures
 
 from .kit.emulated_lane import EmulatedLane
 from .kit.operators import apply, batch_of, operator
@@ -152,3 +155,30 @@ def test_steps_in_the_spec_page_build(tmp_path: Path) -> None:
         steps = [*before, *yaml.safe_load(block)]
         spec.write_text(yaml.safe_dump({"version": 1, "graph": steps, "outputs": ["images"]}))
         load_spec(spec)
+
+
+def test_every_image_operator_has_a_picture() -> None:
+    """Or a reason why not; and every picture shows something, in a few kilobytes."""
+    assert not operator_pictures.missing(), "give them a step in docs/operator_pictures.py, then: make docs"
+    load_operators()
+    assert set(operator_pictures.WITHOUT) <= operators().keys() - operator_pictures.steps().keys()
+    files = sorted(operator_pictures.FOLDER.iterdir())
+    assert [p.stem for p in files] == sorted(operator_pictures.steps())
+    assert max(p.stat().st_size for p in files) < 20_000
+    assert sum(p.stat().st_size for p in files) < 1_500_000
+    page = (ROOT / "docs" / "operators.md").read_text()
+    width = operator_pictures.WIDTH
+    for path in files:
+        assert f"(pictures/operators/{path.name})" in page
+        assert not operator_pictures.is_stale(path.stem)
+        with Image.open(path) as image:
+            pixels = np.asarray(image).astype(np.int16)
+        assert np.abs(pixels[:, :width] - pixels[:, -width:]).mean() > 4, f"{path.name} shows no difference"
+
+
+@pytest.mark.parametrize("name", ["brightness", "crop", "erase", "flip", "transpose"])
+def test_pictures_are_what_the_operators_make(name: str) -> None:
+    """Means of 8 x 8 pixels, because JPEG and its versions change single ones."""
+    with Image.open(operator_pictures.path_of(name)) as image:
+        stored = np.asarray(image.reduce(8)).astype(np.int16)
+    assert np.abs(stored - np.asarray(operator_pictures.strip(name).reduce(8))).max() <= 20

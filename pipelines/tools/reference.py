@@ -161,16 +161,16 @@ output of a CPU operator: `mirror: $flag`. The formats of `write:` stand at the 
 """
 
 
-def operators_page() -> str:
-    """docs/operators.md."""
+def operators_page(pictures: Mapping[str, str]) -> str:
+    """docs/operators.md; ``pictures`` are shown with the operators that they are named by, as Markdown."""
     found = describe_operators(installed=False)
     listing = ["| operator | on | |", "|---|---|---|"]
     listing += [f"| [`{o['name']}`](#{_anchor(o['name'])}) | {' '.join(o['stages'])} | {_cell(o['summary'])} |"
                 for o in found]  # fmt: skip
-    return "\n".join([_HEAD, *listing, "", *map(_section, found)])
+    return "\n".join([_HEAD, *listing, "", *(_section(o, pictures.get(o["name"], "")) for o in found)])
 
 
-def _section(o: Mapping[str, Any]) -> str:
+def _section(o: Mapping[str, Any], picture: str) -> str:
     parts = [f"## {o['name']}", "", o["doc"], "", "; ".join(f"{k}: {v}" for k, v in o["facts"].items()) + ".", ""]
     shown = [a for a in o["arguments"] if not a["without_effect"]]
     if shown:
@@ -181,6 +181,8 @@ def _section(o: Mapping[str, Any]) -> str:
         parts += [f"Accepted, without effect: {idle}.", ""]
     if o["example"]:
         parts += ["```yaml", o["example"], "```", ""]
+    if picture:
+        parts += [picture, ""]
     return "\n".join(parts)
 
 
