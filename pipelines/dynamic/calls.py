@@ -25,6 +25,7 @@ from ..graph.arguments import check_arguments, no_argument
 from ..graph.nodes import Edge, Node
 from ..user_warnings import user_line
 from .contexts import EvalContext
+from .devices import Device
 from .dtypes import type_id
 
 Constant = tuple[str, Any, Any]
@@ -40,11 +41,13 @@ _MOST_TRIES = 4
 class Plan:
     """One operator with its constants on one stage."""
 
-    __slots__ = ("accepted", "kernel", "node", "op", "outputs", "pace", "random", "stage", "whole")
+    __slots__ = ("accepted", "device_id", "kernel", "node", "op", "outputs", "pace", "random", "stage", "whole")
 
-    def __init__(self, op: Operator, stage: Stage) -> None:
+    def __init__(self, op: Operator, stage: Stage, device_id: int | None) -> None:
         self.op = op
         self.stage = stage
+        self.device_id = device_id
+        """The GPU that was asked for, if one was."""
         self.kernel = op.kernel(stage)
         self.outputs = op.num_outputs
         self.random = op.random
@@ -74,11 +77,11 @@ _plans: dict[Any, Plan] = {}
 
 
 def plan_for(
-    cls: type[Operator], inputs: int, device: str | None, on_device: bool, constants: tuple[Constant, ...],
+    cls: type[Operator], inputs: int, device: Device | None, on_device: bool, constants: tuple[Constant, ...],
     per_sample: tuple[str, ...],
 ) -> Plan:  # fmt: skip
     """The plan of a call: ``cls`` with ``constants`` and arguments ``per_sample`` that come as batches, of inputs that
-    are ``on_device`` or not, on ``device`` (``cpu``, ``gpu`` or None for where the inputs are).
+    are ``on_device`` or not, on ``device`` (None for where the inputs are).
 
     Raises SpecError, which is a TypeError or ValueError, too, for a call that cannot be.
     """
@@ -95,7 +98,7 @@ def plan_for(
 
 
 def _made(
-    cls: type[Operator], inputs: int, device: str | None, on_device: bool, constants: tuple[Constant, ...],
+    cls: type[Operator], inputs: int, device: Device | None, on_device: bool, constants: tuple[Constant, ...],
     per_sample: tuple[str, ...],
 ) -> Plan:  # fmt: skip
     known = parameters(cls)
@@ -117,7 +120,8 @@ def _made(
         raise (ArgumentTypeError if missing else ArgumentValueError)("; ".join(problems))
     op = cls(per_sample=frozenset(edges), num_inputs=inputs, **values)
     op.check()
-    return Plan(op, _stage(op, device, on_device))
+    kind, number = (None, None) if device is None else (device.device_type, device.device_id)
+    return Plan(op, _stage(op, kind, on_device), number)
 
 
 def typed(known: Parameter, value: Any) -> Any:
@@ -240,8 +244,9 @@ def _launched(
     plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, where: str, attempt: int = 0,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """As `run`, on the context's stream, waiting for the result. Samples whose check fails go to the next decoder."""
-    lane = context.lane
+    """As `run`, on the GPU where the inputs are, waiting for the result. Samples whose check fails go to the next
+    decoder."""
+    lane = context.lane(_gpu_of(plan, inputs))
     ctx = _context(plan, args, samples, state, device=lane, attempt=attempt)
     with lane:
         placed = [lane.to_device(b) for b in inputs] if plan.stage == "gpu" else inputs
@@ -265,6 +270,19 @@ def _launched(
                       state, context, where, attempt + 1)  # fmt: skip
     rest = samples.take(~bad)
     return tuple(merge([o.take(~bad, rest), a]) for o, a in zip(outputs, again, strict=True))
+
+
+def _gpu_of(plan: Plan, inputs: Sequence[Batch]) -> int | None:
+    """The GPU of the inputs, or the one that was asked for; None for the context's. Raises SpecError where these are
+    two."""
+    asked = [] if plan.device_id is None else [plan.device_id]
+    numbers = list(dict.fromkeys([int(b.data.device.id) for b in inputs if not b.on_host] + asked))
+    if len(numbers) > 1:
+        places = " and ".join(f"gpu:{n}" for n in numbers)
+        raise ArgumentValueError(
+            f"one call runs on one GPU, and this one is on {places}; take .gpu({numbers[0]}) of its inputs"
+        )
+    return numbers[0] if numbers else None
 
 
 # -- later ------------------------------------------------------------------------------------------------------------

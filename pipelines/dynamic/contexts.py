@@ -131,7 +131,7 @@ class EvalContext:
         self._stream = stream(stream=cuda_stream)
         self._own = thread_pool if num_threads is None else ThreadPool(num_threads, device_id=device_id)
         self._shared: ThreadPool | None = None
-        self._lane: Any = None
+        self._lanes: dict[int, Lane] = {}
         self._pending: weakref.WeakSet[Any] = weakref.WeakSet()
         self._checkpoint: Checkpoint | None = None
 
@@ -173,13 +173,13 @@ class EvalContext:
         """The stream that GPU operators run on, as it was set; None where it is the context's own, or without a GPU."""
         return self._stream or get_current_stream()
 
-    @property
-    def lane(self) -> Any:
-        """The engine's side of the stream, made when it is first needed. Raises DeviceError without a GPU."""
-        if self._lane is None:
-            number = Device("gpu", self.device_id).device_id or 0
-            self._lane = Lane(number)
-        return self._lane
+    def lane(self, device_id: int | None = None) -> Lane:
+        """The engine's side of a GPU, made when it is first needed: of GPU ``device_id``, else of the context's. Raises
+        DeviceError without a GPU."""
+        number = Device("gpu", self.device_id if device_id is None else device_id).device_id or 0
+        if number not in self._lanes:
+            self._lanes[number] = Lane(number)
+        return self._lanes[number]
 
     @property
     def checkpoint(self) -> Checkpoint:

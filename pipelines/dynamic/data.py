@@ -73,9 +73,9 @@ def moved_to(data: Data, place: Device) -> Data:
     """A copy on ``place``, finished when this returns. Raises DeviceError."""
     if place.on_host:
         return data.replace(data=data.data.copy() if data.on_host else data.data.get())
-    lane = EvalContext.current().lane
+    lane = EvalContext.current().lane(place.device_id)
     with lane:
-        moved: Data = lane.to_device(data)
+        moved = lane.to_device(data) if data.on_host else data.replace(data=data.data.copy())
     lane.synchronize()
     return moved
 

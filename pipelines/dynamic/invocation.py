@@ -77,6 +77,7 @@ def invoke(
             named[name] = value
         else:
             constants.append((name, *_constant(cls, name, value)))
+    anywhere = device in ("gpu", "cuda")
     if device is not None:
         device = device_of(device)
     elif not values and Device.current().device_type == "gpu" and "gpu" in cls.stages:
@@ -86,8 +87,10 @@ def invoke(
     for v in values:
         if v._data is None or not isinstance(v._data.data, np.ndarray):
             on_device = on_device or not v.device.on_host
+    if anywhere and on_device:
+        device = None  # that of the inputs
     try:
-        plan = calls.plan_for(cls, len(values), None if device is None else device.device_type, on_device, fixed, names)
+        plan = calls.plan_for(cls, len(values), device, on_device, fixed, names)
     except SpecError as e:
         raise calls.refused(e, cls.name) from None
     state = None

@@ -82,6 +82,14 @@ class Array:
             return Array(self.size, self.dtype, self.data)
         return Array(shape, self.dtype, self.data)
 
+    def copy(self) -> Array:
+        """On the current device, wherever the array is."""
+        import cupy
+
+        made: Array = cupy.empty(self.shape, self.dtype)
+        _on(_current_stream(), lambda: ctypes.memmove(made.data.ptr, self.data.ptr, self.nbytes))
+        return made
+
     def get(self) -> np.ndarray:
         raw = (ctypes.c_uint8 * max(self.nbytes, 1)).from_address(self.data.ptr)
         return np.frombuffer(raw, np.uint8, self.nbytes).view(self.dtype).reshape(self.shape).copy()

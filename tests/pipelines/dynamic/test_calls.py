@@ -228,3 +228,27 @@ def test_on_a_gpu() -> None:
         noisy = ndd.noise.gaussian(there, stddev=5.0, rng=g.clone()).cpu()
         here = ndd.noise.gaussian(image, stddev=5.0, rng=g)
         assert np.abs(np.asarray(noisy).astype(int) - np.asarray(here).astype(int)).max() <= 1
+
+
+def test_on_two_gpus() -> None:
+    """Calls run where their inputs are, or where they were asked to; nothing is taken from one GPU by another."""
+    with faked(devices=2, memory=True) as fake, ndd.EvalContext():
+        image = ndd.tensor(IMAGE, layout="HWC")
+        second = image.gpu(1)
+        assert str(second.device) == "gpu:1"
+        for there in (ndd.flip(second), ndd.flip(second, device="gpu"), ndd.flip(image, device="gpu:1")):
+            assert str(there.device) == "gpu:1"
+            np.testing.assert_array_equal(np.asarray(there.cpu()), IMAGE[:, ::-1])
+        assert {number for _, number in fake.launched} == {1}
+        moved = ndd.flip(second).gpu(0)
+        assert str(moved.device) == "gpu:0"
+        np.testing.assert_array_equal(np.asarray(moved.cpu()), IMAGE[:, ::-1])
+        assert second.to_device("gpu:1") is second
+        assert second.to_device("gpu:1", force_copy=True).data.data.data.ptr != second.data.data.data.ptr
+        with ndd.Device("gpu:1"):
+            assert str(ndd.random.uniform(shape=3).device) == "gpu:1"
+            assert str(image.gpu().device) == "gpu:1"
+        with pytest.raises(ValueError, match=r"one GPU, and this one is on gpu:1 and gpu:0; take \.gpu\(1\)"):
+            ndd.flip(second, device="gpu:0")
+        with pytest.raises(ValueError, match="one GPU"):
+            ndd.stack(second, image.gpu(0))
