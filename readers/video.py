@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -18,9 +18,9 @@ from ..ops.context import Context
 from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.storage.inventory import Pieces
 from ..ops.storage.urls import is_url
-from ..ops.types import DALIDataType, DALIImageType
+from ..ops.types import DALIDataType, DALIImageType, to_numpy
 from ..ops.video.decoders import NO_FRAME, PadMode, decode_into, fill_of, padded
-from ..ops.video.media import Clip, Index, require
+from ..ops.video.media import Clip, Colours, Index, require
 from .base import Reader
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
@@ -40,6 +40,21 @@ class Part:
     label: int
     start: float | None = None
     end: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """What frames are put out as."""
+
+    dtype: DALIDataType = DALIDataType.UINT8
+    normalized: bool = False
+    """As parts of 255."""
+    colours: Colours = "rgb24"
+
+    @property
+    def numpy(self) -> npt.DTypeLike:
+        """The type of their values."""
+        return to_numpy(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +162,7 @@ class _Videos:
         shapes = np.zeros((len(rows), 4), np.int32)
         for i, row in enumerate(rows):
             shapes[i] = len(numbers[i]), *self._extents[int(row[0])], 3
-        out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", ctx.samples)
+        out = Batch.allocate(ctx.empty, shapes, self._reader.output.numpy, "FHWC", ctx.samples)
         problems: dict[int, SampleError] = {}
         files = np.unique(rows[:, 0])
 
@@ -157,6 +172,9 @@ class _Videos:
                 self._decode(file, which, numbers, out, problems)
 
         spread(ctx, len(files), len(files) * _WORK, decode)
+        if self._reader.output.normalized:
+            with np.errstate(all="ignore"):  # rejected samples hold anything
+                np.divide(out.data, np.float32(255), out=out.data)
         for i, problem in sorted(problems.items()):
             ctx.reject(i, problem.code, f"{self._parts[int(rows[i, 0])].path}: {problem}")
         results = [out]
@@ -192,7 +210,8 @@ class _Videos:
             problems.update(dict.fromkeys(which, self._problems[file]))
             return
         try:
-            with Clip(local_copy(self._parts[file].path), self._indexes[file]) as clip:
+            path, colours = local_copy(self._parts[file].path), self._reader.output.colours
+            with Clip(path, self._indexes[file], colours) as clip:
                 together = np.concatenate([np.array(numbers[i], np.int64) for i in which])
                 views = [out.sample(i) for i in which]
                 if len(which) == 1:
@@ -241,7 +260,12 @@ class VideoReader(Reader, abstract=True):
         Literal["none", "scalar", "sequence"] | bool, Arg("output the number of the first frame, or of each")
     ] = "none"
     enable_timestamps: Annotated[bool, Arg("output the seconds at which each frame is shown")] = False
-    image_type: Annotated[DALIImageType, Arg("RGB")] = DALIImageType.RGB
+    image_type: Annotated[DALIImageType, Arg("RGB, or YCbCr: the stream's own values")] = DALIImageType.RGB
+
+    @property
+    def output(self) -> Frames:
+        """What frames are put out as."""
+        return Frames(colours="yuv444p" if self.image_type is DALIImageType.YCbCr else "rgb24")
 
     @property
     def cut(self) -> Sequences:
@@ -283,12 +307,12 @@ class VideoReader(Reader, abstract=True):
             raise SpecError("give one of filenames, file_list and file_root")
         if self.labels and len(self.labels) != len(self.filenames):
             raise SpecError(f"{len(self.labels)} labels for {len(self.filenames)} files")
-        if self.image_type is not DALIImageType.RGB:
-            raise SpecError("frames are RGB here; convert them with color_space_conversion")
+        if self.image_type not in (DALIImageType.RGB, DALIImageType.YCbCr):
+            raise SpecError("frames are RGB or YCbCr here; convert them with color_space_conversion")
         require()
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        out = [Spec((self.sequence_length, None, None, 3), DALIDataType.UINT8, "FHWC")]
+        out = [Spec((self.sequence_length, None, None, 3), self.output.dtype, "FHWC")]
         out += [Spec((1,), DALIDataType.INT32)] if self.has_labels else []
         if self.enable_frame_num not in ("none", False):
             one = self.enable_frame_num != "sequence"
@@ -400,6 +424,8 @@ class Video(VideoReader, name="readers.video"):
     file_list_frame_num: Annotated[bool, Arg("starts and ends of file_list are numbers of frames, not seconds")] = False
     file_list_include_preceding_frame: Annotated[bool, Arg("a start between two frames goes to the first")] = False
     channels: Annotated[int, Arg("colours", ge=3, le=3)] = 3
+    dtype: Annotated[DALIDataType, Arg("of the frames: UINT8 or FLOAT")] = DALIDataType.UINT8
+    normalized: Annotated[bool, Arg("with dtype FLOAT: values from 0 to 1 instead of 0 to 255")] = False
     skip_vfr_check: Annotated[bool, Arg("of frame rates that vary", ignored="frames go by their own times")] = False
     additional_decode_surfaces: Annotated[int, Arg("of NVDEC", ignored="the CPU decodes")] = 2
 
@@ -419,3 +445,14 @@ class Video(VideoReader, name="readers.video"):
     @property
     def rounding(self) -> Rounding:
         return "all_down" if self.file_list_include_preceding_frame else "start_up_end_down"
+
+    @property
+    def output(self) -> Frames:
+        return replace(super().output, dtype=self.dtype, normalized=self.normalized)
+
+    def check(self) -> None:
+        super().check()
+        if self.dtype not in (DALIDataType.UINT8, DALIDataType.FLOAT):
+            raise SpecError(f"dtype is UINT8 or FLOAT, got {self.dtype.name}; put a cast after it")
+        if self.normalized and self.dtype is not DALIDataType.FLOAT:
+            raise SpecError("normalized needs dtype: FLOAT")

@@ -210,9 +210,7 @@ def as_dali() -> Iterator[None]:
 @pytest.mark.parametrize("module", list(NAMES))
 def test_every_name_is_here_or_listed(module: str, as_dali: None) -> None:
     listed = set(MISSING.get(module, "").split())
-    # operators that are not here yet are in docs/migrating-from-dali.md
-    absent = {n for n in missing_names(module) if not n.lower().replace("_", "").startswith("videoreaderresize")}
-    assert absent == listed
+    assert missing_names(module) == listed
 
 
 def test_the_list_is_whole() -> None:

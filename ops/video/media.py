@@ -12,7 +12,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from ..errors import RejectCode, SampleError, SpecError
 
 Index = tuple[list[int], list[int]]
 Put = Callable[[int, npt.NDArray[np.uint8]], None]
+Colours = Literal["rgb24", "yuv444p"]
 
 _FAR = 24
 """Frames that are rather decoded than jumped over, where there is no key frame between."""
@@ -40,9 +41,12 @@ def require() -> Any:
 class Clip:
     """The first video stream of a file. Close it, or use it as a context."""
 
-    def __init__(self, source: str | npt.NDArray[np.uint8], index: Index | None = None) -> None:
-        """``source``: a path, or the file's bytes. ``index``: of the same file, if it is known. Raises SampleError."""
-        self._known = index
+    def __init__(
+        self, source: str | npt.NDArray[np.uint8], index: Index | None = None, colours: Colours = "rgb24"
+    ) -> None:
+        """``source``: a path, or the file's bytes. ``index``: of the same file, if it is known. ``colours``: of the
+        pictures, RGB, or the stream's own Y, Cb and Cr. Raises SampleError."""
+        self._known, self._colours = index, colours
         av = require()
         self._errors = (av.error.FFmpegError, ValueError, EOFError)
         self._source = source
@@ -140,7 +144,7 @@ class Clip:
         return len(self.times)
 
     def decode(self, wanted: Sequence[int], put: Put) -> None:
-        """``put(number, picture)`` for each frame of ``wanted`` (rising), uint8 RGB (height, width, 3). Raises
+        """``put(number, picture)`` for each frame of ``wanted`` (rising), uint8 (height, width, 3). Raises
         SampleError."""
         times, keys = self.index
         if not times:
@@ -210,9 +214,9 @@ class Clip:
             raise SampleError("corrupt_data", f"frame {number} is damaged")
 
     def _picture(self, frame: Any) -> npt.NDArray[np.uint8]:
-        """RGB by the matrix and range that the stream names (BT.601 where it names none)."""
-        picture: npt.NDArray[np.uint8] = frame.to_ndarray(format="rgb24", width=self.width, height=self.height)
-        return picture
+        """RGB by the matrix and range that the stream names (BT.601 where it names none), or Y, Cb, Cr as they are."""
+        picture: npt.NDArray[np.uint8] = frame.to_ndarray(format=self._colours, width=self.width, height=self.height)
+        return picture if self._colours == "rgb24" else np.moveaxis(picture, 0, 2)
 
 
 def _reason(e: BaseException) -> str:

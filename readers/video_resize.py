@@ -1,0 +1,56 @@
+"""readers.video_resize: sequences of frames out of video files, resized."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from ..ops.base import Arg, Spec
+from ..ops.batch import Batch, concat
+from ..ops.context import Context
+from ..ops.errors import Reject
+from ..ops.images.resize import Resampling, Sized
+from ..ops.types import DALIDataType
+from .fetch.parallel import spread
+from .video import Video
+
+
+class VideoResize(Video, Sized, name="readers.video_resize"):
+    """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after
+    the other, with the arguments of both. Threads of the CPU do it.
+
+    Frames of a sequence have one size, so that a batch holds them at their old size, too, for a moment. All outputs but
+    the first are those of readers.video.
+    """
+
+    aliases = ("video_reader_resize",)
+    layouts = ()
+    bound = "exact"
+    example = "{op: readers.video_resize, file_root: ./videos, sequence_length: 8, size: [112, 112], out: [x, labels]}"
+    gpu = None  # type: ignore[assignment]
+
+    dtype: Annotated[DALIDataType, Arg("of the frames: UINT8 or FLOAT")] = DALIDataType.UINT8
+
+    def check(self) -> None:
+        Video.check(self)
+        Sized.check(self)
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        frames, *others = Video.infer(self)
+        return self.resampled(frames, self._known_size(frames)), *others
+
+    def cpu(self, ctx: Context, *none: Batch) -> Any:
+        frames, *others = Video.cpu(self, ctx)
+        done: dict[int, tuple[Batch, list[Reject]]] = {}
+
+        def resize(low: int, high: int) -> None:
+            part = slice(low, high)
+            some, args = frames.take(part), {k: v.take(part) for k, v in ctx.args.items()}
+            inner = replace(ctx, samples=some.samples, args=args, rejects=[], allocate=None)
+            done[low] = Resampling.cpu(self, inner, some), inner.rejects
+
+        spread(ctx, len(frames), frames.nbytes, resize)
+        parts = [done[low] for low in sorted(done)]
+        known = {r.slot for r in ctx.rejects}
+        ctx.rejects += [r for _, rejects in parts for r in rejects if r.slot not in known]
+        return concat([resized for resized, _ in parts], frames.samples, ctx.empty), *others
