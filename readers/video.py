@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """What frames are put out as."""
+    """The form of the frames that are put out."""
 
     dtype: DALIDataType = DALIDataType.UINT8
     normalized: bool = False
@@ -264,7 +264,7 @@ class VideoReader(Reader, abstract=True):
 
     @property
     def output(self) -> Frames:
-        """What frames are put out as."""
+        """The form of the frames that are put out."""
         return Frames(colours="yuv444p" if self.image_type is DALIImageType.YCbCr else "rgb24")
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 from ...ops.base import Operator, parameters, plain_number
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from ...ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
+from ...readers.base import Reader
 from ..graph.builder import GraphBuilder
 from ..graph.nodes import DeviceRequest, Edge
 from ..plugins import find_operator
@@ -388,6 +389,7 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
                         "definition, or after `with pipe:`")  # fmt: skip
     nodes = [as_node(i) for i in inputs]
     device = _device(cls, nodes, reserved.get("device"))
+    uploaded = device == "gpu" and "gpu" not in cls.stages and issubclass(cls, Reader)  # DALI's on a GPU alone: videos
     known = parameters(cls)
     args = {k: _argument(builder, v, k in known and known[k].arg.per_sample) for k, v in rest.items()}
     try:
@@ -396,17 +398,19 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
             [_adopted(builder, n) for n in nodes],
             args,
             name=reserved.get("name"),
-            device=device,
+            device="cpu" if uploaded else device,
             seed=None if "seed" not in reserved else int(plain_number(reserved["seed"])),
             mark=Mark(*user_line(), 0),
         )
     except SpecError as e:
         raise e.at(cls.name) from None
+    names = getattr(builder.nodes[edges[0].node].op, "output_names", None) if edges else None
+    if uploaded:
+        edges = tuple(builder.add("copy", [e], device="gpu")[0] for e in edges)
     if reserved.get("preserve"):
         builder.sinks += edges[:1]
     where = "gpu" if device in ("mixed", "gpu") else "cpu"
     made = [builder.ran(e, where) if isinstance(builder, EagerBuilder) else DataNode(builder, e, where) for e in edges]
-    names = getattr(builder.nodes[edges[0].node].op, "output_names", None) if edges else None
     if names is not None:
         return dict(zip(names, made, strict=True))
     return made[0] if len(made) == 1 else made

@@ -122,6 +122,26 @@ def test_in_a_pipeline_of_dalis(root: Path) -> None:
     p.close()
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_dalis_programs_ask_for_a_gpu(root: Path, debug: bool) -> None:
+    """DALI reads videos on a GPU alone; here the CPU reads, and the outputs travel."""
+
+    @pipeline_def(batch_size=2, num_threads=2, device_id=None, debug=debug)
+    def pipe() -> Any:
+        video, label = fn.readers.video(filenames=[str(root / "c0" / "a.mkv")], labels=[7], sequence_length=4,
+                                        device="gpu", name="Reader")  # fmt: skip
+        assert video.device == label.device == "gpu" or debug
+        return fn.flip(video), label
+
+    p = pipe()
+    video, label = p.run()
+    assert video.as_cpu().as_array().shape == (2, 4, 48, 64, 3)
+    assert label.as_cpu().as_array().tolist() == [[7], [7]]
+    if not debug:
+        assert p.epoch_size("Reader") == 2
+    p.close()
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(SpecError, match="say the size in one way"):
         made(VideoResize, filenames=["a"], sequence_length=3)
