@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .interrupts import heeded
-from .output import INTERRUPTED, JOB_FAILED, FollowLinks, Json, done, errors_as_json, print_json, say, tell
+from .output import FollowLinks, Json, end_with, errors_as_json, print_json, say
 
 NAME = "convert"
 
@@ -75,16 +75,4 @@ def command(
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
         result = convert(source, target, wanted, fresh=fresh, append=append, progress=heeded(progress),
                          note=(lambda _: None) if quiet else say)  # fmt: skip
-    with done(result.exit_code):
-        if json:
-            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),
-                        "report": result.report})  # fmt: skip
-        elif result.exit_code in (JOB_FAILED, INTERRUPTED):
-            say(result.message)
-        elif not quiet:
-            if result.report and result.ran:
-                from ..pipelines.show.terminal import report_view
-                from .output import console
-
-                console().print(report_view(result.report))
-            tell(result.message)
+    end_with(result, json=json, quiet=quiet)

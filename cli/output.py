@@ -21,6 +21,8 @@ from ..pipelines.wording import CONTROL, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..pipelines.job.run import JobResult
+
 JOB_FAILED, USAGE, REJECTS, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -234,3 +236,19 @@ def done(exit_code: int) -> Iterator[None]:
         if not isinstance(e, (BrokenPipeError, SystemExit)):
             say(f"the result could not be printed: {getattr(e, 'strerror', None) or e}")
     raise typer.Exit(exit_code)
+
+
+def end_with(result: JobResult, *, json: bool, quiet: bool) -> None:
+    """Print the result of a job, as one JSON object or for people, and end with its exit code."""
+    with done(result.exit_code):
+        if json:
+            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),
+                        "report": result.report})  # fmt: skip
+        elif result.exit_code in (JOB_FAILED, INTERRUPTED):
+            say(result.message)
+        elif not quiet:
+            if result.report and result.ran:
+                from ..pipelines.show.terminal import report_view
+
+                console().print(report_view(result.report))
+            tell(result.message)

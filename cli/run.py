@@ -12,20 +12,15 @@ import typer
 
 from .interrupts import heeded
 from .output import (
-    INTERRUPTED,
-    JOB_FAILED,
     Device,
     Json,
     Set,
     Settings,
     Spec,
-    console,
-    done,
+    end_with,
     errors_as_json,
     overrides,
-    print_json,
     say,
-    tell,
     written_to,
 )
 
@@ -122,18 +117,7 @@ def command(
         from ..pipelines.job.page import run_page
 
         html.write_text(run_page(result.report, look, ["dali-run", *sys.argv[1:]], spec, told), encoding="utf-8")
-    with done(result.exit_code):
-        if json:
-            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),
-                        "report": result.report})  # fmt: skip
-        elif result.exit_code in (JOB_FAILED, INTERRUPTED):
-            say(result.message)
-        elif not quiet:
-            if result.report and result.ran:
-                from ..pipelines.show.terminal import report_view
-
-                console().print(report_view(result.report))
-            tell(result.message)
+    end_with(result, json=json, quiet=quiet)
 
 
 def _part(num_shards: str, shard_id: int | None, part: str | None, quiet: bool) -> tuple[int, int] | None:

@@ -272,14 +272,9 @@ class File(Reader, name="readers.file"):
 
     def check(self) -> None:
         super().check()
-        if self.files is not None and self.file_list is not None:
-            raise SpecError("files and file_list exclude each other")
-        if self.files is None and self.file_list is None and self.file_root is None:
-            raise SpecError("needs one of file_root, files and file_list")
+        check_choice(self.file_root, self.files, self.file_list)
         if self.labels is not None and self.files is None:
             raise SpecError("labels belong to files; with file_root the folders are the labels")
-        if self.files is not None and not self.files:
-            raise SpecError("files is an empty list")
         if self.labels is not None and self.files is not None and len(self.labels) != len(self.files):
             raise SpecError(f"{len(self.labels)} labels for {len(self.files)} files")
         if self.labels is not None and any(not -(2**31) <= label < 2**31 for label in self.labels):
@@ -343,6 +338,18 @@ def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes
     if meant:
         return f", but there are some in {first}: is {' or '.join(meant[:5])} meant?"
     return ""
+
+
+def check_choice(root: str | None, files: Sequence[str] | None, file_list: str | None) -> None:
+    """Refuse arguments that name no files, or files in two ways. Raises SpecError."""
+    if files is not None and file_list is not None:
+        raise SpecError("files and file_list exclude each other")
+    if files is None and file_list is None and root is None:
+        raise SpecError("needs one of file_root, files and file_list")
+    if files is not None and not files:
+        raise SpecError("files is an empty list")
+    if files is not None and any("\0" in f for f in files):
+        raise SpecError("a name of files holds a zero character, which no file's name can")
 
 
 def chosen_files(

@@ -20,7 +20,7 @@ from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.kernels import Kernels
 from ..ops.types import DALIDataType, to_numpy
 from .base import Reader
-from .file import FileSet, chosen_files
+from .file import FileSet, check_choice, chosen_files
 
 _kernels: Any = Kernels(".fits_cpu", __package__)
 
@@ -324,12 +324,7 @@ class Fits(Reader, name="readers.fits"):
 
     def check(self) -> None:
         super().check()
-        if self.files is not None and self.file_list is not None:
-            raise SpecError("files and file_list exclude each other")
-        if self.files is None and self.file_list is None and self.file_root is None:
-            raise SpecError("needs one of file_root, files and file_list")
-        if self.files is not None and (not self.files or any("\0" in f for f in self.files)):
-            raise SpecError("files names no files")
+        check_choice(self.file_root, self.files, self.file_list)
         if not self.hdu_indices:
             raise SpecError("hdu_indices needs at least one number")
         if self.dtypes is not None and len(self.dtypes) != len(self.hdu_indices):

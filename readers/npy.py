@@ -17,7 +17,7 @@ from ..ops.copies.strided import Border, pad, run, whole, window
 from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.storage.npy import NpyHeader, read_header
 from .base import Reader
-from .file import FileSet, chosen_files
+from .file import FileSet, check_choice, chosen_files
 
 I64 = npt.NDArray[np.int64]
 
@@ -162,12 +162,7 @@ class Numpy(Reader, name="readers.numpy"):
 
     def check(self) -> None:
         super().check()
-        if self.files is not None and self.file_list is not None:
-            raise SpecError("files and file_list exclude each other")
-        if self.files is None and self.file_list is None and self.file_root is None:
-            raise SpecError("needs one of file_root, files and file_list")
-        if self.files is not None and (not self.files or any("\0" in f for f in self.files)):
-            raise SpecError("files names no files")
+        check_choice(self.file_root, self.files, self.file_list)
         if self.has_region:
             self.region(max(self.roi_axes, default=0) + 1).check()
         elif self.given("roi_axes") and all(getattr(self, n) is None for n in _REGION):
