@@ -1,11 +1,13 @@
 """One job at a time in an output directory: a lock that dies with its owner.
 
 A POSIX record lock on a file: the kernel drops it with the process, however it ends, and children do not inherit it.
-The file's text serves file systems without locks, where the owner is looked up instead.
+The file's text serves file systems without locks, or that lose them, where the owner is looked up instead. There it
+matters that the file is made by one process only (O_EXCL), and never written over by another.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -13,6 +15,7 @@ import os
 import shlex
 import socket
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from ...ops.errors import JobError
 from ..bytes import files_io
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_PATIENCE = 1.0
+"""Seconds that a new lock's owner has for writing its text, before the file counts as left by a machine that died."""
 _held: set[str] = set()
 """Record locks do not keep a process out from itself (and closing any descriptor drops them); this does."""
 
@@ -48,30 +53,39 @@ class Lock:
     def _acquire(self) -> int:
         while True:
             files_io.before("open", self.path)
-            fd = _open(self.path)
+            fd, new = _open_or_make(self.path)
             try:
                 _check_ours(fd, self.path)
-                self._take(fd)
+                self._take(fd, new)
                 # Its last owner may have removed the file between open and lock.
-                if os.path.exists(self.path) and os.path.samestat(os.fstat(fd), os.lstat(self.path)):
-                    files_io.before("write", self.path)
-                    text = json.dumps(identify()).encode()
-                    os.ftruncate(fd, 0)
-                    os.pwrite(fd, text, 0)
-                    return fd
+                if _is_at(fd, self.path):
+                    if new:
+                        self._sign(fd)
+                        return fd
+                    files_io.remove(self.path)  # a dead one's; if several are here, one of them makes the next
             except BaseException:
                 os.close(fd)
                 raise
             os.close(fd)
 
-    def _take(self, fd: int) -> None:
+    def _sign(self, fd: int) -> None:
+        try:
+            files_io.before("write", self.path)
+            os.pwrite(fd, json.dumps(identify()).encode(), 0)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+            raise
+
+    def _take(self, fd: int, new: bool) -> None:
+        """Lock ``fd``, a file that this process made, or found. Raises BusyError where its owner may live, OSError."""
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            owner = _read_owner(fd)
+            owner = {} if new else _settled_owner(fd)
             if owner.get("host") == socket.gethostname() and owner.get("pid") != os.getpid() and may_live(owner):
                 raise OSError(errno.EAGAIN, "the file system has lost the lock of a process that lives")
         except OSError as e:
-            owner = _read_owner(fd)
+            owner = {} if new else _settled_owner(fd) if e.errno in _NO_LOCKS else _read_owner(fd)
             held = e.errno in (errno.EACCES, errno.EAGAIN) or (e.errno in _NO_LOCKS and may_live(owner))
             if held:
                 holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
@@ -92,23 +106,20 @@ class Lock:
         if owner != identify():
             holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
             raise JobError(f"{self.path.parent}: {holder} has taken the output over; this job ends here")
-        try:
-            same = os.path.samestat(os.fstat(self._fd), os.lstat(self.path))
-        except FileNotFoundError:
-            same = False
-        if not same:
+        if not _is_at(self._fd, self.path):
             raise JobError(
                 f"{self.path.parent}: the lock of this job was removed, so it ends here; if no other job writes there, "
                 "run the same command again: it continues"
             )
 
     def release(self) -> None:
-        """Let the next job in; twice does no harm."""
+        """Let the next job in; twice does no harm. A lock that has become another's stays."""
         if self._name not in _held or self._fd < 0:
             return
         _held.discard(self._name)
         try:
-            files_io.remove(self.path)
+            if _is_at(self._fd, self.path):
+                files_io.remove(self.path)
         finally:
             os.close(self._fd)
             self._fd = -1
@@ -122,7 +133,7 @@ def break_lock(path: Path, dead: dict[str, Any]) -> bool:
     except (OSError, JobError):
         return False
     try:
-        if _read_owner(fd) != dead or not os.path.samestat(os.fstat(fd), os.lstat(path)):
+        if _read_owner(fd) != dead or not _is_at(fd, path):
             return False
         files_io.remove(path)
         return True
@@ -132,13 +143,31 @@ def break_lock(path: Path, dead: dict[str, Any]) -> bool:
         os.close(fd)
 
 
-def _open(path: Path) -> int:
+def _open_or_make(path: Path) -> tuple[int, bool]:
+    """The file at ``path``, and whether it was made now. Raises JobError for what cannot be a lock, OSError."""
+    while True:
+        try:
+            return _open(path, os.O_CREAT | os.O_EXCL), True
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):  # its owner has just let go
+                return _open(path), False
+
+
+def _open(path: Path, flags: int = 0) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o666)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise JobError(f"{path} is no file of this program (a link, say), and is left alone; remove it") from None
         raise
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """The open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _check_ours(fd: int, path: Path) -> None:
@@ -180,6 +209,14 @@ def _read_owner(fd: int) -> dict[str, Any]:
     except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}
+
+
+def _settled_owner(fd: int) -> dict[str, Any]:
+    """The owner, once it has written who it is; empty where it had the time and did not."""
+    end = time.monotonic() + _PATIENCE
+    while not (owner := _read_owner(fd)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return owner
 
 
 def may_live(owner: dict[str, Any]) -> bool:

@@ -72,9 +72,10 @@ class Publisher:
         self._journal.append(entry)
         try:
             self._check_there()
-        except JobError:  # meanwhile: no journal tells of this shard, so it must not stay
-            for info in entry["files"]:
-                files_io.remove(self._side.root / info["name"])
+        except JobError:
+            if self._journal.removed:  # meanwhile: no journal tells of this shard, so it must not stay
+                for info in entry["files"]:
+                    files_io.remove(self._side.root / info["name"])
             raise
         self._put([self._side.rejects, self._side.journal])
         if self._side.mirror is not None:

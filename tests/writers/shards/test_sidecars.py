@@ -20,6 +20,7 @@ from dali_run.ops.storage.inventory import Inputs, Pieces
 from dali_run.writers.base import FieldConfig
 from dali_run.writers.bytes.sidecar import inside, read
 from dali_run.writers.formats.files import OWN_NAMES
+from dali_run.writers.shards import lock
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.journal import _line, read_journal
 from dali_run.writers.shards.lock import Lock
@@ -124,7 +125,8 @@ def test_own_files_that_are_something_else(tmp_path: Path, name: str, kind: str)
         assert not (tmp_path / "no").exists()
 
 
-def test_a_lock_that_was_cut_short_is_a_lock(tmp_path: Path) -> None:
+def test_a_lock_that_was_cut_short_is_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_PATIENCE", 0.01)
     for text in ("", '{"ho', '{"host": "gone", "pid": 1}'):
         (tmp_path / ".dali-run.lock").write_text(text)
         Lock(tmp_path / ".dali-run.lock").release()
