@@ -46,6 +46,29 @@ def _fits(data: Any, at: Any, stop: Any) -> Any:
     return stop - at >= HEADER + FOOTER and 0 <= _u64(data, at) <= stop - at - HEADER - FOOTER
 
 
+@numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
+def _next_header(data: Any, at: Any, stop: Any) -> Any:
+    """Where the next header of a record that fits begins, ``at`` or later; ``stop`` where none does.
+
+    Damage may be a bomb's: of most bytes nothing is looked at but the number that they end.
+    """
+    last = stop - HEADER - FOOTER
+    if at > last:
+        return stop
+    value = np.uint64(_u64(data, at)) << np.uint64(8)
+    while at <= last:
+        value = value >> np.uint64(8) | np.uint64(data[at + 7]) << np.uint64(56)
+        # Zeros are no header (the checksum of a length of 0 is not 0), and bombs are full of them.
+        if (
+            value <= np.uint64(last - at)
+            and (value != 0 or _u32(data, at + 8) != 0)
+            and masked_crc32c(data, at, at + 8) == _u32(data, at + 8)
+        ):
+            return at
+        at += 1
+    return stop
+
+
 @numba.njit(
     "Tuple((int64, int64))(uint8[::1], int64, int64, boolean, int64[::1], int64[::1], int32[::1])",
     nogil=True,
@@ -74,14 +97,7 @@ def walk(data: Any, at: Any, stop: Any, check: Any, offsets: Any, sizes: Any, ki
                 at = after
             else:
                 start = at
-                at += 1
-                # Zeros are no header (the checksum of a length of 0 is not 0), and bombs are full of them.
-                while at < stop and not (
-                    _fits(data, at, stop)
-                    and (_u64(data, at) != 0 or _u32(data, at + 8) != 0)
-                    and _is_header(data, at, stop)
-                ):
-                    at += 1
+                at = _next_header(data, at + 1, stop)
                 offsets[n], sizes[n], kinds[n] = start, at - start, LOST
         n += 1
     return n, at

@@ -182,3 +182,15 @@ def test_pictures_are_what_the_operators_make(name: str) -> None:
     with Image.open(operator_pictures.path_of(name)) as image:
         stored = np.asarray(image.reduce(8)).astype(np.int16)
     assert np.abs(stored - np.asarray(operator_pictures.strip(name).reduce(8))).max() <= 20
+
+
+def test_tests_that_the_page_of_findings_names_exist() -> None:
+    page = (ROOT / "docs" / "findings.md").read_text()
+    file, named = "", 0
+    for place, function in re.findall(r"`((?:[\w/]+\.py|-))(?:::(\w+))?`", page):
+        file = file if place == "-" else place
+        assert not function or f"def {function}(" in (ROOT / "tests" / file).read_text(), f"{file}::{function}"
+        named += 1
+    assert named > 60
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| found")]
+    assert all(re.search(r"`[\w/-]+(\.py)?(::\w+)?`", line) for line in rows)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dali_run.cli.main import main
+from dali_run.cli.indexes import rec2idx, tfrecord2idx, wds2idx
+from dali_run.cli.main import COMMANDS, main
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
@@ -91,11 +92,13 @@ def commands(place: Path) -> dict[str, Callable[[], int]]:
         "verify": lambda: main(["verify", out]),
         "merge": lambda: main(["merge", out]),
         "inspect": lambda: main(["inspect", out, "--out", str(place / "look")]),
+        "stats": lambda: main(["stats", out]),
+        "top": lambda: main(["top", out]),
         "convert": lambda: main(["convert", out, str(place / "converted"), "--to", "tfrecord"]),
     }
 
 
-@pytest.mark.parametrize("name", ["retry-failed", "verify", "merge", "inspect", "convert"])
+@pytest.mark.parametrize("name", ["retry-failed", "verify", "merge", "inspect", "stats", "top", "convert"])
 @pytest.mark.parametrize("stranger", [True, False])
 def test_an_output_runs_nothing(
     place: Path, name: str, stranger: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -160,29 +163,57 @@ def test_no_name_reaches_the_terminal_raw(place: Path, capfd: pytest.CaptureFixt
     good = sorted((place / "data/train").rglob("*.jpg"))[1]
     shutil.copy(good, folder / NAME)
     (folder / f"bad{NAME}").write_bytes(b"no picture")
-    train, out = str(place / "data/train"), str(place / "out")
-    for arguments in (
-        ["run", str(place / "good.yaml")],
-        ["run", str(place / "good.yaml")],
-        ["run", str(place / "good.yaml"), "--fresh", "--json", "--set", "on_error.max_errors=0"],
+    train, out, good_spec = str(place / "data/train"), str(place / "out"), str(place / "good.yaml")
+    program = folder / f"{NAME}.py"
+    program.write_text(f"import nvidia.dali.fn as fn\nfn.readers.video_resize('{NAME}')\n")
+    lines = [
+        ["run", good_spec],
+        ["run", good_spec],
+        ["run", good_spec, "--fresh", "--json", "--set", "on_error.max_errors=0"],
+        ["top", out],
+        ["top", out, "--json"],
+        ["top", NAME],
         ["retry-failed", out],
         ["verify", out],
         ["verify", out + "/" + NAME],
         ["inspect", train, "--out", str(place / "look")],
         ["inspect", train, "--json", "--out", str(place / "look")],
-        ["inspect", str(place / "good.yaml"), "-n", "30", "--out", str(place / "look2")],
+        ["inspect", good_spec, "-n", "30", "--out", str(place / "look2")],
         ["inspect", str(folder)],
         ["inspect", out, "--out", str(place / "look3")],
+        ["stats", train],
+        ["stats", train, "--json"],
+        ["stats", good_spec],
         ["convert", train, str(place / f"conv{NAME}"), "--to", "webdataset"],
         ["validate", str(folder / NAME)],
+        ["validate", good_spec, "--set", f"graph.resize.{NAME}=3"],
         ["plan", str(folder / NAME)],
+        ["plan", good_spec],
         ["merge", out + NAME],
+        ["bench", str(folder / NAME)],
+        ["tune", str(folder / NAME)],
+        ["warm", str(folder / NAME)],
+        ["init", str(folder / NAME)],
+        ["ops", NAME],
+        ["ops", "--like", NAME],
+        ["schema", NAME],
+        ["configs", NAME],
+        ["sample-data", str(place / f"made{NAME}"), "--count", "4"],
+        ["serve-model", str(folder / NAME), str(place / "models")],
+        ["convert-pipeline", str(folder / NAME), str(place / "x.yaml")],
+        ["port", str(program)],
+        ["doctor", NAME],
         [NAME],
         ["run", NAME, f"--{NAME}"],
-    ):
+    ]
+    assert {line[0] for line in lines} == {command.NAME for command in COMMANDS} | {NAME}
+    for arguments in lines:
         main(arguments)
         said = "".join(capfd.readouterr())
         assert not set(said) & set("\x1b\x07\x9b\u202e"), (arguments, said)
+    for command in (tfrecord2idx, rec2idx, wds2idx):
+        assert command([str(folder / f"bad{NAME}"), str(place / "x.idx")])
+        assert not set("".join(capfd.readouterr())) & set("\x1b\x07\x9b\u202e"), command.__name__
 
 
 PROGRAM = "import sys; from dali_run.cli.main import main; sys.exit(main())"
@@ -221,12 +252,15 @@ def test_no_link_out_of_a_data_set_is_followed(place: Path, where: str, capsys: 
     else:
         (train / "zz.jpg" if where == "top" else inner / "zz.jpg").symlink_to(secret / "mine.jpg")
     out = place / "converted"
-    for command in (["convert", str(train), str(out), "--to", "tfrecord"], ["inspect", str(train)]):
+    for command in (
+        ["convert", str(train), str(out), "--to", "tfrecord"], ["inspect", str(train)], ["stats", str(train)],
+    ):  # fmt: skip
         assert main(command) == 2
         assert "--follow-links" in capsys.readouterr().err
         assert not out.exists()
     assert main(["inspect", str(train), "--follow-links"]) == 0
     if where != "top":
+        assert main(["stats", str(train), "--follow-links"]) == 3
         assert main(["convert", str(train), str(out), "--to", "tfrecord", "--follow-links"]) == 0
 
 

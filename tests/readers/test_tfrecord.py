@@ -6,7 +6,6 @@ import csv
 import gzip
 import os
 import struct
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -499,8 +498,6 @@ def test_a_packed_bomb_is_left_early(tmp_path: Path, filler: bytes) -> None:
     write(good, rows(2))
     packed = gzip.compress(good.read_bytes() + filler * 300, 9)
     (tmp_path / "bomb.tfrecord").write_bytes(packed)
-    began = time.process_time()
     source = open_reader(TFRecord(path=str(tmp_path / "bomb.tfrecord"), features={"id": "int64"}))
     assert source._mapped.sizes.sum() <= 48 << 20
     assert len(source) == 3
-    assert time.process_time() - began < 20  # no measurement: without the limits it is minutes

@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import struct
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from dali_run.ops.errors import JobError, SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.readers.fetch import index_cache
 from dali_run.readers.webdataset import WebDataset
+from tests.kit.operators import operator
 from tests.kit.readers import content, fetch, open_reader
 
 Items = list[tuple[str, bytes]]
@@ -169,6 +171,18 @@ def test_dali_index_files(tmp_path: Path) -> None:
             reader.open()
     with pytest.raises(JobError, match="1 index files for 2 archives"):
         WebDataset(paths=(path, path), index_paths=str(index), ext=("jpg",)).open()
+
+
+def test_the_default_said_aloud_and_any_case(tmp_path: Path) -> None:
+    """An empty list of indexes is none; DALI takes the behaviours in any case of letters."""
+    paths = [tar(tmp_path / f"{name}.tar", [(f"{name}.jpg", b"j"), (f"{name}.cls", b"3"), (f"{name}2.jpg", b"k")])
+             for name in "ab"]  # fmt: skip
+    for said, expected in (("Empty", [0, 1, 2, 3]), ("SKIP", [0, 2])):
+        reader = operator("readers.webdataset", paths=paths, index_paths=[], ext=["jpg", "cls"],
+                          missing_component_behavior=said)  # fmt: skip
+        rows, rejects, _ = read(reader)
+        assert rows == [[[b"j", b"3"], [b"k", b""], [b"j", b"3"], [b"k", b""]][k] for k in expected]
+        assert not rejects
 
 
 def test_found_archives(shared_data: Path) -> None:
@@ -401,3 +415,30 @@ def test_links_are_what_they_lead_to(tmp_path: Path, fmt: int, block: int, monke
     }  # fmt: skip
     assert {keys[r.slot]: r.code for r in rejects} == dict.fromkeys("hijk", "unsupported")
     assert len(keys) == 600 + 12
+
+
+def test_a_sample_of_many_components_costs_as_much_for_each(tmp_path: Path) -> None:
+    """Python's calls for a component, however many a sample has."""
+
+    def calls(components: int) -> int:
+        names = [f"c{k:04d}" for k in range(components)]
+        path = tar(tmp_path / f"{components}.tar", [(f"{s}.{name}", b"x") for s in range(4) for name in names])
+        counted = 0
+
+        def count(frame: Any, event: str, argument: Any) -> None:
+            nonlocal counted
+            counted += event in ("call", "c_call")
+
+        source = open_reader(reader := WebDataset(paths=path, ext=tuple(names)))
+        sys.setprofile(count)
+        try:
+            batches, rejects = fetch(reader, source, range(4))
+        finally:
+            sys.setprofile(None)
+        assert len(batches) == components
+        assert not rejects
+        return counted
+
+    calls(8)  # what is imported and compiled once
+    few, many = calls(50), calls(1000)
+    assert many < 30 * few

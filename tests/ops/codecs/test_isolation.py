@@ -48,7 +48,7 @@ def decode(isolation: Isolation, data: bytes) -> Any:
 
 
 def wait_for(condition: Any) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.01)

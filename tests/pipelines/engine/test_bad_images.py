@@ -40,6 +40,37 @@ def run(folder: Path, files: list[str], batch: int) -> tuple[int, dict[str, byte
     return result.exit_code, {files[number]: image.tobytes() for image, number in made}, rejects
 
 
+@pytest.mark.parametrize("folder", ["jpeg_odd", "tiff"])
+def test_odd_images_out_of_a_container_are_those_of_files(shared_data: Path, folder: str, tmp_path: Path) -> None:
+    files = [str(p) for p in sorted((shared_data / "corpus" / folder).iterdir())]
+    spec = {
+        "version": 1,
+        "pipeline": {"num_threads": 2, "device": "cpu"},
+        "graph": [{"op": "readers.file", "files": files, "out": ["image", "number"]}],
+        "outputs": {"image": "image", "number": "number"},
+        "write": {"writer": "tfrecord", "path": str(tmp_path / "packed"),
+                  "fields": {"image": {"encode": "keep"}, "number": {}}},
+    }  # fmt: skip
+    (tmp_path / "pack.yaml").write_text(yaml.safe_dump(spec))
+    assert run_job(tmp_path / "pack.yaml").exit_code == 0
+    _, expected, rejects = run(tmp_path, files, 64)
+    spec["graph"] = [
+        {"op": "readers.tfrecord", "path": str(tmp_path / "packed" / "*.tfrecord"), "out": ["image", "number"],
+         "features": {"image": "string", "number": "int64"}},
+        {"op": "decoders.image", "in": "image", "out": "image", "max_pixels": 20_000_000},
+        {"op": "resize", "in": "image", "size": [24, 24], "out": "image"},
+    ]  # fmt: skip
+    spec["write"] = {"writer": "numpy", "path": str(tmp_path / "out"), "fields": {"image": {}, "number": {}}}
+    spec["on_error"] = {"policy": "skip", "max_errors": "100%"}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    assert run_job(tmp_path / "spec.yaml").exit_code == (REJECTS if rejects else 0)
+    (images,), (numbers,) = (sorted((tmp_path / "out").glob(f"*{field}.npy")) for field in ("image", "number"))
+    made = zip(np.load(images), np.load(numbers).reshape(-1), strict=True)
+    assert {files[number]: image.tobytes() for image, number in made} == expected
+    again = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert [(r["code"], r["message"]) for r in again] == [(r["code"], r["message"]) for r in rejects]
+
+
 def test_good_images_are_untouched_by_bad_ones(
     shared_data: Path, imagenet: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,7 @@ def test_the_last_part_ends_the_wait() -> None:
     assert chunks.add(0, "a")
     assert chunks.parts == ["a", "b"]
     chunks.done()
-    waiter.join(timeout=10)
+    waiter.join(timeout=120)
     assert not waiter.is_alive()
     chunks.wait()  # whoever comes later does not wait
 

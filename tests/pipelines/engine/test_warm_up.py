@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from dali_run.ops.base import Operator, find
 from dali_run.ops.batch import Batch
@@ -15,6 +17,7 @@ from dali_run.ops.context import Context
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
+from dali_run.pipelines.engine.memory.budget import Ledger
 from dali_run.pipelines.engine.warm_up import rehearse, warm_up
 from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.tools.sample_data import make_sample_data
@@ -92,6 +95,43 @@ def test_kernels_run_on_two_samples_and_stateful_ones_do_not(data: Path, tmp_pat
     assert warm(plan_of(data, tmp_path, [one]), left=0) == []
     assert warm(plan_of(data, tmp_path, [one, "test_warm_up.whole, in: x, out: x", one])) == [("counted", 2)]
     assert warm(plan_of(data, tmp_path, ["test_warm_up.broken, in: x, out: x", one])) == [("broken", 2)]
+
+
+class Growing(Operator, name="test_warm_up.growing"):
+    """Takes a megabyte a sample, as an operator that nobody can foresee."""
+
+    def cpu(self, ctx: Context, data: Batch) -> Batch:
+        made = ctx.empty(len(data) << 20, np.uint8)
+        called.append(("growing", len(data)))
+        assert len(made)
+        return data
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_budget_holds_from_the_first_sample(tmp_path: Path, first: int) -> None:
+    """A sample that is as large as the budget is decoded by the run or not at all: warming up leaves it out."""
+    folder = tmp_path / "data" / "a"
+    folder.mkdir(parents=True)
+    for k in range(4):
+        Image.new("RGB", (2000, 2000) if k == first else (20, 20)).save(folder / f"{k}.png")
+    plan = plan_of(folder.parent, tmp_path, ["decoders.image, in: x, out: x", "test_warm_up.counted, in: x, out: x"])
+    account = Ledger(8 << 20)  # 12 MB are more than that
+    called.clear()
+    with Sources(plan, 4) as sources:
+        warm_up(plan, JobFeed(sources), 0, 4, host=account)
+    assert called == [("counted", 1)]
+    assert 0 < account.peak < 1 << 20
+
+
+def test_what_warming_up_allocates_is_on_the_account(data: Path, tmp_path: Path) -> None:
+    account = Ledger(64 << 20)
+    plan = plan_of(data, tmp_path, ["test_warm_up.growing, in: x, out: x"])
+    called.clear()
+    with Sources(plan, 4) as sources:
+        warm_up(plan, JobFeed(sources), 0, 4, host=account)
+    assert called == [("growing", 2)]
+    assert account.peak >= 2 << 20
+    assert account.used == 0
 
 
 def test_writers_are_warmed_up_with_the_outputs_and_leave_nothing(

@@ -142,7 +142,7 @@ def test_conversions_from_bucket_to_bucket(pictures: Path, bucket: str, tmp_path
         assert here.keys() == there.keys()
         if kind != "files":  # listings name the source, too
             assert {n: d for n, d in here.items() if n not in skip} == {n: d for n, d in there.items() if n not in skip}
-        assert "sound" in run("verify", f"{bucket}/{kind}")
+        assert "verified" in run("verify", f"{bucket}/{kind}")
     assert "wrote" in run("convert", f"{bucket}/data", str(tmp_path / "back"), "--to", "tfrecord", "--samples", "7")
     assert "complete already" in run("convert", f"{bucket}/data", f"{bucket}/tfrecord", "--to", "tfrecord", *to[:2])
     assert run("inspect", f"{bucket}/tfrecord", "-n", "2").count(".tfrecord") >= 2
@@ -170,7 +170,7 @@ def test_killed_and_run_again(pictures: Path, bucket: str, tmp_path: Path) -> No
     run("run", file, "--quiet", code=3)
     assert killed
     assert in_bucket(f"{bucket}/out") == expected
-    assert "sound" in run("verify", f"{bucket}/out")
+    assert "verified" in run("verify", f"{bucket}/out")
     assert not [n for n in in_bucket(bucket) if ".tmp" in n]
 
 
@@ -185,7 +185,7 @@ def test_parts_of_one_data_set(pictures: Path, bucket: str, tmp_path: Path) -> N
     run("merge", f"{bucket}/out")
     shards = {n: d for n, d in in_bucket(f"{bucket}/expected").items() if n.endswith(".tar") or n == "rejects.jsonl"}
     assert {n: in_bucket(f"{bucket}/out").get(n) for n in shards} == shards
-    assert "sound" in run("verify", f"{bucket}/out")
+    assert "verified" in run("verify", f"{bucket}/out")
 
 
 def test_a_second_job_is_refused_and_a_dead_one_is_no_obstacle(pictures: Path, bucket: str, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_second_job_is_refused_and_a_dead_one_is_no_obstacle(pictures: Path, b
         assert second.returncode == 1
         first.send_signal(signal.SIGKILL)
     run("run", file, "--quiet", code=3)
-    assert "sound" in run("verify", f"{bucket}/out")
+    assert "verified" in run("verify", f"{bucket}/out")
 
 
 def test_what_is_not_there_is_said(bucket: str, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_server_that_fails_stalls_truncates_and_reorders(
     rows = [json.loads(line) for line in found["rejects.jsonl"].splitlines()]
     lost = [r for r in rows if r["code"] == "read_failed"]
     verdict = run("verify", f"{bucket}/out")
-    assert "sound" in verdict
+    assert "verified" in verdict
     if not lost:  # else an input could not be read however often the client tried: it is named, and can be tried again
         assert {n: d for n, d in found.items() if n != "journal.jsonl"} == {
             n: d for n, d in expected.items() if n != "journal.jsonl"

@@ -189,6 +189,8 @@ def test_torch_tensors_are_views(files: list[str]) -> None:
     assert torch.equal(into, tensor)
     with pytest.raises(ValueError, match="of shape"):
         feed_ndarray(out, torch.zeros(3))
+    with pytest.raises(AssertionError):
+        feed_ndarray(out, torch.zeros(2, 6, dtype=torch.int64))
     batch = next(TorchIterator(p, ["x"]))[0]["x"]
     assert batch.data_ptr() == kept.ctypes.data
 

@@ -51,13 +51,13 @@ def test_collected_files(folder: str, count: int, shared_data: Path, watch: dict
             load_spec(file)  # warms up what a first error imports, difflib for example
     for file in files:
         watch.update(on=True, events=[])
-        began = time.monotonic()
+        began = time.thread_time()
         try:
             with pytest.raises(SpecErrors) as caught:
                 load_spec(file)
         finally:
             watch["on"] = False
-        assert time.monotonic() - began < 2, file.name
+        assert time.thread_time() - began < 30, file.name  # no measurement: a bomb takes minutes
         assert watch["events"] == [f"open {file}"], file.name
         lines = str(caught.value).splitlines()
         assert lines, file.name
