@@ -105,7 +105,7 @@ STEPS = """\
 - {op: warp_affine, in: images, matrix: [1.0, 0.4, -20, 0.1, 1.2, -15], fill_value: 0}
 - {op: water, in: images, ampl_x: 5, ampl_y: 5, freq_x: 0.15, freq_y: 0.15}
 """
-"""What is done to the first input: a step for each operator, without its output."""
+"""The steps that are applied to the first input: one for each operator, without its output."""
 
 
 @cache
@@ -224,7 +224,7 @@ def strip(name: str) -> Image.Image:
 
 
 def captions() -> dict[str, str]:
-    """What the page of operators shows of each, as Markdown."""
+    """The pictures and lines of each operator on its page, as Markdown."""
     return {
         name: f"Before and after `{step}`:\n\n![{name}: an image before and after](pictures/operators/{name}.jpg)"
         for name, step in steps().items()

@@ -7,6 +7,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -48,15 +49,18 @@ def compile_all(
 ) -> None:  # fmt: skip
     """Compile ``wanted`` by so many ``processes``, in this order; ``done`` is told of each, one at a time.
 
-    Whatever ends this function, an interrupt too, ends the processes; what they have kept by then stays kept."""
+    A process that a loop ends (LLVM does that to a process) costs that loop alone: its answer is an ``error``, and
+    another process takes the next. Whatever ends this function, an interrupt too, ends the processes; what they have
+    kept by then stays kept."""
     todo: queue.SimpleQueue[Loop] = queue.SimpleQueue()
     for loop in wanted:
         todo.put(loop)
     answers: queue.SimpleQueue[tuple[Loop, Answer] | None] = queue.SimpleQueue()
-    workers = [_start(environment or {}) for _ in range(max(1, min(processes, len(wanted))))]
+    workers = [_Worker(environment or {}) for _ in range(max(1, min(processes, len(wanted))))]
     threads = [threading.Thread(target=_feed, args=(w, todo, answers), daemon=True) for w in workers]
     try:
-        for thread in threads:
+        for worker, thread in zip(workers, threads, strict=True):
+            worker.start()
             thread.start()
         ended = 0
         while ended < len(threads):
@@ -67,21 +71,68 @@ def compile_all(
                 done(*answer)
     finally:
         for worker in workers:
-            worker.kill()
-        for worker in workers:
-            worker.wait()
-            for stream in (worker.stdin, worker.stdout):
+            worker.end()
+
+
+class _Worker:
+    """A process that compiles, and the next one where a loop has ended it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        path = os.pathsep.join(filter(None, (str(_above_package()), os.environ.get("PYTHONPATH", ""))))
+        self._environment = {**os.environ, "PYTHONPATH": path, **environment}
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in `end`
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._over = False
+
+    def start(self) -> None:
+        """Start the process, unless all is over."""
+        with self._lock:
+            if not self._over:
+                self._said.seek(0)
+                self._said.truncate()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", f"{PACKAGE}.ops.compiled.worker"],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+                    env=self._environment,
+                )  # fmt: skip
+
+    def compile(self, loop: Loop) -> Answer | None:
+        """The process's answer; None where all is over."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answer = ""
+        with suppress(OSError, ValueError):
+            process.stdin.write(loop.line() + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        if answer.endswith("\n"):
+            found: Answer = json.loads(answer)
+            return found
+        self._kill()
+        with self._lock:
+            if self._over:
+                return None
+            said = os.pread(self._said.fileno(), 1 << 16, 0).decode(errors="replace").strip()
+        self.start()
+        return {"error": f"ended the compiler's process ({process.returncode}): {said[-300:] or 'it said nothing'}"}
+
+    def end(self) -> None:
+        """End the process, for good."""
+        with self._lock:
+            self._over = True
+            self._said.close()
+        self._kill()
+
+    def _kill(self) -> None:
+        if (process := self._process) is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
                 with suppress(OSError):
                     stream.close()  # type: ignore[union-attr]
-
-
-def _start(environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    path = os.pathsep.join(filter(None, (str(_above_package()), os.environ.get("PYTHONPATH", ""))))
-    return subprocess.Popen(
-        [sys.executable, "-m", f"{PACKAGE}.ops.compiled.worker"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-    )  # fmt: skip
 
 
 def _above_package() -> Any:
@@ -90,17 +141,14 @@ def _above_package() -> Any:
     return Path(sys.modules[PACKAGE].__file__ or ".").absolute().parents[1]
 
 
-def _feed(worker: subprocess.Popen[str], todo: Any, answers: Any) -> None:
-    """Hand a worker one loop after the other, until there are no more or it is gone."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    with suppress(queue.Empty, OSError, ValueError):
-        while True:
-            loop = todo.get_nowait()
-            worker.stdin.write(loop.line() + "\n")
-            worker.stdin.flush()
-            answer = worker.stdout.readline()
-            if not answer:
-                break
-            answers.put((loop, json.loads(answer)))
-    answers.put(None)
+def _feed(worker: _Worker, todo: Any, answers: Any) -> None:
+    """Hand a worker one loop after the other, until there are no more or all is over."""
+    try:
+        with suppress(queue.Empty):
+            while True:
+                loop = todo.get_nowait()
+                if (answer := worker.compile(loop)) is None:
+                    break
+                answers.put((loop, answer))
+    finally:
+        answers.put(None)

@@ -61,6 +61,33 @@ def of_this_process() -> str:
     return host(cpu_target.target_context.codegen())
 
 
+def on_x86() -> bool:
+    """This machine's processor is of the family x86-64."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def compiles_with(feature: str) -> bool:
+    """Numba compiles for an x86-64 processor with this feature (LLVM's name): for this one, or for the one that
+    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name (``generic`` where one cache serves many machines).
+
+    LLVM ends the process for an instruction that the processor lacks."""
+    from llvmlite import binding
+    from numba import config
+
+    settings: Any = config  # whose names are made of the environment
+    if not on_x86():
+        return False
+    if settings.CPU_FEATURES:
+        return f"+{feature}" in settings.CPU_FEATURES.split(",")
+    if settings.CPU_NAME in LEVELS:
+        return feature in LEVELS[settings.CPU_NAME].split()
+    return (
+        settings.CPU_NAME in (None, "host")
+        and settings.CPU_FEATURES is None
+        and bool(binding.get_host_cpu_features().get(feature))
+    )
+
+
 @cache
 def levels() -> tuple[str, ...]:
     """The levels of the wheel whose code this process may run, the best first.
@@ -69,7 +96,7 @@ def levels() -> tuple[str, ...]:
     from llvmlite import binding
     from numba import config
 
-    if platform.machine().lower() not in ("x86_64", "amd64") or sys.platform != "linux":
+    if not on_x86() or sys.platform != "linux":
         return ()
     settings: Any = config  # whose names are made of the environment
     if settings.BOUNDSCHECK or not settings.ENABLE_AVX or settings.OPT != 3:

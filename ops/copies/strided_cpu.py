@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import numba
@@ -16,6 +17,7 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from ..batch import I64
+from ..compiled.target import compiles_with
 
 jit = numba.njit(nogil=True, cache=True)  # no fused multiply-adds: equal bits in every place and on the GPU
 
@@ -273,7 +275,23 @@ def put_compiled(value, dst):
 def half_bits(_typing, value):
     """The bits of a float32 rounded to float16, ties to even."""
 
-    def generate(_context, builder, _signature, args):
-        return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
+    def generate(context, builder, signature, args):
+        if compiles_with("f16c") or platform.machine() == "aarch64":
+            return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
+        return context.compile_internal(builder, half_bits_by_hand, signature, args)
 
     return types.uint16(types.float32), generate
+
+
+def half_bits_by_hand(value):
+    """The same where the processor cannot: LLVM would call a function that is in no library here, and end the process.
+
+    NaN stays NaN, quiet, with the upper bits of its payload, as the instruction has it."""
+    bits = np.int64(np.float32(value).view(np.uint32))
+    sign, size = (bits >> 16) & 0x8000, bits & 0x7FFFFFFF
+    normal = (size + 0xFFF + ((size >> 13) & 1) - 0x38000000) >> 13
+    # the last bit of a half is worth the smallest float16: the sum is rounded to a multiple of that
+    small = np.int64(np.float32(abs(value) + np.float32(0.5)).view(np.uint32)) - 0x3F000000
+    finite = small if size < 0x38800000 else normal
+    number = finite if size < 0x477FF000 else np.int64(0x7C00)
+    return np.uint16(sign | (number if size <= 0x7F800000 else 0x7E00 | ((size >> 13) & 0x1FF)))

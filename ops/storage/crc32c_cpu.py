@@ -7,10 +7,8 @@ Elsewhere eight table look-ups take eight bytes at once.
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
-import llvmlite.binding as llvm
 import numba
 import numpy as np
 from llvmlite import ir
@@ -18,7 +16,7 @@ from numba import extending, types
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from ..compiled.target import LEVELS
+from ..compiled.target import compiles_with
 
 _POLYNOMIAL = 0x82F63B78
 LONG, SHORT = 1024, 256
@@ -67,20 +65,7 @@ _AFTER_SHORT = np.stack([_zeros_tables(SHORT), _zeros_tables(2 * SHORT)])
 intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
 
 
-def _has_instruction() -> bool:
-    """Numba compiles for a processor with SSE 4.2: this one, or that which NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say
-    (``generic`` where one cache serves many machines); LLVM ends the process for an instruction that is not there."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False
-    config: Any = numba.config  # whose names are made of the environment
-    if config.CPU_NAME in LEVELS:
-        return True
-    if config.CPU_FEATURES is not None:
-        return "+sse4.2" in config.CPU_FEATURES.split(",")
-    return config.CPU_NAME in (None, "host") and bool(llvm.get_host_cpu_features().get("sse4.2"))
-
-
-HARDWARE = _has_instruction()
+HARDWARE = compiles_with("sse4.2")
 
 
 @intrinsic

@@ -10,13 +10,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...ops.errors import SpecError
+from ...ops.errors import DaliRunError, SpecError
 from ..compile.plan import compile_graph
 from ..cores import threads_of
+from ..engine.compile_ahead import clients_of, compile_ahead
 from ..spec.build import BuiltSpec
 from ..wording import count, duration
 from .machine import facts
@@ -199,7 +201,9 @@ def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def run_apart(this: Measurement, what: str) -> dict[str, Any]:
-    """The result of our measuring process."""
+    """The result of our measuring process; loops are compiled before it, where the user is told of it."""
+    with suppress(DaliRunError):  # which that process says
+        compile_ahead(clients_of(this.compiled()[1]))
     return _run([sys.executable, "-m", "dali_run.pipelines.bench.measure", this.as_json(what)], this.seconds)
 
 

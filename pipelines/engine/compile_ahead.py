@@ -1,4 +1,7 @@
-"""Compile ahead: what a plan needs of loops that are kept nowhere yet is compiled on all cores before the job starts.
+"""Compile ahead: what a plan needs of loops that are kept nowhere yet is compiled on all cores before it runs.
+
+An engine does this for its plan before anything else; a job does it earlier, with its writer, and whatever runs a plan
+without an engine does it, too.
 
 Where the wheel brought compiled code, or an earlier job has compiled, nothing happens here. What is not listed, or
 missing from the list, is compiled when it is first called.
@@ -6,10 +9,13 @@ missing from the list, is compiled when it is first called.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 
-from ...ops.compiled.listed import needed_by
+from ...ops.compiled.listed import Loop, needed_by
 from ...ops.compiled.times import tell, times
 from ..compile.plan import Plan
 from ..cores import usable_cores
@@ -19,6 +25,8 @@ _WORTH_IT = 4.0
 """Seconds of compiling that are worth starting processes for."""
 _BETWEEN_LINES = 5.0
 """Seconds."""
+_asked: set[str] = set()
+"""Operators and writers that this process has compiled ahead for."""
 
 
 def clients_of(plan: Plan, writer: str | None = None) -> set[str]:
@@ -31,22 +39,41 @@ def clients_of(plan: Plan, writer: str | None = None) -> set[str]:
 def compile_ahead(clients: Collection[str], processes: int | None = None) -> None:
     """Compile what these operators and writers commonly need and is kept nowhere, and tell of it now and then.
 
-    Nothing that goes wrong here is this function's to report: whoever calls a loop that is missing compiles it."""
-    wanted = needed_by(clients)
-    if not wanted:
+    A process looks for each of them once. Nothing that goes wrong here is this function's to report: whoever calls a
+    loop that is missing compiles it."""
+    new = set(clients) - _asked
+    if not new:
+        return
+    _asked.update(new)
+    wanted = needed_by(new)
+    if sum(loop.seconds for loop in wanted) < _WORTH_IT or not _can_start_python():
         return
     from ...ops.compiled import store
-    from ...ops.compiled.ahead import compile_all, missing
+    from ...ops.compiled.ahead import missing
 
     todo = missing(wanted)
-    if sum(loop.seconds for loop in todo) < _WORTH_IT or store.writable_folder() is None:
-        return
-    processes = processes or usable_cores()
+    if sum(loop.seconds for loop in todo) >= _WORTH_IT and store.writable_folder() is not None:
+        with suppress(OSError):  # no more processes, say
+            _compile(todo, processes or usable_cores())
+
+
+def _can_start_python() -> bool:
+    """The program is Python, and not one that has Python in it, as servers do: that would be started once more."""
+    return "python" in Path(sys.executable or "").name.lower()
+
+
+def _compile(todo: Sequence[Loop], processes: int) -> None:
+    from ...ops.compiled.ahead import Answer, compile_all
+
     began = said = time.perf_counter()
     compiled = 0
+    failed: list[str] = []
 
-    def done(*_: object) -> None:
+    def done(loop: Loop, answer: Answer) -> None:
         nonlocal compiled, said
+        if "error" in answer:
+            failed.append(f"{loop.module}.{loop.function}: {answer['error']}")
+            return
         compiled += 1
         if (now := time.perf_counter()) - said > _BETWEEN_LINES:
             said = now
@@ -57,4 +84,5 @@ def compile_ahead(clients: Collection[str], processes: int | None = None) -> Non
          f"(in {min(processes, len(todo))} processes; dali-run warm does it ahead)")  # fmt: skip
     compile_all(todo, processes, done)
     times.seconds += time.perf_counter() - began
-    tell(f"compiled {count(compiled, 'loop')} in {duration(time.perf_counter() - began)}")
+    left = f"; {count(len(failed), 'loop')} could not be compiled ahead: {failed[0]}" if failed else ""
+    tell(f"compiled {count(compiled, 'loop')} in {duration(time.perf_counter() - began)}{left}")

@@ -34,6 +34,7 @@ from ..compile.schedule import Step, segments
 from . import gil, hand_over
 from .batch_budget import IN_PARTS, BatchBudget
 from .channel import Channel, Closed
+from .compile_ahead import clients_of, compile_ahead
 from .device import DevicePart, as_ours, if_it_works, launcher_count, open_lane
 from .host import CHUNK, HostPart
 from .in_flight import Feed, Iteration, Request, replace_dropped
@@ -84,6 +85,7 @@ class Engine:
     def __init__(
         self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None = None
     ) -> None:
+        compile_ahead(clients_of(plan))
         self.services = Services(plan, feed, options, stats)
         self.budget = BatchBudget(self.services)
         self.intake = Intake(self.services, self.budget, schedule)

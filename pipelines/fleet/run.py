@@ -18,6 +18,7 @@ from ...writers.shards.manifest import part_sides, sides
 from ...writers.shards.mirror import state_of
 from ...writers.shards.rejects import Budget
 from ..compile.place import Target
+from ..engine.compile_ahead import clients_of, compile_ahead
 from ..job.known_jobs import remember
 from ..job.look import Look
 from ..job.part import check_divisible
@@ -90,6 +91,7 @@ def run(
         remember(config.url or config.path, command)
         crew: AbstractContextManager[Crew[Any]]
         if local:
+            compile_ahead(clients_of(prepared.plan, config.writer))  # once, not in every worker
             n = int(on.partition(":")[2] or 0) if on else 0
             gpus = target.device == "gpu"
             seats = gpu_seats(target.indices, n or workers) if gpus else cpu_seats(n or workers or 2)

@@ -57,18 +57,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def loops_for(level: str, pack: Path, folder: Path, wanted: Sequence[Loop] | None = None) -> int:
-    """Compile the listed loops (or those ``wanted``) for a level of x86-64 into ``pack``; how many it holds."""
+    """Compile the listed loops (or those ``wanted``) for a level of x86-64 into ``pack``; how many it holds. Raises
+    SystemExit that names every loop that could not be compiled or kept: a wheel without it would compile it, or fail,
+    in front of the user."""
     todo = sorted(loops() if wanted is None else wanted, key=lambda loop: -loop.seconds)
     entries: dict[str, tuple[str, bytes]] = {}
     kept = folder.absolute() / "dali-run"
     began = said = time.perf_counter()
     seen = 0
+    failed: list[str] = []
 
     def done(loop: Loop, answer: Answer) -> None:
         nonlocal said, seen
         seen += 1
         if not answer.get("kept"):
-            _say(f"{loop.module}.{loop.function} is left out: {answer.get('error', 'not kept')}")
+            failed.append(f"{loop.module}.{loop.function}({', '.join(loop.types)}): {answer.get('error', 'not kept')}")
+            _say(f"{level}: {failed[-1]}")
             return
         entries[answer["key"]] = answer["stamp"], store.content(kept / answer["file"])
         if (now := time.perf_counter()) - said > 10:
@@ -76,6 +80,8 @@ def loops_for(level: str, pack: Path, folder: Path, wanted: Sequence[Loop] | Non
             _say(f"{level}: compiled {seen} of {len(todo)} loops, {now - began:.0f} s")
 
     compile_all(todo, usable_cores(), done, environment_for(level, folder))
+    if len(entries) != len(todo):
+        raise SystemExit(f"{level}: {len(todo) - len(entries)} of {len(todo)} loops are missing:\n" + "\n".join(failed))
     pack.parent.mkdir(parents=True, exist_ok=True)
     store.write_pack(pack, entries)
     return len(entries)

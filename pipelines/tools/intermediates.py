@@ -18,6 +18,7 @@ from ...ops.codecs.isolation.processes import isolated
 from ...ops.errors import SampleError
 from ..compile.place import Target
 from ..compile.plan import compile_graph
+from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.inputs import JobFeed, Sources
 from ..engine.nodes import Env, Run, run_nodes
 from ..graph.conditionals import Merge, Split
@@ -43,6 +44,7 @@ def inspect_spec(path: Path, overrides: Mapping[str, Any] | None, n: int, folder
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
+    compile_ahead(clients_of(plan))
     env: Env = {}
     isolation = isolated(settings.isolation, settings.decode_timeout)
     with Sources(plan, n) as sources, isolation or nullcontext():

@@ -1,0 +1,160 @@
+"""Every command that runs loops compiles them ahead, on all cores and with lines that say so: by one mechanism."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from dali_run.cli import main as cli
+from dali_run.ops.compiled import ahead, store
+from dali_run.ops.compiled.ahead import Answer
+from dali_run.ops.compiled.listed import Loop
+from dali_run.ops.compiled.times import times, told_to
+from dali_run.pipelines.bench.measure import Measurement, measure
+from dali_run.pipelines.engine import compile_ahead as tested
+
+from .test_terminals import COMMANDS, SPEC
+
+Lines = Callable[[Path, Path], list[str]]
+
+RUNNING: dict[str, Lines] = {
+    "run": COMMANDS["run"],
+    "run, by workers": lambda here, data: [*COMMANDS["run"](here, data), "--on", "processes:2"],
+    "inspect": COMMANDS["inspect"],
+    "retry-failed": COMMANDS["retry-failed"],
+    "convert": lambda here, data: ["convert", str(data / "tfrecord"), str(here / "small"), "--to", "lmdb",
+                                   "--resize", "16", "--fresh"],
+    "stats": COMMANDS["stats"],
+    "stats, of a spec": lambda here, data: ["stats", str(here / "spec.yaml")],
+    "bench": COMMANDS["bench"],
+    "tune": COMMANDS["tune"],
+    "plan, measured": lambda here, data: ["plan", str(here / "spec.yaml"), "--measure", "--seconds", "0.01"],
+}  # fmt: skip
+WITHOUT = {"init", "top", "validate", "verify", "merge", "convert-pipeline", "ops", "configs", "schema", "doctor",
+           "sample-data", "serve-model", "port"}  # fmt: skip
+"""They run no graph; ``warm`` compiles whatever it is told to."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Fills with the operators that loops are compiled ahead for; none is compiled."""
+    found: list[set[str]] = []
+
+    def needed_by(clients: Collection[str]) -> list[Loop]:
+        found.append(set(clients))
+        return []
+
+    monkeypatch.setattr(tested, "_asked", set())
+    monkeypatch.setattr(tested, "needed_by", needed_by)
+    return found
+
+
+@pytest.fixture(scope="module")
+def here(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spec and its output."""
+    folder = tmp_path_factory.mktemp("ahead")
+    spec = folder / "spec.yaml"
+    data = folder / "data"
+    shutil.copytree(sample / "val", data)
+    (next(data.rglob("*.jpg")).parent / "broken.jpg").write_bytes(b"\xff\xd8\xff no picture")
+    text = SPEC.replace("data: .", f"data: {data}").replace("./out", str(folder / "out"))
+    spec.write_text(text + "on_error: {max_errors: 9}\n")
+    assert cli.main(["run", str(spec), "--quiet"]) == 3
+    return folder
+
+
+def test_every_command_is_one_or_the_other() -> None:
+    ours = {name.partition(",")[0] for name in RUNNING} | WITHOUT | {"warm"}
+    assert set(COMMANDS) == ours, "does the new command run loops?"
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_commands_compile_ahead(
+    name: str, here: Path, sample: Path, asked: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dali_run.pipelines.bench.run._run", lambda *_: {"error": "not measured here"})
+    assert cli.main(RUNNING[name](here, sample)) in (0, 3, 1 if name in ("bench", "tune") else 0)
+    assert "decoders.image" in set[str]().union(*asked)
+    if name.startswith("run"):
+        assert "writers.tfrecord" in asked[0]  # all at once, before the job
+
+
+def test_measuring_compiles_ahead(here: Path, asked: list[set[str]]) -> None:
+    measure(Measurement(str(here / "spec.yaml"), {}, 0.01, 0))
+    assert "decoders.image" in asked[0]
+
+
+def test_python_compiles_ahead(asked: list[set[str]], sample: Path) -> None:
+    from dali_run import fn, pipeline_def
+
+    @pipeline_def(batch_size=2, num_threads=1, device_id=None)
+    def definition() -> object:
+        jpegs, _ = fn.readers.file(file_root=str(sample / "val"))
+        return fn.resize(fn.decoders.image(jpegs), size=[8, 8])
+
+    for _ in range(2):
+        pipe = definition()
+        pipe.build()
+        pipe.run()
+    assert [{"decoders.image", "resize"} <= clients for clients in asked] == [True]  # once in a process
+
+
+# -- the mechanism ----------------------------------------------------------------------------------------------------
+
+LONG = [Loop("ops.here", name, (), frozenset({"a"}), 9.0) for name in ("first", "second", "third")]
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Fills with loops that were compiled by processes; of three, the second fails. And nothing is kept yet."""
+    compiled: list[str] = []
+
+    def compile_all(todo: list[Loop], processes: int, done: Callable[[Loop, Answer], None]) -> None:
+        for loop in todo:
+            compiled.append(loop.function)
+            done(loop, {"error": "LLVM ERROR: no"} if loop.function == "second" else {"kept": True})
+
+    monkeypatch.setattr(tested, "_asked", set())
+    monkeypatch.setattr(tested, "needed_by", lambda clients: LONG if "a" in clients else [])
+    monkeypatch.setattr(ahead, "missing", list)
+    monkeypatch.setattr(ahead, "compile_all", compile_all)
+    monkeypatch.setattr(store, "writable_folder", lambda: Path("."))
+    for name in ("announced", "seconds"):
+        monkeypatch.setattr(times, name, getattr(times, name))
+    return compiled
+
+
+def test_it_is_told_and_done_once(compiling: list[str]) -> None:
+    told: list[str] = []
+    with told_to(told.append):
+        tested.compile_ahead({"b"})
+        assert not told
+        tested.compile_ahead({"a", "b"}, processes=2)
+        tested.compile_ahead({"a"})
+    assert compiling == ["first", "second", "third"]
+    assert len(told) == 2
+    assert told[0].startswith("compiling 3 loops for this processor, once on this machine (in 2 processes;")
+    assert told[1].startswith("compiled 2 loops in ")
+    assert told[1].endswith("1 loop could not be compiled ahead: ops.here.second: LLVM ERROR: no")
+
+
+@pytest.mark.parametrize("program", ["", "/opt/tritonserver/bin/triton", "C:\\app\\editor.exe"])
+def test_a_program_that_python_is_embedded_in_is_not_started(
+    program: str, compiling: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", program)
+    tested.compile_ahead({"a"})
+    assert not compiling
+
+
+def test_no_processes_are_no_error(compiling: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(ahead, "compile_all", refused)
+    tested.compile_ahead({"a"})
+    assert json.dumps(compiling) == "[]"
