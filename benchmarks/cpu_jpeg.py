@@ -1,9 +1,10 @@
 """The JPEG decoder on the CPU by itself, beside libjpeg-turbo: milliseconds of one core an image.
 
-    python benchmarks/cpu_jpeg.py FOLDER [--repeats 30] [--json out.json]
+    python benchmarks/cpu_jpeg.py FOLDER [--progressive] [--repeats 30] [--json out.json]
 
 All files are decoded to RGB, by libjpeg-turbo (simplejpeg), by our decoder whole, only where a centre crop of 224 at
-shorter side 256 shows them, and not at all (the scan is read all the same). In turns; the fastest turn of each counts.
+shorter side 256 shows them, and not at all (the scans are read all the same). In turns; the fastest turn of each
+counts. With --progressive the pictures are encoded again, as the progressive ones of benchmarks/web_mix.py are.
 """
 
 from __future__ import annotations
@@ -20,20 +21,25 @@ import simplejpeg
 
 from dali_run.ops.codecs.jpeg import baseline_cpu as jpeg_baseline_cpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
+from dali_run.ops.codecs.jpeg import progressive_cpu as jpeg_progressive_cpu
+from dali_run.pipelines.bench.web_mix import encoded
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--progressive", action="store_true")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    files = [p.read_bytes() for p in sorted(args.folder.iterdir())]
+    paths = sorted(args.folder.iterdir())
+    files = [encoded("progressive", p) if args.progressive else p.read_bytes() for p in paths]
     kernels: Any = jpeg_baseline_cpu
+    progressive: Any = jpeg_progressive_cpu
     sizes = np.array([len(f) for f in files], np.int64)
     offsets = np.cumsum(sizes) - sizes
     raw = np.frombuffer(b"".join(files), np.uint8)
-    headers = jpeg_header.read_headers(raw, offsets, sizes)
+    headers, scans = jpeg_header.read_scans(raw, offsets, sizes)
     height, width = headers["height"].astype(np.int64), headers["width"].astype(np.int64)
     shown = np.minimum(height, width) * 7 // 8
     whole = np.stack([0 * height, 0 * width, height, width], 1)
@@ -45,9 +51,10 @@ def main() -> None:
     channels = np.full(len(files), 3)
 
     def ours(window: Any) -> None:
-        kernels.decode_images(
-            raw, offsets, sizes, headers, window, channels, False, out, origins, pitches, status
-        )  # fmt: skip
+        places = window, channels, False, out, origins, pitches, status
+        kernels.decode_images(raw, offsets, sizes, headers, *places)
+        if len(scans):
+            progressive.decode_images(raw, offsets, sizes, headers, scans, *places)
 
     def turbo() -> None:
         for file in files:

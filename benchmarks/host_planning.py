@@ -30,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -191,13 +191,23 @@ def data_set(source: str, files: list[Path], copies: int, root: Path) -> None:
             folder = root / f"{i % 10:03d}"
             folder.mkdir(exist_ok=True)
             for k in range(copies):
-                shutil.copyfile(file, folder / f"{k}_{file.stem}.jpg")
+                target = folder / f"{k}_{file.stem}.jpg"
+                if copies > 1 or not _linked(file, target):
+                    shutil.copyfile(file, target)
         return
-    contents = [f.read_bytes() for f in files] * copies
-    PACKERS[source](contents, root)
+    PACKERS[source]((f.read_bytes() for _ in range(copies) for f in files), root)
 
 
-def _tfrecord(contents: list[bytes], root: Path) -> None:
+def _linked(file: Path, target: Path) -> bool:
+    """``target`` is the file itself by another name, where its file system allows."""
+    try:
+        target.hardlink_to(file)
+    except OSError:
+        return False
+    return True
+
+
+def _tfrecord(contents: Iterable[bytes], root: Path) -> None:
     import numpy as np
 
     from dali_run.ops.storage.crc32c_cpu import masked_crc32c
@@ -221,7 +231,7 @@ def _tfrecord(contents: list[bytes], root: Path) -> None:
                 out.write(part + struct.pack("<I", masked_crc32c(np.frombuffer(part, np.uint8), 0, len(part))))
 
 
-def _tar(contents: list[bytes], root: Path) -> None:
+def _tar(contents: Iterable[bytes], root: Path) -> None:
     import io
     import tarfile
 
@@ -233,7 +243,7 @@ def _tar(contents: list[bytes], root: Path) -> None:
                 tar.addfile(info, io.BytesIO(body))
 
 
-def _lmdb(contents: list[bytes], root: Path) -> None:
+def _lmdb(contents: Iterable[bytes], root: Path) -> None:
     import lmdb
 
     with lmdb.open(str(root / "images.lmdb"), map_size=1 << 34) as env, env.begin(write=True) as transaction:
@@ -241,7 +251,7 @@ def _lmdb(contents: list[bytes], root: Path) -> None:
             transaction.put(f"{i:08d}".encode(), content)
 
 
-def _recordio(contents: list[bytes], root: Path) -> None:
+def _recordio(contents: Iterable[bytes], root: Path) -> None:
     with (root / "images.rec").open("wb") as out, (root / "images.idx").open("w") as index:
         for i, content in enumerate(contents):
             index.write(f"{i}\t{out.tell()}\n")
@@ -249,7 +259,7 @@ def _recordio(contents: list[bytes], root: Path) -> None:
             out.write(struct.pack("<II", 0xCED7230A, len(record)) + record + bytes(-len(record) % 4))
 
 
-PACKERS: dict[str, Callable[[list[bytes], Path], None]] = {
+PACKERS: dict[str, Callable[[Iterable[bytes], Path], None]] = {
     "tfrecord": _tfrecord, "tar": _tar, "lmdb": _lmdb, "recordio": _recordio,
 }  # fmt: skip
 

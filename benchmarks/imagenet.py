@@ -4,12 +4,13 @@
     python benchmarks/imagenet.py FOLDER --device cpu --ours auto:64:2:1 --dali 64:2 --dali-path SITE_PACKAGES
     python benchmarks/imagenet.py FOLDER --ours auto:1024:8:4:tfrecord --dali 256:8,256:8:tfrecord --dali-path ...
 
-FOLDER holds JPEGs; they are copied (--copies) into a scratch data set, single files or a container, so that an epoch is
-not over at once; with `--photos N`, N photos of 12 megapixels made of them (benchmarks/photos.py) take their place. The
-job: decode, shorter side 256 (triangular), centre crop 224, normalise, float32 CHW; results stay on the GPU. Every
-setting of both runs in a process of its own, in turns; the best repeat counts. DALI is imported from --dali-path and
-reads single files, or the containers that it has readers for. Beside the images a second stands the processor time an
-image, which other work on the machine disturbs less, and its median.
+FOLDER holds JPEGs; a scratch data set of --gigabytes of different ones is made of them (benchmarks/different.py; 0:
+they are copied --copies times), single files or a container; with `--photos N`, N photos of 12 megapixels made of them
+(benchmarks/photos.py) take their place. The job: decode, shorter side 256 (triangular), centre crop 224, normalise,
+float32 CHW; results stay on the GPU. Every setting of both runs in a process of its own, in turns; the best repeat
+counts. DALI is imported from --dali-path and reads single files, or the containers that it has readers for. Beside the
+images a second stands the processor time an image, that of decoders in processes of their own included, which other
+work on the machine disturbs less, and its median.
 """
 
 from __future__ import annotations
@@ -27,11 +28,31 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+from different import data_files
 from host_planning import data_set, reader
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 WARM_UP = 1.5
 """Seconds that a pipeline runs before the clock starts, ours and DALI's: page-locked and GPU memory is made in them."""
+
+
+def processor_seconds() -> float:
+    """Of this process and those below it: decoders may run in processes of their own."""
+    total, below = time.process_time(), _children(os.getpid())
+    while below:
+        pid = below.pop()
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            below += _children(pid)
+        except OSError:  # it has ended
+            continue
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def measure_ours(
@@ -71,10 +92,10 @@ def measure_ours(
         first = warming - first
         while time.perf_counter() - warming < WARM_UP:
             next(engine)
-        began, busy_before, n = time.perf_counter(), time.process_time(), 0
+        began, busy_before, n = time.perf_counter(), processor_seconds(), 0
         while time.perf_counter() - began < seconds:
             n += len(next(engine).samples)
-        taken, processor = time.perf_counter() - began, time.process_time() - busy_before
+        taken, processor = time.perf_counter() - began, processor_seconds() - busy_before
         report = build_report(engine, taken, {"read": n}, sink="take")
     busy = {s["id"]: round(s["busy_seconds"], 3) for s in report["stages"]}
     gpu = {o["name"]: round(o["gpu_seconds"] or o["cpu_seconds"], 3) for o in report["operators"]}
@@ -146,11 +167,11 @@ def measure_dali(
     first = warming - first
     while time.perf_counter() - warming < WARM_UP:
         p.run()
-    began, busy_before, n = time.perf_counter(), time.process_time(), 0
+    began, busy_before, n = time.perf_counter(), processor_seconds(), 0
     while time.perf_counter() - began < seconds:
         p.run()
         n += batch
-    taken, processor = time.perf_counter() - began, time.process_time() - busy_before
+    taken, processor = time.perf_counter() - began, processor_seconds() - busy_before
     return {"images_per_second": n / taken, "cpu_ms_per_image": 1e3 * processor / n, "first_batch_s": first}
 
 
@@ -177,7 +198,9 @@ def main() -> None:
     parser.add_argument("--dali-path", help="folder that `import nvidia.dali` works from")
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--jobs", default="val", help="of val, train, decode")
-    parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--gigabytes", type=float, default=4, help="of different files; 0: copies of FOLDER's")
+    parser.add_argument("--copies", type=int, default=8, help="with --gigabytes 0")
+    parser.add_argument("--scratch", type=Path, help="where the data set goes while the benchmark runs")
     parser.add_argument("--photos", type=int, default=0, help="use so many large photos made of the files")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--repeats", type=int, default=2)
@@ -196,19 +219,26 @@ def main() -> None:
         child = json.loads(args.child)
         print(json.dumps({"ours": measure_ours, "dali": measure_dali}[child.pop("what")](**child)))
         return
-    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as large:
-        files = sorted(args.folder.iterdir())
+    with (
+        tempfile.TemporaryDirectory(dir=args.scratch) as scratch,
+        tempfile.TemporaryDirectory(dir=args.scratch) as large,
+    ):
         if args.photos:
             from photos import write_photos
 
             files = write_photos(args.folder, Path(large), args.photos)
+        else:
+            files = data_files(args.folder, Path(large), args.gigabytes)
+        copies = args.copies if args.photos or not args.gigabytes else 1
+        nbytes = sum(f.stat().st_size for f in files)
+        print(f"{len(files):,} files of {nbytes / 1e9:.2f} GB, copied {copies} times", flush=True)
 
         def placed(source: str) -> dict[str, str]:
             """The data set as ``source``, made when it is first asked for."""
             place = Path(scratch, source)
             if not place.exists():
                 place.mkdir()
-                data_set(source, files, args.copies, place)
+                data_set(source, files, copies, place)
             return {"source": source, "root": str(place)}
 
         settings: list[tuple[str, dict[str, Any]]] = []
@@ -239,7 +269,18 @@ def main() -> None:
                 print(line + (f"  {value / peer:6.2f}x DALI's best" if peer else ""))
     if args.json:
         args.json.write_text(
-            json.dumps({"best": best, "median_cpu_ms": cost, "load": os.getloadavg(), "all": results}, indent=1)
+            json.dumps(
+                {
+                    "best": best,
+                    "median_cpu_ms": cost,
+                    "load": os.getloadavg(),
+                    "files": len(files),
+                    "bytes": nbytes,
+                    "copies": copies,
+                    "all": results,
+                },
+                indent=1,
+            )
         )
 
 

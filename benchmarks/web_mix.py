@@ -5,9 +5,10 @@
 
 Of the pictures in FOLDER a data set is made in --scratch (memory, if it is /dev/shm): the mix of scraped data (62 %
 baseline JPEGs, 25 % progressive, 6 % PNG, 5 % WebP, 2 % CMYK; 0.2 megapixels each), and, for each of --formats, one of
-that format alone. Files are copies, each read from memory of its own. The job: decode, shorter side 256, centre crop
-224, normalise, float32 CHW; results stay on the GPU. Every setting of both runs in a process of its own, in turns; the
-best repeat counts. Ours also names the decoders, their time of CPU threads, and for how long batches waited.
+that format alone. No two files are alike, unless --variants says how often each picture is encoded before copies
+follow. The job: decode, shorter side 256, centre crop 224, normalise, float32 CHW; results stay on the GPU. Every
+setting of both runs in a process of its own, in turns; the best repeat counts. Ours also names the decoders, their time
+of CPU threads, and for how long batches waited.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--formats", default=FORMATS, help=f"of mix and {', '.join(KINDS)}")
     parser.add_argument("--gigabytes", type=float, default=4, help="of each data set")
-    parser.add_argument("--variants", type=int, default=4, help="of each picture, before files are copied")
+    parser.add_argument("--variants", type=int, default=0, help="of each picture, then copies; 0: no two are alike")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--job", choices=["val", "train", "decode"], default="val")

@@ -56,6 +56,7 @@ class Rules:
 T = TypeVar("T")
 _headers: Any = Kernels(".jpeg.header", __package__)
 _decoder: Any = Kernels(".jpeg.baseline_cpu", __package__)
+_progressive: Any = Kernels(".jpeg.progressive_cpu", __package__)
 
 Windows = Callable[[I64, I64], tuple[I64, I64]]
 """Heights and widths, int64[N], to anchors (y, x) and shapes (h, w), int64[N, 2]; rejects what it cannot cut."""
@@ -440,10 +441,11 @@ def _baseline(
                      origins, pitches)  # fmt: skip
     encoded = batch.data.view()
     encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    _decoder.decode_images(
-        encoded, np.ascontiguousarray(batch.offsets), batch.shapes[:, 0].astype(np.int64), headers.jpeg, windows,
-        channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches, status,
-    )  # fmt: skip
+    files = encoded, np.ascontiguousarray(batch.offsets), batch.shapes[:, 0].astype(np.int64), headers.jpeg
+    places = windows, channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches, status
+    _decoder.decode_images(*files, *places)
+    if len(headers.scans):
+        _progressive.decode_images(*files, headers.scans, *places)
     left: npt.NDArray[np.bool_] = headers.good & (status != _decoder.DONE)
     return left
 

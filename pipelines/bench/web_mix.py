@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +37,36 @@ def write_mix(
     pictures: Sequence[Path], folder: Path, *, count: int, nbytes: int = 0, shares: Mapping[str, float] = SHARES,
     variants: int = 1,
 ) -> dict[str, int]:  # fmt: skip
-    """Write ``count`` files to ``folder``/0, and more until they hold ``nbytes``; the files of each kind.
+    """Write ``count`` files to ``folder``/0, and more until they hold about ``nbytes``; the files of each kind.
 
-    Every picture is encoded in every kind, with about PIXELS pixels, ``variants`` times: cut and turned over otherwise
-    each time. Then the files are copied in turns, in the shares given, each to a file of its own: a benchmark reads as
-    many bytes from memory as it would of different pictures. Raises SpecError where there are no pictures.
+    Every picture is encoded in every kind, with about PIXELS pixels, ``variants`` times: cut, turned over and of
+    another quality each time. Further files are copies of these, in turns, in the shares given. With ``variants`` 0
+    each file is a variant of its own: all bytes are different, as those of real data sets are, and making them takes
+    the time of encoding them. Raises SpecError where there are no pictures.
     """
     if not pictures:
         raise SpecError("there are no pictures to make a mix of")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        many = [(path, k) for k in range(variants) for path in pictures]
-        encoded = {kind: list(pool.map(partial(_encoded, kind), many)) for kind in shares}
-        sizes = sum(shares[kind] * sum(map(len, files)) / len(files) for kind, files in encoded.items())
+        many = [(path, k) for k in range(max(1, variants)) for path in pictures]
+        known = {kind: list(pool.map(lambda one, kind=kind: encoded(kind, *one), many)) for kind in shares}
+        sizes = sum(shares[kind] * sum(map(len, files)) / len(files) for kind, files in known.items())
         count = max(count, -(-nbytes // max(1, int(sizes / sum(shares.values())))))
         (folder / "0").mkdir(parents=True)
         written: dict[str, int] = dict.fromkeys(shares, 0)
+
+        def write(job: tuple[int, str, int]) -> None:
+            number, kind, k = job
+            if variants or k < len(many):
+                data = known[kind][k % len(many)]
+            else:
+                data = encoded(kind, pictures[k % len(pictures)], k // len(pictures))
+            (folder / "0" / f"{number:07d}.{_WAYS[kind][0]}").write_bytes(data)
+
         jobs = []
         for number, kind in enumerate(_in_turns(shares, count)):
-            data = encoded[kind][written[kind] % len(many)]
-            jobs.append((folder / "0" / f"{number:07d}.{_WAYS[kind][0]}", data))
+            jobs.append((number, kind, written[kind]))
             written[kind] += 1
-        for _ in pool.map(lambda job: job[0].write_bytes(job[1]), jobs):
+        for _ in pool.map(write, jobs):
             pass
     return written
 
@@ -75,17 +83,31 @@ def _in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
         yield most
 
 
-def _encoded(kind: str, picture: tuple[Path, int]) -> bytes:
-    path, variant = picture
+def encoded(kind: str, path: Path, variant: int = 0) -> bytes:
+    """The picture at ``path`` as a file of one of KINDS, with about PIXELS pixels; ``variant`` 0 shows all of it."""
     _, format, options = _WAYS[kind]
     with Image.open(path) as opened:
-        image = opened.convert("RGB")
-    if variant:
-        image = image.crop((min(8 * variant, image.width // 4), 0, image.width, image.height))
-    if variant % 2:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        image = varied(opened.convert("RGB"), variant)
     scale = (PIXELS / (image.width * image.height)) ** 0.5
     image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
+    if "quality" in options:
+        options = {**options, "quality": options["quality"] + quality_change(variant)}
     out = io.BytesIO()
     (image.convert("CMYK") if kind == "cmyk" else image).save(out, format, **options)
     return out.getvalue()
+
+
+def varied(image: Image.Image, variant: int) -> Image.Image:
+    """``image``, cut above and to the left by up to a quarter and turned over: otherwise for each ``variant``, until
+    all ways are used up; as it is for 0."""
+    turned, left = variant % 2, variant // 2
+    across, down = max(1, image.width // 4), max(1, image.height // 4)
+    x, y = left % across, left // across % down
+    if x or y:
+        image = image.crop((x, y, image.width, image.height))
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if turned else image
+
+
+def quality_change(variant: int) -> int:
+    """What is added to the quality of ``variant``: 0 for the first, and up to 3 more or less."""
+    return (variant + 3) % 7 - 3

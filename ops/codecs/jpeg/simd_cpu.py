@@ -122,6 +122,41 @@ def _lowest_bit(_typing, mask):
 lowest_bit: Any = intrinsic(_lowest_bit)
 
 
+def _nonzero_mask(_typing, address):
+    """Bit i: the int16 i of 64 from ``address`` on is not 0."""
+
+    def generate(_context, builder, _signature, args):
+        values = _load(builder, args[0], _vector(_I16, 64))
+        return builder.bitcast(builder.icmp_unsigned("!=", values, _splat(_I16, 64, 0)), _I64)
+
+    return types.uint64(types.uint64), generate
+
+
+nonzero_mask: Any = intrinsic(_nonzero_mask)
+
+
+_ROWS = (
+    0, 1, 5, 6, 14, 15, 27, 28, 2, 4, 7, 13, 16, 26, 29, 42, 3, 8, 12, 17, 25, 30, 41, 43, 9, 11, 18, 24, 31, 40, 44,
+    53, 10, 19, 23, 32, 39, 45, 52, 54, 20, 22, 33, 38, 46, 51, 55, 60, 21, 34, 37, 47, 50, 56, 59, 61, 35, 36, 48, 49,
+    57, 58, 62, 63,
+)  # fmt: skip
+"""Of 8 * row + column the place in a zig-zag (T.81, figure A.6)."""
+
+
+def _zigzag_to_rows(_typing, source, target):
+    """Copy 64 int16 in the order of a zig-zag to ``target`` in that of rows."""
+
+    def generate(context, builder, _signature, args):
+        values = _load(builder, args[0], _vector(_I16, 64))
+        _store(builder, _shuffle(builder, values, values, _ROWS), args[1])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64), generate
+
+
+zigzag_to_rows: Any = intrinsic(_zigzag_to_rows)
+
+
 # -- inverse DCT ------------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from dali_run.pipelines.bench.peers.recipe import Recipe, recipe_of
 from dali_run.pipelines.bench.run import Bench, median_of, peer_files, run_bench
 from dali_run.pipelines.bench.strata import only, strata_of
 from dali_run.pipelines.bench.suites import SUITES, suite_data, write_suite
-from dali_run.pipelines.bench.web_mix import write_mix
+from dali_run.pipelines.bench.web_mix import KINDS, write_mix
 from dali_run.pipelines.spec.build import load_spec
 
 
@@ -184,6 +184,10 @@ def test_a_mix_has_its_shares_and_bytes(data: Path, tmp_path: Path) -> None:
     assert abs(counts["png"] - counts["pnm"]) <= 1
     write_mix(pictures[:1], tmp_path / "variants", count=4, shares={"png": 1.0}, variants=3)
     assert len({p.read_bytes() for p in (tmp_path / "variants" / "0").iterdir()}) == 3
+    kinds = dict.fromkeys(KINDS, 1.0)
+    write_mix(pictures[:1], tmp_path / "different", count=12 * len(KINDS), shares=kinds, variants=0)
+    files = sorted((tmp_path / "different" / "0").iterdir())
+    assert len(files) == len({p.read_bytes() for p in files}) == 12 * len(KINDS)
     with pytest.raises(SpecError, match="no pictures"):
         write_mix([], tmp_path / "none", count=1)
 

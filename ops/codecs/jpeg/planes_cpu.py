@@ -1,0 +1,136 @@
+"""What is wanted of a JPEG's components on the CPU, and how pixels come of it: planes of samples, upsampling, colour.
+
+Shared by the decoders of scans (`baseline_cpu`, `progressive_cpu`), bit-identical to libjpeg-turbo's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .header import GRAY, YCBCR
+from .simd_cpu import PIXELS, ycc_to_rgb
+
+U = np.uint64
+MOST_PLANES = 1 << 25
+"""Bytes of what is wanted of one image, between the scan and its pixels; libjpeg-turbo holds a few rows of it only."""
+
+PART = np.dtype(
+    [(name, np.int64) for name in ("h", "v", "across", "down", "width", "height", "top", "bottom", "left", "right")]
+    + [(name, np.int64) for name in ("plane", "pitch", "dc_slot", "ac_slot", "previous")]
+)
+"""A component: sampling factors, pixels a sample covers, its size in samples, the blocks wanted (rows and columns from
+top and left to before bottom and right), the plane that holds them, its tables, its last DC value."""
+
+
+@njit(nogil=True, cache=True)
+def is_common(row: Any) -> Any:
+    """Gray, and YCbCr whose chroma is whole, halved in width, or halved in both; 8-bit quantisation."""
+    if row.quant_16bit != 0:
+        return False
+    if row.components == 1:
+        return row.colour == GRAY
+    if row.components != 3 or row.colour != YCBCR:
+        return False
+    h, v = row.h[0], row.v[0]
+    plain = row.h[1] == 1 and row.v[1] == 1 and row.h[2] == 1 and row.v[2] == 1
+    shape = (h == 1 and v == 1) or (h == 2 and v == 1) or (h == 2 and v == 2)
+    return plain and shape and (h == 1 or row.width > 4)  # libjpeg repeats the chroma of the narrowest
+
+
+@njit(nogil=True, cache=True)
+def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts: Any) -> Any:
+    """Lay out what is wanted of each component: the blocks that hold the window, and one sample more on each side where
+    upsampling reads it. Returns the bytes of all planes."""
+    y0, x0, y1, x1 = window
+    size = np.int64(0)
+    for c in range(len(parts)):
+        part = parts[c]
+        part.h, part.v = (h_max, v_max) if c == 0 else (1, 1)
+        part.across, part.down = h_max // part.h, v_max // part.v
+        part.width, part.height = -(-row.width // part.across), -(-row.height // part.down)
+        part.plane = size
+        if y1 > y0 and x1 > x0 and (c == 0 or channels == 3):
+            halo_x, halo_y = part.across - 1, part.down - 1
+            part.top = max(y0 // part.down - halo_y, 0) // 8
+            part.bottom = min((y1 - 1) // part.down + halo_y, part.height - 1) // 8 + 1
+            part.left = max(x0 // part.across - halo_x, 0) // 8
+            part.right = min((x1 - 1) // part.across + halo_x, part.width - 1) // 8 + 1
+            part.pitch = 8 * (part.right - part.left)
+            size += part.pitch * 8 * (part.bottom - part.top)
+    return size
+
+
+@njit(nogil=True, cache=True)
+def write_line(
+    y: Any, window: Any, parts: Any, planes: Any, lines: Any, sums: Any, channels: Any, bgr: Any, dst: Any, at: Any
+) -> None:  # fmt: skip
+    """Row y of the window to dst[at + x * channels]."""
+    x0, x1 = window[1], window[3]
+    wide = x1 - x0
+    luma = parts[0].plane + (y - 8 * parts[0].top) * parts[0].pitch + x0 - 8 * parts[0].left
+    out = dst[at + x0 * channels : at + x1 * channels]
+    if channels == 1:
+        out[:] = planes[luma : luma + wide]
+        return
+    if len(parts) == 1:
+        for x in range(wide):
+            value = planes[luma + x]
+            out[3 * x], out[3 * x + 1], out[3 * x + 2] = value, value, value
+        return
+    first = U(planes.ctypes.data) + U(luma)
+    if parts[1].across == 1:
+        second = U(planes.ctypes.data) + U(_sample(parts[1], y, x0))
+        third = U(planes.ctypes.data) + U(_sample(parts[2], y, x0))
+    else:
+        _upsample(y, x0, x1, parts[1], planes, lines[0], sums)
+        _upsample(y, x0, x1, parts[2], planes, lines[1], sums)
+        second = U(lines[0].ctypes.data) + U(x0 & 1)
+        third = U(lines[1].ctypes.data) + U(x0 & 1)
+    few = lines[2][: 3 * PIXELS]
+    target = U(out.ctypes.data) if wide >= PIXELS else U(few.ctypes.data)
+    for group in range(-(-wide // PIXELS)):
+        x = max(min(group * PIXELS, wide - PIXELS), 0)  # the last ones again, with what is left
+        ycc_to_rgb(first + U(x), second + U(x), third + U(x), target + U(3 * x), bgr)
+    if wide < PIXELS:
+        out[:] = few[: 3 * wide]
+
+
+@njit(nogil=True, cache=True)
+def _sample(part: Any, y: Any, x: Any) -> Any:
+    """Where sample (y, x) of a component lies in the planes."""
+    return part.plane + (y - 8 * part.top) * part.pitch + x - 8 * part.left
+
+
+@njit(nogil=True, cache=True)
+def _upsample(y: Any, x0: Any, x1: Any, part: Any, planes: Any, out: Any, sums: Any) -> None:
+    """Pixels from x0 (made even) to before x1 of row y of a component of half the width, and perhaps half the height:
+    libjpeg's fancy upsampling. That is a triangle filter, 3/4 of the nearer sample and 1/4 of the farther one in each
+    direction; the rounding constant alternates, and outside of the plane its border sample stands in."""
+    begin, n = x0 // 2, (x1 - 1) // 2 - x0 // 2 + 1
+    near = y // part.down
+    far = near
+    if part.down == 2:
+        far = min(max(near + (1 if y & 1 else -1), 0), part.height - 1)
+    low, high = max(begin - 1, 0), min(begin + n, part.width - 1)  # columns, both included
+    a = planes[_sample(part, near, low) : _sample(part, near, high) + 1]
+    b = planes[_sample(part, far, low) : _sample(part, far, high) + 1]
+    middle = sums[low - (begin - 1) :]
+    if part.down == 2:
+        for i in range(len(a)):
+            middle[i] = 3 * np.int32(a[i]) + np.int32(b[i])
+    else:
+        for i in range(len(a)):
+            middle[i] = a[i]
+    if low > begin - 1:
+        sums[0] = sums[1]
+    if high < begin + n:
+        sums[n + 1] = sums[n]
+    left, centre, right = sums[:n], sums[1 : n + 1], sums[2 : n + 2]
+    both = part.down == 2
+    even, odd, shift = np.int32(8 if both else 1), np.int32(7 if both else 2), np.int32(4 if both else 2)
+    for i in range(n):
+        out[2 * i] = (3 * centre[i] + left[i] + even) >> shift
+        out[2 * i + 1] = (3 * centre[i] + right[i] + odd) >> shift

@@ -1,0 +1,520 @@
+"""Progressive JPEGs on the CPU, bit-identical to libjpeg-turbo's exact decode.
+
+All scans are read into the coefficients of the whole picture, scan by scan as they come; blocks that hold wanted
+pixels are then transformed. `scans.walk_scans` has looked at how the scans build on each other: every coefficient is
+known to its last bit, so that nothing is to be guessed. Whatever looks unusual gets the status OTHER: libjpeg-turbo
+then has the last word. So this decoder may only be stricter, never more lenient.
+
+Names follow ITU-T T.81, annex G. Memory is read and written by address in the inner loops, with the bounds of
+`baseline_cpu`: a block takes at most MCU_BYTES of a scan, and what is left of it is looked at before each; places in a
+block come from a table, in which those after the last coefficient of the scan lead to the spare place of the block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .baseline_cpu import DONE, OTHER
+from .header import MANY_SCANS
+from .huffman_cpu import (
+    BYTE,
+    EIGHT,
+    END_OF_BLOCK,
+    ENTRIES,
+    FULL,
+    LONG_MOVE,
+    LOW6,
+    MCU_BYTES,
+    ONE,
+    ORDER,
+    SEVEN,
+    SHIFT,
+    THREE,
+    ZERO,
+    U,
+    ac_entries,
+    long_code,
+    read_codes,
+    unstuff,
+    value_of,
+)
+from .planes_cpu import MOST_PLANES, PART, is_common, lay_out, write_line
+from .simd_cpu import (
+    LIMIT,
+    PIXELS,
+    big_endian_64,
+    inverse_dct,
+    lowest_bit,
+    nonzero_mask,
+    put_i16,
+    put_u64,
+    u8_at,
+    u16_at,
+    u64_at,
+    zigzag_to_rows,
+)
+
+_BLOCK = 72
+"""Coefficients from one block to the next: 64 in the order of the zig-zag, the spare place, and what aligns them."""
+_BLOCK_BYTES = U(2 * _BLOCK)
+_SPARE = 64
+
+MOST_COEFFICIENTS = 1 << 26
+"""Bytes of the coefficients of one picture: those of 20 megapixels with halved chroma."""
+
+
+@njit(nogil=True, cache=True)
+def decode_images(
+    raw: Any, offsets: Any, sizes: Any, headers: Any, scans: Any, windows: Any, channels: Any, bgr: Any, dst: Any,
+    origins: Any, pitches: Any, status: Any,
+) -> None:  # fmt: skip
+    """Decode those of N images that have many scans and are not DONE. Arguments as of `baseline_cpu.decode_images`,
+    and the table of ``scans`` that the headers point to."""
+    most: Any = np.int64(0)
+    for i in range(len(offsets)):
+        if headers[i].status == MANY_SCANS and status[i] != DONE:
+            most = max(most, np.int64(sizes[i]))
+    if most == 0:
+        return
+    stream, block = np.empty(most + MCU_BYTES + 128, np.uint8), np.zeros(256, np.uint8)
+    codes, entries = np.empty((4, ENTRIES), np.uint16), np.empty((2, ENTRIES), np.int64)
+    factors, coefficients = np.empty((3, 64), np.int32), np.empty(0, np.int16)
+    for i in range(len(offsets)):
+        row, window = headers[i], windows[i]
+        if row.status != MANY_SCANS or status[i] == DONE:
+            continue
+        status[i] = OTHER
+        inside = 0 <= window[0] <= window[2] <= row.height and 0 <= window[1] <= window[3] <= row.width
+        fits = offsets[i] >= 0 and sizes[i] >= 0 and offsets[i] + sizes[i] <= len(raw)
+        known = row.first_scan >= 0 and row.first_scan + row.scan_count <= len(scans)
+        if not (inside and fits and known and is_common(row)):
+            continue
+        needed = _coefficients(row)
+        # A block takes a bit at least, of the first scan: a huge picture from a small file needs no memory.
+        if needed // _BLOCK > 8 * sizes[i] or 2 * needed > MOST_COEFFICIENTS:
+            continue
+        if len(coefficients) < needed:
+            coefficients = np.empty(needed + 64, np.int16)
+        coefficients[:needed] = 0
+        data = raw[offsets[i] : offsets[i] + sizes[i]]
+        mine = scans[row.first_scan : row.first_scan + row.scan_count]
+        status[i] = _decode(
+            data, row, mine, window, channels[i], bgr, stream, block, codes, entries, factors, coefficients, dst,
+            origins[i], pitches[i],
+        )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def _most(row: Any) -> Any:
+    """Sampling factors of the first component, which has the largest: 1, 1 where it is alone."""
+    if row.components == 1:
+        return np.int64(1), np.int64(1)
+    return np.int64(row.h[0]), np.int64(row.v[0])
+
+
+@njit(nogil=True, cache=True)
+def _coefficients(row: Any) -> Any:
+    """How many coefficients there are, the rest of each block's `_BLOCK` included."""
+    h, v = _most(row)
+    mcus = -(-np.int64(row.width) // (8 * h)) * -(-np.int64(row.height) // (8 * v))
+    return mcus * (h * v + (2 if row.components == 3 else 0)) * _BLOCK
+
+
+@njit(nogil=True, cache=True)
+def _decode(
+    data: Any, row: Any, scans: Any, window: Any, channels: Any, bgr: Any, stream: Any, block: Any, codes: Any,
+    entries: Any, factors: Any, coefficients: Any, dst: Any, origin: Any, pitch: Any,
+) -> Any:  # fmt: skip
+    h, v = _most(row)
+    mcus_x, mcus_y = -(-np.int64(row.width) // (8 * h)), -(-np.int64(row.height) // (8 * v))
+    parts = np.zeros(row.components, PART)
+    held = lay_out(row, window, channels, h, v, parts)
+    if held > MOST_PLANES:
+        return OTHER
+    begins, across = np.empty(4, np.int64), np.empty(4, np.int64)  # a component's first block, and blocks of a row
+    blocks: Any = np.int64(0)
+    for c in range(len(parts)):
+        begins[c], across[c] = blocks, mcus_x * parts[c].h
+        blocks += mcus_x * parts[c].h * mcus_y * parts[c].v
+        quant = row.quant[c]
+        if quant <= 0 or quant + 64 > len(data):
+            return OTHER
+        for k in range(64):
+            factors[c, ORDER[k]] = data[quant + k]
+
+    limit, delta, symbols = np.zeros((4, 17), np.int64), np.zeros((4, 17), np.int64), np.zeros((4, 256), np.uint8)
+    order = np.empty(128, np.uint8)
+    for s in range(len(scans)):
+        scan = scans[s]
+        count = np.int64(scan.count)
+        units = mcus_x * mcus_y
+        wide: Any = np.int64(0)
+        if count == 1:
+            part = parts[scan.component[0]]
+            wide = -(-part.width // 8)
+            units = wide * -(-part.height // 8)
+        restart = np.int64(scan.interval)
+        ends = np.empty(-(-units // restart) - 1 if restart > 0 else 0, np.int64)
+        length = unstuff(data, np.int64(scan.begin), np.int64(scan.end), stream, ends)
+        if length < 0:
+            return OTHER
+        stream[length : length + MCU_BYTES + 64] = 0
+        if scan.first == 0:
+            sound = True
+            if scan.high == 0:
+                for i in range(count):
+                    table = np.int64(scan.table[i])
+                    sound = sound and read_codes(data, table, codes[i], limit[i], delta[i], symbols[i])
+                    sound = sound and symbols[i].max() <= 15
+            if not sound or not _dc_scan(
+                scan, parts, begins, across, mcus_x, units, wide, restart, stream, length, ends, codes, limit, delta,
+                symbols, coefficients,
+            ):  # fmt: skip
+                return OTHER
+            continue
+        if not read_codes(data, np.int64(scan.table[0]), codes[0], limit[0], delta[0], symbols[0]):
+            return OTHER
+        first = U(coefficients.ctypes.data) + U(begins[scan.component[0]]) * _BLOCK_BYTES
+        row_bytes = U(across[scan.component[0]]) * _BLOCK_BYTES
+        if scan.high == 0:
+            ac_entries(codes[0], entries[1], entries[0])
+            for k in range(128):
+                order[k] = k if k <= scan.last else _SPARE
+            sound = _first_scan(
+                scan, first, row_bytes, units, wide, restart, stream, length, ends, codes, entries, order, limit,
+                delta, symbols,
+            )  # fmt: skip
+        else:
+            sound = _refining_scan(
+                scan, first, row_bytes, units, wide, restart, stream, length, ends, codes, limit, delta, symbols
+            )
+        if not sound:
+            return OTHER
+    return _pixels(row, window, channels, bgr, block, factors, coefficients, parts, begins, across, mcus_y, held, dst,
+                   origin, pitch)  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def _dc_scan(
+    scan: Any, parts: Any, begins: Any, across: Any, mcus_x: Any, units: Any, wide: Any, restart: Any, stream: Any,
+    length: Any, ends: Any, codes: Any, limit: Any, delta: Any, symbols: Any, coefficients: Any,
+) -> Any:  # fmt: skip
+    """The first scan of DC coefficients, or one bit more of each."""
+    start = U(stream.ctypes.data)
+    interval, left = 0, (restart if restart > 0 else units)
+    stop = start + U(ends[0] if len(ends) > 0 else length)
+    bits = big_endian_64(start)
+    at, count = start + SEVEN, FULL
+    previous = np.zeros(4, np.int64)
+    low = np.int64(scan.low)
+    x: Any = np.int64(0)
+    y: Any = np.int64(0)
+    alone = scan.count == 1
+    per_row = wide if alone else mcus_x
+    for _ in range(units):
+        if left == 0:
+            rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
+            if rest < 0 or rest >= 8:
+                return False
+            at = start + U(ends[interval])
+            interval += 1
+            stop = start + U(ends[interval] if interval < len(ends) else length)
+            left = restart
+            bits, count = big_endian_64(at), FULL
+            at += SEVEN
+            previous[:] = 0
+        left -= 1
+        if at > stop + U(16):
+            return False
+        for i in range(scan.count):
+            c = np.int64(scan.component[i])
+            h, v = (1, 1) if alone else (parts[c].h, parts[c].v)
+            for k in range(h * v):
+                place = (begins[c] + (y * v + k // h) * across[c] + x * h + k % h) * _BLOCK
+                bits |= big_endian_64(at) >> (count & LOW6)
+                at += (~count >> THREE) & SEVEN
+                count |= FULL
+                if scan.high > 0:
+                    coefficients[place] |= np.int16(np.int64(bits >> U(63)) << low)
+                    bits <<= ONE
+                    count -= ONE
+                    continue
+                code = U(codes[i, np.int64(bits >> SHIFT)])
+                if code == ZERO:
+                    code = long_code(bits, limit[i], delta[i], symbols[i])
+                    if code == ZERO:
+                        return False
+                size = code >> EIGHT
+                bits <<= code & BYTE
+                dc = previous[i] + value_of(bits, size)
+                bits <<= size
+                count -= (code & BYTE) + size
+                previous[i] = dc
+                if dc << low < -32768 or dc << low > 32767:
+                    return False
+                coefficients[place] = dc << low
+        x += 1
+        if x == per_row:
+            x = np.int64(0)
+            y += 1
+    rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
+    return rest >= 0 and rest < 8 and len(stream) > 0
+
+
+@njit(nogil=True, cache=True)
+def _first_scan(
+    scan: Any, first: Any, row_bytes: Any, units: Any, wide: Any, restart: Any, stream: Any, length: Any, ends: Any,
+    codes: Any, entries: Any, order: Any, limit: Any, delta: Any, symbols: Any,
+) -> Any:  # fmt: skip
+    """The first scan of AC coefficients of a component, whose blocks begin at address ``first``."""
+    start, places = U(stream.ctypes.data), U(order.ctypes.data)
+    table = U(entries.ctypes.data)
+    interval, left = 0, (restart if restart > 0 else units)
+    stop = start + U(ends[0] if len(ends) > 0 else length)
+    bits = big_endian_64(start)
+    at, count = start + SEVEN, FULL
+    low, begin, end = U(scan.low), U(scan.first), U(scan.last + 1)
+    run: Any = np.int64(0)  # blocks that are ended already
+    done: Any = np.int64(0)
+    x: Any = np.int64(0)
+    line = first
+    while done < units:
+        if left == 0:
+            rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
+            if rest < 0 or rest >= 8 or run > 0:
+                return False
+            at = start + U(ends[interval])
+            interval += 1
+            stop = start + U(ends[interval] if interval < len(ends) else length)
+            left = restart
+            bits, count = big_endian_64(at), FULL
+            at += SEVEN
+        if run > 0:
+            skipped = min(run, left, units - done)
+            run -= skipped
+            left -= skipped
+            done += skipped
+            x += skipped
+            if x >= wide:
+                line += U(x // wide) * row_bytes
+                x %= wide
+            continue
+        left -= 1
+        if at > stop + U(16):
+            return False
+        here = line + U(x) * _BLOCK_BYTES
+        index, entry = begin, ZERO
+        while True:
+            while index < end:
+                bits |= big_endian_64(at) >> (count & LOW6)
+                at += (~count >> THREE) & SEVEN
+                count |= FULL
+                for _ in range(4):
+                    entry = u64_at(table + ((bits >> SHIFT) << THREE))
+                    bits <<= entry & LOW6
+                    count -= entry  # only its low bits are looked at
+                    place = places + index
+                    one = u8_at(place + ((entry >> U(16)) & U(127)))
+                    put_i16(here + (one << ONE), (entry >> U(32)) << low)
+                    two = u8_at(place + ((entry >> U(24)) & U(127)))
+                    put_i16(here + (two << ONE), U(np.int64(entry) >> np.int64(52)) << low)
+                    index += (entry >> EIGHT) & BYTE
+                    if index >= end:
+                        break
+            if index >= U(256):  # a symbol with more bits than the table has, or of a run of ended blocks
+                index -= LONG_MOVE
+                bits |= big_endian_64(at) >> (count & LOW6)
+                at += (~count >> THREE) & SEVEN
+                count |= FULL
+                code = U(codes[0, np.int64(bits >> SHIFT)])
+                if code == ZERO:
+                    code = long_code(bits, limit[0], delta[0], symbols[0])
+                    if code == ZERO:
+                        return False
+                zeros, size = code >> U(12), (code >> EIGHT) & U(15)
+                bits <<= code & BYTE
+                count -= code & BYTE
+                if size == ZERO:
+                    if zeros == U(15):
+                        index += U(16)
+                    else:
+                        run = (np.int64(1) << np.int64(zeros)) + np.int64((bits >> ONE) >> (LOW6 - zeros)) - 1
+                        bits <<= zeros
+                        count -= zeros
+                        index += END_OF_BLOCK
+                else:
+                    put_i16(here + (u8_at(places + index + zeros) << ONE), U(value_of(bits, size)) << low)
+                    index += zeros + ONE
+                    bits <<= size
+                    count -= size
+                if index < end:
+                    continue
+            elif entry & LOW6 != (entry >> U(48)) & U(15):
+                # Two symbols at once; where the first ends the block, the second goes back.
+                ended = index - ((entry >> EIGHT) & BYTE) + ((entry >> U(16)) & U(127)) + ONE
+                if ended >= end:
+                    index = ended
+                    count = (count + (entry & LOW6) - ((entry >> U(48)) & U(15))) & LOW6
+                    at -= (count + SEVEN) >> THREE
+                    skip = (ZERO - count) & SEVEN
+                    bits = big_endian_64(at) << skip
+                    at += SEVEN
+                    count = FULL - skip
+            break
+        if index != end and index < END_OF_BLOCK:
+            return False  # a run past the last coefficient
+        done += 1
+        x += 1
+        if x == wide:
+            x = np.int64(0)
+            line += row_bytes
+    rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
+    return rest >= 0 and rest < 8 and run == 0 and len(stream) + len(order) + len(entries) > 0
+
+
+@njit(nogil=True, cache=True)
+def _refining_scan(
+    scan: Any, first: Any, row_bytes: Any, units: Any, wide: Any, restart: Any, stream: Any, length: Any, ends: Any,
+    codes: Any, limit: Any, delta: Any, symbols: Any,
+) -> Any:  # fmt: skip
+    """One bit more of the AC coefficients of a component (G.1.2.3): new ones, and a bit for each that is not 0."""
+    start = U(stream.ctypes.data)
+    interval, left = 0, (restart if restart > 0 else units)
+    stop = start + U(ends[0] if len(ends) > 0 else length)
+    bits = big_endian_64(start)
+    at, count = start + SEVEN, FULL
+    step = np.int64(1) << np.int64(scan.low)
+    end = U(scan.last + 1)
+    band = (~ZERO >> (U(64) - end)) & (~ZERO << U(scan.first))
+    run: Any = np.int64(0)
+    x: Any = np.int64(0)
+    line = first
+    for _ in range(units):
+        if left == 0:
+            rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
+            if rest < 0 or rest >= 8 or run > 0:
+                return False
+            at = start + U(ends[interval])
+            interval += 1
+            stop = start + U(ends[interval] if interval < len(ends) else length)
+            left = restart
+            bits, count = big_endian_64(at), FULL
+            at += SEVEN
+        left -= 1
+        if at > stop + U(16):
+            return False
+        here = line + U(x) * _BLOCK_BYTES
+        known = nonzero_mask(here) & band
+        ahead = band  # places that are still to come
+        ended = run > 0
+        while ahead != ZERO:
+            passed, place, fresh = known & ahead, U(_SPARE), np.int64(0)
+            if not ended:
+                bits |= big_endian_64(at) >> (count & LOW6)
+                at += (~count >> THREE) & SEVEN
+                count |= FULL
+                code = U(codes[0, np.int64(bits >> SHIFT)])
+                if code == ZERO:
+                    code = long_code(bits, limit[0], delta[0], symbols[0])
+                    if code == ZERO:
+                        return False
+                zeros, size = code >> U(12), (code >> EIGHT) & U(15)
+                bits <<= code & BYTE
+                count -= code & BYTE
+                if size == ZERO and zeros < U(15):
+                    run = (np.int64(1) << np.int64(zeros)) + np.int64((bits >> ONE) >> (LOW6 - zeros))
+                    bits <<= zeros
+                    count -= zeros
+                    ended = True
+                else:
+                    if size > ONE:
+                        return False
+                    if size == ONE:
+                        fresh = step if np.int64(bits) < 0 else -step
+                        bits <<= ONE
+                        count -= ONE
+                    free = ~known & ahead
+                    for _ in range(np.int64(zeros)):
+                        free &= free - ONE
+                    if free != ZERO:
+                        place = lowest_bit(free)
+                        ahead &= (~ZERO << ONE) << place
+                        passed &= ~ahead
+                    elif fresh != 0:
+                        return False  # a new coefficient after the last
+                    else:
+                        ahead = ZERO
+            if ended:
+                ahead = ZERO
+            turn = 0
+            while passed != ZERO:
+                if turn & 31 == 0:
+                    bits |= big_endian_64(at) >> (count & LOW6)
+                    at += (~count >> THREE) & SEVEN
+                    count |= FULL
+                turn += 1
+                address = here + (lowest_bit(passed) << ONE)
+                passed &= passed - ONE
+                value = (np.int64(u16_at(address)) << np.int64(48)) >> np.int64(48)
+                more = ((value >> np.int64(63)) | np.int64(1)) * step
+                put_i16(address, U(value + (more & (np.int64(bits) >> np.int64(63)))))
+                bits <<= ONE
+                count -= ONE
+            if fresh != 0:
+                put_i16(here + (place << ONE), U(fresh))
+        if run > 0:
+            run -= 1
+        x += 1
+        if x == wide:
+            x = np.int64(0)
+            line += row_bytes
+    rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
+    return rest >= 0 and rest < 8 and run == 0 and len(stream) > 0
+
+
+@njit(nogil=True, cache=True)
+def _pixels(
+    row: Any, window: Any, channels: Any, bgr: Any, block: Any, factors: Any, coefficients: Any, parts: Any,
+    begins: Any, across: Any, mcus_y: Any, held: Any, dst: Any, origin: Any, pitch: Any,
+) -> Any:  # fmt: skip
+    """From coefficients to the pixels of the window."""
+    planes = np.empty(held + PIXELS, np.uint8)
+    room = window[3] - window[1] + 3 * PIXELS
+    lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + 4, np.int32)
+    seen = np.zeros(8, np.int32)
+    by_rows, seen_at = U(block.ctypes.data), U(seen.ctypes.data)
+    first, table = U(coefficients.ctypes.data), U(factors.ctypes.data)
+    v_max = parts[0].v
+    done = window[0]
+    for my in range(mcus_y):
+        for c in range(len(parts)):
+            part = parts[c]
+            for y in range(max(my * part.v, part.top), min((my + 1) * part.v, part.bottom)):
+                here = first + U(begins[c] + y * across[c] + part.left) * _BLOCK_BYTES
+                target = U(planes.ctypes.data) + U(part.plane + (y - part.top) * 8 * part.pitch)
+                for _ in range(part.right - part.left):
+                    if nonzero_mask(here) <= ONE:  # nothing but DC: what the transform makes of it
+                        dc = (np.int64(u16_at(here)) << np.int64(48)) >> np.int64(48)
+                        value: Any = dc * np.int64(factors[c, 0])
+                        if value < -LIMIT // 4 or value >= LIMIT // 4:
+                            return OTHER
+                        value = min(max(((value + 4) >> 3) + 128, 0), 255)
+                        for k in range(8):
+                            put_u64(target + U(k * part.pitch), U(value * 0x0101010101010101))
+                    else:
+                        zigzag_to_rows(here, by_rows)
+                        inverse_dct(by_rows, table + U(c * 64 * 4), target, U(part.pitch), seen_at)
+                    here += _BLOCK_BYTES
+                    target += EIGHT
+        ready = row.height if my == mcus_y - 1 else (my + 1) * 8 * v_max - (v_max > 1)
+        ready = min(ready, window[2])
+        while done < ready and window[1] < window[3]:
+            write_line(done, window, parts, planes, lines, sums, channels, bgr, dst, origin + done * pitch)
+            done += 1
+    for k in range(8):
+        if seen[k] < 0 or seen[k] >= 2 * LIMIT:
+            return OTHER
+    return DONE if len(coefficients) + len(block) + len(planes) > 0 else OTHER
