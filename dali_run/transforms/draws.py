@@ -1,8 +1,7 @@
 """Random numbers as PyTorch draws them: ``torch.manual_seed`` governs, or `manual_seed` where torch is not imported.
 
-PyTorch's generator of the CPU is a Mersenne twister, as NumPy has one. Its state is taken over when a call begins to
-draw and is handed back at the end, so that a call draws the numbers that torchvision would have drawn, at a fraction of
-the cost.
+PyTorch's generator of the CPU is a Mersenne twister. Its state is taken over when a call begins to draw and is handed
+back at the end, so that a call draws the numbers that torchvision would have drawn, at a fraction of the cost.
 """
 
 from __future__ import annotations
@@ -17,22 +16,50 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_KEYS = 624
+_KEYS, _SHIFT = 624, 397
 _DEFAULT_SEED = 67280421310721
 """PyTorch's."""
-_AHEAD = 256
 _LOCK = threading.RLock()
 
+U32 = npt.NDArray[np.uint32]
 
-def _seeded(seed: int) -> np.random.MT19937:
-    """PyTorch's generator after ``manual_seed(seed)``."""
+
+def _seeded(seed: int) -> U32:
+    """The keys of PyTorch's generator after ``manual_seed(seed)``."""
     key: Any = np.random.RandomState(seed & 0xFFFFFFFF).get_state()[1]  # type: ignore[index]
-    bits = np.random.MT19937(0)
-    bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": _KEYS}}
-    return bits
+    found: U32 = key.astype(np.uint32)
+    return found
 
 
-_own = _seeded(_DEFAULT_SEED)
+def _mixed(y: U32) -> U32:
+    found: U32 = (y >> np.uint32(1)) ^ ((y & np.uint32(1)) * np.uint32(0x9908B0DF))
+    return found
+
+
+def _next(key: U32) -> U32:
+    """The twister's keys after ``key``. NumPy's own generator would do, but to give it a state, and to get it back,
+    takes longer than most calls draw."""
+    upper, lower = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
+    made, left = np.empty_like(key), _KEYS - _SHIFT
+    mixed = _mixed((key[:-1] & upper) | (key[1:] & lower))
+    made[:left] = key[_SHIFT:] ^ mixed[:left]
+    made[left : 2 * left] = made[:left] ^ mixed[left : 2 * left]
+    made[2 * left : -1] = made[left : _SHIFT - 1] ^ mixed[2 * left :]
+    made[-1:] = made[_SHIFT - 1 : _SHIFT] ^ _mixed((key[-1:] & upper) | (made[:1] & lower))
+    return made
+
+
+def _tempered(key: U32) -> list[int]:
+    """The words that ``key`` stands for."""
+    y = key ^ (key >> np.uint32(11))
+    y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
+    y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
+    words: list[int] = (y ^ (y >> np.uint32(18))).tolist()
+    return words
+
+
+_own: tuple[U32, int] = _seeded(_DEFAULT_SEED), _KEYS
+"""Keys, and how many of their words are drawn."""
 
 
 def manual_seed(seed: int) -> None:
@@ -41,7 +68,7 @@ def manual_seed(seed: int) -> None:
     global _own
     torch = sys.modules.get("torch")
     if torch is None:
-        _own = _seeded(seed)
+        _own = _seeded(seed), _KEYS
     else:
         torch.manual_seed(seed)
 
@@ -56,10 +83,10 @@ class Draws:
     """The random numbers of one call, as a context: while it lasts, no other thread draws."""
 
     def __init__(self) -> None:
-        self._bits: np.random.MT19937 | None = None
-        self._before: Any = None
+        self._key: U32 | None = None
         self._words: list[int] = []
         self._taken = 0
+        self._renewed = False
 
     def __enter__(self) -> Draws:
         _LOCK.acquire()
@@ -71,45 +98,47 @@ class Draws:
         finally:
             _LOCK.release()
 
-    def _begin(self) -> None:
+    def _begin(self) -> U32:
         torch = sys.modules.get("torch")
         if torch is None:
-            self._bits = _own
+            key, self._taken = _own
         else:
             raw = torch.get_rng_state().numpy()
             left, place = int(raw[8:12].view(np.int32)[0]), int(raw[16:24].view(np.uint64)[0])
             key = raw[24 : 24 + 8 * _KEYS].view(np.uint64).astype(np.uint32)
-            self._bits = np.random.MT19937(0)
-            place = _KEYS if left == 1 else place
-            self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": place}}
-        self._before, self._words, self._taken = self._bits.state, [], 0
+            self._taken = _KEYS if left == 1 else place
+        self._words, self._renewed = _tempered(key), False
+        return key
 
     def _give_back(self) -> None:
-        if self._bits is None:
+        global _own
+        if self._key is None:
             return
-        self._bits.state = self._before
-        if self._taken:
-            self._bits.random_raw(self._taken, output=False)
         torch = sys.modules.get("torch")
-        if torch is not None and self._taken:
-            state: Any = self._bits.state["state"]
+        if torch is None:
+            _own = self._key, self._taken
+        else:
             raw = torch.get_rng_state()
             view = raw.numpy()
-            view[8:12].view(np.int32)[0] = _KEYS + 1 - state["pos"]
-            view[16:24].view(np.uint64)[0] = state["pos"]
-            view[24 : 24 + 8 * _KEYS].view(np.uint64)[:] = state["key"]
+            view[8:12].view(np.int32)[0] = _KEYS + 1 - self._taken
+            view[16:24].view(np.uint64)[0] = self._taken
+            if self._renewed:
+                view[24 : 24 + 8 * _KEYS].view(np.uint64)[:] = self._key
             torch.set_rng_state(raw)
-        self._bits = None
+        self._key, self._words, self._taken = None, [], 0
 
     def word(self) -> int:
         """The next 32 bits."""
-        if self._bits is None:
-            self._begin()
-        if self._taken >= len(self._words):
-            assert self._bits is not None
-            self._words += self._bits.random_raw(_AHEAD).tolist()
+        try:
+            word = self._words[self._taken]
+        except IndexError:
+            self._key = self._begin() if self._key is None else self._key
+            if self._taken >= _KEYS:
+                self._key, self._taken, self._renewed = _next(self._key), 0, True
+                self._words = _tempered(self._key)
+            word = self._words[self._taken]
         self._taken += 1
-        return self._words[self._taken - 1]
+        return word
 
     def rand(self) -> float:
         """``torch.rand(1)``."""

@@ -8,21 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.batch import I32, Batch
-from .steps import Done, Shape
+from ..ops.batch import I32
+from .steps import Done
 
 F32 = npt.NDArray[np.float32]
 
 
-def apart(mine: Sequence[Done], batch: Batch, to: Any) -> Batch:
-    """to_dtype, divide, normalize and erase. The result is in ``to``, where there is one and its type fits."""
-    made = [_APART[step[0]](image, *step[1:]) for image, step in zip(batch, mine, strict=True)]
-    dtype = made[0].dtype
-    data = to if to is not None and to.dtype == dtype else np.empty(int(batch.sizes.sum()), dtype)
-    out = Batch.allocate(lambda _n, _dtype: data, batch.shapes, dtype, batch.layout, batch.samples)
-    for i, array in enumerate(made):
-        out.sample(i)[...] = array
-    return out
+def apart(step: Done, image: Any) -> Any:
+    """``image`` after to_dtype, divide, normalize or erase."""
+    return _APART[step[0]](image, *step[1:])
 
 
 def statistics(step: Done, shapes: I32) -> tuple[F32, F32]:
@@ -82,18 +76,15 @@ _APART: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def steps(batch: Batch, runs: Sequence[Sequence[tuple[Done, Shape]]]) -> Batch:
-    """Runs of steps, as far as floats can have them: flips, crops, pads, grayscale, brightness, inversion."""
-    made = []
-    for image, run in zip(batch, runs, strict=True):
-        for step, _ in run:
-            if step[0] not in _STEPS:
-                raise TypeError(
-                    f"{step[0]} takes uint8 images, got {batch.dtype}; put it before ToDtype, as torchvision advises"
-                )
-            image = _STEPS[step[0]](image, *step[1:])
-        made.append(image)
-    return Batch.from_list([np.ascontiguousarray(a) for a in made], "CHW", batch.samples)
+def steps(run: Sequence[Done], image: Any) -> Any:
+    """``image`` after steps, as far as floats can have them: flips, crops, pads, grayscale, brightness, inversion."""
+    for step in run:
+        if step[0] not in _STEPS:
+            raise TypeError(
+                f"{step[0]} takes uint8 images, got {image.dtype}; put it before ToDtype, as torchvision advises"
+            )
+        image = _STEPS[step[0]](image, *step[1:])
+    return image
 
 
 def _pad(image: Any, left: int, top: int, right: int, bottom: int, fill: Any, mode: str) -> Any:

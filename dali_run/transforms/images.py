@@ -27,6 +27,28 @@ class Images:
     shapes: list[Shape]
     finish: Callable[[list[Image.Image] | Batch], Any]
     """Makes what the caller gets of the results."""
+    given: Any = None
+    """The tensors that the caller gave, an array or a list of them, where parts of them may be the result."""
+
+    def windows(self, windows: Sequence[tuple[int, int, int, int]]) -> Any:
+        """A window (top, left, height, width) of each image, as views of what the caller gave; None where they are not
+        all inside, or are windows of one tensor at different places."""
+        if self.given is None or not all(
+            y >= 0 and x >= 0 and y + height <= shape[1] and x + width <= shape[2]
+            for (y, x, height, width), shape in zip(windows, self.shapes, strict=True)
+        ):
+            return None
+        places = [(..., slice(y, y + height), slice(x, x + width)) for y, x, height, width in windows]
+        if isinstance(self.given, list):
+            return [_kept(image, image[place]) for image, place in zip(self.given, places, strict=True)]
+        same = all(other == windows[0] for other in windows)
+        return _kept(self.given, self.given[places[0]]) if same else None
+
+
+def _kept(value: Any, part: Any) -> Any:
+    """``part`` as the kind of tensor that ``value`` is: torchvision's images come out of slices as plain ones."""
+    kind = type(value)
+    return kind(part) if kind.__name__ == "Image" and kind.__module__.startswith("torchvision") else part
 
 
 def is_image(value: Any) -> bool:
@@ -61,7 +83,7 @@ def taken(value: Any, *, device: str = "cpu") -> Images:
                 f"images of a list share one type, got {', '.join(sorted({str(a.dtype) for a in arrays}))}"
             )
         batch = Batch.from_list(arrays, "CHW", Samples.numbered(len(arrays)))
-        return Images(None, batch, [a.shape for a in arrays], _as_list(value[0], device))
+        return Images(None, batch, [a.shape for a in arrays], _as_list(value[0], device), _parted(value, device))
     if not is_image(value):
         raise TypeError(
             "transforms take Pillow's images, tensors and arrays (C, H, W) or (N, C, H, W), and lists of them, got "
@@ -73,7 +95,11 @@ def taken(value: Any, *, device: str = "cpu") -> Images:
     lead, shape = array.shape[:-3], array.shape[-3:]
     flat = np.ascontiguousarray(array).reshape(-1, *shape)
     batch = Batch.from_dense(flat, "CHW", Samples.numbered(len(flat)))
-    return Images(None, batch, [shape] * len(flat), _as_array(value, lead, device))
+    return Images(None, batch, [shape] * len(flat), _as_array(value, lead, device), _parted(value, device))
+
+
+def _parted(value: Any, device: str) -> Any:
+    return None if device == "gpu" else value  # "gpu" asks for results there
 
 
 def _of_pictures(pictures: list[Image.Image], pick: Callable[[list[Any]], Any], device: str) -> Images:
@@ -111,10 +137,7 @@ def _like(value: Any, array: Any, device: str) -> Any:
     tensor = _tensor(array, device)
     if value.is_cuda:
         tensor = tensor.to(value.device)
-    kind = type(value)
-    if kind.__name__ == "Image" and kind.__module__.startswith("torchvision"):
-        return kind(tensor)
-    return tensor
+    return _kept(value, tensor)
 
 
 def _as_array(value: Any, lead: Sequence[int], device: str) -> Callable[[list[Image.Image] | Batch], Any]:

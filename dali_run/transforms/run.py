@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from ..ops.augment.torchvision import Torchvision
-from ..ops.base import Operator
-from ..ops.batch import Batch, Samples, concat, host_empty
+from ..ops.augment.torchvision import outline, problems
+from ..ops.batch import I32, I64, Batch, Samples, concat, elements, host_empty
 from ..ops.context import Context
 from ..ops.errors import SpecError
+from ..ops.images.resampling.resample import bounded, preset
 from ..ops.images.resize import Resize
 from ..ops.kernels import Kernels
 from ..pipelines.cores import usable_cores
@@ -28,11 +29,6 @@ _kernels: Any = Kernels("..ops.augment.torchvision_cpu", __package__)
 
 _CHUNK = 8
 """Most images of a chunk."""
-_STEPS = Torchvision(per_sample=frozenset({"codes", "numbers"}))
-
-Encoded = list[tuple[int, tuple[float, ...]]]
-
-
 _SPARE: list[npt.NDArray[np.uint8]] = []
 """Memory of results that the program has let go: a fresh page costs more than what most transforms do to it."""
 _SPARES, _WORTH = 2, 1 << 20
@@ -84,6 +80,20 @@ class _Plan:
         self.shape = shape
 
 
+def _plans(programs: Sequence[Sequence[Done]], shapes: Sequence[Shape]) -> list[_Plan]:
+    """The plan of each image. Images next to each other whose steps and shapes are the same share one."""
+    found: list[_Plan] = []
+    for i, (program, shape) in enumerate(zip(programs, shapes, strict=True)):
+        same = i and shape == shapes[i - 1] and (program is programs[i - 1] or _same(program, programs[i - 1]))
+        found.append(found[-1] if same else _Plan(program, shape))
+    return found
+
+
+def _same(a: Sequence[Done], b: Sequence[Done]) -> bool:
+    """Whether steps are the same; those that hold arrays are not compared."""
+    return len(a) == len(b) and all(s[0] != "erase" and s == t for s, t in zip(a, b, strict=True))
+
+
 @lru_cache(16)
 def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="transforms")
@@ -93,6 +103,10 @@ def run(images: Images, programs: list[list[Done]], threads: int | None = None) 
     """The results of ``programs``, the steps of each image."""
     count = usable_cores() if threads is None else threads
     pictures, batch, shapes = images.pictures, images.batch, images.shapes
+    if all(len(p) == 1 and p[0][0] == "crop" for p in programs):
+        views = images.windows([p[0][1:] for p in programs])
+        if views is not None:
+            return views
     while True:
         cuts = [next((k for k, s in enumerate(p) if s[0] in CONVERSIONS), len(p)) for p in programs]
         now = [p[:k] for p, k in zip(programs, cuts, strict=True)]
@@ -145,35 +159,45 @@ def _picture(image: Image.Image, steps: Sequence[Done]) -> Image.Image:
 def _tensors(batch: Batch, shapes: list[Shape], programs: list[list[Done]], threads: int) -> tuple[Batch, list[Shape]]:
     if not any(programs):
         return batch, shapes
-    plans = [_Plan(p, s) for p, s in zip(programs, shapes, strict=True)]
+    plans = _plans(programs, shapes)
     shapes = [p.shape for p in plans]
-    ways = [[_way(s) for s in p.apart] for p in plans]
-    if any(way != ways[0] for way in ways):
-        found = [_chunk(batch.take(slice(i, i + 1)), [p], None) for i, p in enumerate(plans)]
+    if any(p is not plans[0] and [_way(s) for s in p.apart] != [_way(s) for s in plans[0].apart] for p in plans):
+        found = [_together(batch.take(slice(i, i + 1)), [p], 1) for i, p in enumerate(plans)]
         if len({b.dtype for b in found}) > 1:
             raise ValueError("the images of a call must have one type in the end")
         return concat(found, batch.samples), shapes
-    dtype = _dtype(batch.dtype, plans[0].apart)
-    extents = np.array(shapes, np.int32).reshape(len(plans), 3)
-    out = Batch.allocate(_memory, extents, dtype, "CHW", batch.samples)
-    n = len(plans)
-    size = n if threads == 1 else min(_CHUNK, max(1, -(-n // (2 * threads))))
-    size = min(size, _CHUNK)
+    return _together(batch, plans, threads), shapes
 
-    def part(start: int) -> None:
-        cut = slice(start, min(start + size, n))
-        begin = int(out.offsets[start])
-        end = int(out.offsets[cut.stop]) if cut.stop < n else out.data.size
-        _chunk(batch.take(cut), plans[cut], out.data[begin:end])
 
-    starts = range(0, n, size)
-    if len(starts) == 1 or threads == 1:
-        for start in starts:
-            part(start)
-    else:
-        for _ in _pool(os.getpid(), threads).map(part, starts):
-            pass
-    return out, shapes
+def _together(batch: Batch, plans: list[_Plan], threads: int) -> Batch:
+    """The results of images whose steps apart are of the same kinds."""
+    stages = _stages(batch, plans)
+    if not stages:
+        return batch
+    last = stages[-1]
+    out = Batch.allocate(_memory, last.shapes, last.dtype, "CHW", batch.samples)
+    n, starts = len(plans), np.ascontiguousarray(batch.offsets)
+    size = n if n == 1 else max(1, min(_CHUNK, n // (2 * threads)))
+    parts = iter(range(0, n, size))  # threads take the next one from it
+
+    def work() -> None:
+        for start in parts:
+            cut = slice(start, min(start + size, n))
+            data, offsets = batch.data, starts[cut]
+            for stage in stages[:-1]:
+                sizes = elements(stage.shapes[cut])
+                places = sizes.cumsum() - sizes
+                made = host_empty(int(sizes.sum()), stage.dtype)
+                stage.run(cut, data, offsets, made, places)
+                data, offsets = made, places
+            last.run(cut, data, offsets, out.data, out.offsets[cut])
+
+    helpers = min(threads, -(-n // size)) - 1
+    waiting = [_pool(os.getpid(), threads).submit(work) for _ in range(helpers)]
+    work()
+    for one in waiting:
+        one.result()
+    return out
 
 
 def _way(step: Done) -> Done:
@@ -181,74 +205,128 @@ def _way(step: Done) -> Done:
     return (step[0], *step[7:]) if step[0] == "resize" else step[:1] if step[0] == "erase" else step
 
 
-def _dtype(dtype: Any, apart: Sequence[Done]) -> Any:
-    for step in apart:
-        if step[0] == "to_dtype":
-            dtype = step[1]
-        elif step[0] == "divide":
-            dtype = np.dtype(np.float32) if dtype == np.uint8 else dtype
-    return dtype
+class _Stage:
+    """Something that is done to all images of a call, planned at once and run in parts."""
+
+    shapes: I32
+    """After it, [N, 3]."""
+    dtype: np.dtype[Any]
+
+    def run(self, cut: slice, data: Any, offsets: I64, out: Any, places: I64) -> None:
+        """The images ``cut``: from data[offsets[i]:] to out[places[i]:]."""
+        raise NotImplementedError
 
 
-def _chunk(batch: Batch, plans: list[_Plan], out: npt.NDArray[Any] | None) -> Batch:
-    """The results of a few images whose steps apart are of the same kinds; in ``out``, where there is one."""
+def _stages(batch: Batch, plans: list[_Plan]) -> list[_Stage]:
+    found: list[_Stage] = []
+    shapes, dtype = batch.shapes, batch.dtype
     apart = plans[0].apart
-    given = batch
-    stages: list[Callable[[Batch, Any], Batch]] = []
     k = 0
     while k <= len(apart):
         runs = [p.runs[k] for p in plans]
         if any(runs):
-            stages.append(partial(_steps, runs))
+            found.append(_Steps(runs, shapes) if dtype == np.uint8 else _Floats(None, runs, shapes, dtype))
+            shapes = found[-1].shapes
         if k == len(apart):
             break
-        mine = [p.apart[k] for p in plans]
         kind = apart[k][0]
-        floats_of_bytes = kind == "divide" or (kind == "to_dtype" and apart[k][1] == np.float32 and apart[k][2])
         follows = k + 1 < len(apart) and apart[k + 1][0] == "normalize" and not any(p.runs[k + 1] for p in plans)
-        if floats_of_bytes:
-            how = apart[k + 1] if follows else None
-            stages.append(partial(_to_floats, apart[k], how))
+        if dtype == np.uint8 and (
+            kind == "divide" or (kind == "to_dtype" and apart[k][1] == np.float32 and apart[k][2])
+        ):
+            found.append(_FloatsOfBytes(kind == "divide", apart[k + 1] if follows else None, shapes))
             k += 1 if follows else 0
         elif kind == "resize":
-            stages.append(partial(_resized, mine))
+            found.append(_Resized([p.apart[k] for p in plans], shapes, dtype, batch.samples))
         else:
-            stages.append(partial(floats.apart, mine))
+            found.append(_Floats([p.apart[k] for p in plans], None, shapes, dtype))
+        shapes, dtype = found[-1].shapes, found[-1].dtype
         k += 1
-    for i, stage in enumerate(stages):
-        batch = stage(batch, out if i == len(stages) - 1 else None)
-    if out is not None and (batch is given or not np.shares_memory(batch.data, out)):
-        out[:] = np.concatenate([a.reshape(-1) for a in batch])
-    return batch
+    return found
 
 
-def _context(op: Operator, batch: Batch, args: dict[str, Any], to: Any) -> Context:
-    inputs = {k: Batch.from_dense(v, "", batch.samples) for k, v in args.items()}
-    return Context(op, "cpu", batch.samples, inputs, allocate=None if to is None else lambda _n, _dtype: to)
+class _Steps(_Stage):
+    """A run of `torchvision`'s steps."""
+
+    def __init__(self, runs: list[list[tuple[Done, Shape]]], shapes: I32) -> None:
+        known: dict[Any, Any] = {}
+        encoded = []
+        for steps in runs:
+            for one in steps:
+                if one not in known:
+                    known[one] = encode(*one)
+            encoded.append([known[one] for one in steps])
+        self._codes, self._numbers = table(encoded)
+        self._outline = outline(shapes.astype(np.int64), self._codes, self._numbers)
+        for problem in problems(self._outline, self._codes, self._numbers).values():
+            raise ValueError(problem)
+        self.shapes, self.dtype = self._outline[:, -1].astype(np.int32), np.dtype(np.uint8)
+
+    def run(self, cut: slice, data: Any, offsets: I64, out: Any, places: I64) -> None:
+        _kernels.run(data, offsets, self._outline[cut], self._codes[cut], self._numbers[cut], False, out, places)
 
 
-def _done(ctx: Context, result: Batch) -> Batch:
-    if ctx.rejects:
-        raise ValueError(ctx.rejects[0].message)
-    return result
+class _Resized(_Stage):
+    def __init__(self, mine: list[Done], shapes: I32, dtype: Any, samples: Samples) -> None:
+        op = _resize(*mine[0][7:9])
+        corners = np.array([s[1:7] for s in mine], np.float32)
+        args = {"roi_start": corners[:, :2], "roi_end": corners[:, :2] + corners[:, 2:4], "size": corners[:, 4:6]}
+        inputs = {k: Batch.from_dense(np.ascontiguousarray(v), "", samples) for k, v in args.items()}
+        ctx = Context(op, "cpu", samples, inputs)
+        self._plan = op.plan(ctx, shapes.astype(np.int64), (1, 2))
+        self.shapes, self.dtype, self._before = shapes.copy(), dtype, shapes
+        self.shapes[:, 1:] = self._plan.shape
+        bounded(ctx, self._plan, self.shapes.astype(np.int64), shapes, 1)
+        for problem in ctx.rejects:
+            raise ValueError(problem.message)
+        self._samples = samples
+
+    def run(self, cut: slice, data: Any, offsets: I64, out: Any, places: I64) -> None:
+        samples = self._samples.take(cut)
+        before = Batch(data, offsets, self._before[cut], "CHW", samples)
+        preset(self._plan.take(cut), before, 1, Batch(out, places, self.shapes[cut], "CHW", samples), None)
 
 
-def _steps(runs: list[list[tuple[Done, Shape]]], batch: Batch, to: Any) -> Batch:
-    if batch.dtype != np.uint8:
-        return floats.steps(batch, runs)
-    encoded = [[encode(step, shape) for step, shape in steps] for steps in runs]
-    codes, numbers = table(encoded)
-    ctx = _context(_STEPS, batch, {"codes": codes, "numbers": numbers.reshape(len(batch), -1)}, to)
-    return _done(ctx, _STEPS.cpu(ctx, batch))
+class _FloatsOfBytes(_Stage):
+    """Bytes to floats of 0 ... 1, and normalized, where that follows."""
+
+    def __init__(self, divide: bool, normalize: Done | None, shapes: I32) -> None:
+        none = np.empty(0, np.float32)
+        self._mean, self._std = (none, none) if normalize is None else floats.statistics(normalize, shapes)
+        self.shapes, self.dtype, self._divide = shapes, np.dtype(np.float32), divide
+        self._channels = shapes[:, 0].astype(np.int64)
+        self._pixels = shapes[:, 1].astype(np.int64) * shapes[:, 2]
+
+    def run(self, cut: slice, data: Any, offsets: I64, out: Any, places: I64) -> None:
+        _kernels.to_floats(
+            data, offsets, self._channels[cut], self._pixels[cut], self._divide, self._mean, self._std, out, places
+        )
 
 
-def _resized(mine: list[Done], batch: Batch, to: Any) -> Batch:
-    interpolation, antialias = mine[0][7:9]
-    op = _resize(interpolation, antialias)
-    corners = np.array([s[1:7] for s in mine], np.float32)
-    args = {"roi_start": corners[:, :2], "roi_end": corners[:, :2] + corners[:, 2:4], "size": corners[:, 4:6]}
-    ctx = _context(op, batch, {k: np.ascontiguousarray(v) for k, v in args.items()}, to)
-    return _done(ctx, op.cpu(ctx, batch))
+class _Floats(_Stage):
+    """All else, by NumPy."""
+
+    def __init__(
+        self, apart: list[Done] | None, runs: list[list[tuple[Done, Shape]]] | None, shapes: I32, dtype: Any
+    ) -> None:
+        self._apart, self._runs, self._before = apart, runs, shapes
+        self.shapes, self.dtype = shapes, dtype
+        if runs is not None:
+            ends = [after(run[-1][0], run[-1][1]) if run else tuple(s) for run, s in zip(runs, shapes, strict=True)]
+            self.shapes = np.array(ends, np.int32).reshape(len(runs), 3)
+        elif apart is not None and apart[0][0] == "to_dtype":
+            self.dtype = np.dtype(apart[0][1])
+
+    def run(self, cut: slice, data: Any, offsets: I64, out: Any, places: I64) -> None:
+        for k in range(cut.start, cut.stop):
+            i, shape = k - cut.start, self._before[k]
+            image = data[offsets[i] : offsets[i] + math.prod(shape.tolist())].reshape(shape)
+            if self._runs is None:
+                assert self._apart is not None
+                image = floats.apart(self._apart[k], image)
+            else:
+                image = floats.steps([step for step, _ in self._runs[k]], image)
+            out[places[i] : places[i] + image.size].reshape(image.shape)[...] = image
 
 
 @lru_cache(64)
@@ -260,18 +338,3 @@ def _resize(interpolation: str, antialias: bool) -> Resize:
     except SpecError as e:
         raise ValueError(f"resize of tensors: {e}") from None
     return op
-
-
-def _to_floats(step: Done, normalize: Done | None, batch: Batch, to: Any) -> Batch:
-    if batch.dtype != np.uint8:
-        batch = floats.apart([step] * len(batch), batch, None)
-        return batch if normalize is None else floats.apart([normalize] * len(batch), batch, to)
-    none = np.empty(0, np.float32)
-    mean, std = (none, none) if normalize is None else floats.statistics(normalize, batch.shapes)
-    data = host_empty(int(batch.sizes.sum()), np.float32) if to is None else to
-    out = Batch.allocate(lambda _n, _dtype: data, batch.shapes, np.float32, batch.layout, batch.samples)
-    pixels = batch.shapes[:, 1].astype(np.int64) * batch.shapes[:, 2]
-    channels = batch.shapes[:, 0].astype(np.int64)
-    _kernels.to_floats(batch.data, np.ascontiguousarray(batch.offsets), channels, pixels, step[0] == "divide", mean,
-                       std, out.data, out.offsets)  # fmt: skip
-    return out

@@ -137,5 +137,6 @@ def table(programs: Sequence[Sequence[tuple[int, tuple[float, ...]]]]) -> tuple[
     for i, program in enumerate(programs):
         for k, (code, values) in enumerate(program):
             codes[i, k] = code
-            numbers[i, k, : len(values)] = values
+            if values:
+                numbers[i, k, : len(values)] = values
     return codes, numbers

@@ -65,6 +65,16 @@ _COLOURED = (Step.adjust_brightness, Step.adjust_contrast, Step.adjust_saturatio
 """Operations of images of 1 or 3 channels."""
 
 
+def _among(*steps: Step) -> npt.NDArray[np.bool_]:
+    """Of each code whether it is one of ``steps``."""
+    return np.isin(np.arange(len(Step) + 1), steps)
+
+
+_RESHAPING = _among(Step.turn, Step.window, Step.rgb_to_grayscale, Step.affine)
+_PARTICULAR = _among(*_COLOURED, Step.rgb_to_grayscale, Step.gaussian_blur, Step.permute_channels)
+"""Operations that not all images can have."""
+
+
 def affine_matrix(
     angle: float, translate: Sequence[float], scale: float, shear: Sequence[float], center: Sequence[float] = (0, 0)
 ) -> list[float]:
@@ -185,6 +195,8 @@ class Torchvision(Operator, name="torchvision"):
 def outline(begin: I64, codes: I32, numbers: F64) -> I64:
     """[N, K + 1, 3]: channels, rows and columns before each step, and at the end."""
     shapes = np.repeat(begin[:, None], codes.shape[1] + 1, axis=1)
+    if not _RESHAPING[codes].any():
+        return shapes
     for k in range(codes.shape[1]):
         code, p, shape = codes[:, k], numbers[:, k], shapes[:, k].copy()
         turned = (code == Step.turn) & (p[:, 0] % 2 == 1)
@@ -202,7 +214,7 @@ def outline(begin: I64, codes: I32, numbers: F64) -> I64:
 def problems(shapes: I64, codes: I32, numbers: F64) -> dict[int, str]:
     """Samples that cannot go through their steps, and why."""
     found: dict[int, str] = {}
-    if not len(codes):
+    if not _PARTICULAR[codes].any():
         return found
     channels, rows, columns = shapes[:, :-1, 0], shapes[:, :-1, 1], shapes[:, :-1, 2]
     coloured = np.isin(codes, _COLOURED) & (channels != 1) & (channels != 3)

@@ -15,7 +15,7 @@ import numpy as np
 
 from .fma_cpu import fma
 from .torchvision_blur_cpu import blur
-from .torchvision_warp_cpu import flip, turn, warp, window
+from .torchvision_warp_cpu import copy, flip, turn, warp, window
 
 jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
@@ -81,13 +81,13 @@ def _grays(s, pixels, channels, o):
     """As many equal channels as ``o`` has."""
     u = o[:pixels]
     if channels == 1:
-        u[:] = s
+        copy(s, u)
     else:
         r, g, b = s[:pixels], s[pixels : 2 * pixels], s[2 * pixels : 3 * pixels]
         for i in range(pixels):
             u[i] = _byte(_gray(r[i], g[i], b[i]))
     for c in range(1, len(o) // max(pixels, 1)):
-        o[c * pixels : (c + 1) * pixels] = u
+        copy(u, o[c * pixels : (c + 1) * pixels])
 
 
 @jit
@@ -144,7 +144,7 @@ def _autocontrast(s, o):
     for i in range(len(s)):
         low, top = min(low, s[i]), max(top, s[i])
     if low == top:
-        o[:] = s
+        copy(s, o)
         return
     base, span = np.float32(low), np.float32(np.float32(top) - np.float32(low)) * np.float32(1 / 255)
     for i in range(len(s)):
@@ -167,7 +167,7 @@ def _equalize(s, o):
         last -= 1
     step = (len(s) - counts[:, last].sum()) // 255
     if step == 0:
-        o[:] = s
+        copy(s, o)
         return
     total = 0
     for v in range(1, 256):
@@ -181,10 +181,10 @@ def _equalize(s, o):
 def _sharpness(s, rows, columns, rest, o):
     """The 3x3 filter of weights 1/13, 5/13 in the middle, rounded; ties do not occur. Borders stay."""
     if rows <= 2 or columns <= 2:
-        o[:] = s
+        copy(s, o)
         return
-    o[:columns] = s[:columns]
-    o[(rows - 1) * columns :] = s[(rows - 1) * columns :]
+    copy(s[:columns], o[:columns])
+    copy(s[(rows - 1) * columns :], o[(rows - 1) * columns :])
     for y in range(1, rows - 1):
         at, n = y * columns, columns - 2
         o[at], o[at + columns - 1] = s[at], s[at + columns - 1]
@@ -218,9 +218,9 @@ def _pointwise(kind, p, s, pixels, channels, o):
     elif kind == PERMUTE:
         for c in range(channels):
             k = int(p[c])
-            o[c * pixels : (c + 1) * pixels] = s[k * pixels : (k + 1) * pixels]
+            copy(s[k * pixels : (k + 1) * pixels], o[c * pixels : (c + 1) * pixels])
     else:
-        o[:] = s
+        copy(s, o)
 
 
 @jit
@@ -270,7 +270,7 @@ def run(src, base, shapes, kinds, numbers, interleaved, dst, out_base):
         channels, rows, columns = shapes[i, 0]
         s = src[base[i] : base[i] + channels * rows * columns]
         if last < 0:
-            dst[out_base[i] : out_base[i] + len(s)] = s
+            copy(s, dst[out_base[i] : out_base[i] + len(s)])
             continue
         turns = 0
         if interleaved:

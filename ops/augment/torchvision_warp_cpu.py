@@ -17,6 +17,19 @@ CONSTANT, EDGE, REFLECT, SYMMETRIC = range(4)
 
 
 @jit
+def copy(a, b):
+    """``b`` becomes ``a``. Numba's own assignment of slices goes element by element."""
+    for i in range(len(b)):
+        b[i] = a[i]
+
+
+@jit
+def _fill(b, value):
+    for i in range(len(b)):
+        b[i] = value
+
+
+@jit
 def flip(s, rows, columns, channels, axes, o):
     """``axes``: 1 mirrors left to right, 2 upside down, 3 both."""
     for line in range(channels * rows):
@@ -28,8 +41,7 @@ def flip(s, rows, columns, channels, axes, o):
             for x in range(np.uint64(columns)):
                 b[x] = a[end - x]
         else:
-            for x in range(columns):
-                b[x] = a[x]
+            copy(a, b)
 
 
 @jit
@@ -41,7 +53,7 @@ def turn(s, rows, columns, channels, quarters, o):
     for c in range(channels):
         plane, out = s[c * rows * columns : (c + 1) * rows * columns], o[c * rows * columns : (c + 1) * rows * columns]
         if quarters % 4 == 0:
-            out[:] = plane
+            copy(plane, out)
         for y in range(columns if quarters % 2 else 0):  # the result's rows
             line = out[y * rows : (y + 1) * rows]
             if quarters % 4 == 1:
@@ -73,24 +85,27 @@ def window(s, rows, columns, channels, top, left, height, width, mode, fill, o):
     """``height`` x ``width`` pixels from (``top``, ``left``) on, which may lie outside."""
     first, last = min(max(-left, 0), width), max(min(columns - left, width), 0)  # columns that lie inside
     last = max(last, first)
+    beside = np.empty(width, np.int64)
+    for x in range(width):
+        beside[x] = _inside(left + x, columns, mode) if x < first or x >= last else -1
     for c in range(channels):
         value = np.uint8(np.int64(fill[min(c, 3)]))
         for y in range(height):
             out = o[(c * height + y) * width : (c * height + y + 1) * width]
             j = _inside(top + y, rows, mode)
             if j < 0:
-                out[:] = value
+                _fill(out, value)
                 continue
             line = s[(c * rows + j) * columns : (c * rows + j + 1) * columns]
-            middle, inner = out[first:last], line[max(left, 0) : max(left, 0) + last - first]
-            for x in range(len(middle)):
-                middle[x] = inner[x]
-            for x in range(first):
-                i = _inside(left + x, columns, mode)
-                out[x] = value if i < 0 else line[i]
-            for x in range(last, width):
-                i = _inside(left + x, columns, mode)
-                out[x] = value if i < 0 else line[i]
+            copy(line[max(left, 0) : max(left, 0) + last - first], out[first:last])
+            if mode == CONSTANT:
+                _fill(out[:first], value)
+                _fill(out[last:], value)
+            else:
+                for x in range(first):
+                    out[x] = line[np.uint64(beside[x])]
+                for x in range(last, width):
+                    out[x] = line[np.uint64(beside[x])]
 
 
 @jit
@@ -126,35 +141,106 @@ def warp(s, rows, columns, channels, projective, p, height, width, o):
     likewise, of projective maps two numbers of the third row or the size of the output; from 12 on the fill values."""
     linear, filled = p[0] != 0, p[1] != 0
     sx, sy = np.empty(width, np.float32), np.empty(width, np.float32)
-    place, all_in = np.empty(width, np.int32), np.empty(width, np.uint8)
+    place, inside = np.empty(width, np.uint32), np.empty(width, np.uint8)
     weights = np.empty((5, width), np.float32)
     x0, y0 = np.empty(width, np.int32), np.empty(width, np.int32)
-    for y in range(height):
-        v = np.float32(y) + _HALF if projective else np.float32(y) - np.float32(height - 1) * _HALF
-        _places(projective, p, v, rows, columns, width, sx, sy)
-        if linear:
-            _corners(sx, sy, rows, columns, x0, y0, weights, place, all_in)
-            for c in range(channels):
+    pixels, picked = np.empty(rows * columns, np.uint32), np.empty((4, width), np.uint32)
+    for begin in range(0, channels, 4):  # up to four channels are read as one number
+        count = min(channels - begin, 4)
+        _together(s[begin * rows * columns : (begin + count) * rows * columns], count, pixels)
+        for y in range(height):
+            v = np.float32(y) + _HALF if projective else np.float32(y) - np.float32(height - 1) * _HALF
+            _places(projective, p, v, rows, columns, width, sx, sy)
+            if linear:
+                _corners(sx, sy, rows, columns, x0, y0, weights, place, inside)
+            else:
+                _nearest(sx, sy, rows, columns, place, inside)
+            first, last = _run(inside)
+            if linear:
+                _four(pixels, np.uint64(columns), place, first, last, picked)
+            else:
+                _pick(pixels, place, first, last, picked[0])
+            for c in range(begin, begin + count):
                 line = o[(c * height + y) * width : (c * height + y + 1) * width]
-                fill = np.float32(p[12 + min(c, 3)])
-                _mix(s[c * rows * columns : (c + 1) * rows * columns], rows, columns, x0, y0, place, all_in, weights,
-                     filled, fill, line)  # fmt: skip
-        else:
-            for x in range(width):
-                a, b = np.rint(sx[x]), np.rint(sy[x])
-                inside = a >= 0 and a < columns and b >= 0 and b < rows
-                place[x] = np.int32(b) * np.int32(columns) + np.int32(a) if inside else np.int32(-1)
-            for c in range(channels):
-                line = o[(c * height + y) * width : (c * height + y + 1) * width]
+                fill, shift = p[12 + min(c, 3)], np.uint32(8 * (c - begin))
+                outside = np.uint8(np.rint(fill)) if filled else np.uint8(0)
+                if not linear:
+                    _one(picked[0], shift, inside, outside, line)
+                    continue
                 plane = s[c * rows * columns : (c + 1) * rows * columns]
-                outside = np.uint8(np.rint(p[12 + min(c, 3)])) if filled else np.uint8(0)
-                for x in range(width):
-                    line[x] = plane[place[x]] if place[x] >= 0 else outside
+                for x in range(2):
+                    _mix_edge(plane, rows, columns, x0, y0, weights, filled, np.float32(fill), last if x else 0,
+                              width if x else first, line)  # fmt: skip
+                _mix(picked, shift, weights, filled, np.float32(fill), first, last, line)
 
 
 @jit
-def _corners(sx, sy, rows, columns, x0, y0, weights, place, all_in):
-    """The upper left one of each place's four pixels, the four weights, and what of them lies inside."""
+def _together(s, count, pixels):
+    """Pixels of up to four channels as numbers of 32 bits."""
+    n = len(pixels)
+    for c in range(count):
+        plane, shift = s[c * n : (c + 1) * n], np.uint32(8 * c)
+        if c == 0:
+            for i in range(n):
+                pixels[i] = np.uint32(plane[i])
+        else:
+            for i in range(n):
+                pixels[i] |= np.uint32(plane[i]) << shift
+
+
+@jit
+def _run(inside):
+    """Where the pixels that lie inside begin and end, if they follow each other, as those of all maps do that take
+    lines to lines; else an empty run."""
+    first, last, count = 0, len(inside), np.uint32(0)
+    for x in range(len(inside)):
+        count += np.uint32(inside[x])
+    while first < last and not inside[first]:
+        first += 1
+    while last > first and not inside[last - 1]:
+        last -= 1
+    return (first, last) if last - first == count else (0, 0)
+
+
+@jit
+def _nearest(sx, sy, rows, columns, place, inside):
+    for x in range(len(sx)):
+        a, b = np.rint(sx[x]), np.rint(sy[x])
+        within = a >= 0 and a < columns and b >= 0 and b < rows
+        inside[x] = within
+        place[x] = np.uint32(np.int32(b) * np.int32(columns) + np.int32(a)) if within else np.uint32(0)
+
+
+@jit
+def _pick(pixels, place, first, last, picked):
+    if first == last:
+        first, last = 0, len(place)  # places outside are 0
+    at, to = place[first:last], picked[first:last]
+    for x in range(len(to)):
+        to[x] = pixels[at[x]]
+
+
+@jit
+def _one(picked, shift, inside, outside, line):
+    """A channel of picked pixels."""
+    for x in range(len(line)):
+        line[x] = np.uint8((picked[x] >> shift) & np.uint32(255)) if inside[x] else outside
+
+
+@jit
+def _four(pixels, columns, place, first, last, picked):
+    at, one = place[first:last], np.uint64(1)
+    a, b, c, d = picked[0, first:last], picked[1, first:last], picked[2, first:last], picked[3, first:last]
+    for x in range(len(at)):
+        k = np.uint64(at[x])
+        a[x], b[x] = pixels[k], pixels[k + one]
+        k += columns
+        c[x], d[x] = pixels[k], pixels[k + one]
+
+
+@jit
+def _corners(sx, sy, rows, columns, x0, y0, weights, place, inside):
+    """The upper left one of each place's four pixels, the four weights, and whether all of them lie inside."""
     nw, ne, sw, se, mask = weights[0], weights[1], weights[2], weights[3], weights[4]
     for x in range(len(sx)):
         a, b = np.floor(sx[x]), np.floor(sy[x])
@@ -166,8 +252,8 @@ def _corners(sx, sy, rows, columns, x0, y0, weights, place, all_in):
         x0[x], y0[x] = i, j
         west, east = i >= 0, i >= -1 and i < columns - 1
         north, south = j >= 0, j >= -1 and j < rows - 1
-        place[x] = j * np.int32(columns) + i
-        all_in[x] = west and east and north and south
+        place[x] = np.uint32(j * np.int32(columns) + i)
+        inside[x] = west and east and north and south
         m = nw[x] if north and west else _ZERO
         m = fma(_ONE if north and east else _ZERO, ne[x], m)
         m = fma(_ONE if south and west else _ZERO, sw[x], m)
@@ -175,23 +261,40 @@ def _corners(sx, sy, rows, columns, x0, y0, weights, place, all_in):
 
 
 @jit
-def _mix(plane, rows, columns, x0, y0, place, all_in, weights, filled, fill, line):
+def _byte(pixel, shift):
+    return np.float32(np.int32((pixel >> shift) & np.uint32(255)))
+
+
+@jit
+def _mix(picked, shift, weights, filled, fill, first, last, line):
+    """A channel of the pixels of a row whose four pixels lie inside."""
+    to, mask = line[first:last], weights[4, first:last]
+    nw, ne, sw, se = weights[0, first:last], weights[1, first:last], weights[2, first:last], weights[3, first:last]
+    a, b, c, d = picked[0, first:last], picked[1, first:last], picked[2, first:last], picked[3, first:last]
+    for x in range(len(to)):
+        value = fma(_byte(b[x], shift), ne[x], _byte(a[x], shift) * nw[x])
+        value = fma(_byte(d[x], shift), se[x], fma(_byte(c[x], shift), sw[x], value))
+        if filled:
+            value = (value - fill) * mask[x] + fill
+        to[x] = np.uint8(np.int32(np.rint(value)))
+
+
+@jit
+def _mix_edge(plane, rows, columns, x0, y0, weights, filled, fill, first, last, line):
+    """Pixels of which some of the four may lie outside."""
     nw, ne, sw, se, mask = weights[0], weights[1], weights[2], weights[3], weights[4]
-    for x in range(len(line)):
-        at = np.int64(place[x])
-        if all_in[x]:
-            a, b = np.float32(plane[at]), np.float32(plane[at + 1])
-            c, d = np.float32(plane[at + columns]), np.float32(plane[at + columns + 1])
-        else:
-            i, j = x0[x], y0[x]
-            if i < -1:
-                line[x] = np.uint8(np.rint(fill)) if filled else 0
-                continue
-            west, east, north, south = i >= 0, i < columns - 1, j >= 0, j < rows - 1
-            a = np.float32(plane[at]) if north and west else _ZERO
-            b = np.float32(plane[at + 1]) if north and east else _ZERO
-            c = np.float32(plane[at + columns]) if south and west else _ZERO
-            d = np.float32(plane[at + columns + 1]) if south and east else _ZERO
+    outside = np.uint8(np.rint(fill)) if filled else np.uint8(0)
+    for x in range(first, last):
+        i, j = np.int64(x0[x]), np.int64(y0[x])
+        if i < -1:
+            line[x] = outside
+            continue
+        at = j * columns + i
+        west, east, north, south = i >= 0, i < columns - 1, j >= 0, j < rows - 1
+        a = np.float32(plane[at]) if north and west else _ZERO
+        b = np.float32(plane[at + 1]) if north and east else _ZERO
+        c = np.float32(plane[at + columns]) if south and west else _ZERO
+        d = np.float32(plane[at + columns + 1]) if south and east else _ZERO
         value = fma(d, se[x], fma(c, sw[x], fma(b, ne[x], a * nw[x])))
         if filled:
             value = (value - fill) * mask[x] + fill

@@ -123,6 +123,35 @@ def test_a_generator_is_numpys_and_gives_torchs_numbers() -> None:
         assert draws.rand() == np.float32(0.08847743272781372)
 
 
+def test_crops_at_one_place_are_views_as_torchvisions_are() -> None:
+    batch = np.stack([a[:, :50, :50] for a in arrays("tensors")])
+    cut = ours.CenterCrop(20)(batch)
+    assert np.shares_memory(cut, batch)
+    np.testing.assert_array_equal(cut, batch[:, :, 15:35, 15:35])
+    images = arrays("tensors")
+    ours.manual_seed(2)
+    several = ours.RandomCrop(20)(images)
+    assert all(np.shares_memory(a, b) for a, b in zip(several, images, strict=True))
+    ours.manual_seed(3)
+    together = ours.RandomCrop(20)(batch)  # at several places: one new tensor
+    assert not np.shares_memory(together, batch)
+    ours.manual_seed(3)
+    for image, got in zip(batch, together, strict=True):
+        np.testing.assert_array_equal(ours.RandomCrop(20)(image), got)
+    assert not np.shares_memory(ours.CenterCrop(60)(batch), batch)  # partly outside
+
+
+def test_images_alike_share_a_plan_and_others_do_not() -> None:
+    """Neighbours whose steps are the same are planned once; each still gets its own."""
+    batch = np.stack([a[:, :50, :50] for a in arrays("tensors")] * 2)
+    part = ours.RandomApply([ours.RandomRotation((90, 90)), ours.RandomErasing(1.0, value=0)], p=0.5)
+    ours.manual_seed(6)
+    together = part(batch)
+    ours.manual_seed(6)
+    for image, got in zip(batch, together, strict=True):
+        np.testing.assert_array_equal(part(image), got)
+
+
 def test_inputs_that_are_no_images_go_through() -> None:
     image, label = arrays("tensors")[0], {"label": 3}
     out, same = ours.CenterCrop(20)((image, label))

@@ -11,8 +11,7 @@ import numba
 import numpy as np
 
 from .libraries import Arithmetic, Filter
-from .resample_cpu import ROOM, paired
-from .simd_cpu import add_pixel_pairs
+from .simd_cpu import BLOCK, LANES, transpose, weigh_narrow, weigh_wide
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -203,14 +202,38 @@ def _whole(weights, rule, top):
 
 
 @jit
-def _top(rule, lo, hi, size, kind, n):
+def _top(rule, lo, hi, size, kind, n, anchor, weights):
     """The largest weight of an axis, where it matters: of all its outputs, so that windows get the same bits. Of very
     long axes only their ends are looked at, where the largest weights are."""
     if rule != _BYTES_15:
         return 1.0
+    if anchor == 0 and len(weights) == size:
+        return weights.max()
     count = min(size, 8192)
     first = taps(kind, rule, lo, hi, size, n, 0, count, False)[1].max()
     return max(first, taps(kind, rule, lo, hi, size, n, size - count, count, False)[1].max())
+
+
+@jit
+def _trimmed(starts, weights, end):
+    """Without the columns that hold nothing: taps that no output uses. No tap comes to lie at ``end``, or beyond."""
+    count, wide = weights.shape
+    begins, kept = np.empty(count, np.int32), 1
+    for j in range(count):
+        a, b = 0, wide
+        while a < wide - 1 and weights[j, a] == 0:
+            a += 1
+        while b > a + 1 and weights[j, b - 1] == 0:
+            b -= 1
+        begins[j] = a
+        kept = max(kept, b - a)
+    made, places = np.zeros((count, kept), np.int32), np.empty(count, np.int32)
+    for j in range(count):
+        places[j] = min(starts[j] + begins[j], end - kept)
+        skipped = places[j] - starts[j]
+        for k in range(max(-skipped, 0), min(kept, wide - skipped)):
+            made[j, k] = weights[j, skipped + k]
+    return places, made
 
 
 @jit
@@ -223,6 +246,28 @@ def _axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose):
 
 
 @jit
+def _whole_axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose):
+    """`_axis` in whole numbers: starts, weights and their bits."""
+    starts, weights = _axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose)
+    whole, bits = _whole(weights, rule, _top(rule, lo - begin, hi - begin, size, kind, end - begin, anchor, weights))
+    if not loose:
+        starts, whole = _trimmed(starts, whole, end)
+    return starts, whole, np.int32(bits)
+
+
+@jit
+def _alike(i, k, lo, hi, size, anchor, shape, kind, flip, domain, rules):
+    """Axes of samples ``i`` and ``k`` that have the same taps."""
+    same = rules[i] == rules[k]
+    for a in range(2):
+        same = same and lo[i, a] == lo[k, a] and hi[i, a] == hi[k, a] and size[i, a] == size[k, a]
+        same = same and anchor[i, a] == anchor[k, a] and shape[i, a] == shape[k, a] and kind[i, a] == kind[k, a]
+        same = same and flip[i, a] == flip[k, a]
+        same = same and domain[i, a, 0] == domain[k, a, 0] and domain[i, a, 1] == domain[k, a, 1]
+    return same
+
+
+@jit
 def fixed_images(
     src, offsets, frames, extents, channels, lo, hi, size, anchor, shape, kind, flip, domain, rules, dst, dst_offsets
 ):
@@ -230,147 +275,120 @@ def fixed_images(
 
     From ``lo`` on, a plan's arrays [N, 2] (y, x); ``rules`` [N] is `libraries.Arithmetic`. FLOATS are skipped.
     """
+    none, nothing = np.empty(0, np.int32), np.empty((0, 0), np.int32)
+    sy, vertical, bits_y, sx, across, bits_x = none, nothing, np.int32(0), none, nothing, np.int32(0)
+    planned = -1
     for i in range(len(offsets)):
         C, rule = channels[i], rules[i]
         if rule >= FLOATS or shape[i, 0] * shape[i, 1] * C * frames[i] == 0:
             continue
         begin, end = domain[i, 0, 0], domain[i, 0, 1]
         loose = kind[i, 0] > _CENTRE and rule == _LINEAR_11
-        sy, wy = _axis(rule, lo[i, 0], hi[i, 0], size[i, 0], anchor[i, 0], shape[i, 0], kind[i, 0], flip[i, 0],
-                       begin, end, loose)  # fmt: skip
-        sx, wx = _axis(rule, lo[i, 1], hi[i, 1], size[i, 1], anchor[i, 1], shape[i, 1], kind[i, 1], flip[i, 1],
-                       domain[i, 1, 0], domain[i, 1, 1], False)  # fmt: skip
-        vertical, bits_y = _whole(
-            wy, rule, _top(rule, lo[i, 0] - begin, hi[i, 0] - begin, size[i, 0], kind[i, 0], end - begin)
-        )
-        begin_x, end_x = domain[i, 1, 0], domain[i, 1, 1]
-        across, bits_x = _whole(
-            wx, rule, _top(rule, lo[i, 1] - begin_x, hi[i, 1] - begin_x, size[i, 1], kind[i, 1], end_x - begin_x)
-        )
-        top = max(sy.min(), begin)
-        rows = min(sy.max() + wy.shape[1], end) - top
-        left = sx.min()
-        n, m = (sx.max() + wx.shape[1] - left) * C, shape[i, 1] * C
-        sx -= left
-        down = rule == _BYTES_22_DOWN
-        four = C == 1 and not down  # four rows of a plane go together as the channels of a pixel would
-        even, pairs = paired(sx, across, 4 if four else C)
-        stride = extents[i, 1] * C
-        pitch = m + ROOM
-        narrow = np.empty(0 if down else rows * pitch, np.int32)
-        wide, total = np.empty((4 if four else 1) * n + ROOM, np.int32), np.empty(pitch, np.int32)
-        quad = np.empty(4 * pitch if four else 0, np.int32)
+        if planned < 0 or not _alike(i, planned, lo, hi, size, anchor, shape, kind, flip, domain, rules):
+            planned = i
+            sy, vertical, bits_y = _whole_axis(rule, lo[i, 0], hi[i, 0], size[i, 0], anchor[i, 0], shape[i, 0],
+                                               kind[i, 0], flip[i, 0], begin, end, loose)  # fmt: skip
+            begin_x, end_x = domain[i, 1, 0], domain[i, 1, 1]
+            sx, across, bits_x = _whole_axis(rule, lo[i, 1], hi[i, 1], size[i, 1], anchor[i, 1], shape[i, 1],
+                                             kind[i, 1], flip[i, 1], begin_x, end_x, False)  # fmt: skip
+        top, left = max(sy.min(), begin), sx.min()
+        rows, n = min(sy.max() + vertical.shape[1], end) - top, (sx.max() + across.shape[1] - left) * C
+        m, stride, taken, places = shape[i, 1] * C, extents[i, 1] * C, shape[i, 0], sx - left
+        tile, made = np.empty(n * LANES, np.uint8), np.empty(m * LANES, np.uint8)
+        first, between = sy - top, np.empty(taken * n if rule == _BYTES_22_DOWN else rows * m, np.uint8)
         for f in range(frames[i]):
-            base = offsets[i] + (f * extents[i, 0] + top) * stride + left * C
-            if four:
-                _four_rows(src, base, stride, rows, n, wide, even, pairs, across, quad, m, pitch, bits_x, rule, narrow)
-            for y in range(0 if down or four else rows):
-                _copy(src, base + y * stride, wide, 0, n)
-                row = narrow[y * pitch : (y + 1) * pitch]
-                _across(wide, even, across, pairs, C, row)
-                if rule <= _BYTES_15:
-                    _bytes(row, m, bits_x)
-            for y in range(shape[i, 0]):
-                at = dst_offsets[i] + (f * shape[i, 0] + y) * m
-                if down:
-                    _sum(src, base + (sy[y] - top) * stride, stride, vertical, y, n, wide)
-                    _bytes(wide, n, bits_y)
-                    _across(wide, even, across, pairs, C, total)
-                    _bytes(total, m, bits_x)
-                else:
-                    _down(narrow, pitch, rows, sy[y] - top, vertical, y, m, bits_y, rule, total)
-                _copy(total, 0, dst, at, m)
+            base, to = offsets[i] + (f * extents[i, 0] + top) * stride + left * C, dst_offsets[i] + f * taken * m
+            if rule == _BYTES_22_DOWN:
+                _down(src, base, stride, first, vertical, bits_y, n, between, 0)
+                _across(between, 0, n, taken, n, places, across, bits_x, C, tile, made, dst, to)
+            elif rule <= _BYTES_15:
+                _across(src, base, stride, rows, n, places, across, bits_x, C, tile, made, between, 0)
+                _down(between, 0, m, first, vertical, bits_y, m, dst, to)
+            else:
+                sums = np.empty(rows * m, np.int32)
+                _across(src, base, stride, rows, n, places, across, bits_x, C, tile, np.empty(m * LANES, np.int32),
+                        sums, 0)  # fmt: skip
+                for y in range(taken):
+                    _down_exactly(sums, m, rows, first[y], vertical, y, rule, dst[to + y * m : to + (y + 1) * m])
 
 
 @jit
-def _across(row, starts, weights, pairs, C, out):
+def _across(src, base, stride, lines, n, starts, weights, bits, C, tile, made, dst, to):
+    """The horizontal pass over ``lines`` lines of ``n`` bytes, src[base:] and on ``stride`` apart, to dst[to:] and on.
+
+    Some lines at a time become columns, so that one weight counts for a row of neighbours."""
     count, taps = weights.shape
-    if C == 3:
-        add_pixel_pairs(row, starts, pairs, taps, 3, (count + 1) // 2, out)
+    m, flat = count * C, weights.reshape(-1)
+    for first in range(0, lines, LANES):
+        blocks = min(LANES // BLOCK, -(-(lines - first) // BLOCK))
+        for b in range(blocks):
+            line = max(min(first + b * BLOCK, lines - BLOCK), 0)  # the last ones may be done twice
+            _turned(src, base + line * stride, stride, min(lines, BLOCK), n, tile, b * BLOCK, LANES)
+        for x in range(count):
+            for c in range(C):
+                at, out = (np.int64(starts[x]) * C + c) * LANES, (x * C + c) * LANES
+                if blocks == LANES // BLOCK:
+                    weigh_wide(tile, at, C * LANES, flat, x * taps, taps, bits, made, out)
+                else:
+                    for b in range(0, blocks * BLOCK, BLOCK):
+                        weigh_narrow(tile, at + b, C * LANES, flat, x * taps, taps, bits, made, out + b)
+        for b in range(blocks):
+            line = max(min(first + b * BLOCK, lines - BLOCK), 0)
+            _turned(made, b * BLOCK, LANES, m, min(lines, BLOCK), dst, to + line * m, m)
+
+
+@jit
+def _turned(src, at, pitch, rows, columns, dst, to, step):
+    """``rows`` of ``columns``, src[at:] and on ``pitch`` apart, become columns: dst[to:] and on ``step`` apart."""
+    if rows < BLOCK or columns < BLOCK or src.itemsize > 1:
+        for y in range(rows):
+            for x in range(columns):
+                dst[to + x * step + y] = src[at + y * pitch + x]
         return
-    if C == 4:
-        add_pixel_pairs(row, starts, pairs, taps, 4, (count + 1) // 2, out)
-        return
-    for x in range(count):
-        for c in range(C):
-            total = np.int32(0)
-            at = np.uint64(starts[x] * C + c)
-            for k in range(weights.shape[1]):
-                total += weights[x, k] * np.int32(row[at + np.uint64(k * C)])
-            out[x * C + c] = total
+    for y in range(0, rows, BLOCK):
+        j = min(y, rows - BLOCK)
+        for x in range(0, columns, BLOCK):
+            k = min(x, columns - BLOCK)
+            transpose(src, at + j * pitch + k, pitch, dst, to + k * step + j, step)
 
 
 @jit
-def _four_rows(src, base, stride, rows, n, wide, even, pairs, across, quad, m, pitch, bits, rule, narrow):
-    """The horizontal pass over ``rows`` of a plane."""
-    count, taps = across.shape
-    for y in range(0, rows, 4):
-        last = rows - 1
-        a, b = base + y * stride, base + min(y + 1, last) * stride
-        c, d = base + min(y + 2, last) * stride, base + min(y + 3, last) * stride
-        first, second, third, fourth = src[a : a + n], src[b : b + n], src[c : c + n], src[d : d + n]
-        for x in range(np.uint64(n)):  # unsigned: no check for a sign, so that the four are stored together
-            at = np.uint64(4) * x
-            wide[at], wide[at + np.uint64(1)] = first[x], second[x]
-            wide[at + np.uint64(2)], wide[at + np.uint64(3)] = third[x], fourth[x]
-        add_pixel_pairs(wide, even, pairs, taps, 4, (count + 1) // 2, quad)
-        if rule <= _BYTES_15:
-            _bytes(quad, 4 * m, bits)
-        a, b, c, d = y * pitch, min(y + 1, last) * pitch, min(y + 2, last) * pitch, min(y + 3, last) * pitch
-        first, second = narrow[a : a + m], narrow[b : b + m]
-        third, fourth = narrow[c : c + m], narrow[d : d + m]
-        for x in range(np.uint64(m)):  # the last row may come again and again: it is the same each time
-            at = np.uint64(4) * x
-            first[x], second[x] = quad[at], quad[at + np.uint64(1)]
-            third[x], fourth[x] = quad[at + np.uint64(2)], quad[at + np.uint64(3)]
+def _down(src, base, stride, starts, weights, bits, n, dst, to):
+    """The vertical pass: rows of ``n`` bytes from rows that lie ``stride`` apart."""
+    count, taps = weights.shape
+    flat, half = weights.reshape(-1), np.int32((1 << bits) >> 1)
+    for y in range(count):
+        at, out = base + np.int64(starts[y]) * stride, to + y * n
+        x = 0
+        while x + LANES <= n:
+            weigh_wide(src, at + x, stride, flat, y * taps, taps, bits, dst, out + x)
+            x += LANES
+        while x < n and n >= BLOCK:
+            k = min(x, n - BLOCK)
+            weigh_narrow(src, at + k, stride, flat, y * taps, taps, bits, dst, out + k)
+            x += BLOCK
+        for k in range(x, n):
+            total = half
+            for tap in range(taps):
+                total += weights[y, tap] * np.int32(src[at + tap * stride + k])
+            dst[out + k] = min(max(total >> bits, 0), 255)
 
 
 @jit
-def _copy(src, at, dst, to, n):
-    a, b = src[at : at + n], dst[to : to + n]  # slices are vectorised, sums as indices are not
-    for j in range(n):
-        b[j] = a[j]
-
-
-@jit
-def _bytes(values, n, bits):
-    """Sums of ``bits`` fractional bits rounded to 0 ... 255."""
-    half = np.int32((1 << bits) >> 1)
-    for j in range(n):
-        values[j] = min(max((values[j] + half) >> bits, 0), 255)
-
-
-@jit
-def _down(narrow, pitch, rows, start, weights, y, n, bits, rule, out):
-    """The vertical pass: ``n`` bytes of output ``y`` from rows that lie ``pitch`` apart."""
+def _down_exactly(sums, n, rows, start, weights, y, rule, out):
+    """The vertical pass of OpenCV: ``n`` bytes of output ``y`` from rows of sums that were not rounded."""
     if rule == _LINEAR_11:  # two taps; the high halves of products with what is left of 15 bits
-        first, second = min(max(start, 0), rows - 1) * pitch, min(max(start + 1, 0), rows - 1) * pitch
+        first, second = min(max(start, 0), rows - 1) * n, min(max(start + 1, 0), rows - 1) * n
         u, v = weights[y, 0], weights[y, 1]
-        a, b = narrow[first : first + n], narrow[second : second + n]
+        a, b = sums[first : first + n], sums[second : second + n]
         for j in range(n):
             out[j] = min(max((((u * (a[j] >> 4)) >> 16) + ((v * (b[j] >> 4)) >> 16) + 2) >> 2, 0), 255)
-    elif rule == _FIXED_11:
+    else:
         for j in range(n):
             exact = 0.0
             for k in range(weights.shape[1]):
-                exact += np.float64(weights[y, k]) * np.float64(narrow[(start + k) * pitch + j])
+                exact += np.float64(weights[y, k]) * np.float64(sums[(start + k) * n + j])
             out[j] = np.int32(min(max(np.rint(exact * (1.0 / (1 << 22))), 0.0), 255.0))
-    else:
-        _sum(narrow, start * pitch, pitch, weights, y, n, out)
-        _bytes(out, n, bits)
-
-
-@jit
-def _sum(rows, at, stride, weights, y, n, total):
-    """``n`` sums of rows that lie ``stride`` apart, weighted as for output ``y``."""
-    for k in range(weights.shape[1]):
-        a, w = rows[at + k * stride : at + k * stride + n], weights[y, k]
-        if k == 0:
-            for j in range(n):
-                total[j] = w * np.int32(a[j])
-        else:
-            for j in range(n):
-                total[j] += w * np.int32(a[j])
 
 
 @jit

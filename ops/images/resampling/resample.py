@@ -95,6 +95,15 @@ class ResamplePlan:
         at = self.anchor + np.where(self.flip, self.shape - anchor - shape, anchor)
         return self.shown(at, np.ascontiguousarray(shape), self.flip)
 
+    def take(self, where: slice) -> ResamplePlan:
+        """The plan of the samples ``where``."""
+        return ResamplePlan(
+            self.lo[where], self.hi[where], self.size[where], self.kind[where], self.support[where], self.anchor[where],
+            self.shape[where], self.flip[where], self.across[where],
+            None if self.domain is None else self.domain[where],
+            None if self.arithmetic is None else self.arithmetic[where],
+        )  # fmt: skip
+
     def mirrored(self, where: Mask) -> ResamplePlan:
         """The window reversed where ``where`` [N, A]."""
         return self.shown(self.anchor, self.shape, self.flip ^ where)
@@ -237,7 +246,7 @@ _COMPILED = (np.dtype(np.uint8), np.dtype(np.float32))
 
 def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
     if plan.domain is not None:
-        _run_preset(plan, batch, first, out, finish)
+        preset(plan, batch, first, out, finish)
         return
     kernels = _copies
     count = plan.size.shape[1]
@@ -278,8 +287,9 @@ def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: F
                                 finish.factors, finish.strides)  # fmt: skip
 
 
-def _run_preset(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
-    """`_run_cpu` as another library than DALI does it."""
+def preset(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+    """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out``, as another library than
+    DALI does it, on the CPU."""
     kernels = _presets
     assert plan.arithmetic is not None
     assert plan.domain is not None

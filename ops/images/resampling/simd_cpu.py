@@ -1,7 +1,6 @@
-"""The horizontal pass over pixels of 3 or 4 float32 or int32 channels, two pixels at once as vectors of eight lanes.
+"""Loops of resampling that are written out in LLVM's vector types, because Numba's own stay scalar.
 
-Numba's own loops leave such short sums scalar; LLVM's vector types are written out here. They compile for every
-processor, with registers of whatever width it has.
+They compile for every processor, with registers of whatever width it has.
 """
 
 # What Numba compiles carries no types.
@@ -17,7 +16,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_F32, _I8, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+
+BLOCK = 16
+"""Rows and columns of `transpose`, and bytes of the narrow `weigh`."""
+LANES = 64
+"""Bytes of the wide `weigh`."""
 
 
 def _add_pixel_pairs(_typing, row, starts, weights, count, channels, pairs, out):
@@ -76,3 +81,90 @@ def _add_pixel_pairs(_typing, row, starts, weights, count, channels, pairs, out)
 
 
 add_pixel_pairs: Any = intrinsic(_add_pixel_pairs)
+
+
+def _data(context, builder, signature, args, k):
+    return context.make_array(signature.args[k])(context, builder, args[k]).data
+
+
+def _transpose(_typing, source, at, pitch, target, to, step):
+    """Sixteen rows of sixteen bytes, source[at:] and on ``pitch`` bytes apart, become columns: rows of
+    ``target``, target[to:] and on ``step`` bytes apart."""
+
+    def generate(context, builder, signature, args):
+        row_of = ir.VectorType(_I8, BLOCK)
+        read, write = (_data(context, builder, signature, args, k) for k in (0, 3))
+
+        def place(data, start, distance, k):
+            at = builder.add(start, builder.mul(distance, ir.Constant(_I64, k)))
+            return builder.bitcast(builder.gep(data, [at]), row_of.as_pointer())
+
+        rows = [builder.load(place(read, args[1], args[2], k), align=1) for k in range(BLOCK)]
+        half = BLOCK // 2
+        low, high = (
+            ir.Constant(ir.VectorType(_I32, BLOCK), [v for k in range(half) for v in (begin + k, begin + k + BLOCK)])
+            for begin in (0, half)
+        )
+        for _ in range(4):  # each time the bits of (row, column) turn by one
+            rows = [builder.shuffle_vector(rows[k], rows[k + half], mix) for k in range(half) for mix in (low, high)]
+        for k, row in enumerate(rows):
+            builder.store(row, place(write, args[4], args[5], k), align=1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, types.int64, target, types.int64, types.int64), generate
+
+
+def _weigh(lanes):
+    def weigh(_typing, source, at, pitch, weights, first, taps, bits, target, to):
+        """The sums over k < ``taps`` of weights[first + k] times the bytes source[at + k pitch:], to target[to:]: as
+        they are where ``target`` is int32, else without their ``bits`` bits of fraction, rounded and kept in 0 ... 255.
+        """
+        plain = target.dtype == types.int32
+
+        def generate(context, builder, signature, args):
+            bytes_of, sums_of = ir.VectorType(_I8, BLOCK), ir.VectorType(_I32, BLOCK)
+            read, factors, write = (_data(context, builder, signature, args, k) for k in (0, 3, 7))
+            start, pitch, first, taps, bits, to = (args[k] for k in (1, 2, 4, 5, 6, 8))
+            same = ir.Constant(ir.VectorType(_I32, BLOCK), [0] * BLOCK)
+
+            def spread(value):
+                lane = builder.insert_element(ir.Constant(sums_of, ir.Undefined), value, ir.Constant(_I32, 0))
+                return builder.shuffle_vector(lane, lane, same)
+
+            one = ir.Constant(_I32, 1)
+            half = ir.Constant(_I32, 0) if plain else builder.lshr(builder.shl(one, bits), one)
+            totals = [cgutils.alloca_once(builder, sums_of) for _ in range(lanes // BLOCK)]
+            begin = spread(half)
+            for total in totals:
+                builder.store(begin, total)
+            with cgutils.for_range(builder, taps) as tap:
+                weight = spread(builder.load(builder.gep(factors, [builder.add(first, tap.index)])))
+                line = builder.add(start, builder.mul(tap.index, pitch))
+                for k, total in enumerate(totals):
+                    place = builder.gep(read, [builder.add(line, ir.Constant(_I64, k * BLOCK))])
+                    values = builder.load(builder.bitcast(place, bytes_of.as_pointer()), align=1)
+                    term = builder.mul(weight, builder.zext(values, sums_of))
+                    builder.store(builder.add(builder.load(total), term), total)
+            zero, top = ir.Constant(sums_of, [0] * BLOCK), ir.Constant(sums_of, [255] * BLOCK)
+            for k, total in enumerate(totals):
+                value = builder.load(total)
+                if not plain:
+                    value = builder.ashr(value, spread(bits))
+                    value = builder.select(builder.icmp_signed("<", value, zero), zero, value)
+                    value = builder.select(builder.icmp_signed(">", value, top), top, value)
+                    value = builder.trunc(value, bytes_of)
+                place = builder.gep(write, [builder.add(to, ir.Constant(_I64, k * BLOCK))])
+                kind = sums_of if plain else bytes_of
+                builder.store(value, builder.bitcast(place, kind.as_pointer()), align=4 if plain else 1)
+            return context.get_dummy_value()
+
+        numbers = types.int64, types.int64
+        given = source, *numbers, weights, *numbers, types.int32, target, types.int64
+        return types.void(*given), generate
+
+    return weigh
+
+
+transpose: Any = intrinsic(_transpose)
+weigh_wide: Any = intrinsic(_weigh(LANES))
+weigh_narrow: Any = intrinsic(_weigh(BLOCK))

@@ -59,6 +59,23 @@ def test_pillow_to_the_bit(name: str) -> None:
         assert distance(resized(floats, (20, 30), parity="pillow", interpolation=name)[..., 0], want) < 1e-3
 
 
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_lines_and_columns_of_all_counts(channels: int) -> None:
+    """The loops go by 16 and 64 lines, and by 16 and 64 bytes of a row: sizes at and around these, several images in a
+    call, each of which must keep to its own memory."""
+    modes = {1: "L", 2: "LA", 4: "CMYK"}
+    shapes = [(15, 64), (16, 17), (17, 130), (63, 16), (64, 1), (81, 5), (1, 33)]
+    images = [source(k, "uint8", [*shape, channels]) for k, shape in enumerate(shapes)]
+    for size in ((16, 64), (15, 65), (70, 8), (1, 1)):
+        if OLD_PILLOW:
+            continue
+        out, _ = run(operator("resize", size=list(size), parity="pillow", interpolation="bicubic"), images)
+        for k, image in enumerate(images):
+            picture = PIL.frombytes(modes[channels], image.shape[1::-1], image.tobytes())
+            bands = [np.asarray(b.resize(size[::-1], PIL.Resampling.BICUBIC)) for b in picture.split()]
+            np.testing.assert_array_equal(out.sample(k), np.stack(bands, axis=2))
+
+
 def test_pillow_box_is_the_region() -> None:
     image = source(3, "uint8", [61, 83, 3])
     for top, left, bottom, right in ((4, 9, 40, 71), (3.3, 10.25, 50.7, 60.1), (0, 5, 61, 83)):
