@@ -32,7 +32,7 @@ from dali_run.pipelines.fleet import driver as fleet
 from dali_run.pipelines.fleet.model import forecast
 from dali_run.pipelines.fleet.whole import Part, parts_for, tapered
 from dali_run.readers.order import Order
-from dali_run.writers.shards.journal import encode_journal
+from dali_run.writers.shards.journal import VERSION, encode_journal
 from dali_run.writers.shards.manifest import Side
 from dali_run.writers.shards.merge import join
 from dali_run.writers.shards.rejects import Budget
@@ -88,7 +88,7 @@ def memory(most: int) -> list[dict[str, Any]]:
 def entry(k: int, samples: int) -> dict[str, Any]:
     """A line of a journal as a TFRecord shard has it."""
     name = f"imagenet-{k:07d}-of-1000000"
-    files = [{"name": name + s, "bytes": 1 << 30, "sha256": f"{k:064x}", "crc32c": f"{k % 2**32:08x}"}
+    files = [{"name": name + s, "bytes": 1 << 30, "crc32c": f"{k % 2**32:08x}", "tree": f"{k:064x}"}
              for s in (".tfrecord", ".idx")]  # fmt: skip
     return {"shard": name, "positions": [k * samples, (k + 1) * samples], "samples": samples, "rejects": 0,
             "first_key": f"train/{k:07d}/00000000.jpg", "last_key": f"train/{k:07d}/00009999.jpg", "files": files,
@@ -106,7 +106,9 @@ def joined(shards: int, parts: int) -> dict[str, Any]:
             low, high = shards * i // parts, shards * (i + 1) // parts
             header = {"identity": {}, "write": write, "range": [low * 10_000, high * 10_000],
                       "whole": shards * 10_000, "part": [i, parts]}  # fmt: skip
-            lines = b"".join(encode_journal(header, (entry(k, 10_000) for k in range(low, high)), high * 10_000))
+            lines = b"".join(
+                encode_journal(header, (entry(k, 10_000) for k in range(low, high)), high * 10_000, VERSION)
+            )
             written += len(lines)
             side.journal.write_bytes(lines)
             side.rejects.write_bytes(b"")

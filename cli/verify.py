@@ -14,11 +14,13 @@ NAME = "verify"
 
 def command(
     output: Annotated[str, typer.Argument(metavar="OUT", help="The folder (or URL) that a job wrote.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Compare SHA-256, too, where the job has listed it.")] = False,
     json: Json = False,
 ) -> None:
     """Check an output: checksums, counts, every record.
 
     Every problem is a line on stderr: file, record, what is wrong. Ends with 1 if there is one.
+    Files are compared by CRC-32C and by a tree of checksums; `write: {checksums: sha256}` lists SHA-256, too.
 
     \b
     Examples:
@@ -30,7 +32,7 @@ def command(
 
     check_exists(output)
     with counted("checked", quiet=json) as progress:
-        verdict = verify(output, progress)
+        verdict = verify(output, progress, deep=deep)
     if json:
         print_json({"sound": verdict.sound, **asdict(verdict)})
     else:
@@ -41,4 +43,7 @@ def command(
 
             tell(f"{output}: verified: {count(verdict.samples, 'sample')} in {count(verdict.shards, 'shard')}, "
                        f"{size(verdict.bytes)}, {count(verdict.rejects, 'reject')}")  # fmt: skip
+            if deep and verdict.hashed < verdict.files:
+                without = count(verdict.files - verdict.hashed, "file")
+                tell(f"{without} without SHA-256: checked by CRC-32C and tree (write: {{checksums: sha256}} lists it)")
     raise typer.Exit(0 if verdict.sound else JOB_FAILED)

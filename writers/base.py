@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from ..ops.base import Arg, Parameter, Spec, coerce, nearest, parameters, type_name
 from ..ops.batch import I64, Batch, Samples
@@ -34,9 +33,12 @@ from .bytes import files_io
 from .bytes.background import Workers
 from .bytes.files_io import Bytes, File
 from .bytes.gathered import Pieces
+from .bytes.sums import BLOCK, STEP, Sums
 
 Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp", "flac", "wav"]
 ENCODINGS: tuple[str, ...] = get_args(Encode)
+CHECKSUMS = ("tree", "sha256")
+"""Of files, beside their CRC-32C; with the last, both."""
 ENCODED = ("keep", "jpeg", "png", "webp", "flac", "wav")
 """Encodings whose samples arrive as bytes: 1-D uint8."""
 
@@ -98,25 +100,37 @@ class FileInfo:
     """Path below the output directory, with forward slashes."""
     bytes: int
     crc32c: str
-    sha256: str
+    tree: str
+    """See `bytes.sums.Sums`."""
+    sha256: str = ""
+    """Where the job asks for it."""
+
+    def listed(self, version: int) -> dict[str, Any]:
+        """Its entry in a journal of this version."""
+        listed: dict[str, Any] = {"name": self.name, "bytes": self.bytes, "crc32c": self.crc32c}
+        if version > 1:
+            listed["tree"] = self.tree
+        if self.sha256:
+            listed["sha256"] = self.sha256
+        return listed
 
 
 LARGE = 1 << 20
 """Bytes from which a write is worth another thread's time."""
-_PIECE = 1 << 20
-_BEHIND = 8 << 20
-"""Bytes that are hashed at once, and that a file is ahead of its checksums before they are continued."""
 
 
 class ShardFile:
     """A file of an open shard, under a temporary name; keeps its checksums.
 
     With ``workers``, large writes are handed to a thread, one for all of the file: `write` then returns before the
-    bytes are in the file, and they must not change till then. Its checksums follow, read back from the page cache, so
-    that no memory is held for them however slow they are. Small files never leave the caller's thread.
+    bytes are in the file, and they must not change till then. Its checksums follow, read back from the page cache by
+    several threads, so that no memory is held for them however slow they are; when everything is written, so does the
+    disk. Small files never leave the caller's thread. ``deep``: SHA-256, too, which takes one thread all along.
     """
 
-    def __init__(self, temporary: Path, final: str, workers: Workers | None = None, patched: bool = False) -> None:
+    def __init__(
+        self, temporary: Path, final: str, workers: Workers | None = None, patched: bool = False, deep: bool = False
+    ) -> None:
         self.final = final
         self.temporary = temporary
         self.closed = False
@@ -128,23 +142,18 @@ class ShardFile:
         """Which of the threads that write has this file, once there is work for one."""
         self._last: Future[None] | None = None
         """The last work on this file that was handed over."""
-        self._following: Future[None] | None = None
+        self._sums = Sums()
+        self._summing: list[Future[None]] = []
+        self._summed = 0
+        """Bytes that were given to threads for their checksums."""
+        self._rewritten: set[int] = set()
+        """Blocks that are not any more as they were summed."""
+        self._sha = hashlib.sha256() if deep else None
+        self._hashed = 0
+        self._hashing: Future[None] | None = None
+        self._syncing: Future[None] | None = None
         self._sealed = False
         self._info: FileInfo | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        self._sha = hashlib.sha256()
-        self._crc = 0
-        self._hashed = 0
-
-    def _take(self, data: bytes | npt.NDArray[np.uint8]) -> None:
-        from ..ops.storage.crc32c_cpu import crc32c_extend
-
-        self._sha.update(data if isinstance(data, bytes) else data.data)
-        array = data if isinstance(data, np.ndarray) else np.frombuffer(bytearray(data), np.uint8)
-        self._crc = int(crc32c_extend(np.uint32(self._crc), array))
-        self._hashed += len(data)
 
     @property
     def size(self) -> int:
@@ -163,8 +172,11 @@ class ShardFile:
             if isinstance(data, Pieces):
                 data = data.packed()
             self._file.write(data)
-            if not self._patched:
-                self._take(data)
+            self._sums.extend(data)
+            self._summed += len(data)
+            if self._sha is not None and not self._patched:
+                self._sha.update(data if isinstance(data, bytes) else data.data)
+                self._hashed += len(data)
             return
         self._hand_over(lambda: self._write_behind(data), len(data))
 
@@ -176,29 +188,42 @@ class ShardFile:
 
     def _write_behind(self, data: Bytes) -> None:
         self._file.write(data)
-        lag = self._file.size - self._hashed
-        if lag >= _BEHIND and not self._patched and (self._following is None or self._following.done()):
-            self._follow()
+        self._follow()
 
-    def _follow(self, anew: bool = False) -> None:
+    def _follow(self, last: bool = False) -> None:
+        """Let other threads take the checksums of what is in the file; of all of it if this is its ``last`` byte."""
         assert self._workers is not None
-        self._following = self._workers.checksums.submit(self._catch_up, self._following, anew)
+        follow = self._workers.following.submit
+        if self._summed % BLOCK and self._summed < self._file.size:  # small writes came first
+            self._rewritten.add(self._summed // BLOCK)
+            self._sums.cut()
+            self._summed = -(-self._summed // BLOCK) * BLOCK
+        while (n := min(self._file.size - self._summed, STEP)) > 0 and (last or n == STEP):
+            self._summing.append(follow(self._file.sum, self._sums, self._summed // BLOCK, n))
+            self._summed += n
+        if self._sha is not None and not self._patched and self._file.size - self._hashed >= (1 if last else STEP):
+            before = self._hashing
+            if last or before is None or before.done():
+                self._hashing = follow(self._hash, before)
+        if last:
+            self._syncing = follow(self._file.sync)
 
-    def _catch_up(self, before: Future[None] | None, anew: bool) -> None:
-        """Hash what is in the file, after work ``before`` is done; ``anew`` from its start."""
+    def _hash(self, before: Future[None] | None = None) -> None:
+        """Go on with SHA-256 to the end of what is in the file, after work ``before`` is done."""
+        assert self._sha is not None
         if before is not None:
             before.result()
-        if anew:
-            self._reset()
-        buffer = np.empty(_PIECE, np.uint8)
+        buffer = np.empty(BLOCK, np.uint8)
         while (left := self._file.size - self._hashed) > 0:
-            n = self._file.read_into(buffer[: min(left, _PIECE)], self._hashed)
-            self._take(buffer[:n])
+            n = self._file.read_into(buffer[: min(left, BLOCK)], self._hashed)
+            self._sha.update(buffer[:n].data)
+            self._hashed += n
 
     def rewrite(self, offset: int, data: bytes) -> None:
-        """Replace bytes written before (a header that depends on what follows). The file is then read again for its
-        checksums, unless it was made as one that is `patched`."""
+        """Replace bytes written before (a header that depends on what follows). Their blocks are then read again for
+        the checksums. For SHA-256 the whole file is, unless it was made as one that is `patched`."""
         self._patched = True
+        self._rewritten.update(range(offset // BLOCK, -(-(offset + len(data)) // BLOCK)))
         if self._last is None:
             self._file.write_at(offset, data)
         else:
@@ -208,7 +233,7 @@ class ShardFile:
         """Nothing more will be written: the rest of the checksums can be made ahead of `finish`."""
         if self._last is not None and not self._sealed:
             self._sealed = True
-            self._hand_over(lambda: self._follow(self._patched))
+            self._hand_over(lambda: self._follow(last=True))
 
     def finish(self) -> FileInfo:
         """Make the content durable and close the file; again, it only tells."""
@@ -217,13 +242,21 @@ class ShardFile:
         if self._last is not None:
             self.seal()
             self._last.result()
-            assert self._following is not None
-            self._following.result()
-        elif self._patched:
-            self._catch_up(None, anew=True)
-        self._file.sync()
+            for work in (*self._summing, self._hashing, self._syncing):
+                if work is not None:
+                    work.result()
+        else:
+            self._file.sync()
+        self._sums.flush()
+        for block in sorted(self._rewritten):
+            self._file.sum(self._sums, block, min(BLOCK, self._file.size - block * BLOCK))
+        if self._sha is not None and self._patched:
+            self._sha, self._hashed = hashlib.sha256(), 0
+            self._hash()
         self.close()
-        self._info = FileInfo(self.final, self._file.size, f"{self._crc:08x}", self._sha.hexdigest())
+        crc, tree = self._sums.result()
+        sha = "" if self._sha is None else self._sha.hexdigest()
+        self._info = FileInfo(self.final, self._file.size, crc, tree, sha)
         return self._info
 
     def close(self) -> None:
@@ -237,7 +270,7 @@ class ShardFiles:
 
     def __init__(
         self, root: Path, stem: str, tag: str, expected: int = 0, state: Any = None, alone: bool = True,
-        workers: Workers | None = None,
+        workers: Workers | None = None, deep: bool = False,
     ) -> None:  # fmt: skip
         self.root = root
         self.stem = stem
@@ -251,6 +284,7 @@ class ShardFiles:
         self._alone = alone
         self._tag = tag
         self._workers = workers
+        self._deep = deep
         self._open: list[ShardFile] = []
         self._moves: list[tuple[Path, Path]] = []
 
@@ -258,15 +292,15 @@ class ShardFiles:
         """A new file, to be published as ``<stem><suffix>``."""
         final = self.stem + suffix
         temporary = self._temporary(final)
-        return self._add(ShardFile(temporary, final, self._workers), temporary, self.root / final)
+        return self._add(ShardFile(temporary, final, self._workers, deep=self._deep), temporary, self.root / final)
 
     def create_in_directory(self, suffix: str, name: str, patched: bool = False) -> ShardFile:
         """A new file ``name`` in a directory of its own, to be published as ``<stem><suffix>/<name>``. ``patched``:
-        its beginning is rewritten at the end, so that checksums wait for that."""
+        its beginning is rewritten at the end, so that SHA-256 waits for that."""
         final = self.stem + suffix
         directory = self._temporary(final)
         files_io.make_dirs(directory)
-        file = ShardFile(directory / name, f"{final}/{name}", self._workers, patched)
+        file = ShardFile(directory / name, f"{final}/{name}", self._workers, patched, self._deep)
         return self._add(file, directory, self.root / final)
 
     def create_at(self, number: int, final: str) -> ShardFile:
@@ -274,7 +308,7 @@ class ShardFiles:
         directory = self._temporary(self.stem)
         files_io.make_dirs(directory)
         temporary = directory / f"{number:08d}"
-        return self._add(ShardFile(temporary, final, self._workers), temporary, self.root / final)
+        return self._add(ShardFile(temporary, final, self._workers, deep=self._deep), temporary, self.root / final)
 
     def _temporary(self, final: str) -> Path:
         return self.root / f".{final}.tmp-{self._tag}"

@@ -256,6 +256,7 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
         options={k: v.plain() for k, v in spec.write.options.items()},
         samples=spec.write.shard_samples,
         bytes=spec.write.shard_bytes,
+        sha256=spec.write.sha256,
         fields=fields,
         url=place.rstrip("/") if is_url(place) else "",
         split=prepared.halves is not None,

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from ...ops.base import Operator, Parameter, find, operators, parameters
 from ...ops.types import DALIDataType, to_numpy
-from ...writers.base import ENCODINGS, Writer, options_of, writers
+from ...writers.base import CHECKSUMS, ENCODINGS, Writer, options_of, writers
 from ..limits import Memory
 from ..plugins import load_installed_plugins, load_operators
 from ..settings import RunSettings
@@ -207,6 +207,11 @@ def _write(writer: type[Writer]) -> Schema:
             "path": {"type": "string", "description": "where the shards go"},
             "shard": _section({"samples": _or_variable({"type": "integer", "minimum": 1}), "bytes": _size()}),
             "fields": {"type": ["object", "null"], "additionalProperties": _section(field)},
+            "checksums": {
+                **_or_variable({"enum": list(CHECKSUMS)}),
+                "default": "tree",
+                "description": "of every file: CRC-32C and a tree; sha256: SHA-256, too",
+            },
             **{n: _argument(p) for n, p in options_of(writer).items()},
         },
         "required": ["path", *(n for n, p in options_of(writer).items() if p.required)],

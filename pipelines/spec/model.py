@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin
 
 from ...ops.base import Parameter, coerce, nearest, parameters, type_name
-from ...writers.base import ENCODINGS, FieldConfig
+from ...writers.base import CHECKSUMS, ENCODINGS, FieldConfig
 from ..graph.nodes import DeviceRequest
 from ..limits import Limit, Memory, parse_limit
 from ..problems import Mark, Problems, show
@@ -116,6 +116,7 @@ class Write:
     path: str
     shard_samples: int | None = None
     shard_bytes: int | None = None
+    sha256: bool = False
     fields: tuple[WriteField, ...] | None = None
     """None writes every output."""
     options: Mapping[str, Value] = field(default_factory=dict)
@@ -222,7 +223,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "graph": (),
     "outputs": (),
-    "write": ("writer", "path", "shard", "fields"),
+    "write": ("writer", "path", "shard", "fields", "checksums"),
     "on_error": ("policy", "max_errors"),
 }
 
@@ -657,6 +658,7 @@ def _write(section: _Section | None) -> Write | None:
         path=path,
         shard_samples=samples,
         shard_bytes=size,
+        sha256=section.choice("checksums", CHECKSUMS, "tree") == "sha256",
         fields=None if fields is None else _fields(fields),
         options=section.entries,
         option_marks=section.value.key_marks,

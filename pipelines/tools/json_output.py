@@ -237,6 +237,9 @@ class Verified(TypedDict):
     samples: int
     rejects: int
     bytes: int
+    files: int
+    hashed: int
+    """Files whose SHA-256 was compared."""
 
 
 class Merged(TypedDict):

@@ -597,6 +597,8 @@ def test_verify_finds_a_flipped_bit(spec: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["run", str(spec), "--quiet"]) == 0
     assert cli.main(["verify", str(out_of(spec))]) == 0
     assert "verified: 24 samples in 3 shards" in capsys.readouterr().out
+    assert cli.main(["verify", str(out_of(spec)), "--deep"]) == 0
+    assert "6 files without SHA-256: checked by CRC-32C and tree" in capsys.readouterr().out
     shard = sorted(out_of(spec).glob("*.tfrecord"))[1]
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 4

@@ -90,6 +90,7 @@ class Job:
     fields: tuple[str, ...] = ("image", "label", "tensor")
     known_total: bool = True
     bad: bool = True
+    sha256: bool = False
 
     def config(self, path: Path) -> WriteConfig:
         encode = {"image": FieldConfig("keep"), "label": FieldConfig(), "tensor": FieldConfig()}
@@ -101,6 +102,7 @@ class Job:
             self.samples,
             self.bytes,
             {k: encode[k] for k in self.fields},
+            sha256=self.sha256,
         )
 
     def batch(self, start: int, stop: int) -> tuple[Samples, dict[str, Batch], list[RejectRow]]:

@@ -9,12 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 _WRITES = 128 << 20
 """Bytes that wait to be written."""
-_WRITERS = 2
-"""Files that are written at the same time. The system lets one thread at a time write to a file, which takes it 2 GB/s
-in memory; where records come faster, the next shard begins while the last one is still written."""
+_WRITERS = 4
+"""Files that are written at the same time. The system lets one thread at a time write to a file, which takes it 2 to 3
+GB/s in memory; where records come faster, the next shard begins while the last one is still written."""
 _SHARDS = 3
-"""Shards that wait to be published. SHA-256 takes one thread a file and is slower than most disks (1.7 GB/s), so
-that the next shards are written while the last ones are still hashed."""
+"""Shards that wait to be published: the next ones are written while the last ones go to the disk."""
 
 
 class Line:
@@ -100,8 +99,9 @@ class Workers:
 
     def __init__(self) -> None:
         self.writes = Line("write", _WRITES, _WRITERS)
-        # two for each file that is not published: one may wait for the other
-        self.checksums = ThreadPoolExecutor(2 * (_SHARDS + 1), "checksums")
+        # SHA-256 of a file goes on in order: one thread may wait for another
+        self.following = ThreadPoolExecutor(2 * (_SHARDS + 1), "following")
+        """What is done to a file beside its writing: checksums, and the disk."""
         self.publishing = Line("publish", _SHARDS)
 
     def check(self) -> None:
@@ -115,4 +115,4 @@ class Workers:
         self.writes.fail(error)
         self.publishing.close()
         self.writes.close()
-        self.checksums.shutdown(cancel_futures=True)
+        self.following.shutdown(cancel_futures=True)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ...ops.batch import I64
 from ...ops.errors import DaliRunError, JobError
 from .gathered import Pieces
+from .sums import Sums
 
 Bytes = bytes | npt.NDArray[np.uint8] | Pieces
 Hook = Callable[[str, str], int | None]
@@ -90,6 +91,11 @@ class File:
             if n == 0:
                 raise OSError(errno.EIO, "the file was cut short by somebody else")
             return n
+
+    def sum(self, sums: Sums, first: int, size: int) -> None:
+        """Add the checksums of ``size`` bytes from block ``first`` on to ``sums``."""
+        with _named(self.path):
+            sums.take(self._fd, first, size)
 
     def sync(self) -> None:
         """Make the content durable."""

@@ -36,6 +36,9 @@ class WriteConfig:
     split: bool = False
     """Samples are parts of those that positions count (`split_samples`)."""
 
+    sha256: bool = False
+    """SHA-256 of every file, too."""
+
     @property
     def where(self) -> str:
         """The output's place, in words."""
@@ -77,4 +80,5 @@ class WriteConfig:
             "options": dict(self.options),
             "shard": {"samples": self.samples, "bytes": self.bytes},
             "fields": {k: dataclasses.asdict(v) for k, v in self.fields.items()},
+            **({"sha256": True} if self.sha256 else {}),
         }

@@ -15,7 +15,9 @@ from ...ops.errors import JobError
 from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
 
-VERSION = 1
+VERSION = 2
+"""Files of version 1 have a SHA-256, but no tree. A job that was begun with it goes on with it."""
+_VERSIONS = (1, VERSION)
 
 
 class ForgedError(JobError):
@@ -63,6 +65,7 @@ class Contents:
     size: int = 0
     """Bytes of the complete lines."""
     stop: int = 0
+    version: int = VERSION
 
 
 def read_journal(path: Path) -> Contents | None:
@@ -88,7 +91,7 @@ def read_journal(path: Path) -> Contents | None:
             if entry.pop("format", None) != "dali-run-journal":
                 raise JobError(f"{path} is not a journal of dali-run; choose another path")
             version = entry.pop("version", None)
-            if version != VERSION:
+            if version not in _VERSIONS:
                 raise JobError(f"{path} has format version {version}, this dali-run writes {VERSION}; use --fresh")
             entry |= {k: copy.deepcopy(v) for k, v in _NO_HEADER.items() if k not in entry}  # the order stays
             wrong = _wrong_header(entry)
@@ -102,7 +105,7 @@ def read_journal(path: Path) -> Contents | None:
             raise ForgedError(f"{path}: line at byte {at} is not one that dali-run writes ({wrong}); remove it by hand")
         at = end + 1
         if found is None:
-            found = Contents(entry, stop=entry["range"][0])
+            found = Contents(entry, stop=entry["range"][0], version=version)
         elif "done" in entry:
             found.done, found.stop = True, entry["stop"]
         else:
@@ -182,7 +185,10 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
     for info in files:
         if not sidecar.is_inside(info.get("name")):
             return f"a file outside of its folder: {info.get('name')!r}"
-        if not _count(info.get("bytes")) or not isinstance(info.get("sha256"), str):
+        if not _count(info.get("bytes")) or not isinstance(info.get("crc32c"), str):
+            return "files"
+        sums = [info[k] for k in ("tree", "sha256") if k in info]
+        if not sums or not all(isinstance(s, str) for s in sums):
             return "files"
     return ""
 
@@ -199,9 +205,11 @@ def _follows(entry: Mapping[str, Any], found: Contents) -> bool:
     return bool(found.stop <= positions[0] <= positions[1])
 
 
-def encode_journal(header: Mapping[str, Any], entries: Iterable[Mapping[str, Any]], stop: int) -> Iterator[bytes]:
+def encode_journal(
+    header: Mapping[str, Any], entries: Iterable[Mapping[str, Any]], stop: int, version: int
+) -> Iterator[bytes]:
     """The lines of the journal of a finished job, as `Journal` would have written them."""
-    yield _line({"format": "dali-run-journal", "version": VERSION, **header})
+    yield _line({"format": "dali-run-journal", "version": version, **header})
     yield from map(_line, entries)
     yield _line({"done": True, "stop": stop})
 

@@ -20,7 +20,6 @@ from ..bytes import files_io, sidecar
 from .journal import Contents, differences, encode_json, read_journal
 from .mirror import Mirror
 
-VERSION = 1
 _PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
 
 
@@ -200,6 +199,7 @@ def manifest_with_stages(root: Path) -> bytes:
         kind, totals = side.stage.kind, _totals(contents.entries)
         first = side.stage.positions[0] if kind == "append" and len(side.stage.positions) else 0
         manifest["stages"] = side.stage.number
+        manifest["version"] = max(manifest["version"], contents.version)
         manifest["samples"] += totals["samples"]
         manifest["bytes"] += totals["bytes"]
         manifest["rejects"] = totals["rejects"] + (manifest["rejects"] if kind == "append" else 0)
@@ -224,7 +224,7 @@ def build_manifest(contents: Contents, rejects: Path) -> bytes:
     return encode_json(
         {
             "format": "dali-run-manifest",
-            "version": VERSION,
+            "version": contents.version,
             **contents.header,
             "positions": [contents.header["range"][0], contents.stop],
             **_totals(contents.entries),
@@ -233,6 +233,11 @@ def build_manifest(contents: Contents, rejects: Path) -> bytes:
         },
         indent=2,
     )
+
+
+def version_of(journals: Sequence[Contents]) -> int:
+    """The format's version of what is made of several journals."""
+    return max(contents.version for contents in journals)
 
 
 def _totals(entries: Any) -> dict[str, int]:
@@ -337,7 +342,7 @@ def merged_manifest(journals: Sequence[Contents], rejects: Path) -> dict[str, An
     entries = [e for j in journals for e in j.entries]
     return {
         "format": "dali-run-manifest",
-        "version": VERSION,
+        "version": version_of(journals),
         **{k: first[k] for k in ("identity", "write", "whole")},
         "parts": len(journals),
         "positions": [first["range"][0], journals[-1].stop],

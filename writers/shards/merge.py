@@ -12,7 +12,17 @@ from ...ops.storage.urls import is_url, plain_path
 from ..bytes import sidecar
 from .journal import Contents, encode_journal, encode_json, read_journal
 from .lock import Lock
-from .manifest import Side, build_manifest, check_parts, journals_of, merge_parts, part_sides, replace, sides
+from .manifest import (
+    Side,
+    build_manifest,
+    check_parts,
+    journals_of,
+    merge_parts,
+    part_sides,
+    replace,
+    sides,
+    version_of,
+)
 from .mirror import Mirror
 
 
@@ -80,7 +90,8 @@ def join(side: Side, report: Mapping[str, Any]) -> None:
         header |= {"range": [header["range"][0], journals[-1].stop], "whole": None, "part": None}
         replace(side.rejects, b"".join(sidecar.read(p.rejects) for p in parts), side)
         replace(side.report, encode_json(report, indent=2), side)
-        replace(side.journal, b"".join(encode_journal(header, _in_a_row(journals), journals[-1].stop)), side)
+        lines = encode_journal(header, _in_a_row(journals), journals[-1].stop, version_of(journals))
+        replace(side.journal, b"".join(lines), side)
     whole = read_journal(side.journal)
     assert whole is not None
     replace(side.manifest, build_manifest(whole, side.rejects), side)

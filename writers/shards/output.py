@@ -246,6 +246,7 @@ class Output:
         files = ShardFiles(
             self.config.path, self._cuts.stem(start, self._shards), f"{self._side.tag}{os.getpid()}",
             self._cuts.expected(start), self._state, self._side.part is None, self._publisher.workers,
+            self.config.sha256 or self._journal.contents.version == 1,
         )  # fmt: skip
         files.carry = self._carry
         self._shard = _OpenShard(files, None, start, start)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,7 @@ class Publisher:
     def _publish(self, files: ShardFiles, entry: dict[str, Any], there: bool) -> None:
         self._check_there()
         if there:
-            entry["files"] = [dataclasses.asdict(i) for i in files.publish()]
+            entry["files"] = [i.listed(self._journal.contents.version) for i in files.publish()]
         self._put([self._side.root / info["name"] for info in entry["files"]])
         self._log.sync()
         self._journal.append(entry)

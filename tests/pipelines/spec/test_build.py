@@ -39,6 +39,17 @@ def node(graph: Graph, name: str) -> Node:
 # -- what a spec means ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("line", "sha256"), [("", False), ("checksums: tree", False), ("checksums: sha256", True)])
+def test_checksums_of_an_output(tmp_path: Path, line: str, sha256: bool) -> None:
+    text = VALID.replace("write:\n", f"write:\n  {line}\n")
+    write = load(text, tmp_path).spec.write
+    assert write is not None
+    assert write.sha256 is sha256
+    if line:
+        with pytest.raises(SpecError, match="checksums must be tree or sha256, got 'md5'"):
+            load(text.replace(line, "checksums: md5"), tmp_path)
+
+
 def test_a_whole_spec(tmp_path: Path) -> None:
     built = load(VALID, tmp_path)
     spec, graph = built.spec, verify(built.graph, "building")

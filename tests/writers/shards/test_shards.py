@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.writers import base
 from dali_run.writers.base import FieldConfig
+from dali_run.writers.bytes import files_io, sums
 from dali_run.writers.formats import columns
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.journal import differences, read_journal
@@ -45,15 +47,25 @@ def test_output_does_not_depend_on_batches(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_output_does_not_depend_on_who_writes_it(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    JOBS[name].run(tmp_path / "caller")
-    monkeypatch.setattr(base, "LARGE", 1)
-    monkeypatch.setattr(base, "_BEHIND", 100)
-    monkeypatch.setattr(columns, "LOOSE", 0)
-    before = set(threading.enumerate())
-    out = JOBS[name].run(tmp_path / "others")
-    assert digest(tmp_path / "others") == digest(tmp_path / "caller")
-    assert out.written == len(JOBS[name].survivors())
-    assert set(threading.enumerate()) <= before
+    """Checksums included: of files that other threads write from the first byte on, or after some small writes."""
+    for module in (sums, base):
+        monkeypatch.setattr(module, "BLOCK", 64)
+        monkeypatch.setattr(module, "STEP", 128)
+    job = replace(JOBS[name], sha256=True)
+    job.run(tmp_path / "caller")
+    for large in (1, 700):
+        monkeypatch.setattr(base, "LARGE", large)
+        monkeypatch.setattr(columns, "LOOSE", 0)
+        before = set(threading.enumerate())
+        path = tmp_path / str(large)
+        out = job.run(path)
+        assert digest(path) == digest(tmp_path / "caller")
+        assert out.written == len(JOBS[name].survivors())
+        assert set(threading.enumerate()) <= before
+    for info in (i for shard in json.loads((path / "manifest.json").read_text())["shards"] for i in shard["files"]):
+        assert info["sha256"] == hashlib.sha256((path / info["name"]).read_bytes()).hexdigest()
+    verdict = verify(path, deep=True)
+    assert (verdict.sound, verdict.hashed) == (True, verdict.files)
 
 
 def test_shards_hold_ranges_of_positions(tmp_path: Path) -> None:
@@ -496,7 +508,7 @@ def test_any_cut_into_batches_and_runs_gives_the_same_bytes(
 def test_complete_shards_are_published_when_the_job_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "LARGE", 1)
     slow = threading.Event()
-    monkeypatch.setattr(base.ShardFile, "_catch_up", waits_for(slow, base.ShardFile._catch_up))
+    monkeypatch.setattr(files_io.File, "sum", waits_for(slow, files_io.File.sum))
     job, path = JOBS["tfrecord"], tmp_path / "out"
     out = Output.open(job.config(path), {"seed": 1}, total=job.total)
     out.add(0, 30, *job.batch(0, 30))  # two shards, and the beginning of the third

@@ -54,7 +54,7 @@ def test_the_damaged_record_is_named(tmp_path: Path) -> None:
     data[start + length // 2] ^= 4
     shard.write_bytes(data)
     assert [str(p) for p in verify(tmp_path).problems] == [
-        f"{shard.name}: its content is not what was written (sha256 differs)",
+        f"{shard.name}: its content is not what was written (crc32c and tree differ)",
         f"{shard.name}, record 3 at byte {start}: its {length - 16} bytes are damaged (CRC-32C differs)",
     ]
     data[start + 2] ^= 1
