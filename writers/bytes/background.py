@@ -101,7 +101,7 @@ class Workers:
         self.writes = Line("write", _WRITES, _WRITERS)
         # SHA-256 of a file goes on in order: one thread may wait for another
         self.following = ThreadPoolExecutor(2 * (_SHARDS + 1), "following")
-        """What is done to a file beside its writing: checksums, and the disk."""
+        """Work on files beside their writing: checksums, and the disk."""
         self.publishing = Line("publish", _SHARDS)
 
     def check(self) -> None:

@@ -35,7 +35,7 @@ def manifest(path: Path) -> dict[str, Any]:
 
 
 def sums(path: Path) -> set[str]:
-    """What is listed of files."""
+    """Keys that are listed of files."""
     return {key for shard in manifest(path)["shards"] for info in shard["files"] for key in info}
 
 
