@@ -64,7 +64,8 @@ def _cell(cell: dict[str, Any]) -> str:
 
 
 def _as_text(app: Any, doctree: Any) -> None:
-    """Links to folders, and to pages that the site does not hold, become plain text: a checkout has them."""
+    """Links to folders, and to pages that the site does not hold, become plain text where a checkout has them; others
+    stay, and fail a strict build."""
     from docutils import nodes
     from sphinx import addnodes
 
@@ -73,7 +74,9 @@ def _as_text(app: Any, doctree: Any) -> None:
         target = node.get("reftarget", "")
         folder = next((p for p in (here / target, ROOT / target) if target and p.is_dir()), None)
         page = node.get("reftype") == "doc" or node.get("refdomain") == "doc"
-        if folder is not None or (page and target.lstrip("/") not in app.env.found_docs):
+        name = target.lstrip("/")
+        there = any((at / (name + suffix)).is_file() for at in (here, ROOT) for suffix in ("", ".md", ".ipynb"))
+        if folder is not None or (page and there and name not in app.env.found_docs):
             node.replace_self(nodes.inline("", node.astext()))
 
 

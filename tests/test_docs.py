@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -68,6 +69,21 @@ def anchors(page: Path) -> set[str]:
         again = next(i for i in range(1000) if (f"{name}-{i}" if i else name) not in found)
         found.add(f"{name}-{again}" if again else name)
     return found
+
+
+def test_ci_builds_the_site_strictly() -> None:
+    """Sphinx is not among the packages of the tests: CI builds the site after them, and a warning fails it."""
+    makefile = (ROOT / "Makefile").read_text()
+    asked = re.findall(r"^make ([a-z-]+)$", (ROOT / ".ci" / "run").read_text(), re.M)
+    assert asked == ["lint", "test", "site"]
+    assert all(re.search(rf"^{target}:", makefile, re.M) for target in asked)
+    (command,) = re.findall(r"^\t.*-m sphinx (.*)$", makefile, re.M)
+    assert {"-W", "--keep-going"} <= set(command.split())
+    conf = (ROOT / "docs" / "conf.py").read_text()
+    assert "nitpicky = True" in conf
+    suppressed = re.search(r"^suppress_warnings = (.*)$", conf, re.M)
+    assert suppressed is not None
+    assert ast.literal_eval(suppressed[1]) == ["myst.header", "misc.highlighting_failure"]  # links are none of them
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
