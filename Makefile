@@ -64,8 +64,9 @@ parity: setup ## compare with an installed DALI, write docs/parity.md (DALI_PYTH
 	$(BIN)/python -m tests.parity_serialized --python '$(DALI_PYTHON)'
 
 .PHONY: parity-presets
-parity-presets: setup ## compare `parity:` presets with the libraries (TORCH_PYTHON=, DALI_PYTHON=: Pythons that have them)
-	$(BIN)/python -m tests.parity_presets --torch '$(TORCH_PYTHON)' --dali '$(DALI_PYTHON)'
+parity-presets: setup ## compare `parity:` presets with the libraries (TORCH_PYTHON=, DALI_PYTHON=, ALBUMENTATIONS_PYTHON=)
+	$(BIN)/python -m tests.parity_presets --torch '$(TORCH_PYTHON)' --dali '$(DALI_PYTHON)' \
+	  --albumentations '$(ALBUMENTATIONS_PYTHON)'
 
 .PHONY: test-frameworks
 test-frameworks: ## tests with the real TensorFlow, PaddlePaddle, PyTorch and Triton, each in an environment of its own

@@ -30,8 +30,8 @@ class RunSettings:
     parity: Annotated[
         Library,
         Arg(
-            "`torchvision`, `opencv` or `pillow`: the library whose filters, sizes and colours resizing, cropping and "
-            "colour operators have; a step's own `parity` comes first"
+            "`torchvision`, `opencv` or `pillow`: the library whose pixels resizing, cropping, colour operators, blurs "
+            "and warps give, where they know it; a step's own `parity` comes first"
         ),
     ] = "dali"
     isolation: Annotated[

@@ -1,6 +1,7 @@
 """Results of another library for images, for parity_presets.py: `python parity_peer.py LIBRARY FOLDER`.
 
 FOLDER holds pixels.npy (flat), shapes.npy [N, 3] and sizes.npy [N, 2]; the results are written there as CASE.npy, flat.
+`single FOLDER LIBRARY` makes results of single calls instead.
 """
 
 import sys
@@ -56,8 +57,23 @@ def dali(images, sizes):
             yield f"{name} {'antialias' if antialias else 'plain'}", (np.array(out.at(i)) for i in range(len(images)))
 
 
+def single(library, folder):
+    """The calls of ``library`` in golden/library_calls.py, for images of any sizes: NUMBER.npz each."""
+    sys.path.insert(0, str(Path(__file__).with_name("golden")))
+    from library_calls import CASES, called
+
+    with np.load(folder / "images.npz") as stored:
+        images = [stored[str(i)] for i in range(len(stored.files))]
+    for number, case in enumerate(CASES):
+        if case.library == library:
+            np.savez(folder / f"{number}.npz", **{str(i): called(case, a) for i, a in enumerate(images)})
+
+
 def main():
     library, folder = sys.argv[1], Path(sys.argv[2])
+    if library == "single":
+        single(sys.argv[3], folder)
+        return
     shapes, sizes, flat = (np.load(folder / f"{n}.npy") for n in ("shapes", "sizes", "pixels"))
     ends = np.cumsum(shapes.prod(axis=1))
     images = [flat[e - s.prod() : e].reshape(s) for e, s in zip(ends, shapes, strict=True)]

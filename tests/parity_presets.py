@@ -1,7 +1,8 @@
 """Compare the parity presets with the libraries: `make parity-presets TORCH_PYTHON=... DALI_PYTHON=...`.
 
-Pillow and OpenCV run here; torchvision and DALI in the Pythons that are given, and are left out where none is. Writes
-the tables into docs/parity.md and ends with 1 where a bound is broken.
+Pillow and OpenCV run here; torchvision, albumentations and DALI in the Pythons that are given, and are left out where
+none is. Writes the tables into docs/parity.md and ends with 1 where a bound is broken. With --single it compares only
+single operators other than resize.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ import numpy as np
 import PIL
 from PIL import Image
 
+from .golden.library_calls import CASES, called
 from .ops.images.test_resize import operator, run
+from .ops.libraries.test_presets import ours as ours_of_case
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "parity.md"
 HEADING = "### Measured\n"
+SINGLE = "### Single operators, measured\n"
 PILLOW = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 OPENCV = ("nearest", "linear", "cubic", "area", "lanczos4")
 
@@ -41,6 +45,15 @@ bilinear filters and OpenCV's area: largest / mean difference.
 
 {matrix}
 {validation}"""
+
+SINGLE_TEXT = """{heading}
+The step with the library's `parity`, and a call of the library, on {count} ImageNet files; uint8, differences in
+levels. Written by `make parity-presets`. {versions}.
+
+| library | step | largest difference | mean difference | values that differ | bound |
+|---|---|---:|---:|---:|---:|
+{table}
+"""
 
 VALIDATION = """
 torchvision's `Resize(256)`, `CenterCrop(224)`, float32, `Normalize` and ours, `resize_shorter: 256` and
@@ -159,8 +172,50 @@ def matrix(images: list[np.ndarray], sizes: np.ndarray) -> str:
     return "\n".join(lines)
 
 
+def single(images: list[np.ndarray], pythons: dict[str, str]) -> list[Row]:
+    """A row for each of `CASES` whose library runs here, or in one of ``pythons``."""
+    theirs = {library: asked(library, python, images) for library, python in pythons.items() if python}
+    rows = []
+    for number, case in enumerate(CASES):
+        if case.library in ("pillow", "opencv"):
+            want = [called(case, image) for image in images]
+        elif case.library in theirs:
+            want = theirs[case.library][number]
+        else:
+            continue
+        row = Row(case.library, f"`{case.step}`", 0)
+        row.compare(ours_of_case(case, images), want)
+        rows.append(row)
+    return rows
+
+
+def asked(library: str, python: str, images: list[np.ndarray]) -> dict[int, list[np.ndarray]]:
+    """The results of a library in an environment of its own, by the number of the case."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(f"{folder}/images.npz", **{str(i): a for i, a in enumerate(images)})
+        script = Path(__file__).with_name("parity_peer.py")
+        subprocess.run([*python.split(), script, "single", folder, library], check=True)
+        found = {}
+        for number, case in enumerate(CASES):
+            if case.library == library:
+                with np.load(f"{folder}/{number}.npz") as stored:
+                    found[number] = [stored[str(i)] for i in range(len(images))]
+        return found
+
+
+def put(page: Path, heading: str, text: str) -> None:
+    """Replace the part of ``page`` from ``heading`` to the next heading of its level or above, or add it."""
+    before, _, after = (page.read_text() if page.exists() else "").partition(heading)
+    ends = [at for mark in ("\n## ", "\n### ") if (at := after.find(mark)) >= 0]
+    rest = after[min(ends) :] if ends else ""
+    page.write_text(f"{before.rstrip()}\n\n{text.rstrip()}\n{rest}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--albumentations", default=os.environ.get("ALBUMENTATIONS_PYTHON", ""),
+                        help="a Python with albumentations")  # fmt: skip
+    parser.add_argument("--single", action="store_true", help="only single operators other than resize")
     parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", ""), help="a Python with torchvision")
     parser.add_argument("--dali", default=os.environ.get("DALI_PYTHON", ""), help="a Python with DALI")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "imagenet_sample")
@@ -170,29 +225,44 @@ def main() -> int:
     if not files:
         parser.error(f"no JPEG files in {arguments.data}; say where some are with --data")
     images = [np.asarray(Image.open(f).convert("RGB")) for f in files]
+    alone = single(images[::_EVERY], {"torchvision": arguments.torch, "albumentations": arguments.albumentations})
+    versions = {"torchvision": arguments.torch, "albumentations": arguments.albumentations}
+    put(arguments.page, SINGLE, SINGLE_TEXT.format(heading=SINGLE, count=len(images[::_EVERY]),
+        versions=installed(versions), table="\n".join(map(str, alone))))  # fmt: skip
+    print("\n".join(map(str, alone)))
+    broken = any(r.largest > r.bound for r in alone)
+    if arguments.single:
+        return int(broken)
     shapes = np.array([a.shape[:2] for a in images])
     shorter = shapes * 256 // shapes.min(axis=1, keepdims=True)
     rows: dict[str, Row] = {}
     for sizes in (shorter, np.tile([300, 448], (len(images), 1))):
         compare(images, sizes, rows, arguments.torch, arguments.dali)
-    versions = [f"Pillow {PIL.__version__}, OpenCV {cv2.__version__}"]
-    for name, python, module in (
-        ("torchvision", arguments.torch, "torchvision"),
-        ("DALI", arguments.dali, "nvidia.dali"),
-    ):
+    checked = VALIDATION.format(table=validation(images, arguments.torch)) if arguments.torch else ""
+    versions = {"torchvision": arguments.torch, "DALI": arguments.dali}
+    text = TEXT.format(
+        heading=HEADING, count=len(images), versions=installed(versions),
+        table="\n".join(map(str, rows.values())), matrix=matrix(images, shorter), validation=checked,
+    )  # fmt: skip
+    put(arguments.page, HEADING, text)
+    print(text)
+    return int(broken or any(r.largest > r.bound for r in rows.values()))
+
+
+_EVERY = 5
+"""Of the files, for single operators."""
+
+
+def installed(pythons: dict[str, str]) -> str:
+    """The versions of the libraries here and in ``pythons``."""
+    found = [f"Pillow {PIL.__version__}, OpenCV {cv2.__version__}"]
+    for name, python in pythons.items():
         if python:
+            module = {"DALI": "nvidia.dali"}.get(name, name)
             ask = [*python.split(), "-c", f"import {module} as m; print(m.__version__)"]
             said = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
-            versions.append(f"{name} {said}")
-    text = TEXT.format(
-        heading=HEADING, count=len(images), versions=", ".join(versions), table="\n".join(map(str, rows.values())),
-        matrix=matrix(images, shorter), validation=VALIDATION.format(table=validation(images, arguments.torch))
-        if arguments.torch else "",
-    )  # fmt: skip
-    before = arguments.page.read_text().partition(HEADING)[0].rstrip("\n") if arguments.page.exists() else ""
-    arguments.page.write_text(f"{before}\n\n{text}")
-    print(text)
-    return int(any(r.largest > r.bound for r in rows.values()))
+            found.append(f"{name} {said}")
+    return ", ".join(found)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.augment.torchvision import MODES
+from ..ops.libraries.torchvision import MODES
 from .base import Device, InterpolationMode, RandomTransform, Transform, fill_of, mode_of, two
 from .draws import Draws, logarithms
 from .steps import Done, Shape

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from ..ops.augment.torchvision import affine_matrix
+from ..ops.libraries.torchvision import affine_matrix
 from .steps import Done
 
 _METHODS = {

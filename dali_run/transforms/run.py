@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from ..ops.augment.torchvision import outline, problems
 from ..ops.batch import I32, I64, Batch, Samples, concat, elements, host_empty
 from ..ops.context import Context
 from ..ops.errors import SpecError
 from ..ops.images.resampling.resample import bounded, preset
 from ..ops.images.resize import Resize
 from ..ops.kernels import Kernels
+from ..ops.libraries.torchvision import outline, problems
 from ..pipelines.cores import usable_cores
 from . import floats, pillow
 from .images import Images
 from .steps import APART, CONVERSIONS, Done, Shape, after, encode, table
 
-_kernels: Any = Kernels("..ops.augment.torchvision_cpu", __package__)
+_kernels: Any = Kernels("..ops.libraries.torchvision_cpu", __package__)
 
 _CHUNK = 8
 """Most images of a chunk."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.augment.torchvision import CHANNELS, MODES, WIDTH, Step, affine_matrix, expanded_size
+from ..ops.libraries.torchvision import CHANNELS, MODES, WIDTH, Step, affine_matrix, expanded_size
 
 Shape = tuple[int, int, int]
 """Channels, height, width."""

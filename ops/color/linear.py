@@ -6,12 +6,12 @@ of them share two loops on the CPU and two kernels on a GPU.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..base import Arg, Operator, Spec
+from ..base import Arg, Operator, Spec, Stage
 from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
@@ -20,6 +20,7 @@ from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
+from ..libraries import presets
 from ..types import DALIDataType, DALIImageType, to_numpy
 
 F32 = npt.NDArray[np.float32]
@@ -40,9 +41,25 @@ class Linear(Operator, abstract=True):
     layouts = ("FHWC", "DHWC", "HWC")
     bound = "1 level; floats within 1e-5 of the largest value"
 
+    own: ClassVar[tuple[str, ...]] = ()
+    """Arguments that only DALI's definition has."""
+    order: ClassVar[tuple[str, ...]] = ()
+    """Arguments in the order in which other libraries' functions are called one after the other."""
+
     dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+    parity: Annotated[
+        Literal["dali", "torchvision", "pillow", "albumentations"],
+        Arg("whose pixels, of uint8 images: docs/parity.md#single-operators"),
+    ] = "dali"
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return self.stages if self.parity == "dali" else ("cpu",)
 
     def check(self) -> None:
+        if self.parity != "dali":
+            presets.check(self, self.parity, self._alone())
+            if self.dtype not in (None, DALIDataType.UINT8):
+                raise SpecError(f"parity: {self.parity} gives UINT8; cast the result")
         kind = None if self.dtype is None else to_numpy(self.dtype).kind
         if kind == "b":
             raise SpecError("dtype must be a number's, got BOOL")
@@ -50,10 +67,28 @@ class Linear(Operator, abstract=True):
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
         layout = image_layout(data.layout, data.ndim, self.layouts)
+        if self.parity != "dali":
+            presets.check_input(self.parity, Spec(data.shape, data.dtype, layout))
         return Spec(data.shape, data.dtype if self.dtype is None else self.dtype, layout)
+
+    def _alone(self) -> tuple[str, ...]:
+        return self.own
+
+    def steps(self, ctx: Context) -> list[presets.Step]:
+        """The same in another library: a function for each argument that is given."""
+        found = []
+        for name in filter(self.given, self.order):
+            values = ctx.arg(name, np.float64).reshape(-1, 1)
+            if name == "hue":
+                values = values / 360
+                values -= np.round(values)
+            found.append(("brightness" if name == "value" else name, values))
+        return found
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         images = images.replace(layout=known_layout(images, self.layouts))
+        if self.parity != "dali":
+            return presets.run(ctx, images, self.parity, self.steps(ctx))
         dtype = images.dtype if self.dtype is None else np.dtype(to_numpy(self.dtype))
         return self.mapped(ctx, images, dtype)
 
@@ -102,6 +137,8 @@ class Brightness(Scaling, name="brightness"):
     The range is the largest value of the output's type, 1 for floats.
     """
 
+    own = ("brightness_shift",)
+    order = ("brightness",)
     example = "{op: brightness, in: images, brightness: 1.2, out: images}"
 
     brightness: Annotated[float, Arg("factor; 1 changes nothing", per_sample=True)] = 1.0
@@ -113,6 +150,8 @@ class Brightness(Scaling, name="brightness"):
 class Contrast(Scaling, name="contrast"):
     """Stretch values away from a center: out = center + contrast * (in - center)."""
 
+    own = ("contrast_center",)
+    order = ("contrast",)
     example = "{op: contrast, in: images, contrast: $contrast, out: images}"
 
     contrast: Annotated[float, Arg("factor; 0 gives an even gray, 1 changes nothing", per_sample=True)] = 1.0
@@ -126,9 +165,11 @@ class Contrast(Scaling, name="contrast"):
 class BrightnessContrast(Scaling, name="brightness_contrast"):
     """Contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center)).
 
-    The range is the largest value of the output's type, 1 for floats.
+    The range is the largest value of the output's type, 1 for floats. With ``parity: albumentations`` it is its
+    RandomBrightnessContrast: contrast * in + 255 * shift.
     """
 
+    order = ("contrast", "brightness")
     example = "{op: brightness_contrast, in: images, brightness: 1.2, contrast: 0.8, out: images}"
 
     brightness: Annotated[float, Arg("factor; 1 changes nothing", per_sample=True)] = 1.0
@@ -142,6 +183,17 @@ class BrightnessContrast(Scaling, name="brightness_contrast"):
             per_sample=True),
     ] = None  # fmt: skip
 
+    def _alone(self) -> tuple[str, ...]:
+        mixed = self.parity == "albumentations"
+        return ("contrast_center", "brightness" if mixed else "brightness_shift")
+
+    def steps(self, ctx: Context) -> list[presets.Step]:
+        """The same in another library."""
+        if self.parity != "albumentations":
+            return Scaling.steps(self, ctx)
+        added = ctx.arg("brightness_shift", np.float64) * 255
+        return [("brightness_contrast", np.stack([ctx.arg("contrast", np.float64), added], axis=1))]
+
 
 class Twisting(Linear, abstract=True):
     """A 3x3 matrix and an offset for the RGB pixels of a picture.
@@ -151,6 +203,7 @@ class Twisting(Linear, abstract=True):
     """
 
     names = ("hue", "saturation", "value", "brightness", "contrast")
+    own: ClassVar[tuple[str, ...]] = ("image_type",)
 
     def check(self) -> None:
         Linear.check(self)
@@ -185,6 +238,8 @@ class Hsv(Twisting, name="hsv"):
     Unlike its siblings, the output is UINT8 unless ``dtype`` says otherwise, as in DALI.
     """
 
+    own = ()
+    order = ("hue", "saturation", "value")
     example = "{op: hsv, in: images, hue: $degrees, saturation: 1.3, out: images}"
 
     dtype: Annotated[DALIDataType | None, Arg("type of the output")] = DALIDataType.UINT8
@@ -196,6 +251,7 @@ class Hsv(Twisting, name="hsv"):
 class Hue(Twisting, name="hue"):
     """Turn the hue of RGB images, by a linear map of RGB."""
 
+    order = ("hue",)
     example = "{op: hue, in: images, hue: 30.0, out: images}"
 
     hue: Annotated[float, Arg("degrees by which the hue turns", per_sample=True)] = 0.0
@@ -205,6 +261,7 @@ class Hue(Twisting, name="hue"):
 class Saturation(Twisting, name="saturation"):
     """Multiply the saturation of RGB images, by a linear map of RGB."""
 
+    order = ("saturation",)
     example = "{op: saturation, in: images, saturation: 0.5, out: images}"
 
     saturation: Annotated[float, Arg("factor; 0 gives gray, 1 changes nothing", per_sample=True)] = 1.0
@@ -213,8 +270,12 @@ class Saturation(Twisting, name="saturation"):
 
 class ColorTwist(Twisting, name="color_twist"):
     """Hue, saturation, contrast and brightness of RGB images in one linear map; the center of contrast is 128, 0.5 for
-    float images."""
+    float images.
 
+    With another library's ``parity`` its functions follow each other: brightness, contrast, saturation, hue.
+    """
+
+    order = ("brightness", "contrast", "saturation", "hue")
     example = "{op: color_twist, in: images, hue: $hue, saturation: $saturation, contrast: 1.1, out: images}"
 
     hue: Annotated[float, Arg("degrees by which the hue turns", per_sample=True)] = 0.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..base import Arg, Operator, Spec
+from ..base import Arg, Operator, Spec, Stage
 from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
@@ -16,6 +16,7 @@ from ..copies.strided import CUDA_TYPES
 from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
 from ..kernels import Kernels
+from ..libraries import presets
 from ..types import DALIDataType, from_numpy, to_numpy
 
 _kernels: Any = Kernels(".tables_cpu", __package__)
@@ -94,8 +95,25 @@ class Equalize(Operator, name="equalize"):
     layouts = ("HW", "HWC", "CHW", "FHW", "FHWC", "FCHW")
     example = "{op: equalize, in: images, out: images}"
 
+    parity: Annotated[
+        Literal["dali", "opencv", "torchvision", "pillow"],
+        Arg("whose pixels: docs/parity.md#single-operators; opencv is the same as dali"),
+    ] = "dali"
+
+    @property
+    def _preset(self) -> str:
+        """The library whose table is another one; "" for none."""
+        return "" if self.parity == "opencv" else self.parity.replace("dali", "")
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return ("cpu",) if self._preset else self.stages
+
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
+        if self._preset:
+            presets.check_input(
+                self.parity, Spec(data.shape, data.dtype, image_layout(data.layout, data.ndim, self.layouts))
+            )
         if data.dtype not in (None, DALIDataType.UINT8):
             raise SpecError(f"takes uint8 images, got {data}; cast them first")
         layout = image_layout(data.layout, data.ndim, self.layouts)
@@ -107,6 +125,8 @@ class Equalize(Operator, name="equalize"):
         if images.dtype != np.uint8:
             raise SpecError(f"takes uint8 images, got {from_numpy(images.dtype).name}; cast them first")
         images = images.replace(layout=known_layout(images, self.layouts))
+        if self._preset:
+            return presets.run(ctx, images, self.parity, [("equalize", np.zeros((len(images), 0)))])
         geometry = np.ones((len(images), 3), np.int64)  # pictures, pixels, channels
         shapes = images.shapes.astype(np.int64)
         first = images.layout.index("H")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..base import Arg, Operator, Spec
+from ..base import Arg, Operator, Spec, Stage
 from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
@@ -15,6 +15,7 @@ from ..copies.strided import CUDA_TYPES
 from ..errors import SpecError
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
+from ..libraries import presets
 from ..types import DALIDataType, to_numpy
 from .axes import F32, by_axis, geometry, host_output, on_host, spatial
 
@@ -123,12 +124,48 @@ class GaussianBlur(Separable, name="gaussian_blur"):
     window_size: Annotated[
         tuple[int, ...], Arg("length of the window, odd, or one for each axis; 0: by sigma", ge=0, per_sample=True)
     ] = (0,)
+    parity: Annotated[
+        Literal["dali", "torchvision", "pillow", "opencv", "albumentations"],
+        Arg("whose pixels, of uint8 images: docs/parity.md#single-operators"),
+    ] = "dali"
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return self.stages if self.parity == "dali" else ("cpu",)
 
     def check(self) -> None:
+        if self.parity != "dali":
+            presets.check(self, self.parity, ("dtype", "window_size") if self.parity == "pillow" else ("dtype",))
         if not self.given("sigma") and not self.given("window_size"):
             raise SpecError("needs sigma, window_size, or both")
         if "window_size" not in self.per_sample and any(w and w % 2 == 0 for w in self.window_size):
             raise SpecError(f"window_size must be odd, got {list(self.window_size)}")
+
+    def infer(self, *specs: Spec) -> Spec:
+        if self.parity != "dali":
+            presets.check_input(self.parity, specs[0])
+        return Separable.infer(self, *specs)
+
+    def cpu(self, ctx: Context, images: Batch) -> Batch:
+        if self.parity == "dali":
+            return Separable.cpu(self, ctx, images)
+        _, axes = spatial(images.layout, images.ndim)
+        if axes != 2 or images.layout not in presets.LAYOUTS:
+            raise SpecError(f"parity: {self.parity} takes images (HWC, FHWC), got {images.layout or 'no layout'}")
+        sigma = by_axis(ctx.arg("sigma", np.float64), 2, "sigma")
+        length = by_axis(ctx.arg("window_size", np.float64), 2, "window_size")
+        bad = ~(np.isfinite(sigma) & (sigma >= 0) & (sigma <= _WIDEST)) | (length < 0) | (length > 6 * _WIDEST)
+        bad |= ((sigma == 0) & (length == 0)) | ((length > 0) & (length % 2 == 0))
+        if self.parity == "albumentations":
+            bad |= (sigma != sigma[:, :1]) | (length != length[:, :1]) | (sigma == 0)
+        for i in np.flatnonzero(bad.any(axis=1)).tolist():
+            said = f"sigma {sigma[i].tolist()}, window_size {length[i].tolist()}"
+            alone = ", one for both axes," if self.parity == "albumentations" else ""
+            ctx.reject(i, "bad_argument", f"needs a positive sigma{alone} or an odd window_size, got {said}")
+            sigma[i], length[i] = 1, 1
+        numbers = np.concatenate([length[:, ::-1], sigma[:, ::-1]], axis=1)
+        return presets.run(ctx, images, self.parity, [("gaussian_blur", numbers)])
+
+    gpu = cpu
 
     def arguments(self) -> tuple[str, ...]:
         return "sigma", "window_size"

@@ -32,6 +32,7 @@ def can_join(first: Operator, second: Operator, between: Spec, after: Spec) -> b
     return (
         isinstance(first, (Linear, JoinedColors))
         and isinstance(second, Linear)
+        and getattr(first, "parity", "dali") == second.parity == "dali"
         and between.dtype is DALIDataType.UINT8
         and after.dtype is DALIDataType.UINT8
         and between.shape is not None

@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..base import Arg, Operator, Spec
+from ..base import Arg, Operator, Spec, Stage
 from ..batch import I64, Batch
 from ..context import Context
-from ..copies.strided import Border
+from ..copies.strided import Border, affordable
 from ..copies.windows import image_layout, known_layout, round_half_away
 from ..errors import SpecError
+from ..libraries import presets
 from ..sequences.unfold import by_frame, of_frame, of_sequence
 from ..types import DALIDataType, DALIInterpType
 from .sampling import FILTERS, Filter, Kind, Places, sampled
@@ -56,8 +57,23 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
     fill_value: Annotated[tuple[float, ...], Arg("what constant is: one value, or one for each channel; 0")] = ()
     interp_type: Annotated[DALIInterpType, Arg("NN, LINEAR or CUBIC")] = DALIInterpType.INTERP_LINEAR
     pixel_origin: Annotated[Origin, Arg("what [0, 0] is of the first pixel")] = "corner"
+    parity: Annotated[
+        Literal["dali", "torchvision", "pillow", "opencv"],
+        Arg("whose pixels, of uint8 images: docs/parity.md#single-operators"),
+    ] = "dali"
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return self.stages if self.parity == "dali" else ("cpu",)
 
     def check(self) -> None:
+        if self.parity != "dali":
+            presets.check(self, self.parity, ("size",) if self.parity == "torchvision" else ())
+            if self.border_mode not in ("constant", "replicate")[: 2 if self.parity == "opencv" else 1]:
+                raise SpecError(f"border_mode: {self.border_mode} goes with parity: dali, give it to this step")
+            if self.parity == "torchvision" and self.interp_type is DALIInterpType.INTERP_CUBIC:
+                raise SpecError("torchvision's tensors are warped with NN or LINEAR")
+            if len(self.fill_value) > presets.FILLS:
+                raise SpecError(f"parity: {self.parity} takes up to {presets.FILLS} fill values")
         checked_filter("interp_type", self.interp_type)
         if self.matrix and len(self.matrix) != 9:
             raise SpecError(f"matrix takes 9 values, three rows of three, got {len(self.matrix)}")
@@ -71,6 +87,8 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
         layout = image_layout(data.layout, data.ndim, self.layouts)
         if layout and layout not in self.layouts:
             raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {layout}")
+        if self.parity != "dali":
+            presets.check_input(self.parity, Spec(data.shape, data.dtype, layout))
         if data.shape is None or not layout:
             return Spec(None, data.dtype, layout)
         channels = data.shape[layout.index("C")] if "C" in layout else 1
@@ -91,13 +109,15 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
             rows = inputs[0].dense()
             values = rows if inputs[0].on_host else rows.get()  # matrices are checked on the host
         else:
-            values = ctx.arg("matrix")
+            values = ctx.arg("matrix", np.float32 if self.parity == "dali" else np.float64)
         values = np.asarray(values, np.float64).reshape(len(images), -1)
         if values.shape[1] != 9:
             raise SpecError(f"a matrix holds 3 x 3 values, got {values.shape[1]}")
         matrices = values.reshape(-1, 3, 3)
         if not self.inverse_map:
             matrices = inverted(matrices)
+        if self.parity != "dali":
+            return self._preset(ctx, images, matrices)
         if self.pixel_origin == "corner":
             matrices = _HALF @ matrices @ np.linalg.inv(_HALF)
         wrong: npt.NDArray[np.bool_] = np.any(~np.isfinite(matrices), axis=(1, 2))
@@ -111,6 +131,27 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
                        _BORDERS[self.border_mode], fill, wrong | refused)  # fmt: skip
 
     gpu = cpu
+
+    def _preset(self, ctx: Context, images: Batch, matrices: F64) -> Batch:
+        """The other library's, whose numbers are those of corners."""
+        if self.pixel_origin == "center":
+            matrices = np.linalg.inv(_HALF) @ matrices @ _HALF
+        wrong = ~np.isfinite(matrices).all(axis=(1, 2)) | (matrices[:, 2, 2] == 0)
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(
+                i, "bad_argument", "the transform is not finite, cannot be inverted, or has 0 as its last number"
+            )
+        matrices[wrong] = np.eye(3)
+        values, refused = self._fill(ctx, images)
+        matrices[refused] = np.eye(3)
+        fills = np.resize(values[0], presets.FILLS) if values.shape[1] == 1 else np.zeros(presets.FILLS)
+        fills[: values.shape[1]] = values[0]
+        n, filled = len(images), bool(self.fill_value) or self.parity != "torchvision"
+        sizes = affordable(ctx, np.column_stack([self._sizes(ctx, images), images.shapes[:, -1]]))[:, :2]
+        filled = filled and self.border_mode == "constant"
+        rows = [np.full((n, 1), presets.FILTERS[self.interp_type]), sizes, np.full((n, 1), filled),
+                np.tile(fills, (n, 1)), matrices.reshape(-1, 9)]  # fmt: skip
+        return presets.run(ctx, images, self.parity, [("perspective", np.concatenate(rows, axis=1).astype(np.float64))])
 
     def _sizes(self, ctx: Context, images: Batch) -> I64:
         at = images.layout.index("H")

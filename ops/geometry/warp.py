@@ -6,12 +6,12 @@ in float32 along a row, and so takes the other of two neighbours at some ties.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..base import Arg, Operator, Spec
+from ..base import Arg, Operator, Spec, Stage
 from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
@@ -19,6 +19,7 @@ from ..copies.strided import CUDA_TYPES, Border, affordable
 from ..copies.windows import image_layout, known_layout, refused, round_half_away
 from ..errors import SpecError
 from ..kernels import Kernels
+from ..libraries import presets
 from ..sequences.unfold import by_frame, largest
 from ..types import DALIDataType, DALIInterpType, to_numpy
 from .sampling import Filter, Kind
@@ -45,8 +46,25 @@ class Warping(Operator, abstract=True):
     interp_type: Annotated[DALIInterpType, Arg("NN or LINEAR")] = DALIInterpType.INTERP_LINEAR
     dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
     output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+    parity: Annotated[
+        Literal["dali", "torchvision", "pillow", "opencv", "albumentations"],
+        Arg("whose pixels, of uint8 images: docs/parity.md#single-operators"),
+    ] = "dali"
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        return self.stages if self.parity == "dali" else ("cpu",)
+
+    def preset(self, ctx: Context, images: Batch, name: str, before: F64, after: F64) -> Batch:
+        """The other library's ``name``; its numbers are those ``before`` the fill values and ``after`` them."""
+        n = len(images)
+        how = np.full((n, 1), presets.FILTERS[self.interp_type], np.float64)
+        fill = np.full((n, 1 + presets.FILLS), float(saturate(np.array([self.fill_value or 0.0]), np.uint8)[0]))
+        fill[:, 0] = self.fill_value is not None
+        return presets.run(ctx, images, self.parity, [(name, np.concatenate([how, before, fill, after], axis=1))])
 
     def check(self) -> None:
+        if self.parity != "dali":
+            presets.check(self, self.parity, ("dtype", "output_dtype"))
         if self.interp_type not in (DALIInterpType.INTERP_NN, DALIInterpType.INTERP_LINEAR):
             raise SpecError(
                 f"interp_type must be NN or LINEAR here, got {self.interp_type.name.removeprefix('INTERP_')}"
@@ -60,6 +78,8 @@ class Warping(Operator, abstract=True):
         layout = image_layout(data.layout, data.ndim, self.layouts)
         if layout and layout not in self.layouts:
             raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {layout}")
+        if self.parity != "dali":
+            presets.check_input(self.parity, Spec(data.shape, data.dtype, layout))
         if data.shape is None or not layout:
             return Spec(None, dtype, layout)
         axes = spatial_axes(layout)
@@ -189,10 +209,26 @@ class Rotate(Warping, name="rotate"):
     def keeps_size(self) -> bool:
         return self.keep_size
 
+    def check(self) -> None:
+        Warping.check(self)
+        if self.parity == "opencv":
+            raise SpecError("OpenCV has no rotation by an angle: give parity: dali, or a matrix to warp_affine")
+        if self.parity != "dali":
+            presets.check(self, self.parity, ("size", "axis"))
+        if self.parity == "albumentations" and not self.keep_size:
+            raise SpecError("albumentations' Rotate keeps the canvas: give keep_size: true")
+
     @by_frame()
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         """The images of the batch, rotated."""
         images = images.replace(layout=known_layout(images, self.layouts))
+        if self.parity != "dali":
+            angle = ctx.arg("angle", np.float64)
+            for i in np.flatnonzero(~np.isfinite(angle)).tolist():
+                ctx.reject(i, "bad_argument", f"angle must be a number of degrees, got {angle[i]}")
+            angle = np.nan_to_num(angle, posinf=0, neginf=0)
+            before = np.stack([angle, np.full(len(images), not self.keep_size, np.float64)], axis=1)
+            return self.preset(ctx, images, "rotate", before, np.zeros((len(images), 0)))
         if spatial_axes(images.layout) == 3:
             return self._volumes(ctx, images)
         # As DALI, radians in float32: 45 degrees counts as |sin| > |cos|.
@@ -308,13 +344,20 @@ class WarpAffine(Warping, name="warp_affine"):
             rows = inputs[0].dense()
             values = rows if inputs[0].on_host else rows.get()  # matrices are checked on the host
         else:
-            values = ctx.arg("matrix")
+            values = ctx.arg("matrix", np.float32 if self.parity == "dali" else np.float64)
         values = values.reshape(len(images), -1)
         axes = spatial_axes(images.layout)
         self._check_matrix(values.shape[1], axes)
         matrices = values.reshape(len(images), axes, axes + 1).astype(np.float64)
         if not self.inverse_map:
             matrices = inverted(matrices)
+        if self.parity != "dali":
+            wrong = ~np.isfinite(matrices).all(axis=(1, 2))
+            for i in np.flatnonzero(wrong).tolist():
+                ctx.reject(i, "bad_argument", "the transform is not finite, or cannot be inverted")
+            matrices[wrong] = np.eye(2, 3)
+            sizes = affordable(ctx, np.column_stack([self.given_sizes(ctx, images), images.shapes[:, -1]]))[:, :2]
+            return self.preset(ctx, images, "affine", sizes.astype(np.float64), matrices.reshape(-1, 6))
         return self.warped(ctx, images, self.given_sizes(ctx, images), matrices)
 
     gpu = cpu

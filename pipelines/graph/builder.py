@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...ops.base import Operator, parameters
+from ...ops.base import Operator, coerce, parameter, parameters
 from ...ops.errors import ArgumentNameError, ArgumentValueError, SpecError
 from ...ops.types import Library
 from ...readers.base import Reader
@@ -52,7 +52,7 @@ class GraphBuilder:
         A reader always reads for the whole batch: in a branch of a conditional its outputs are split.
         """
         cls = find_operator(op) if isinstance(op, str) else op
-        fallback = {k: v for k, v in self.defaults.items() if k in parameters(cls)}
+        fallback = {k: v for k, v in self.defaults.items() if _takes(cls, k, v)}
         given = {**fallback, **(args or {})}
         constants, edges, problems = check_arguments(cls, given)
         low, high = cls.inputs
@@ -182,6 +182,17 @@ class GraphBuilder:
             if self.scope_of(edge) and not name.startswith(KEPT):
                 raise SpecError(f"output {name!r} is made inside a branch of a conditional")
         return Graph(tuple(self.nodes), dict(outputs))
+
+
+def _takes(cls: type[Operator], name: str, value: Any) -> bool:
+    """Whether an operator has the argument, and that value of it: not every operator knows every library."""
+    if name not in parameters(cls):
+        return False
+    try:
+        coerce(parameter(cls, name), value)
+    except ValueError:
+        return False
+    return True
 
 
 def parity_defaults(parity: Library) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import dali_run.transforms as ours
-from dali_run.ops.augment import torchvision, torchvision_cpu
+from dali_run.ops.libraries import torchvision, torchvision_cpu
 from dali_run.transforms import functional as F  # noqa: N812
 from dali_run.transforms.draws import Draws
 

@@ -1,0 +1,1 @@
+"""Single operations as torchvision, Pillow, OpenCV and albumentations do them, for models trained with those."""

@@ -1,0 +1,80 @@
+"""Steps of `presets` as albumentations 2.0 does them: tables whose fractions are cut off, and OpenCV's functions.
+
+Its package is not needed, only OpenCV. Formulas: its ColorJitter, RandomBrightnessContrast, GaussianBlur and Rotate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from .by_opencv import FILTERS, array
+from .by_opencv import STEPS as OPENCV
+
+U8 = npt.NDArray[np.uint8]
+_VALUES = np.arange(256, dtype=np.float32)
+
+
+def _looked_up(pixels: U8, values: npt.NDArray[np.floating]) -> U8:
+    return np.take(np.clip(values, 0, 255).astype(np.uint8), pixels)
+
+
+def _brightness(pixels: U8, factor: float) -> U8:
+    return _looked_up(pixels, _VALUES * np.float32(factor))
+
+
+def _brightness_contrast(pixels: U8, factor: float, added: float) -> U8:
+    return _looked_up(pixels, _VALUES * np.float32(factor) + np.float32(added))
+
+
+def _contrast(pixels: U8, factor: float) -> U8:
+    mean = float((cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY) if pixels.shape[2] == 3 else pixels).mean())
+    if factor == 0:
+        return np.full_like(pixels, int(mean + 0.5))
+    return pixels if factor == 1 else _looked_up(pixels, _VALUES * np.float32(factor) + np.float32(mean * (1 - factor)))
+
+
+def _saturation(pixels: U8, factor: float) -> U8:
+    if factor == 1 or pixels.shape[2] != 3:
+        return pixels
+    gray = cv2.cvtColor(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    return array(gray if factor == 0 else cv2.addWeighted(pixels, factor, gray, 1 - factor, 0))
+
+
+def _hue(pixels: U8, turns: float) -> U8:
+    """A shift of H in OpenCV's HSV, of 180 steps; its fraction is cut off."""
+    if turns == 0 or pixels.shape[2] != 3:
+        return pixels
+    hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)
+    turned = np.mod(np.arange(256, dtype=np.int16) + 180 * turns, 180).astype(np.uint8)
+    hsv[:, :, 0] = np.take(turned, np.asarray(hsv[:, :, 0], np.uint8))
+    return array(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
+
+
+def _blur(pixels: U8, columns: float, _rows: float, sigma: float, _y: float) -> U8:
+    """The window is as long as albumentations takes it from Pillow, where none is given."""
+    size = int(columns) or int(sigma * 3.5) * 2 + 1
+    x = np.arange(size) - size // 2
+    window = np.exp(-0.5 * (x / sigma) ** 2)
+    window /= window.sum()
+    return array(cv2.sepFilter2D(pixels, -1, window, window))
+
+
+def _rotate(pixels: U8, how: float, angle: float, _grows: float, filled: float, *fills: float) -> U8:
+    rows, columns = pixels.shape[:2]
+    x, y = columns / 2 - 0.5, rows / 2 - 0.5
+    a, b = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    matrix = np.array([[a, b, x - a * x - b * y], [-b, a, y + b * x - a * y]])
+    border = cv2.BORDER_CONSTANT if filled else cv2.BORDER_REPLICATE
+    return array(cv2.warpAffine(pixels, matrix, (columns, rows), flags=FILTERS[int(how)], borderMode=border,
+                                 borderValue=fills[:4]))  # fmt: skip
+
+
+STEPS: Mapping[str, Callable[..., U8]] = {
+    **OPENCV, "brightness": _brightness, "brightness_contrast": _brightness_contrast, "contrast": _contrast,
+    "saturation": _saturation, "hue": _hue, "gaussian_blur": _blur, "rotate": _rotate,
+}  # fmt: skip
