@@ -20,11 +20,16 @@ def command(
     suite: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The specs of a suite: imagenet (decode, val, train, resize), web (val, train)."
+            metavar="NAME",
+            help="The specs of a suite: imagenet (decode, val, train, resize), web (val, train), audio (logmel), "
+            "video (clips).",
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The suite's images: FOLDER/<class>/<file>.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="The suite's files: FOLDER/<class>/<file>; audio and video make their own."
+        ),
     ] = None,
     strata: Annotated[
         bool,
@@ -43,7 +48,11 @@ def command(
     to_host: Annotated[bool, typer.Option("--to-host", help="Bring the GPU's outputs to the host.")] = False,
     no_encode: Annotated[bool, typer.Option("--no-encode", help="Without the encoders of the write section.")] = False,
     peer: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Measure it, too: dali, torchvision, dataloader or nvjpeg.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Measure it, too: dali, torchvision, dataloader, nvjpeg, torchaudio, librosa, torchcodec or pyav.",
+        ),
     ] = None,
     peer_python: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PYTHON", help="The interpreter that the peer is installed for.")
@@ -77,6 +86,7 @@ def command(
       dali-run bench spec.yaml --report now.json --baseline before.json --fail-below 0.95
       dali-run bench --suite imagenet --data ./train --strata --html bench.html
       dali-run bench --suite web --data ./train --strata --no-encode --peer dali --peer-python dali=~/dali/bin/python
+      dali-run bench --suite audio --strata --peer dali --peer-python dali=~/dali/bin/python
       dali-run bench spec.yaml --peer dali --peer-python dali=~/dali/bin/python
     """
     from ..pipelines.bench.measure import Measurement
@@ -94,14 +104,14 @@ def command(
         given["pipeline.device"] = device
     before = None if baseline is None else load_baseline(baseline)
     with TemporaryDirectory(prefix="dali-run-") as folder:
-        if data is not None:
-            if not data.is_dir():
-                raise typer.BadParameter(f"there is no folder {data}", param_hint="--data")
-            given["data"] = str(_images(suite, data, Path(folder)).absolute())
+        found_specs = _specs(specs, suite, data, Path(folder))
+        files = _files(suite, data, Path(folder))
+        if files is not None:
+            given["data"] = str(files.absolute())
         bench = Bench(
             specs={
                 name: Measurement(str(path), given, seconds, warm_up, to_host, not no_encode)
-                for name, path in _specs(specs, suite, data, Path(folder)).items()
+                for name, path in found_specs.items()
             },
             sweep=_swept(more),
             repeats=repeats,
@@ -131,7 +141,7 @@ def command(
 
 def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:
     """The measurements, by name."""
-    from ..pipelines.bench.suites import SUITES, write_suite
+    from ..pipelines.bench.suites import MADE_OF_NOTHING, SUITES, write_suite
 
     if suite is None and not given:
         raise typer.BadParameter("give a spec, or --suite", param_hint="SPEC")
@@ -140,16 +150,22 @@ def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path
         return made
     if suite not in SUITES:
         raise typer.BadParameter(f"must be one of {', '.join(SUITES)}, got {suite!r}", param_hint="--suite")
-    if data is None:
+    if data is None and suite not in MADE_OF_NOTHING:
         raise typer.BadParameter("needs --data: the folder of images to measure with", param_hint="--suite")
     return {**made, **write_suite(suite, folder)}
 
 
-def _images(suite: str | None, data: Path, folder: Path) -> Path:
-    """The folder that is read: a suite may make its images of those in ``data``."""
-    from ..pipelines.bench.suites import SUITES, suite_data
+def _files(suite: str | None, data: Path | None, folder: Path) -> Path | None:
+    """The folder that is read: a suite may make its files, of those in ``data`` or without."""
+    if data is not None and not data.is_dir():
+        raise typer.BadParameter(f"there is no folder {data}", param_hint="--data")
+    if suite is None:
+        return data
+    from ..pipelines.bench.suites import suite_data
 
-    return data if suite is None or suite not in SUITES else suite_data(suite, data, folder)
+    if data is None:
+        say(f"making the files of the suite {suite}")
+    return suite_data(suite, data, folder)
 
 
 def _told_apart(given: list[Path], sweep: list[str] | None) -> tuple[list[Path], list[str]]:

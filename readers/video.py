@@ -153,6 +153,15 @@ class _Videos:
         labels = np.array([p.label for p in self._parts], np.int64)
         return Pieces(files.blob, {**files.state, "label": labels}, counts)
 
+    def sequences(self) -> list[tuple[str, list[int], list[float], int]]:
+        """File, numbers and times of the frames, and label of each sequence that can be read."""
+        found = []
+        for file, start, end in self._rows.tolist():
+            if file not in self._problems:
+                numbers, part = self._numbers(file, start, end), self._parts[file]
+                found.append((part.path, numbers, self._times[file][numbers].tolist(), part.label))
+        return found
+
     def close(self) -> None:
         self._files.close()
 
@@ -320,9 +329,10 @@ class VideoReader(Reader, abstract=True):
         return (*out, *([Spec((self.sequence_length,), DALIDataType.FLOAT64)] if self.enable_timestamps else []))
 
     def open(self) -> _Videos:
-        return _Videos(self, self._parts())
+        return _Videos(self, self.parts())
 
-    def _parts(self) -> list[Part]:
+    def parts(self) -> list[Part]:
+        """The files, or parts of files, that are read. Raises JobError where there are none."""
         if self.filenames:
             labels = self.labels or range(len(self.filenames))
             names = [os.path.join(self.file_root, n) for n in self.filenames]

@@ -90,6 +90,11 @@ class Clip:
             self._container.close()
 
     @property
+    def codec(self) -> str:
+        """FFmpeg's name of the stream's codec: h264, hevc, vp9, av1, ..."""
+        return str(self._stream.codec_context.codec.canonical_name)
+
+    @property
     def guess(self) -> int:
         """About how many frames there are, by the header alone."""
         if self._stream.frames:

@@ -24,6 +24,7 @@ from ..wording import count, duration
 from .machine import facts
 from .measure import FEWEST_BATCHES, Measurement
 from .peers.dali import dali_script
+from .peers.media_recipe import media_recipe_of
 from .peers.recipe import recipe_of
 from .strata import strata_of
 
@@ -36,8 +37,15 @@ PEERS = {
     "torchvision": "torchvision's decoders and transforms on tensors",
     "dataloader": "PyTorch's DataLoader, Pillow and torchvision's transforms",
     "nvjpeg": "nvJPEG through nvImageCodec, decoding alone",
+    "torchaudio": "soundfile and torchaudio's transforms in threads",
+    "librosa": "librosa in processes",
+    "torchcodec": "torchcodec in threads, torch's resizing",
+    "pyav": "PyAV in threads, FFmpeg's resizing",
 }
 """The peers that can be measured beside us, with a description."""
+_SCRIPTS = {"nvjpeg": "nvjpeg.py", **dict.fromkeys(("torchvision", "dataloader"), "torch_loop.py")}
+_MEDIA = ("torchaudio", "librosa", "torchcodec", "pyav")
+"""Peers for sounds and videos, on the CPU."""
 _PIPELINE_KEYS = ("batch_size", "num_threads", "device", "prefetch_queue_depth", "rng")
 """Settings that a sweep may name without `pipeline.` before them."""
 _PATIENCE = 600
@@ -237,14 +245,19 @@ def peer_files(name: str, this: Measurement) -> dict[str, str]:
         return {"peer.py": script}
     if target.device == "null":
         raise SpecError("device null is no device of a peer's")
-    recipe = recipe_of(graph)
-    if name == "nvjpeg" and not recipe.only_decodes:
-        raise SpecError("nvJPEG only decodes: measure a graph that ends with the decoder")
-    script = (Path(__file__).with_name("peers") / f"{'nvjpeg' if name == 'nvjpeg' else 'torch_loop'}.py").read_text()
     gpu = target.index if target.device == "gpu" else None
-    data = {**recipe.as_dict(), "batch_size": settings.batch_size, "num_threads": threads, "gpu": gpu,
-            "seconds": this.seconds, "warm_up": this.warm_up, "to_host": this.to_host,
-            "fewest_batches": FEWEST_BATCHES}  # fmt: skip
+    if name in _MEDIA:
+        if gpu is not None:
+            raise SpecError(f"{name} is measured on the CPU: give --device cpu")
+        recipe = media_recipe_of(graph)
+    else:
+        pictures = recipe_of(graph)
+        if name == "nvjpeg" and not pictures.only_decodes:
+            raise SpecError("nvJPEG only decodes: measure a graph that ends with the decoder")
+        recipe = pictures.as_dict()
+    script = (Path(__file__).with_name("peers") / _SCRIPTS.get(name, "media_loop.py")).read_text()
+    data = {**recipe, "batch_size": settings.batch_size, "num_threads": threads, "gpu": gpu, "seconds": this.seconds,
+            "warm_up": this.warm_up, "to_host": this.to_host, "fewest_batches": FEWEST_BATCHES}  # fmt: skip
     return {"peer.py": script, "recipe.json": json.dumps(data)}
 
 

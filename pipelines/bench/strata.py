@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ...ops.base import Operator
 from ...ops.codecs.formats import recognise
 from ...ops.errors import SampleError, SpecError
+from ...ops.video.media import Clip
 from ...readers.file import File
+from ...readers.video import VideoReader
 from ..graph.nodes import Graph
 
 LARGE = 8_000_000
@@ -26,6 +29,8 @@ _HEAD = 1 << 16
 """Bytes of a file in which its header is looked for; one with more before its first scan is read whole."""
 _SAMPLING = {(1, 1): "4:4:4", (2, 1): "4:2:2", (2, 2): "4:2:0", (1, 2): "4:4:0", (4, 1): "4:1:1"}
 _BASELINE = (0xC0, 0xC1)
+_SOUNDS = ((8, b"WAVE", "wav"), (0, b"fLaC", "flac"), (0, b"OggS", "ogg"), (0, b"ID3", "mp3"), (0, b"\xff\xfb", "mp3"))
+"""How files of sounds begin: where, with which bytes, and their stratum."""
 
 
 def strata_of(graph: Graph) -> dict[str, int]:
@@ -33,12 +38,12 @@ def strata_of(graph: Graph) -> dict[str, int]:
 
     Strata: the formats other than JPEG (``png``, ``webp``, ...), and of JPEGs ``large`` (8 megapixels and more),
     ``progressive`` (or anything else that is not sequential Huffman), ``gray``, ``cmyk``, one for each chroma
-    subsampling, ``other``; a file is in the first that holds for it. Raises SpecError where the graph does not read
-    files.
+    subsampling, ``other``; a file is in the first that holds for it. Sounds are told apart by format (``wav``,
+    ``flac``, ...), videos by codec (``h264``, ...). Raises SpecError where the graph does not read files.
     """
     files, _ = _files(graph)
     found: dict[str, int] = {}
-    for kind in _kinds(files):
+    for kind in _kinds_in(graph, files):
         found[kind] = found.get(kind, 0) + 1
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
@@ -46,32 +51,54 @@ def strata_of(graph: Graph) -> dict[str, int]:
 def only(graph: Graph, stratum: str) -> Graph:
     """``graph`` over the files of ``stratum`` alone. Raises SpecError where there is none."""
     files, labels = _files(graph)
-    chosen = [i for i, kind in enumerate(_kinds(files)) if kind == stratum]
+    chosen = [i for i, kind in enumerate(_kinds_in(graph, files)) if kind == stratum]
     if not chosen:
         raise SpecError(f"the data set has no files of the stratum {stratum}")
     number, reader = _reader(graph)
-    narrowed = replace(reader, file_root=None, file_list=None, files=tuple(files[i] for i in chosen),
-                       labels=tuple(labels[i] for i in chosen))  # fmt: skip
+    names, their = tuple(files[i] for i in chosen), tuple(labels[i] for i in chosen)
+    narrowed: Operator
+    if isinstance(reader, VideoReader):
+        narrowed = replace(reader, file_root="", file_list="", filenames=names, labels=their)
+    else:
+        narrowed = replace(reader, file_root=None, file_list=None, files=names, labels=their)
     nodes = list(graph.nodes)
     nodes[number] = replace(nodes[number], op=narrowed)
     return replace(graph, nodes=tuple(nodes))
 
 
-def _reader(graph: Graph) -> tuple[int, File]:
-    found = [(i, node.op) for i, node in enumerate(graph.nodes) if isinstance(node.op, File)]
+def _reader(graph: Graph) -> tuple[int, File | VideoReader]:
+    found = [(i, node.op) for i, node in enumerate(graph.nodes) if isinstance(node.op, (File, VideoReader))]
     if len(found) != 1:
-        raise SpecError(f"strata need one readers.file in the graph, it has {len(found)}")
+        raise SpecError(f"strata need one reader of files or videos in the graph, it has {len(found)}")
     return found[0]
 
 
 def _files(graph: Graph) -> tuple[Sequence[str], Sequence[int]]:
     """The first files of the data set, with their labels."""
-    source = _reader(graph)[1].open()
+    reader = _reader(graph)[1]
+    if isinstance(reader, VideoReader):
+        parts = reader.parts()[:_LOOKED_AT]
+        if any(p.start is not None for p in parts):
+            raise SpecError("strata are of whole videos; this file_list names parts of them")
+        return [p.path for p in parts], [p.label for p in parts]
+    source = reader.open()
     try:
         count = min(len(source), _LOOKED_AT)
         return [source.path(i) for i in range(count)], source.labels[:count].tolist()
     finally:
         source.close()
+
+
+def _kinds_in(graph: Graph, files: Sequence[str]) -> list[str]:
+    return list(map(_codec, files)) if isinstance(_reader(graph)[1], VideoReader) else _kinds(files)
+
+
+def _codec(file: str) -> str:
+    try:
+        with Clip(file) as clip:
+            return clip.codec
+    except SampleError:
+        return "other"
 
 
 def _kinds(files: Sequence[str]) -> list[str]:
@@ -96,7 +123,7 @@ def _format(data: npt.NDArray[np.uint8]) -> str:
     try:
         found = recognise(data.data)
     except SampleError:
-        return "other"
+        return next((kind for at, start, kind in _SOUNDS if data[at : at + len(start)].tobytes() == start), "other")
     return "other" if found == "jpeg" else found
 
 

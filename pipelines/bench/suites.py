@@ -1,10 +1,12 @@
-"""Suites: the specs that image pipelines are compared by, over anybody's folder of images."""
+"""Suites: the specs that pipelines are compared by: over anybody's folder of images, or sounds and videos made here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ...ops.errors import SpecError
+from .media_mix import write_sounds, write_videos
 from .web_mix import write_mix
 
 _HEAD = """\
@@ -40,16 +42,57 @@ _IMAGENET = {
     "resize": _HEAD + _DECODE + _SHORTER + _OUTPUTS
     + "write: {writer: tfrecord, path: ./out, fields: {image: {encode: jpeg, quality: 90}, label: {}}}\n",
 }  # fmt: skip
-SUITES: Mapping[str, Mapping[str, str]] = {"imagenet": _IMAGENET, "web": {k: _IMAGENET[k] for k in ("val", "train")}}
+_LOGMEL = """\
+version: 1
+vars: {data: ./data}
+pipeline: {batch_size: 64, num_threads: auto, device: auto, seed: 42}
+graph:
+  - {op: readers.file, file_root: "${data}", random_shuffle: true, out: [files, labels]}
+  - {op: decoders.audio, in: files, downmix: true, out: [audio, rates]}
+  - {op: spectrogram, in: audio, nfft: 512, window_length: 400, window_step: 160, out: x}
+  - {op: mel_filter_bank, in: x, sample_rate: 16000, nfilter: 80, out: x}
+  - {op: to_decibels, in: x, multiplier: 10, reference: 1.0, cutoff_db: -80, out: x}
+outputs: {logmel: x, label: labels}
+"""
+_CLIPS = """\
+version: 1
+vars: {data: ./data}
+pipeline: {batch_size: 8, num_threads: auto, device: auto, seed: 42}
+graph:
+  - {op: experimental.readers.video, file_root: "${data}", sequence_length: 16, random_shuffle: true,
+     out: [frames, labels]}
+  - {op: resize, in: frames, resize_shorter: 256, out: frames}
+  - op: crop_mirror_normalize
+    in: frames
+    dtype: FLOAT
+    output_layout: FCHW
+    mean: [123.675, 116.28, 103.53]
+    std: [58.395, 57.12, 57.375]
+    out: frames
+outputs: {frames: frames, label: labels}
+"""
+SUITES: Mapping[str, Mapping[str, str]] = {
+    "imagenet": _IMAGENET,
+    "web": {k: _IMAGENET[k] for k in ("val", "train")},
+    "audio": {"logmel": _LOGMEL},
+    "video": {"clips": _CLIPS},
+}
 MADE: Mapping[str, Callable[..., object]] = {"web": write_mix}
 """Suites whose images are made of those that are given, by what makes them."""
+MADE_OF_NOTHING: Mapping[str, Callable[[Path], object]] = {"audio": write_sounds, "video": write_videos}
+"""Suites that make their files themselves where none are given."""
 FEWEST = 2000
 """Files that are made, or as many as are given."""
 
 
-def suite_data(name: str, images: Path, folder: Path) -> Path:
-    """The images that suite ``name`` is measured with: ``images`` (FOLDER/<class>/<file>), or what is made of them in
-    ``folder``. Raises SpecError where there are none."""
+def suite_data(name: str, images: Path | None, folder: Path) -> Path:
+    """The files that suite ``name`` is measured with: ``images`` (FOLDER/<class>/<file>), or those that are made, of
+    them or without, in ``folder``. Raises SpecError where there are none."""
+    if images is None:
+        if name not in MADE_OF_NOTHING:
+            raise SpecError(f"the suite {name} needs a folder of images")
+        MADE_OF_NOTHING[name](folder / name)
+        return folder / name
     if name not in MADE:
         return images
     kinds = (".jpg", ".jpeg", ".png", ".webp")

@@ -63,7 +63,7 @@ def write_mix(
             (folder / "0" / f"{number:07d}.{_WAYS[kind][0]}").write_bytes(data)
 
         jobs = []
-        for number, kind in enumerate(_in_turns(shares, count)):
+        for number, kind in enumerate(in_turns(shares, count)):
             jobs.append((number, kind, written[kind]))
             written[kind] += 1
         for _ in pool.map(write, jobs):
@@ -71,7 +71,7 @@ def write_mix(
     return written
 
 
-def _in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
+def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
     """``count`` kinds, so that any stretch of them has about the shares."""
     owed = dict.fromkeys(shares, 0.0)
     total = sum(shares.values())

@@ -78,7 +78,7 @@ def recipe_of(graph: Graph) -> Recipe:
             raise SpecError(f"output {name!r} is not translated: a recipe has one image")
         else:
             outputs.append("image")
-            steps = _chain(graph, edge)
+            steps = chain(graph, edge)
             reader = steps.pop(0)
     if "image" not in outputs or reader is None:
         raise SpecError("the graph has no image among its outputs: there is no recipe")
@@ -86,7 +86,7 @@ def recipe_of(graph: Graph) -> Recipe:
     for node in graph.nodes:
         if id(node) not in known:
             raise SpecError(f"{node.name} is not translated: it is no part of a recipe")
-    recipe = replace(_files(reader), outputs=tuple(outputs))
+    recipe = replace(files_of(reader), outputs=tuple(outputs))
     for node in steps:
         recipe = _step(graph, node, recipe)
     if recipe.area is not None and (recipe.size is None or len(recipe.size) != 2):
@@ -94,17 +94,18 @@ def recipe_of(graph: Graph) -> Recipe:
     return recipe
 
 
-def _chain(graph: Graph, edge: Edge) -> list[Node]:
-    """The reader and the steps that lead to ``edge``."""
+def chain(graph: Graph, edge: Edge, readers: tuple[type[Operator], ...] = (File,)) -> list[Node]:
+    """The reader and the steps that lead to ``edge``. Raises SpecError where there are several ways."""
     node = graph.node(edge)
-    if isinstance(node.op, File):
+    if isinstance(node.op, readers):
         return [node]
     if len(node.inputs) != 1 or node.scope:
         raise SpecError(f"{node.name} is not translated: it is no part of a recipe")
-    return [*_chain(graph, node.inputs[0]), node]
+    return [*chain(graph, node.inputs[0], readers), node]
 
 
-def _files(node: Node) -> Recipe:
+def files_of(node: Node) -> Recipe:
+    """The files of a readers.file, with their labels; nothing is done to them yet."""
     assert isinstance(node.op, File)
     given = _given(node, {"file_root", "files", "labels", "file_list", "file_filters", "dir_filters",
                           "case_sensitive_filter", "random_shuffle", "shuffle", "shuffle_after_epoch"})  # fmt: skip
@@ -159,7 +160,7 @@ def _normalize(graph: Graph, node: Node, op: CropMirrorNormalize, recipe: Recipe
     crop = given.get("crop")
     return replace(
         recipe, crop=None if crop is None else (round(crop[0]), round(crop[1])), mirror=_mirror(graph, node, op),
-        mean=_three(op.mean), std=_three(op.std), dtype=op.dtype.name, layout=op.output_layout,
+        mean=three(op.mean), std=three(op.std), dtype=op.dtype.name, layout=op.output_layout,
     )  # fmt: skip
 
 
@@ -172,7 +173,8 @@ def _mirror(graph: Graph, node: Node, op: CropMirrorNormalize) -> float:
     return float(coin.op.probability)  # type: ignore[attr-defined]
 
 
-def _three(values: tuple[float, ...]) -> tuple[float, ...]:
+def three(values: tuple[float, ...]) -> tuple[float, ...]:
+    """One for each channel."""
     return values if len(values) == 3 else values * 3
 
 

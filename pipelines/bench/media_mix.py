@@ -1,0 +1,98 @@
+"""Sounds and videos to measure with, made here in the formats that data sets have; all files differ."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.audio.libsndfile import require as require_soundfile
+from ...ops.video.media import require as require_av
+from .web_mix import in_turns
+
+RATE = 16_000
+SECONDS = 10
+"""Of a sound."""
+_VARIETY = 60
+"""Seconds of noise within which sounds begin."""
+FRAMES = 64
+HEIGHT, WIDTH = 720, 1280
+"""Of a video."""
+SOUNDS: Mapping[str, float] = {"wav": 0.5, "flac": 0.35, "ogg": 0.15}
+"""Parts of the sounds; no MP3, which DALI does not decode."""
+VIDEOS: Mapping[str, float] = {"h264": 0.6, "vp9": 0.25, "hevc": 0.15}
+"""Parts of the videos."""
+_CODECS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
+    "h264": ("mp4", "libx264", {"preset": "veryfast"}),
+    "hevc": ("mp4", "libx265", {"preset": "ultrafast", "x265-params": "log-level=none"}),
+    "vp9": ("webm", "libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
+}
+_GOP = 24
+
+
+def write_sounds(folder: Path, count: int = 600, shares: Mapping[str, float] = SOUNDS) -> None:
+    """Write ``count`` sounds of ten seconds, 16 kHz, one channel, 16 bits, to ``folder``/<format>. They are noise with
+    the pauses and the lower pitch of speech. Raises SpecError where the package soundfile is missing."""
+    soundfile = require_soundfile()
+    random = np.random.default_rng(0)
+    length = RATE * (SECONDS + _VARIETY)
+    noise = np.convolve(random.standard_normal(length).astype(np.float32), np.hanning(12).astype(np.float32), "same")
+    steps = np.arange(0, length, RATE // 4)
+    voice = noise * np.interp(np.arange(length), steps, random.random(len(steps)) ** 2).astype(np.float32)
+    voice *= 0.5 / np.abs(voice).max()
+
+    def write(number: int, kind: str) -> None:
+        start = number * 7919 % (RATE * _VARIETY)
+        part = voice[start : start + RATE * SECONDS] * np.float32(0.5 + number % 97 / 194)
+        subtype = "VORBIS" if kind == "ogg" else "PCM_16"
+        path = folder / kind / f"{number:06d}.{kind}"
+        soundfile.write(path, part, RATE, format=kind.upper(), subtype=subtype)
+
+    _written(folder, shares, count, write)
+
+
+def write_videos(folder: Path, count: int = 24, shares: Mapping[str, float] = VIDEOS) -> None:
+    """Write ``count`` videos of 64 frames, 1280 x 720, 25 a second, a key frame every 24, to ``folder``/<codec>: a view
+    that moves over a picture. Raises SpecError where the package av is missing."""
+    av = require_av()
+    picture = _picture()
+
+    def write(number: int, kind: str) -> None:
+        ending, codec, options = _CODECS[kind]
+        draw = np.random.default_rng(number)
+        y = int(draw.integers(0, picture.shape[0] - HEIGHT - 2 * FRAMES))
+        x = int(draw.integers(0, picture.shape[1] - WIDTH - 3 * FRAMES))
+        with av.open(str(folder / kind / f"{number:04d}.{ending}"), "w") as container:
+            stream = container.add_stream(codec, rate=25, options=dict(options))
+            stream.height, stream.width, stream.pix_fmt, stream.gop_size = HEIGHT, WIDTH, "yuv420p", _GOP
+            stream.codec_context.thread_count = 1  # files are made beside each other
+            for k in range(FRAMES):
+                view = picture[y + 2 * k : y + 2 * k + HEIGHT, x + 3 * k : x + 3 * k + WIDTH]
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(view), "rgb24")))
+            container.mux(stream.encode())
+
+    _written(folder, shares, count, write)
+
+
+def _picture() -> npt.NDArray[np.uint8]:
+    """Coarse and fine structure in all colours, larger than a video."""
+    draw = np.random.default_rng(0)
+    height, width = HEIGHT + 640, WIDTH + 960
+    total = np.zeros((height, width, 3), np.float32)
+    for step, strength in ((160, 110), (40, 50), (8, 24), (2, 8)):
+        coarse = draw.random((height // step + 2, width // step + 2, 3), np.float32) * strength
+        total += coarse.repeat(step, 0).repeat(step, 1)[:height, :width]
+    return np.clip(total, 0, 255).astype(np.uint8)
+
+
+def _written(folder: Path, shares: Mapping[str, float], count: int, write: Callable[[int, str], Any]) -> None:
+    for kind in shares:
+        (folder / kind).mkdir(parents=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(write, range(count), in_turns(shares, count)):
+            pass
