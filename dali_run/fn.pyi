@@ -1913,7 +1913,7 @@ def sphere(
 def split_samples(
     input: _Tensor,
     /,
-    *,
+    *inputs: _Tensor,
     size: int | None = ...,
     step: int | None = ...,
     partial: Literal['keep', 'drop'] = ...,
@@ -1922,7 +1922,7 @@ def split_samples(
     name: str | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
-) -> DataNode:
+) -> Any:
     """Every sample becomes several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
     ...
 
@@ -2050,6 +2050,24 @@ def tfrecord_reader(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
+    ...
+
+def tiles(
+    input: _Tensor,
+    /,
+    *,
+    size: _Ints,
+    stride: _Ints | None = ...,
+    edges: Literal['pad', 'drop', 'shift'] = ...,
+    pad_mode: Literal['constant', 'edge', 'reflect_1001', 'reflect_101'] = ...,
+    fill_value: float = ...,
+    places: bool = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Cut an image into tiles of one size, row by row: HWC becomes a sequence FHWC."""
     ...
 
 def to_decibels(

@@ -2167,7 +2167,7 @@ class SplitSamples:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
-    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class Squeeze:
     """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
@@ -2282,6 +2282,26 @@ class TensorSubscript:
         start: DataNode | _Ints = ...,
         stop: DataNode | _Ints = ...,
         step: DataNode | _Ints | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class Tiles:
+    """Cut an image into tiles of one size, row by row: HWC becomes a sequence FHWC."""
+
+    def __init__(
+        self,
+        *,
+        size: _Ints = ...,
+        stride: _Ints | None = ...,
+        edges: Literal['pad', 'drop', 'shift'] = ...,
+        pad_mode: Literal['constant', 'edge', 'reflect_1001', 'reflect_101'] = ...,
+        fill_value: float = ...,
+        places: bool = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,

@@ -1468,19 +1468,19 @@ def sphere(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 def split_samples(
     input: _V,
     /,
-    *,
+    *inputs: _Input,
     size: int | None = ...,
     step: int | None = ...,
     partial: Literal['keep', 'drop'] = ...,
     numbered: builtins.bool = ...,
     batch_size: int | None = ...,
     device: Device | str | None = ...,
-) -> _V:
+) -> Any:
     """Every sample becomes several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
     ...
 
 @overload
-def split_samples(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+def split_samples(input: npt.ArrayLike, /, *inputs: _Input, **arguments: Any) -> Any: ...
 
 @overload
 def squeeze(
@@ -1562,6 +1562,26 @@ def tensor_resize(
 
 @overload
 def tensor_resize(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
+def tiles(
+    input: _V,
+    /,
+    *,
+    size: _Ints,
+    stride: _Ints | None = ...,
+    edges: Literal['pad', 'drop', 'shift'] = ...,
+    pad_mode: Literal['constant', 'edge', 'reflect_1001', 'reflect_101'] = ...,
+    fill_value: float = ...,
+    places: builtins.bool = ...,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> _V:
+    """Cut an image into tiles of one size, row by row: HWC becomes a sequence FHWC."""
+    ...
+
+@overload
+def tiles(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
 @overload
 def to_decibels(

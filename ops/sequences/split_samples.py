@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -23,44 +24,47 @@ class SplitSamples(Operator, name="split_samples"):
 
     Parts are samples: all steps after this one work on them one by one, random ones draw for each, and each is written
     or rejected by itself. Part 3 of ``class/a.mp4`` has the key ``class/a-000003.mp4``. What steps before this one made
-    is repeated for every part where it is used. Nothing is copied. A sample without parts is a reject.
+    is repeated for every part where it is used. Nothing is copied. A sample without parts is a reject. Several inputs
+    are cut together, each along its first axis: frames and their times, tiles and their places.
 
     It works in jobs (specs with ``write:``), once, outside of conditionals; steps before it run on the CPU. Shards by
     ``samples`` are cut by whole inputs: ``samples: 100`` are the parts of 100 inputs. ``rng: dali`` and ``on_error:
     replace``, where a sample's result depends on its batch, are refused.
     """
 
+    inputs = (1, 16)
     example = "{op: split_samples, in: video, size: 16, out: clips}"
 
     size: Annotated[int | None, Arg("items of a part; by default one, and the first axis goes", ge=1)] = None
     step: Annotated[int | None, Arg("items from one part to the next; by default size, or 1", ge=1)] = None
     partial: Annotated[Partial, Arg("a last part of fewer items: drop it, or keep it")] = "drop"
-    numbered: Annotated[bool, Arg("a second output: the number of the part in its sample, from 0 (int32)")] = False
+    numbered: Annotated[bool, Arg("one more output: the number of the part in its sample, from 0 (int32)")] = False
 
     @property
     def num_outputs(self) -> int:
-        return 1 + self.numbered
+        return max(1, self.num_inputs) + self.numbered
 
     def check(self) -> None:
         if self.partial == "keep" and self.size is None:
             raise SpecError("partial is for parts of several items: give size")
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        data = specs[0]
+        return (*map(self._part, specs), Spec((), DALIDataType.INT32, ""))[: self.num_outputs]
+
+    def _part(self, data: Spec) -> Spec:
         if data.ndim == 0:
             raise SpecError(f"takes tensors of one dimension at least, got {data}")
         if data.layout and data.layout[0] in "HWC":
             raise SpecError(f"cuts along the first axis, which is {data.layout[0]} of an image here ({data}); give it "
-                            "sequences, or transpose first")  # fmt: skip
+                            "sequences, cut it with tiles, or transpose first")  # fmt: skip
         shape, layout = data.shape, data.layout
         if self.size is None:
             shape, layout = None if shape is None else shape[1:], layout[1:]
         elif shape is not None:
             shape = (self.size if self.partial == "drop" else None, *shape[1:])
-        part = Spec(shape, data.dtype, layout)
-        return (part, Spec((), DALIDataType.INT32, ""))[: self.num_outputs]
+        return Spec(shape, data.dtype, layout)
 
-    def cpu(self, ctx: Context, data: Batch) -> Batch:
+    def cpu(self, ctx: Context, *data: Batch) -> Batch:
         raise SpecError("makes several samples of one, which only jobs take: run it from a spec with `write:`")
 
     def counts(self, data: Batch) -> I64:
@@ -74,8 +78,12 @@ class SplitSamples(Operator, name="split_samples"):
         found: I64 = np.minimum(reaching, -(-items // step))  # and begins before it, where parts leave gaps
         return found
 
-    def parts(self, data: Batch, owner: I64, part: I32, samples: Samples) -> tuple[Batch, ...]:
-        """Views of ``data``: number ``part`` of sample ``owner``, [M] each; ``samples`` are their identities."""
+    def parts(self, inputs: Sequence[Batch], owner: I64, part: I32, samples: Samples) -> tuple[Batch, ...]:
+        """Views of each input: number ``part`` of sample ``owner``, [M] each; ``samples`` are their identities."""
+        made = [self._views(data, owner, part, samples) for data in inputs]
+        return (*made, Batch.from_dense(part.copy(), "", samples))[: len(inputs) + self.numbered]
+
+    def _views(self, data: Batch, owner: I64, part: I32, samples: Samples) -> Batch:
         size, one = self.size or 1, elements(data.shapes[:, 1:])
         first = part.astype(np.int64) * (self.step or size)
         offsets, shapes = data.offsets[owner] + first * one[owner], data.shapes[owner, 1:]
@@ -83,5 +91,4 @@ class SplitSamples(Operator, name="split_samples"):
         if self.size is not None:
             length = np.minimum(size, data.shapes[owner, 0] - first)
             shapes, layout = np.column_stack([length, shapes]), data.layout
-        out = Batch(data.data, offsets, shapes.astype(np.int32), layout, samples)
-        return (out, Batch.from_dense(part.copy(), "", samples))[: self.num_outputs]
+        return Batch(data.data, offsets, shapes.astype(np.int32), layout, samples)

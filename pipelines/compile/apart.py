@@ -54,6 +54,8 @@ class Halves:
     """The place of the split, for messages."""
     data: str
     """The front's output that is cut."""
+    beside: tuple[str, ...]
+    """Its outputs that are cut like that one."""
     repeated: tuple[str, ...]
     """Its outputs that are repeated for each part, in the order of node 0's further outputs."""
     source: int
@@ -100,12 +102,12 @@ def apart(graph: Graph, target: Target, seed: int) -> Halves | None:
     after = {n.id for n in graph.nodes if n.id > split.id and not isinstance(n.op, Reader)}
     wanted = [*(e for n in graph.nodes if n.id in after for e in n.reads), *graph.outputs.values()]
     crossing = tuple(dict.fromkeys(e for e in wanted if e.node not in after and e.node != split.id))
-    names = {e: f"{graph.node(e).name}.{e.output}" for e in (split.inputs[0], *crossing)}
+    names = {e: f"{graph.node(e).name}.{e.output}" for e in (*split.inputs, *crossing)}
     front = compile_graph(_front(graph, split, after, names), Target("cpu"), seed)
     back, source = _back(graph, split, after, crossing)
     return Halves(
         graph, front, compile_graph(back, target, seed), split.op, split.name, split.where, names[split.inputs[0]],
-        tuple(names[e] for e in crossing), source,
+        tuple(names[e] for e in split.inputs[1:]), tuple(names[e] for e in crossing), source,
     )  # fmt: skip
 
 

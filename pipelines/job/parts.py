@@ -106,7 +106,7 @@ class PartsFeed:
         samples. Samples without parts belong to the piece before them, or to the next where there is none."""
         outputs = iteration.outputs(self._halves.front)
         data = outputs[self._halves.data]
-        owner, part = self._chosen(iteration, data)
+        owner, part = self._chosen(iteration, data, outputs)
         counts = np.bincount(owner, minlength=len(data)).astype(np.int64)
         lost = [*self.lost, *_lost(iteration)]
         places, ends = self._stretch.feed.places(data.samples.position), np.cumsum(counts)
@@ -126,7 +126,13 @@ class PartsFeed:
     def _place(self, lost: Lost) -> int:
         return int(self._stretch.feed.places(np.array([lost.position]))[0])
 
-    def _chosen(self, iteration: Iteration, data: Batch) -> tuple[I64, I32]:
+    def _beside(self, outputs: Mapping[str, Batch]) -> list[Batch]:
+        """The further inputs of the split, for the samples of the first."""
+        slots = outputs[self._halves.data].samples.slot
+        found = [outputs[name] for name in self._halves.beside]
+        return [b.take(np.searchsorted(b.samples.slot, slots)) for b in found]
+
+    def _chosen(self, iteration: Iteration, data: Batch, outputs: Mapping[str, Batch]) -> tuple[I64, I32]:
         """The parts that are wanted, in order: the place of each one's sample in ``data``, and its number there.
         Samples that have none are dropped."""
         if not len(data):  # all were dropped, and how many dimensions there would be is not known
@@ -135,6 +141,11 @@ class PartsFeed:
         for i in np.flatnonzero(counts == 0).tolist():
             shape, size = " x ".join(map(str, data.shapes[i].tolist())), self._halves.split.size
             self._drop(iteration, data, i, f"it has no part: it is {shape}" + f", a part has {size} items" * bool(size))
+        for other in self._beside(outputs):
+            theirs = other.shapes[:, 0]
+            for i in np.flatnonzero((counts > 0) & (theirs != data.shapes[:, 0])).tolist():
+                self._drop(iteration, data, i, f"its inputs have {data.shapes[i, 0]} and {theirs[i]} items to split")
+                counts[i] = 0
         owner, part = np.repeat(np.arange(len(data)), counts), _counted(counts)
         wanted = self._stretch.wanted
         if wanted is None:
@@ -150,15 +161,15 @@ class PartsFeed:
         iteration.dropped.append(Dropped(int(data.samples.slot[i]), self._halves.name, "bad_shape", why))
 
     def _piece(self, stop: int, lost: list[Lost], outputs: Mapping[str, Batch], owner: I64, part: I32) -> Piece:
-        data = outputs[self._halves.data]
-        whole = data.samples
+        whole = outputs[self._halves.data].samples
+        cut = [outputs[self._halves.data], *self._beside(outputs)]
         samples = Samples(
             np.arange(len(owner), dtype=np.int32), whole.position[owner], whole.epoch[owner], whole.index[owner],
             whole.origins, part,
         )  # fmt: skip
         repeated = [outputs[name] for name in self._halves.repeated]
         batches = (
-            *self._halves.split.parts(data, owner, part, samples),
+            *self._halves.split.parts(cut, owner, part, samples),
             *(b.take(np.searchsorted(b.samples.slot, whole.slot[owner]), samples) for b in repeated),
         )
         start, self.at = self.at, stop

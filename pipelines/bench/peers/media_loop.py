@@ -154,7 +154,13 @@ def main() -> None:
     with pool:
         made = batches(pool, work)
         began = time.perf_counter()
-        data, labels = next(made)
+        try:
+            data, labels = next(made)
+        except Exception as e:  # a package that is not there, or that does not find its libraries
+            pool.shutdown(wait=False, cancel_futures=True)
+            said = next((line for line in str(e).splitlines() if line.strip()), "")
+            sys.stdout.write(json.dumps({"error": f"{type(e).__name__}: {said}"}) + "\n")
+            return
         first = time.perf_counter() - began
         for _ in range(RECIPE["warm_up"]):
             next(made)

@@ -274,7 +274,7 @@ def test_parts_are_windows_of_the_first_axis(lengths: list[int], size: int, step
     counts = op.counts(data)
     owner = np.repeat(np.arange(len(lengths)), counts)
     part = np.concatenate([np.arange(n) for n in counts]).astype(np.int32)
-    (made,) = op.parts(data, owner, part, Samples.numbered(len(owner)))
+    (made,) = op.parts([data], owner, part, Samples.numbered(len(owner)))
     expected = []
     for a in arrays:
         windows = [a[at : at + size] for at in range(0, len(a), step)]
@@ -287,3 +287,75 @@ def test_parts_are_windows_of_the_first_axis(lengths: list[int], size: int, step
     assert len(made) == len(expected)
     for k, want in enumerate(expected):
         np.testing.assert_array_equal(made.sample(k), want)
+
+
+TILES = """\
+version: 1
+name: tiled
+pipeline: {{batch_size: {batch}, num_threads: 2, device: {device}}}
+graph:
+  - {{op: readers.file, name: Reader, file_root: "{data}", out: [files, label]}}
+  - {{op: decoders.image, in: files, out: image}}
+  - {{op: tiles, in: image, size: [16, 20], stride: [12, 20], edges: shift, places: true, out: [tiles, places]}}
+  - {{op: split_samples, in: [tiles, places], numbered: true, out: [tile, place, number]}}
+outputs: {{image: tile, place: place, number: number, label: label}}
+write:
+  writer: files
+  path: "{out}"
+  shard: {{samples: 2}}
+  fields: {{image: {{encode: png}}, place: {{}}, number: {{}}, label: {{}}}}
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "null"])
+def test_tiles_of_images_are_samples_with_their_places(tmp_path: Path, device: str) -> None:
+    from PIL import Image
+
+    pictures = {}
+    for i, (height, width) in enumerate(((40, 50), (16, 20), (9, 61))):
+        pixels = np.random.default_rng(i).integers(0, 255, (height, width, 3), np.uint8)
+        pictures[f"{i}"] = pixels
+        (tmp_path / "in" / str(i % 2)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "in" / str(i % 2) / f"{i}.png")
+    results = []
+    for batch in (1, 8):
+        out = tmp_path / f"out{batch}"
+        path = tmp_path / f"{batch}.yaml"
+        path.write_text(TILES.format(data=tmp_path / "in", out=out, batch=batch, device=device))
+        result = run_job(path)
+        assert result.exit_code == 0, result.message
+        results.append([json.loads(x) for p in sorted(out.glob("*.jsonl")) if p.name.startswith("tiled-")
+                        for x in p.read_text().splitlines()])  # fmt: skip
+        for row in results[-1]:
+            pixels = pictures[row["key"].split("/")[1].split("-")[0]]
+            row_, column = np.load(out / row["files"][1]).tolist()
+            shown = np.zeros((16, 20, 3), np.uint8)
+            part = pixels[row_ : row_ + 16, column : column + 20]
+            shown[: part.shape[0], : part.shape[1]] = part
+            np.testing.assert_array_equal(np.asarray(Image.open(out / row["files"][0])), shown)
+            assert row["field:label"] == int(row["key"].split("/")[0])
+            assert row["key"].split("-")[1][:6] == f"{row['field:number']:06d}"
+    assert [r["key"] for r in results[0]] == [r["key"] for r in results[1]]
+    assert [len([r for r in results[0] if f"/{i}-" in r["key"]]) for i in range(3)] == [9, 1, 4]
+    assert not verify(tmp_path / "out8").problems
+
+
+def test_inputs_of_different_lengths_cost_their_sample(place: Path) -> None:
+    text = spec(place, writer="files").read_text()
+    text = text.replace(
+        "in: frames, numbered: true, out: [frame, number]",
+        "in: [frames, short], numbered: true, out: [frame, other, number]",
+    )
+    text = text.replace("  - {op: get_property", "  - {op: slice, in: frames, start: [0], shape: [4], axes: [0], "
+                        "out_of_bounds_policy: trim_to_shape, out: short}\n  - {op: get_property", 1)  # fmt: skip
+    text = text.replace("drawn: of_file,", "drawn: of_file, other: other,").replace(
+        "drawn: {},", "drawn: {}, other: {encode: png},"
+    )
+    path = place / "short.yaml"
+    path.write_text(text)
+    result = run_job(path)
+    assert result.exit_code == 3, result.message
+    told = {r["key"]: r["message"] for r in map(json.loads, (place / "out/rejects.jsonl").read_text().splitlines())}
+    assert told["0.npy"] == "its inputs have 5 and 4 items to split"
+    assert told["3.npy"] == "its inputs have 7 and 4 items to split"
+    assert [r["key"] for r in listed(place / "out")] == ["1-000000.npy", *(f"5-{k:06d}.npy" for k in range(4))]
