@@ -69,7 +69,7 @@ def only(graph: Graph, stratum: str) -> Graph:
 def _reader(graph: Graph) -> tuple[int, File | VideoReader]:
     found = [(i, node.op) for i, node in enumerate(graph.nodes) if isinstance(node.op, (File, VideoReader))]
     if len(found) != 1:
-        raise SpecError(f"strata need one reader of files or videos in the graph, it has {len(found)}")
+        raise SpecError(f"strata need one readers.file, or one reader of videos, in the graph; it has {len(found)}")
     return found[0]
 
 

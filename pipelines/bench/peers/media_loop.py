@@ -88,7 +88,8 @@ def by_torchcodec(i: int) -> Any:
 def by_pyav(i: int) -> Any:
     import av
 
-    times, found = RECIPE["times"][i], []
+    times: list[float] = RECIPE["times"][i]
+    found: list[Any] = []
     with av.open(RECIPE["files"][i]) as container:
         stream = container.streams.video[0]
         stream.codec_context.thread_count = 1
