@@ -9,6 +9,7 @@ A file says in its JPEG comment which step made it, so that `is_stale` needs to 
 from __future__ import annotations
 
 import io
+import math
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -100,6 +101,7 @@ STEPS = """\
 - {op: sphere, in: images}
 - {op: ssd_random_crop, in: [images, boxes, labels]}
 - {op: tensor_resize, in: images, axis_names: HW, scales: [0.5, 1.0]}
+- {op: tiles, in: images, size: [48, 64], stride: [36, 48], edges: shift}
 - {op: torchvision, in: images, steps: [[posterize, 2], [adjust_saturation, 1.6]]}
 - {op: transpose, in: images, perm: [1, 0, 2], transpose_layout: false}
 - {op: warp_affine, in: images, matrix: [1.0, 0.4, -20, 0.1, 1.2, -15], fill_value: 0}
@@ -212,7 +214,10 @@ def strip(name: str) -> Image.Image:
         raise ValueError(f"{name}: {ctx.rejects[0].message}")
     shown = "images" if given[0] == "jpegs" else given[0]
     before = as_picture(INPUTS[shown][0](), INPUTS[shown][1])
-    after = as_picture(np.asarray(made[0].sample(0)), made[0].layout)
+    pixels, layout = np.asarray(made[0].sample(0)), made[0].layout
+    if layout == "FHWC":
+        pixels, layout = _side_by_side(pixels), "HWC"
+    after = as_picture(pixels, layout)
     if before is None or after is None:
         raise ValueError(f"{name}: no image came out")
     after = after.convert("RGB")
@@ -220,6 +225,17 @@ def strip(name: str) -> Image.Image:
     sheet = Image.new("RGB", (2 * WIDTH + GAP, HEIGHT), BACKGROUND)
     sheet.paste(before, (0, 0))
     sheet.paste(after, (WIDTH + GAP + (WIDTH - after.width) // 2, (HEIGHT - after.height) // 2))
+    return sheet
+
+
+def _side_by_side(frames: NDArray[Any]) -> NDArray[Any]:
+    """Frames in as many rows as columns, with gaps between them."""
+    side = math.isqrt(len(frames))
+    height, width = frames.shape[1] + GAP // 2, frames.shape[2] + GAP // 2
+    sheet = np.full((side * height, side * width, 3), BACKGROUND, np.uint8)
+    for k, frame in enumerate(frames[: side * side]):
+        y, x = k // side * height, k % side * width
+        sheet[y : y + frame.shape[0], x : x + frame.shape[1]] = frame
     return sheet
 
 
