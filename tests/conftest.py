@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
-# A test fails for the change that broke it, not for its draw, and not for a machine that is busy.
-settings.register_profile("fixed", derandomize=True, deadline=None)
-settings.register_profile("explore", print_blob=True)
+# A test fails for the change that broke it: not for its draw, nor for a machine that is busy.
+_PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("fixed", derandomize=True, **_PATIENT)  # type: ignore[arg-type]
+settings.register_profile("explore", print_blob=True, **_PATIENT)  # type: ignore[arg-type]
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 DEMAND_GPU = os.environ.get("DALI_RUN_DEMAND_GPU") == "1"
 IN_ROOT = set(os.listdir(ROOT))

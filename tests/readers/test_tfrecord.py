@@ -309,7 +309,7 @@ def test_other_forms_of_the_same_message(tmp_path: Path) -> None:
     assert f.sample(0).tolist() == [1.5, 2.5, 3.5]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_hostile_messages_are_refused_or_read(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     good = message(1, message(1, message(1, b"n") + message(2, message(3, message(1, b"\x01\xff\x01"))))) + message(

@@ -350,7 +350,7 @@ def samples_of_all_formats() -> list[bytes]:
         return [arrays[n].tobytes() for n in arrays.files if n.startswith("input/")]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_files_never_raise(samples_of_all_formats: list[bytes], data: st.DataObject) -> None:
     blob = bytearray(data.draw(st.sampled_from(samples_of_all_formats)))

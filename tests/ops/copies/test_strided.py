@@ -48,7 +48,7 @@ PAD_MODES = {Border.EDGE: "edge", Border.REFLECT_1001: "symmetric", Border.REFLE
 sides = st.integers(1, 6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_plans_do_what_numpy_does(data: st.DataObject) -> None:
     border = data.draw(st.sampled_from([*PAD_MODES, Border.FILL]))
@@ -78,7 +78,7 @@ def test_plans_do_what_numpy_does(data: st.DataObject) -> None:
         np.testing.assert_array_equal(out.sample(i), want)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_normalised_and_mirrored_windows(data: st.DataObject) -> None:
     channels = data.draw(st.integers(1, 5))

@@ -90,9 +90,9 @@ def test_pool_does_what_it_was_given_in_order() -> None:
 
 
 def test_a_pool_without_work_has_no_threads() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     Pool(4, "idle").shutdown()
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_the_interpreter_ends_with_a_pool_at_work() -> None:
@@ -100,5 +100,5 @@ def test_the_interpreter_ends_with_a_pool_at_work() -> None:
         "import time\nfrom dali_run.pipelines.engine.workers import Pool\npool = Pool(2, 'x')\n"
         "for _ in range(1000): pool.do(time.sleep, 0.02)\nprint('end')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

@@ -84,7 +84,7 @@ def traced() -> Iterator[None]:
     # Python crashes where tracing ends while other threads allocate: those of an engine that was dropped may still run.
     gc.collect()
     for thread in set(threading.enumerate()) - before:
-        thread.join(30)
+        thread.join(120)
     tracemalloc.stop()
 
 
@@ -101,7 +101,7 @@ def growth(round_: Callable[[], object], rounds: int) -> int:
     memory, files, threads = usage()
     for _ in range(rounds):
         round_()
-    for _ in range(200):  # threads that read ahead have files open for a moment
+    for _ in range(2000):  # threads that read ahead have files open for a moment
         after, open_files, running = usage()
         if open_files <= files and running <= threads:
             break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -169,6 +170,11 @@ def started(target: Callable[[], None]) -> threading.Thread:
     return thread
 
 
+def until_it_waits(ledger: Ledger) -> None:
+    while not ledger._waiting:
+        time.sleep(0.001)
+
+
 def test_batches_wait_for_room_but_the_oldest_goes_on() -> None:
     ledger = Ledger(100)
     ledger.hold((0,), 150)  # alone: let in
@@ -179,9 +185,10 @@ def test_batches_wait_for_room_but_the_oldest_goes_on() -> None:
         entered.set()
 
     thread = started(second)
+    until_it_waits(ledger)
     assert not entered.wait(0.05)
     ledger.hold((0,), 80)  # smaller than foreseen
-    thread.join(10)
+    thread.join(60)
     assert entered.is_set()
     ledger.hold((0,), 500)  # the oldest may grow
     ledger.release((0,))
@@ -212,9 +219,10 @@ def test_work_waits_for_room_but_never_for_ever() -> None:
 
     with ledger.work(60):  # nothing else runs
         thread = started(other)
+        until_it_waits(ledger)
         thread.join(0.05)
         assert not entered
-    thread.join(10)
+    thread.join(60)
     assert entered == ["other"]
     assert ledger.used == 90
 
@@ -227,16 +235,16 @@ def test_alone_waits_until_nothing_else_runs() -> None:
     def other() -> None:
         with ledger.work(1):
             inside.set()
-            leave.wait(10)
+            leave.wait(60)
             order.append("other")
 
     thread = started(other)
-    inside.wait(10)
+    inside.wait(60)
     with ledger.work(1):
         threading.Timer(0.05, leave.set).start()
         with ledger.alone():
             order.append("alone")
-    thread.join(10)
+    thread.join(60)
     assert order == ["other", "alone"]
 
 
@@ -247,13 +255,13 @@ def test_two_that_want_to_be_alone_take_turns() -> None:
 
     def one() -> None:
         with ledger.work(1):
-            both.wait(10)
+            both.wait(60)
             with ledger.alone():
                 inside.append(len(inside))
 
     threads = [started(one) for _ in range(2)]
     for t in threads:
-        t.join(10)
+        t.join(60)
     assert inside == [0, 1]
     assert ledger.used == 0
 

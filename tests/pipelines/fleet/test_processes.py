@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from dali_run.pipelines.fleet.processes import Processes
 from dali_run.pipelines.fleet.run import run
 from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, Progress, run_job
 from dali_run.writers.shards.verify import verify
+from tests.kit.held import held
 
 ROOT = Path(__file__).parents[3]
 SPEC = """
@@ -97,8 +98,9 @@ def killing(times: int, kind: signal.Signals, seed: int) -> Iterator[list[int]]:
         while len(victims) < times and not over.wait(0.2 + rng.random() * 0.4):
             alive = [pid for pid in workers_of(os.getpid()) if pid not in victims]
             if alive:
-                victims.append(rng.choice(alive))
-                os.kill(victims[-1], kind)
+                with suppress(ProcessLookupError):  # its work was done meanwhile
+                    os.kill(victim := rng.choice(alive), kind)
+                    victims.append(victim)
 
     hunter = threading.Thread(target=hunt)
     hunter.start()
@@ -151,12 +153,13 @@ def test_a_driver_that_is_killed_continues_with_another_number_of_workers(
     spec: Path, expected: dict[str, bytes], kind: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "dali_run.cli.main", "run", str(spec), "--quiet", "--on", "processes:2"]
-    driver = subprocess.Popen(command, cwd=ROOT)
-    out = spec.parent / "out"
+    out, (environment, go) = spec.parent / "out", held(spec.parent, after=8)
+    driver = subprocess.Popen(command, cwd=ROOT, env=environment)
     while driver.poll() is None and len(list(out.glob("*.tfrecord"))) < 4:
         time.sleep(0.02)
     workers = workers_of(driver.pid)
     driver.send_signal(kind)
+    go.touch()
     assert driver.wait() == (-signal.SIGKILL if kind == signal.SIGKILL else INTERRUPTED)
     for pid in workers:  # they hear that the driver is gone
         while os.path.exists(f"/proc/{pid}"):

@@ -98,7 +98,7 @@ def arrays(pipe: Pipeline) -> list[list[list[float]]]:
 steps_of = st.lists(st.tuples(st.sampled_from(_KINDS), st.integers(0, 9)), min_size=1, max_size=7)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=steps_of, conditional=st.booleans())
 def test_python_yaml_and_serialised_graphs_are_the_same(
     root: str, tmp_path: Path, steps: Steps, conditional: bool

@@ -56,7 +56,7 @@ def test_a_busy_or_closed_pool_is_not_waited_for() -> None:
 
 
 def test_threads_work_together_and_errors_come_back() -> None:
-    meeting = threading.Barrier(3, timeout=30)  # passes only where three threads work at once
+    meeting = threading.Barrier(3, timeout=120)  # passes only where three threads work at once
     with threads(2) as pool:
         spread(context(pool), 3, 1 << 30, lambda low, high: meeting.wait())
 

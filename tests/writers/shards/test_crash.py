@@ -39,15 +39,17 @@ import sys, time
 from pathlib import Path
 from dali_run.writers.bytes import files_io
 from tests.kit.writers import JOBS
-files_io.set_hook(lambda operation, path: time.sleep(0.002))
+hold = len(sys.argv) > 3
+files_io.set_hook(lambda operation, path: time.sleep(600 if hold and "manifest" in path else 0.002))
 print("ready", flush=True)
 JOBS[sys.argv[1]].run(Path(sys.argv[2]))
 """
 
 
-def start_slow(name: str, path: Path) -> subprocess.Popen[str]:
+def start_slow(name: str, path: Path, *, hold: bool = False) -> subprocess.Popen[str]:
+    """A job in another process that takes its time; with ``hold`` it does not come to its end before it is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, name, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SLOW, name, str(path), *["hold"] * hold], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -56,7 +58,7 @@ def start_slow(name: str, path: Path) -> subprocess.Popen[str]:
 
 def test_killed_from_outside_while_writing(tmp_path: Path) -> None:
     JOBS["tfrecord"].run(tmp_path / "expected")
-    with start_slow("tfrecord", tmp_path / "out") as process:
+    with start_slow("tfrecord", tmp_path / "out", hold=True) as process:
         while not list((tmp_path / "out").glob("*-00001-*")):
             assert process.poll() is None
             time.sleep(0.001)

@@ -143,6 +143,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestMachine.settings = settings(max_examples=25, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow])

@@ -366,7 +366,7 @@ def test_a_second_job_is_kept_out(tmp_path: Path) -> None:
 
 
 def test_a_dead_owners_lock_is_no_obstacle(tmp_path: Path) -> None:
-    with start_slow("tfrecord", tmp_path) as process:
+    with start_slow("tfrecord", tmp_path, hold=True) as process:
         while not (tmp_path / "journal.jsonl").exists():
             assert process.poll() is None
         with pytest.raises(JobError, match=f"process {process.pid} on"):
@@ -468,7 +468,7 @@ def test_parts_begin_at_shards(tmp_path: Path) -> None:
 # -- any cut, any interruption ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     writer=st.sampled_from(["tfrecord", "numpy", "lmdb"]),
     total=st.integers(0, 40),
