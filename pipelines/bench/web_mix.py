@@ -109,5 +109,5 @@ def varied(image: Image.Image, variant: int) -> Image.Image:
 
 
 def quality_change(variant: int) -> int:
-    """What is added to the quality of ``variant``: 0 for the first, and up to 3 more or less."""
+    """The number that is added to the quality of ``variant``: 0 for the first, and up to 3 more or less."""
     return (variant + 3) % 7 - 3

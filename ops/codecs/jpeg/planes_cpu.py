@@ -1,4 +1,4 @@
-"""What is wanted of a JPEG's components on the CPU, and how pixels come of it: planes of samples, upsampling, colour.
+"""Plans of a JPEG's components on the CPU, and the way from them to pixels: planes of samples, upsampling, colour.
 
 Shared by the decoders of scans (`baseline_cpu`, `progressive_cpu`), bit-identical to libjpeg-turbo's.
 """

@@ -77,7 +77,7 @@ def assert_exact(files: Sequence[bytes], space: str = "RGB") -> None:
 
 
 def assert_honest(files: Sequence[bytes]) -> int:
-    """What is taken is what libjpeg-turbo takes, with the same pixels. Returns how many are."""
+    """Takes and refuses what libjpeg-turbo does, with the same pixels. Returns how many are taken."""
     pictures, status = decode(files)
     for i in np.flatnonzero(status == KERNELS.DONE).tolist():
         try:
