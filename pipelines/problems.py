@@ -16,7 +16,7 @@ MOST_CHARACTERS = 600
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where something stands in the user's text (1-based); column 0 is the whole line."""
+    """Where something stands in the user's text (1-based); column 0 is the whole line, line 0 all of ``file``."""
 
     file: str
     line: int
@@ -25,7 +25,7 @@ class Mark:
     """The place in words: ``step 3 (resize)``."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" + (f":{self.column}" if self.column else "")
+        return ":".join([self.file, *(str(n) for n in (self.line, self.column) if n)])
 
 
 @dataclass(frozen=True, slots=True)

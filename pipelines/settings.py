@@ -6,7 +6,7 @@ Schema, ``--set``, the keywords of `Pipeline`, previews, the table in docs/spec.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -71,14 +71,14 @@ class RunSettings:
         return {n: v.plain() if isinstance(v, Memory) else v for n, v in found.items()}
 
 
-def checked(given: Mapping[str, Any]) -> RunSettings:
-    """The settings that keywords of a program give. Raises TypeError for one that does not exist, ValueError for a
-    value that is not allowed."""
+def checked(given: Mapping[str, Any], others: Iterable[str] = ()) -> RunSettings:
+    """The settings that keywords of a program give. Raises TypeError for one that does not exist, and is none of the
+    ``others`` of Pipeline's arguments; ValueError for a value that is not allowed."""
     known = parameters(RunSettings)
     values = {}
     for name, value in given.items():
         if name not in known:
-            raise TypeError(f"Pipeline has no argument {name!r}{nearest(name, known)}")
+            raise TypeError(f"Pipeline has no argument {name!r}{nearest(name, [*known, *others])}")
         values[name] = _coerced(known[name], value)
     return RunSettings(**values)
 

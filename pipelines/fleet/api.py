@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from ...writers.bytes import sidecar
 from ...writers.shards.mirror import state_of
 from ..job import run
 from ..job.run import FAILED, INTERRUPTED, JobResult, Progress
+from ..spec.variables import FromProgram
 from ..wording import count, duration, rate
 from .run import run as run_by_many
 
@@ -143,8 +145,7 @@ def run_job(
     Raises SpecError (everything that is wrong with the spec), DeviceError (a GPU that the spec insists on is missing),
     JobError (the job failed: what ended it, and what to do), KeyboardInterrupt (interrupted; finished shards are kept).
     """
-    given = {**variables, **(overrides or {})}
-    changes = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in given.items()}
+    changes = FromProgram("run_job", _with_plain_paths(overrides or {}), _with_plain_paths(variables), _ARGUMENTS)
     part = (shard_id, num_shards) if num_shards != 1 or shard_id else None
     if part is not None and on is not None:
         raise SpecError("on gives out all parts: leave out num_shards and shard_id")
@@ -172,6 +173,13 @@ def run_job(
             return _report(run.run_job(made, changes, part=part, made_of=plain, **options))
         except SpecError as e:  # the file is gone by the time that somebody reads this
             raise SpecError(re.sub(rf"^{re.escape(str(made))}(:\d+)*: ", "", str(e), flags=re.MULTILINE)) from None
+
+
+_ARGUMENTS = [name for name, p in inspect.signature(run_job).parameters.items() if p.kind is p.KEYWORD_ONLY]
+
+
+def _with_plain_paths(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in given.items()}
 
 
 def _report(result: JobResult) -> Report:

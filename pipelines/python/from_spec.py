@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...ops.base import nearest
 from ..compile.place import Target, resolve_target
 from ..cores import threads_of
 from ..graph.builder import GraphBuilder
 from ..problems import Problems
 from ..spec.build import build
-from ..spec.model import Settings, parse_spec
+from ..spec.model import Settings, Spec, parse_spec
+from ..spec.variables import FromProgram
 from .data_node import DataNode
 from .pipeline import Pipeline
 
@@ -30,10 +33,11 @@ def load_spec(
     spec insists on is missing.
     """
     problems = Problems()
-    spec = parse_spec(path, overrides or {}, problems)
+    spec = parse_spec(path, FromProgram("load_spec", overrides or {}), problems)
     if spec is None:
         problems.raise_any()
         raise AssertionError("a spec that cannot be read has a problem")
+    _check_known(arguments, spec)
     built = build(replace(spec, write=None), problems)
     given = {**_arguments(spec.pipeline), "on_error": spec.on_error.policy}
     target = None if "device_id" in arguments else resolve_target(spec.pipeline.device)
@@ -46,6 +50,18 @@ def load_spec(
     made._definition.names = list(built.graph.outputs)
     made._definition.outputs = [DataNode(builder, edge) for edge in built.graph.outputs.values()]
     return made
+
+
+def _check_known(arguments: Mapping[str, Any], spec: Spec) -> None:
+    known = inspect.signature(Pipeline).parameters
+    variables = list(spec.vars)
+    for name in arguments:
+        if name in variables and name not in known:
+            raise TypeError(f"load_spec has no argument {name!r}: it is a variable of the spec, so give "
+                            f"overrides={{{name!r}: ...}}")  # fmt: skip
+        if name not in known:
+            raise TypeError(f"load_spec has no argument {name!r}, nor has Pipeline"
+                            f"{nearest(name, [*known, *variables])}")  # fmt: skip
 
 
 class SpecPipeline(Pipeline):

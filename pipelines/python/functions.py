@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from ...ops.base import Operator, find, hint, operators, parameters, type_name
+from ...ops.base import Operator, find, hint, nearest, operators, parameters, type_name
 from ...ops.errors import ArgumentNameError
 from ..graph.legacy_names import callable_names, class_name
 from ..plugins import load_installed_plugins, load_operators
@@ -151,7 +151,8 @@ class OperatorClass:
         self._call = operator_function(self.operator_name)
         problems = [a for a in arguments if a not in self._known()]
         if problems:
-            raise ArgumentNameError(f"{self.operator_name}: has no argument {', '.join(map(repr, problems))}")
+            near = nearest(problems[0], sorted(self._known()))
+            raise ArgumentNameError(f"{self.operator_name}: has no argument {', '.join(map(repr, problems))}{near}")
 
     def _known(self) -> set[str]:
         return known_arguments(self.operator_name)

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
+from ...ops.base import nearest
 from .control_flow import autograph
 from .control_flow.user_code import in_user_code
 from .debug import DebugPipeline
@@ -97,6 +98,6 @@ def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable
 
 
 def _check_known(given: Mapping[str, Any], known: set[str], fn: Callable[..., Any]) -> None:
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise TypeError(f"{fn.__name__}() has no argument {', '.join(unknown)}, nor has Pipeline")
+    for name in sorted(set(given) - known):
+        near = nearest(name, [*inspect.signature(fn).parameters, *known])
+        raise TypeError(f"{fn.__name__}() has no argument {name!r}, nor has Pipeline{near}")

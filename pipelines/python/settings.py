@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -116,7 +117,7 @@ class Settings:
         self.output_ndim = output_ndim
         self.output_layout = output_layout
         self.on_error = on_error
-        self.run = checked(settings)
+        self.run = checked(settings, inspect.signature(Settings.__init__).parameters)
         self.stream_policy = StreamPolicy[stream_policy] if isinstance(stream_policy, str) else stream_policy
         self.concurrency = OperatorConcurrency[concurrency] if isinstance(concurrency, str) else concurrency
         _say_ignored(bytes_per_sample, max_streams, default_cuda_stream_priority, stream_policy, concurrency,

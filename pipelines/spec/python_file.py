@@ -16,6 +16,7 @@ from ...ops.errors import SpecError
 from ..plugins import check_allowed
 from ..problems import Mark, Problems
 from .text import Value, parse, resolve
+from .variables import FromProgram, mark_of
 
 _PATH = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 _DEFAULTS = {"batch_size": 64, "on_error": "skip"}
@@ -39,8 +40,9 @@ def read_python(
     except SpecError as e:
         problems.add(mark, str(e))
         return None, overrides
-    rest = {k: v for k, v in overrides.items() if k not in used}
-    return parse(text, name, problems), rest
+    if isinstance(overrides, FromProgram):
+        return parse(text, name, problems), overrides.without(used)
+    return parse(text, name, problems), {k: v for k, v in overrides.items() if k not in used}
 
 
 def marked(file: str | os.PathLike[str]) -> str:
@@ -64,7 +66,7 @@ def _text(path: str, overrides: Mapping[str, Any], problems: Problems) -> tuple[
     assert factory is not None
     own = inspect.signature(factory).parameters
     used = {k for k in overrides if k in own}
-    given = {k: _value(overrides[k], Mark(f"--set {k}", 1, 1), problems) for k in used}
+    given = {k: _value(overrides[k], mark_of(overrides, k), problems) for k in used}
     defaults = {k: v for k, v in _DEFAULTS.items() if k not in factory.pipeline_defaults}
     try:
         pipeline = factory(**given, **defaults)

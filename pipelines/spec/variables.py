@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -158,7 +158,35 @@ class _Variables:
         return Value(content, mark)
 
 
-# -- --set ------------------------------------------------------------------------------------------------------------
+# -- --set, and what programs give ------------------------------------------------------------------------------------
+
+
+class FromProgram(dict[str, Any]):
+    """Overrides that a program gave to ``function``: problems speak of them in Python's words. ``keywords`` were
+    arguments of their own, beside those that the function has by itself (``known``)."""
+
+    def __init__(
+        self, function: str, overrides: Mapping[str, Any], keywords: Mapping[str, Any] | None = None,
+        known: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__({**(keywords or {}), **overrides})
+        self.function = function
+        self.keywords = set(keywords or {}) - set(overrides)
+        self.known = tuple(known)
+
+    def without(self, keys: Collection[str]) -> FromProgram:
+        """The rest of them."""
+        rest = FromProgram(self.function, {k: v for k, v in self.items() if k not in keys}, None, self.known)
+        rest.keywords = self.keywords
+        return rest
+
+
+def mark_of(overrides: Mapping[str, Any], key: str) -> Mark:
+    """The place of an override, as the user wrote it."""
+    if not isinstance(overrides, FromProgram):
+        return Mark(f"--set {key}", 1, 1)
+    written = f"{key}=..." if key in overrides.keywords else f"overrides={{{key!r}: ...}}"
+    return Mark(f"{overrides.function}({written})", 0, 0)
 
 
 def override(
@@ -167,15 +195,20 @@ def override(
     """The document with ``overrides`` put in: names of variables, dotted paths into it, or ``graph.STEP.ARGUMENT``,
     where the step goes by its name or its operator."""
     for key, given in overrides.items():
-        mark = Mark(f"--set {key}", 1, 1)
+        mark = mark_of(overrides, key)
         value = _from_command_line(given, mark, problems) if isinstance(given, str) else from_python(given, mark)
         before = len(problems.found)
         path = _in_step(root, key, mark, problems) or _path(root, key, sections)
         if len(problems.found) > before:
             continue
         if path is None:
+            variables = f"; variables: {', '.join(_variables(root)) or 'none'}"
+            if isinstance(overrides, FromProgram) and key in overrides.keywords:
+                hint = nearest(key, [*_variables(root), *overrides.known]) or variables
+                problems.add(mark, f"there is no such argument, and the spec has no variable {show(key)}{hint}")
+                continue
             known = [*_variables(root), *sections, *(f"{s}.{k}" for s, keys in sections.items() for k in keys)]
-            hint = nearest(key, known) or f"; variables: {', '.join(_variables(root)) or 'none'}"
+            hint = nearest(key, known) or variables
             problems.add(mark, f"the spec has no variable or section named {show(key)}{hint}")
         else:
             root = _put(root, path, value)
