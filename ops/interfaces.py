@@ -6,7 +6,7 @@ emulated lanes have the same methods over host memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:
     from .batch import Batch
+    from .errors import SampleError
 
 
 class DeviceArray(Protocol):
@@ -139,6 +140,13 @@ class Isolation(Protocol):
         lenient: bool = False,
     ) -> T:  # fmt: skip
         """The result of ``use`` on the decoded pixels, which are valid only until it returns."""
+        ...
+
+    def lend_several(
+        self, files: Sequence[tuple[memoryview, Any]], adjust_orientation: bool, max_pixels: int,
+        use: Callable[[int, Any], T],
+    ) -> Sequence[T | SampleError]:  # fmt: skip
+        """`lend` for all ``files``, each with its header: results or errors."""
         ...
 
     def decode_into(self, *args: Any, **kwargs: Any) -> None:

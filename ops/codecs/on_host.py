@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -233,10 +233,13 @@ def decode_others(
     def kept(pixels: Pixels) -> tuple[int, Pixels]:
         return pixels.shape[2], np.array(recolour(pixels, rules.output_type, rules.dtype))
 
-    one = partial(decode_other, batch, headers, rules, ctx.isolation, kept)
     images: dict[int, Pixels] = {}
     good = [i for i in which if headers.good[i]]
-    for i, result in zip(good, run(one, good), strict=True):
+    if run is map:
+        results: Iterable[Any] = decode_several(batch, headers, rules, ctx.isolation, lambda _, p: kept(p), good)
+    else:
+        results = run(partial(decode_other, batch, headers, rules, ctx.isolation, kept), good)
+    for i, result in zip(good, results, strict=True):
         if isinstance(result, SampleError):
             headers.drop(i)
             ctx.reject(i, result.code, str(result))
@@ -254,18 +257,63 @@ def decode_other(
     from . import pillow
 
     data, header = encoded_bytes(batch, i), headers.others[i]
-    if isolation is None or not isolation.jpeg:
-        pixels = png.stored(data, header) if header.format == "png" else plain.view(data, header)
-        if pixels is not None:
-            return use(orient(pixels, header.orientation) if rules.adjust_orientation else pixels)
+    pixels = _without_library(data, header, rules, isolation)
+    if pixels is not None:
+        return use(pixels)
     try:
         if isolation is None:
             return use(pillow.decode(data, header, rules.adjust_orientation, rules.max_pixels))
         return isolation.lend(data, header, rules.adjust_orientation, rules.max_pixels, use)
     except SampleError as e:
-        if rules.on_damage == "reject" or e.code not in DAMAGE:
-            return e
-        problem = e
+        return _after_error(batch, headers, rules, isolation, use, i, e)
+
+
+def decode_several(
+    batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None, use: Callable[[int, Pixels], T],
+    which: Sequence[int],
+) -> list[T | SampleError]:  # fmt: skip
+    """`decode_other` of the images ``which``: what goes to processes of their own goes there together. ``use`` is told
+    the image, too."""
+    if isolation is None:
+        return [decode_other(batch, headers, rules, None, partial(use, i), i) for i in which]
+    found: dict[int, T | SampleError] = {}
+    late = []
+    for i in which:
+        pixels = _without_library(encoded_bytes(batch, i), headers.others[i], rules, isolation)
+        if pixels is None:
+            late.append(i)
+        else:
+            found[i] = use(i, pixels)
+    files = [(encoded_bytes(batch, i), headers.others[i]) for i in late]
+    results = isolation.lend_several(files, rules.adjust_orientation, rules.max_pixels, lambda k, p: use(late[k], p))
+    for i, result in zip(late, results, strict=True):
+        if isinstance(result, SampleError):
+            found[i] = _after_error(batch, headers, rules, isolation, partial(use, i), i, result)
+        else:
+            found[i] = result
+    return [found[i] for i in which]
+
+
+def _without_library(data: memoryview, header: Header, rules: Rules, isolation: Isolation | None) -> Pixels | None:
+    """The pixels of an image that code of ours decodes, turned as is wanted; None for all others."""
+    if isolation is not None and isolation.jpeg:
+        return None
+    pixels = png.stored(data, header) if header.format == "png" else plain.view(data, header)
+    if pixels is None:
+        return None
+    return orient(pixels, header.orientation) if rules.adjust_orientation else pixels
+
+
+def _after_error(
+    batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None, use: Callable[[Pixels], T], i: int,
+    problem: SampleError,
+) -> T | SampleError:  # fmt: skip
+    """Image ``i`` as its decoder guesses it, where that is wanted of damaged ones; or the ``problem``."""
+    from . import pillow
+
+    if rules.on_damage == "reject" or problem.code not in DAMAGE:
+        return problem
+    data, header = encoded_bytes(batch, i), headers.others[i]
     try:
         if isolation is None:
             made = use(pillow.decode(data, header, rules.adjust_orientation, rules.max_pixels, lenient=True))
@@ -390,25 +438,25 @@ def _decode_placed(
     ctx: Context, batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, out: Batch, which: list[int]
 ) -> int:
     """Decode the images ``which`` into ``out``; how many of them were good."""
-    done = 0
-    for i in which:
+
+    def use(i: int, pixels: Pixels) -> bool:
+        if pixels.shape[:2] != (headers.height[i], headers.width[i]):
+            return False
         anchor = None if anchors is None else (int(anchors[i, 0]), int(anchors[i, 1]))
+        part = recolour(_window(pixels, anchor, out.shapes[i]), rules.output_type, rules.dtype)
+        out.sample(i)[...] = part
+        return True
 
-        def use(pixels: Pixels, i: int = i, anchor: tuple[int, int] | None = anchor) -> bool:
-            if pixels.shape[:2] != (headers.height[i], headers.width[i]):
-                return False
-            part = recolour(_window(pixels, anchor, out.shapes[i]), rules.output_type, rules.dtype)
-            out.sample(i)[...] = part
-            return True
-
-        found = decode_other(batch, headers, rules, ctx.isolation, use, i)
+    done = 0
+    for i, found in zip(which, decode_several(batch, headers, rules, ctx.isolation, use, which), strict=True):
         if found is True:
             done += 1
             continue
-        if found is False:
-            found = SampleError("corrupt_data", "the header is damaged: two decoders read different sizes from it")
+        problem = found
+        if not isinstance(problem, SampleError):
+            problem = SampleError("corrupt_data", "the header is damaged: two decoders read different sizes from it")
         headers.drop(i)
-        ctx.reject(i, found.code, str(found))
+        ctx.reject(i, problem.code, str(problem))
     return done
 
 

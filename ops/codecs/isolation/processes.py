@@ -3,7 +3,8 @@
     this process      -- sockets -->  keeper (one thread, decodes nothing)  -- forks -->  workers (an image at a time)
         `------- requests and answers by a socket, bytes and pixels in shared memory, for each worker ---------'
 
-A worker that dies is replaced, and the image that it held is tried once more in a fresh one: what fails there, too, is
+A request may be for several small images, because waking another process costs as much as decoding a small one. A
+worker that dies is replaced, and the image that it held is tried once more in a fresh one: what fails there, too, is
 the file's fault. Nothing is started before an image needs it. The memory files have no names, and every process ends
 when the one above it does, however that ends, so nothing is ever left behind.
 """
@@ -25,7 +26,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -44,6 +46,12 @@ TIMEOUT = 30.0
 PATIENCE = 10
 """Times the timeout that an image may take by the clock: on a busy machine, or asleep."""
 
+TOGETHER = 8
+"""Images of a request, at most: each costs an eighth of the waking then, and few are tried again for a crash."""
+_TOGETHER_BYTES = 6 << 20
+"""Of the pixels of several images, four a pixel: they are in memory together."""
+HEAD = 4096
+"""Bytes at the beginning of a worker's memory file, which say the number of the image that it holds."""
 _KEPT = 32 << 20
 """Bytes that a worker's memory file may keep between images."""
 _ENOUGH = 100_000
@@ -122,14 +130,71 @@ class Isolation:
     ) -> T:  # fmt: skip
         """The result of ``use`` on the decoded pixels, which are valid only until it returns: they are in the worker's
         memory. Raises SampleError."""
-        arguments = {"header": dataclasses.astuple(header), "adjust": adjust_orientation, "max_pixels": max_pixels,
-                     "lenient": lenient}  # fmt: skip
+        request = self._image(data, header, adjust_orientation, max_pixels, lenient)
 
         def take(worker: _Worker, answer: Mapping[str, Any]) -> T:
             return use(worker.view(answer))
 
-        made: T = self._run("image", header.format, data, header.width * header.height, arguments, take)
+        made: T = self._run(header.format, data, request, take)
         return made
+
+    def lend_several(
+        self, files: Sequence[tuple[memoryview, Header]], adjust_orientation: bool, max_pixels: int,
+        use: Callable[[int, Pixels], T],
+    ) -> list[T | SampleError]:  # fmt: skip
+        """`lend` for all ``files``, small ones several at a time: the results of ``use`` on a number and its pixels, or
+        the errors."""
+        results: list[T | SampleError] = []
+        while len(results) < len(files):
+            first, count, room = len(results), 0, 0
+            for _, header in files[first : first + TOGETHER]:
+                room += 4 * header.width * header.height
+                if count and room > _TOGETHER_BYTES:
+                    break
+                count += 1
+            results += self._several(files, first, first + count, adjust_orientation, max_pixels, use)
+        return results
+
+    def _several(
+        self, files: Sequence[tuple[memoryview, Header]], first: int, end: int, adjust: bool, max_pixels: int,
+        use: Callable[[int, Pixels], T],
+    ) -> list[T | SampleError]:  # fmt: skip
+        """One request for files ``first`` to before ``end``; where the worker dies, one for each."""
+        asked = files[first:end]
+        requests = [self._image(data, header, adjust, max_pixels, False) for data, header in asked]
+        held = -1
+        if len(asked) > 1:
+            worker = self._worker(fresh=False)
+            with self._given_back(worker) as asking:
+                answers = asking.ask([data for data, _ in asked], requests)
+                if not isinstance(answers, Mapping):
+                    return [self._used(asking, answer, partial(use, first + k)) for k, answer in enumerate(answers)]
+                held = -1 if answers.get("keeper") else asking.held()
+            self._told_of(answers)
+        results: list[T | SampleError] = []
+        for k, ((data, header), request) in enumerate(zip(asked, requests, strict=True)):
+
+            def take(worker: _Worker, answer: Mapping[str, Any], k: int = k) -> T:
+                return use(first + k, worker.view(answer))
+
+            try:
+                results.append(self._run(header.format, data, request, take, int(k == held)))
+            except SampleError as e:
+                results.append(e)
+        return results
+
+    def _used(self, worker: _Worker, answer: Mapping[str, Any], use: Callable[[Pixels], T]) -> T | SampleError:
+        if "error" in answer:
+            return SampleError(*answer["error"])
+        try:
+            return use(worker.view(answer))
+        except SampleError as e:
+            return e
+
+    def _image(self, data: memoryview, header: Header, adjust: bool, max_pixels: int, lenient: bool) -> dict[str, Any]:
+        return {"what": "image", "size": len(data), "timeout": self.timeout, "pixels": header.width * header.height,
+                "header": dataclasses.astuple(header), "adjust": adjust, "max_pixels": max_pixels,
+                "lenient": lenient}  # fmt: skip
 
     def decode_into(
         self, data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview,
@@ -137,52 +202,61 @@ class Isolation:
     ) -> None:  # fmt: skip
         """As `jpeg_cpu.decode_into`. Raises SampleError."""
         fields = {name: row[name].tolist() for name in row.dtype.names}
-        arguments = {"row": fields, "output_type": output_type.name, "fast_idct": fast_idct, "lenient": lenient}
+        request = {"what": "jpeg", "size": len(data), "timeout": self.timeout,
+                   "pixels": fields["width"] * fields["height"], "row": fields, "output_type": output_type.name,
+                   "fast_idct": fast_idct, "lenient": lenient}  # fmt: skip
 
         def place(worker: _Worker, answer: Mapping[str, Any]) -> None:
             pixels = worker.view(answer).reshape(-1)
             np.frombuffer(out, np.uint8)[: len(pixels)] = pixels
 
-        self._run("jpeg", "jpeg", data, fields["width"] * fields["height"], arguments, place)
+        self._run("jpeg", data, request, place)
 
     def _run(
-        self, what: str, format: str, data: memoryview, pixels: int, arguments: Mapping[str, Any],
-        take: Callable[[_Worker, Mapping[str, Any]], Any],
+        self, format: str, data: memoryview, request: Mapping[str, Any],
+        take: Callable[[_Worker, Mapping[str, Any]], Any], attempts: int = 0,
     ) -> Any:  # fmt: skip
-        request = json.dumps(
-            {"what": what, "size": len(data), "timeout": self.timeout, "pixels": pixels, **arguments}
-        ).encode()
-        code = attempts = lost = 0
+        """``attempts``: how often the image was tried before."""
+        code, lost, fresh = 0, 0, attempts > 0
         while attempts < 2 and lost < _KEEPERS:
-            worker = self._worker(fresh=attempts + lost > 0)
-            try:
-                answer = worker.ask(data, request)
-            except BaseException:  # no memory for the bytes, say
-                worker.close()
-                raise
-            if "died" not in answer:
-                try:
+            worker = self._worker(fresh)
+            with self._given_back(worker) as asking:
+                answers = asking.ask([data], [request])
+                if not isinstance(answers, Mapping):
+                    (answer,) = answers
                     if "error" in answer:
                         raise SampleError(*answer["error"])
-                    return take(worker, answer)
-                finally:
-                    if worker.rest():
-                        self._idle.append(worker)
-                        if self._closed:  # meanwhile
-                            self._end_idle()
-            worker.close()
+                    return take(asking, answer)
             if self._closed:
                 break
-            code = answer["died"]
-            if answer.get("keeper"):  # it was killed, and its workers with it: that is not the image's doing
+            fresh, code = True, answers["died"]
+            if answers.get("keeper"):  # it was killed, and its workers with it: that is not the image's doing
                 lost += 1
             else:
                 attempts += 1
-            self._told(f"decoder process replaced: {_how(code, self.timeout)[1]}")
+            self._told_of(answers)
         if self._closed:
             raise JobError("the run was stopped")
         reject, text = _how(code, self.timeout)
         raise SampleError(reject, f"the {format} decoder {text} on it, again in a process of its own")
+
+    def _told_of(self, died: Mapping[str, Any]) -> None:
+        if self._closed:
+            raise JobError("the run was stopped")
+        self._told(f"decoder process replaced: {_how(died['died'], self.timeout)[1]}")
+
+    @contextlib.contextmanager
+    def _given_back(self, worker: _Worker) -> Iterator[_Worker]:
+        """``worker``, which then rests for the next image, unless it died or could not be asked."""
+        try:
+            yield worker
+        finally:
+            if not worker.answered:  # no memory for the bytes, say
+                worker.close()
+            elif worker.rest():
+                self._idle.append(worker)
+                if self._closed:  # meanwhile
+                    self._end_idle()
 
     # -- processes ----------------------------------------------------------------------------------------------
 
@@ -283,21 +357,36 @@ class _Worker:
         self._channel, self._file = channel, file
         self._map: mmap.mmap | None = None
         self._images = 0
+        self.answered = False
+        """The last request, by an answer: the worker may have another."""
 
-    def ask(self, data: memoryview, request: bytes) -> Mapping[str, Any]:
-        """The answer to ``request``: ``shape`` and ``dtype`` of the pixels that `read` gives, ``error``, or ``died``
-        with the exit code."""
-        try:
-            _write(self._file, data)
-        except OSError:  # the bytes are of a mapped file that was cut short: touched here, what is gone becomes zeros
-            _write(self._file, memoryview(bytes(data)))
+    def ask(
+        self, files: Sequence[memoryview], requests: Sequence[Mapping[str, Any]]
+    ) -> list[Mapping[str, Any]] | Mapping[str, Any]:
+        """For each request an answer: ``shape`` and ``dtype`` of the pixels that `view` gives, or ``error``. Or that it
+        ``died``, with the exit code."""
+        self.answered = False
+        self._images += len(files)
+        at, message = HEAD, []
+        for data, request in zip(files, requests, strict=True):
+            try:
+                _write(self._file, data, at)
+            except OSError:  # the bytes are of a mapped file that was cut short: touched here, they become zeros
+                _write(self._file, memoryview(bytes(data)), at)
+            message.append({**request, "start": at})
+            at += -(-len(data) // 64) * 64
         with contextlib.suppress(OSError):  # it is dead: the answer says how
-            self._channel.send(request)
+            self._channel.send(json.dumps(message).encode())
         answer = _receive(self._channel)
         # without the keeper's word, both were killed
         gone = {"died": -int(signal.SIGKILL), "keeper": True}
-        found: Mapping[str, Any] = json.loads(answer) if answer else gone
+        found: list[Mapping[str, Any]] | Mapping[str, Any] = json.loads(answer) if answer else gone
+        self.answered = isinstance(found, list)
         return found
+
+    def held(self) -> int:
+        """The number of the image that it has begun last."""
+        return int.from_bytes(os.pread(self._file, 8, 0), "little")
 
     def view(self, answer: Mapping[str, Any]) -> Pixels:
         """The pixels of an answer, in the worker's memory; for use before `rest`. Raises SampleError."""
@@ -312,7 +401,6 @@ class _Worker:
 
     def rest(self) -> bool:
         """Give back memory that few images need. False where it has done enough and ended."""
-        self._images += 1
         if self._images >= _ENOUGH:
             self.close()
             return False
@@ -327,10 +415,10 @@ class _Worker:
         self._map = None  # it goes with the last view
 
 
-def _write(file: int, data: memoryview) -> None:
+def _write(file: int, data: memoryview, start: int) -> None:
     at = 0
     while at < len(data):
-        at += os.pwrite(file, data[at:], at)
+        at += os.pwrite(file, data[at:], start + at)
 
 
 def _hang_up(channel: socket.socket) -> None:

@@ -15,7 +15,7 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ from ...errors import SampleError
 from ...types import DALIImageType
 from ..formats import Header
 from ..pixels import Pixels
-from .processes import PATIENCE
+from .processes import HEAD, PATIENCE
 
 _REQUEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
@@ -109,29 +109,41 @@ def _work(keeper: int, channel: socket.socket, file: int, others: list[socket.so
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         memory = _Memory(file)
         while message := channel.recv(_REQUEST):
-            channel.send(json.dumps(_answer(json.loads(message), memory)).encode())
+            channel.send(json.dumps(_answers(json.loads(message), memory)).encode())
         os._exit(0)
     finally:
         os._exit(1)
 
 
-def _answer(request: Mapping[str, Any], memory: _Memory) -> dict[str, Any]:
-    size = request["size"]
+def _answers(requests: Sequence[Mapping[str, Any]], memory: _Memory) -> list[dict[str, Any]]:
+    """One after the other; pixels go after the bytes of all images."""
+    end = max(request["start"] + request["size"] for request in requests)
+    answers = []
+    for k, request in enumerate(requests):
+        memory.view(HEAD)[:8] = k.to_bytes(8, "little")
+        at = -(-end // _ALIGNED) * _ALIGNED
+        answer, end = _answer(request, memory, at)
+        answers.append(answer)
+    return answers
+
+
+def _answer(request: Mapping[str, Any], memory: _Memory, at: int) -> tuple[dict[str, Any], int]:
+    """The answer, and the end of what is in use: pixels begin at ``at``."""
+    start, size = request["start"], request["size"]
     try:
-        data = memory.view(size)[:size]
+        data = memory.view(start + size)[start : start + size]
         room = _ROOM + _ROOM_A_PIXEL * request["pixels"] + 4 * size + memory.size
         with _limits(request["timeout"], room):
             pixels = _DECODERS[request["what"]](data, request)
-        at = -(-size // _ALIGNED) * _ALIGNED
         place = np.ndarray(pixels.shape, pixels.dtype, memory.view(at + pixels.nbytes), at)
         place[...] = pixels
     except SampleError as e:
-        return {"error": [e.code, str(e)]}
+        return {"error": [e.code, str(e)]}, at
     except MemoryError:
-        return {"error": ["too_large", "it needs more memory than an image of its size should"]}
+        return {"error": ["too_large", "it needs more memory than an image of its size should"]}, at
     except Exception as e:  # a bug of ours, as the engine reports it
-        return {"error": ["internal", f"{type(e).__name__}: {e}"[:1000]]}
-    return {"shape": pixels.shape, "dtype": pixels.dtype.str, "at": at}
+        return {"error": ["internal", f"{type(e).__name__}: {e}"[:1000]]}, at
+    return {"shape": pixels.shape, "dtype": pixels.dtype.str, "at": at}, at + pixels.nbytes
 
 
 class _Memory:

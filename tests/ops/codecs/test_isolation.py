@@ -147,6 +147,34 @@ def test_many_threads(shared: Isolation) -> None:
             np.testing.assert_array_equal(pixels, np.asarray(Image.open(io.BytesIO(data))))
 
 
+def several(isolation: Isolation, files: list[bytes]) -> list[Any]:
+    """What `lend_several` makes of them: pixels, or errors as code and words."""
+    asked = [(memoryview(f), probe(memoryview(f))) for f in files]
+    found = isolation.lend_several(asked, True, LIMIT, lambda k, pixels: (k, pixels.copy()))
+    assert [r[0] for r in found if not isinstance(r, SampleError)] == [
+        k for k, r in enumerate(found) if not isinstance(r, SampleError)
+    ]
+    return [(r.code, str(r)) if isinstance(r, SampleError) else r[1] for r in found]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 2 * isolation_module.TOGETHER + 1])
+def test_several_at_a_time_are_as_one_by_one(shared: Isolation, count: int) -> None:
+    """Good and damaged ones, small ones, and one that has a request for itself."""
+    kinds = ("TIFF", "GIF", "WEBP", "JPEG2000")
+    files = [picture(kinds[k % 4], (30 + k, 20 + k), seed=k) for k in range(count)]
+    if count > 2:
+        large = io.BytesIO()
+        Image.new("RGB", (1700, 1600), (1, 2, 3)).save(large, "TIFF", compression="tiff_lzw")
+        files[4], files[7] = large.getvalue(), files[7][: len(files[7]) // 2]
+    alone = [several(shared, [file])[0] for file in files]
+    for got, wanted in zip(several(shared, files), alone, strict=True):
+        if isinstance(wanted, tuple):
+            assert got == wanted
+        else:
+            np.testing.assert_array_equal(got, wanted)
+    assert count < 3 or isinstance(alone[7], tuple)
+
+
 # -- faults -----------------------------------------------------------------------------------------------------------
 
 
@@ -174,6 +202,30 @@ def test_a_culprit_is_named(
         assert words in str(problem.value)
         assert len(reasons) == 2
         np.testing.assert_array_equal(decode(isolation, good), np.asarray(Image.open(io.BytesIO(good))))
+
+
+@pytest.mark.parametrize("what", ["SIGSEGV", "spin"])
+def test_one_of_several_costs_itself_alone(obedient: Isolation, reasons: list[str], what: str) -> None:
+    """The one that was held when the worker died is tried once more, as ever; its neighbours lose nothing."""
+    files = [picture("TIFF", seed=k) for k in range(6)]
+    wanted = [decode(obedient, f) for f in files]
+    bad = [*files[:3], faulty(files[3], what), *files[4:]]
+    found = several(obedient, bad)
+    assert len(reasons) == 2
+    assert found[3][0] == ("decoder_crashed" if what == "SIGSEGV" else "decoder_timeout")
+    assert "again in a process of its own" in found[3][1]
+    for k in (0, 1, 2, 4, 5):
+        np.testing.assert_array_equal(found[k], wanted[k])
+
+
+def test_what_hits_a_worker_with_several_costs_nothing(
+    obedient: Isolation, reasons: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = [picture("TIFF", seed=k) for k in range(5)]
+    faulty_decoder.at_calls(monkeypatch, tmp_path / "calls", {2: "SIGKILL", 5: "SIGSEGV"})
+    for got, file in zip(several(obedient, files), files, strict=True):
+        np.testing.assert_array_equal(got, np.asarray(Image.open(io.BytesIO(file))))
+    assert len(reasons) == 2
 
 
 def test_memory_that_no_image_needs_is_not_given(obedient: Isolation, reasons: list[str]) -> None:
@@ -327,7 +379,7 @@ def test_a_worker_that_answers_while_all_is_closed_is_closed_too(monkeypatch: py
 def test_a_worker_that_cannot_be_asked_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     before = memory_files()
 
-    def no_memory(file: int, data: memoryview) -> None:
+    def no_memory(file: int, data: memoryview, start: int) -> None:
         raise MemoryError
 
     with Isolation() as isolation:
