@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from ...ops.base import parameters
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
 from ..show.notebook import Box, graph_svg, outline
@@ -20,12 +24,50 @@ def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:
     for name, output in outputs.items():
         for node in _before(output):
             if not isinstance(node.op, (Split, Merge)) and (id(output.builder), node.id) not in places:
-                inputs = _ends(output, node.inputs, places)
-                named = {k: v for k, e in node.args.items() for v in _ends(output, [e], places)}
+                ends_of = _ends(output, node.inputs, places)
+                inputs = tuple(place for place, _ in ends_of)
+                named = {k: end for k, e in node.args.items() for end in _ends(output, [e], places)}
                 places[id(output.builder), node.id] = len(boxes)
-                boxes.append(Box(node.name, node.op.name, _stage(node, boxes, inputs), inputs, named))
-        ends.append(Box(name, "", "", _ends(output, [output.edge], places), {}))
+                boxes.append(
+                    Box(node.name, node.op.name, _stage(node, boxes, inputs), inputs,
+                        {k: place for k, (place, _) in named.items()}, tuple(number for _, number in ends_of),
+                        {k: number for k, (_, number) in named.items()}, _settings(node))
+                )  # fmt: skip
+        last = _ends(output, [output.edge], places)
+        ends.append(Box(name, "", "", tuple(place for place, _ in last), {}, tuple(number for _, number in last)))
     return [*boxes, *ends]
+
+
+_LONGEST = 60
+"""Characters of a value that are shown."""
+
+
+def _settings(node: Node) -> dict[str, str]:
+    """The constants that the operator was given, where they are not the default: ``size`` -> ``[224, 224]``."""
+    found = {}
+    for p in parameters(type(node.op)).values():
+        value = getattr(node.op, p.name, p.default)
+        if p.name not in node.args and (p.required or not _same(value, p.default)):
+            text = " ".join(_text(value).split())
+            found[p.name] = text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, enum.Enum):
+        return value.name
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def _same(value: Any, default: Any) -> bool:
+    try:
+        return bool(value is default or np.array_equal(value, default))
+    except (TypeError, ValueError):
+        return False
 
 
 def _before(output: DataNode) -> list[Node]:
@@ -40,17 +82,21 @@ def _before(output: DataNode) -> list[Node]:
     return [nodes[i] for i in sorted(found)]
 
 
-def _ends(output: DataNode, edges: Iterable[Edge], places: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
-    """The boxes at the other end of ``edges``, through conditionals."""
+def _ends(
+    output: DataNode, edges: Iterable[Edge], places: Mapping[tuple[int, int], int]
+) -> tuple[tuple[int, int | None], ...]:
+    """The boxes at the other end of ``edges``, through conditionals, and which output it is where there are several."""
     nodes = output.builder.nodes
-    found: dict[int, None] = {}
+    found: dict[tuple[int, int | None], None] = {}
     wanted = list(edges)[::-1]
     while wanted:
-        node = nodes[wanted.pop().node]
+        edge = wanted.pop()
+        node = nodes[edge.node]
         if isinstance(node.op, (Split, Merge)):
             wanted += list(node.inputs)[::-1]
         else:
-            found[places[id(output.builder), node.id]] = None
+            number = edge.output if node.op.num_outputs > 1 else None
+            found[places[id(output.builder), node.id], number] = None
     return tuple(found)
 
 

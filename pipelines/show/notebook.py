@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -108,6 +108,12 @@ class Box:
     """Places of the boxes before it."""
     arguments: Mapping[str, int]
     """Boxes that give arguments a value for each sample, by the argument's name."""
+    numbers: tuple[int | None, ...] = ()
+    """The outputs that are taken of ``inputs``; None of a box that has only one."""
+    argument_numbers: Mapping[str, int | None] = field(default_factory=dict)
+    """The same of ``arguments``."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Constant arguments that are not the default, as text."""
 
 
 _FILLS = {"cpu": "#3b82f6", "mixed": "#14b8a6", "gpu": "#22c55e", "": "#94a3b8"}
@@ -139,7 +145,7 @@ def graph_svg(boxes: Sequence[Box]) -> str:
             x += widths[i] + _GAP
     parts = []
     for i, box in enumerate(boxes):
-        lines = [(k, "") for k in box.inputs] + [(k, name) for name, k in box.arguments.items()]
+        lines = [(k, "") for k in dict.fromkeys(box.inputs)] + [(k, name) for name, k in box.arguments.items()]
         parts += [
             _line(center[k], ranks[k] * _ROW + 10 + _HIGH, center[i], ranks[i] * _ROW + 10, name) for k, name in lines
         ]
@@ -155,7 +161,8 @@ def graph_svg(boxes: Sequence[Box]) -> str:
 
 def _drawn(box: Box, center: float, y: int, width: float) -> str:
     color = _FILLS.get(box.stage, _FILLS[""])
-    title = f"<title>{escape(box.name)}: {escape(box.op or 'output')} {escape(box.stage)}</title>"
+    settings = "".join(f"\n{escape(name)}={escape(value)}" for name, value in box.settings.items())
+    title = f"<title>{escape(box.name)}: {escape(box.op or 'output')} {escape(box.stage)}{settings}</title>"
     rounding = 5 if box.op else _HIGH // 2
     rect = (f'<rect x="{center - width / 2:.0f}" y="{y}" width="{width:.0f}" height="{_HIGH}" rx="{rounding}" '
             f'fill="{color}" fill-opacity=".18" stroke="{color}"/>')  # fmt: skip
@@ -180,12 +187,19 @@ def _line(x0: float, y0: float, x1: float, y1: float, argument: str) -> str:
 
 
 def outline(boxes: Iterable[Box]) -> str:
-    """The same as lines of text: ``resize = resize(images; size=flag)``."""
+    """The same as lines of text: ``resize = resize(images[0], size=[224, 224]; mode=flag)``."""
     known = list(boxes)
     lines = []
     for box in known:
-        inputs = ", ".join(known[i].name for i in box.inputs)
-        arguments = ", ".join(f"{name}={known[k].name}" for name, k in box.arguments.items())
-        given = "; ".join(x for x in (inputs, arguments) if x)
-        lines.append(f"{box.name} = {box.op}({given})" if box.op else f"{box.name} <- {inputs}")
+        numbers = box.numbers or (None,) * len(box.inputs)
+        inputs = [_end(known[i].name, number) for i, number in zip(box.inputs, numbers, strict=True)]
+        settings = [f"{name}={value}" for name, value in box.settings.items()]
+        arguments = [f"{name}={_end(known[k].name, box.argument_numbers.get(name))}" for name, k in
+                     box.arguments.items()]  # fmt: skip
+        given = "; ".join(", ".join(x) for x in ([*inputs, *settings], arguments) if x)
+        lines.append(f"{box.name} = {box.op}({given})" if box.op else f"{box.name} <- {', '.join(inputs)}")
     return "\n".join(lines)
+
+
+def _end(name: str, number: int | None) -> str:
+    return name if number is None else f"{name}[{number}]"

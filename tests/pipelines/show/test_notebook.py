@@ -38,13 +38,33 @@ NAMES = "{http://www.w3.org/2000/svg}"
 def test_a_pipeline_prints_its_settings_and_its_graph() -> None:
     assert repr(program()).splitlines() == [
         "Pipeline(batch_size=4, num_threads=1, device_id=None, seed=1):",
-        "    Reader = readers.file()",
-        "    decoded = decoders.image(Reader)",
+        "    Reader = readers.file(file_root='.')",
+        "    decoded = decoders.image(Reader[0])",
         "    flag = random.coin_flip()",
         "    mirrored = flip(decoded; horizontal=flag)",
         "    output 0 <- mirrored",
-        "    output 1 <- Reader",
+        "    output 1 <- Reader[1]",
     ]
+
+
+def test_constants_and_numbers_of_outputs_are_shown() -> None:
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, seed=1)
+    def chain() -> Any:
+        anchors, shapes, *_ = fn.random_bbox_crop(fn.constant(fdata=[0.0, 0.25, 1.0, 1.0], shape=[1, 4], name="box"),
+                                                  name="window")  # fmt: skip
+        images = fn.resize(np.zeros((4, 4, 3), np.uint8), size=[32, 48], interp_type=types.INTERP_CUBIC, name="small")
+        cut = fn.slice(images * types.Constant(2).uint8(), start=anchors, shape=shapes, axes=[0, 1], name="cut")
+        return cut, fn.one_hot(fn.constant(idata=list(range(90)), name="many"), name="hot")
+
+    lines = [line.strip() for line in repr(chain()).splitlines()]
+    assert "box = constant(fdata=[0, 0.25, 1, 1], shape=[1, 4])" in lines
+    assert "expr = expr(small, expr='a * uint8(2)')" in lines
+    resize = re.compile(r"small = resize\(\w+, interp_type=INTERP_CUBIC, size=\[32, 48\]\)")
+    assert any(map(resize.fullmatch, lines)), lines
+    assert "cut = slice(expr, axes=[0, 1]; start=window[0], shape=window[1])" in lines
+    assert any(line.startswith("many = constant(idata=[0, 1, 2,") and line.endswith(" ...)") for line in lines)
+    titles = [t.text or "" for t in svg_of(chain()._repr_html_()).iter(f"{NAMES}title")]
+    assert any("size=[32, 48]" in title for title in titles)
 
 
 def test_a_pipeline_that_is_not_defined_says_so_and_stays_so() -> None:
@@ -62,6 +82,7 @@ def test_the_graph_as_svg() -> None:
     svg = svg_of(html)
     titles = [t.text for t in svg.iter(f"{NAMES}title")]
     assert "decoded: decoders.image cpu" in titles
+    assert "Reader: readers.file cpu\nfile_root='.'" in titles
     assert "horizontal" in titles, "a dashed line for the argument"
     assert len(list(svg.iter(f"{NAMES}rect"))) == 6
     lines = list(svg.iter(f"{NAMES}path"))
