@@ -56,8 +56,8 @@ class RunSettings:
         Arg(
             "how records of containers (TFRecord, tar, LMDB, RecordIO) come to a GPU: `copy`: through page-locked "
             "memory; `registered`: the GPU gathers them out of the page cache; `kvikio`: from a disk into the GPU's "
-            "memory, by GPUDirect Storage where there is; `auto`: copied where four threads or more read for each GPU, "
-            "else registered where that is possible"
+            "memory, by GPUDirect Storage where there is; `auto`: registered (where that is possible) or copied, "
+            "whichever is faster in the first seconds"
         ),
     ] = "auto"
 

@@ -27,7 +27,7 @@ import numpy as np
 from ...ops.errors import JobError
 from ...ops.gpu.lane import pinned_empty
 from ...ops.interfaces import Copies
-from ...readers.fetch.gpu_reads import chosen, lender_for
+from ...readers.fetch.gpu_reads import lender_for
 from ...readers.fetch.lost_pages import lost_files
 from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
@@ -150,8 +150,9 @@ class Engine:
         lanes = {i: self.device_part.open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if lanes and self.plan.target.device == "gpu":
             self.host_part.lender = lender_for(
-                chosen(self.options.upload, self.plan.target.indices, self.options.num_threads),
+                self.options.upload,
                 self.plan.target.indices,
+                self.options.num_threads,
                 int(self.budget.host.limit * _REGISTERED),
                 lambda nbytes: self.budget.host.hold(_REGISTERED_FILES, nbytes, wait=False),
                 lambda way, nbytes: self.stats.count(self.stats.uploads, way, nbytes),

@@ -11,8 +11,7 @@ from typing import Any
 from ...ops.batch import Samples
 from ...ops.context import Helpers
 from ...readers.base import Reader
-from ...readers.fetch.direct_storage import KvikioFiles
-from ...readers.fetch.gpu_reads import RegisteredFiles
+from ...readers.fetch.gpu_reads import Lending
 from ..compile.schedule import Step, segments
 from ..graph.nodes import Edge, Node
 from .batch_budget import FOR_WORK, BatchBudget
@@ -57,7 +56,7 @@ class HostPart:
         """Chunks that have not begun end at once. Set by the thread that stops the run."""
         self.on_account = True
         """Batches are held on the account; not while the caller's thread computes them, one at a time."""
-        self.lender: RegisteredFiles | KvikioFiles | None = None
+        self.lender: Lending | None = None
         """Lends views of containers that GPUs read by themselves. Set before the threads start."""
         self._before: dict[str, Latch[Any]] = {}
         """The last chunks of every step."""

@@ -105,6 +105,8 @@ class Driver:
         self._who: Mapping[str, Any] | None = None
         self._span = range(0)
         self._fails_in_a_row = self._most = 0
+        self._no_device = 0
+        """Workers that found no GPU that works."""
         self._limits: ErrorBudget | None = None
         self._before = (0, 0)
         self.totals = [0, 0]
@@ -278,6 +280,11 @@ class Driver:
             return self._failed(part, text)
         if told["kind"] == "spec":
             raise SpecError(told["problem"])
+        room = self.crew.room()
+        if told["kind"] == "device" and room > 1 and self._no_device < 2 * room:
+            self._no_device += 1  # a GPU that is gone says nothing about the others
+            self._note(f"{text}; the others go on without it")
+            return text
         self._fails_in_a_row += 1
         self._give_up_on(told["problem"])
         return text

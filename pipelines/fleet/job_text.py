@@ -64,6 +64,8 @@ class Seat:
     """Cores that its threads are bound to; none: not bound."""
     visible: str | None = None
     """Its CUDA_VISIBLE_DEVICES; None: as it is."""
+    gpu_share: float = 1.0
+    """Of its GPU's memory budget: less where several workers share the GPU."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON takes it."""

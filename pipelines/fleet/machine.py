@@ -30,7 +30,7 @@ def gpu_seats(indices: Sequence[int], n: int | None = None) -> list[Seat]:
     twice = Counter(gpus)
     return [
         Seat(f"GPU {gpu}" + f" ({i})" * (twice[gpu] > 1), max(1, min(fair, len(cpus) or fair)), 1 / n, cpus,
-             visible(gpu))
+             visible(gpu), 1 / twice[gpu])
         for i, (gpu, cpus) in enumerate(zip(gpus, sides, strict=True))
     ]  # fmt: skip
 
@@ -52,9 +52,10 @@ def cores_of(near: Sequence[frozenset[int]], usable: Sequence[int]) -> list[tupl
 
 
 def visible(gpu: int) -> str:
-    """CUDA_VISIBLE_DEVICES for a process that is to see only GPU ``gpu`` of those that this one sees."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return told.split(",")[gpu].strip() if told else str(gpu)
+    """CUDA_VISIBLE_DEVICES for a process that is to see only GPU ``gpu`` of those that this one sees: a number, or the
+    name (GPU-..., MIG-...) that stands in its place here."""
+    told = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return told[gpu] if gpu < len(told) and told[gpu] else str(gpu)
 
 
 def pci_address(gpu: int) -> str:

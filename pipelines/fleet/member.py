@@ -7,9 +7,12 @@ or the driver's end, when complete shards are published first) or not.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +24,7 @@ from ...writers.shards.lock import BusyError, identify
 from ..engine.inputs import Sources
 from ..job.part import OpenJob
 from ..job.run import FAILED, Prepared, Progress, identity, prepare
-from ..limits import HOST_SHARE
+from ..limits import GPU_SHARE, HOST_SHARE, Limit
 from .job_text import JobText, Seat
 from .wire import Wire
 
@@ -44,11 +47,16 @@ def fitted(prepared: Prepared, seat: Seat) -> Prepared:
     """The job with the threads and the memory of one seat of several on a machine."""
     spec = prepared.spec
     settings, memory = spec.pipeline, spec.pipeline.memory
-    limit = HOST_SHARE if memory.host is None else memory.host
-    own = limit * seat.share if isinstance(limit, float) else max(1, int(limit * seat.share))
+    own = _share(memory.host, HOST_SHARE, seat.share)
+    gpu = memory.gpu if seat.gpu_share == 1 else _share(memory.gpu, GPU_SHARE, seat.gpu_share)
     threads = seat.threads if settings.num_threads == "auto" else settings.num_threads
-    settings = replace(settings, num_threads=threads, memory=replace(memory, host=own))
+    settings = replace(settings, num_threads=threads, memory=replace(memory, host=own, gpu=gpu))
     return replace(prepared, built=replace(prepared.built, spec=replace(spec, pipeline=settings)))
+
+
+def _share(limit: Limit, default: float, share: float) -> Limit:
+    limit = default if limit is None else limit
+    return limit * share if isinstance(limit, float) else max(1, int(limit * share))
 
 
 def take_seat(seat: Seat) -> None:
@@ -139,3 +147,13 @@ class Member:
                 self._wire.send({"at": part[0], "left": state.total - state.done, "rejected": state.rejected})
 
         return tell
+
+
+if __name__ == "__main__":  # a process of its own, not a fork: see `nursery.Nursery`
+    with os.fdopen(int(sys.argv[2]), "rb") as file:
+        told = json.load(file)
+    given = JobText(**told["job"])
+    given.enter_folder()
+    Member(Wire(socket.socket(fileno=int(sys.argv[1]))), Seat.of(told["seat"])).run(given, None)
+    sys.stderr.flush()
+    os._exit(0)  # as a fork ends: what a library leaves running is nobody's any more

@@ -1,6 +1,7 @@
 """The process that opens a job's data sets once, and forks a worker whenever it is asked to: all workers of a machine
 share one index, and a worker that died is there again at once. It has one thread and never touches CUDA, so that
-forks of it are sound; it runs nothing of the job itself.
+forks of it are sound; it runs nothing of the job itself. A plugin's import may ask CUDA all the same
+(``torch.cuda.device_count()`` is enough): CUDA does not work in forks then, and workers are processes of their own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
 
 from ...ops.base import parameters
 from ...ops.storage.urls import is_url
@@ -31,6 +34,27 @@ def remote(readers: Sequence[Node]) -> bool:
     every worker opens it for itself."""
     values = [getattr(node.op, name) for node in readers for name in parameters(type(node.op))]
     return any(is_url(v) for value in values for v in (value if isinstance(value, (tuple, list)) else (value,)))
+
+
+def cuda_was_asked(descriptors: Path = Path("/proc/self/fd")) -> bool:
+    """Whether CUDA was initialised in this process, which cannot have forks that use it: it then holds the driver's
+    devices open. False where the system does not say."""
+    for name in os.listdir(descriptors) if descriptors.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if os.readlink(descriptors / name).startswith(("/dev/nvidia", "/dev/dxg")):
+                return True
+    return False
+
+
+def _become_another(fd: int, seat: Seat, job: JobText) -> NoReturn:
+    """Run the worker of a seat in a fresh program, in place of this fork; it opens the data sets for itself."""
+    assert seat.visible is not None
+    told = os.memfd_create("seat", 0)
+    os.write(told, json.dumps({"seat": seat.plain(), "job": job.plain()}).encode())
+    os.lseek(told, 0, os.SEEK_SET)
+    os.set_inheritable(fd, True)
+    os.environ["CUDA_VISIBLE_DEVICES"] = seat.visible
+    os.execv(sys.executable, [sys.executable, "-m", f"{__package__}.member", str(fd), str(told)])
 
 
 class Nursery:
@@ -102,6 +126,8 @@ class Nursery:
             for fd in ours:
                 os.close(fd)
             faulthandler.enable()
+            if seat.visible is not None and cuda_was_asked():
+                _become_another(fds[0], seat, job)
             Member(Wire(socket.socket(fileno=fds[0])), seat).run(job, opened)
             code = 0
         finally:

@@ -18,10 +18,11 @@ from ...ops.gpu.readable_by_gpu import RegisteredLease
 from ...ops.gpu.registered import register, unregister, why_not
 from .direct_storage import KvikioFiles, why_not_kvikio
 from .extents import I64, U8, Mapped, Shared
+from .upload_choice import Chooser, Way
 
 Upload = Literal["auto", "copy", "registered", "kvikio"]
 """How bytes of containers come to a GPU: copied by the host into page-locked memory, gathered by the GPU out of files
-that are registered, or read by kvikio from a disk; ``auto``: see `chosen`."""
+that are registered, or read by kvikio from a disk; ``auto``: copied or registered, whichever is faster."""
 
 WINDOW = 256 << 20
 """Bytes that are registered at a time: some 10 ms where they are in the page cache."""
@@ -211,35 +212,79 @@ class RegisteredFiles:
             self._areas.clear()
 
 
+class _Copied:
+    """Lends nothing, and says why."""
+
+    def __init__(self, chooser: Chooser, told: Callable[[str, int], None]) -> None:
+        self._choice, self._told = chooser.choice, told
+
+    def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
+        """Nothing is registered for it."""
+        return False
+
+    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | None:
+        """None: the host is to copy it."""
+        why = "measuring" if self._choice.decided is None else "not slower, as measured"
+        self._told(f"copied: {why}", int(sizes.sum()))
+        return None
+
+
+class MeasuredFiles:
+    """Lends as `RegisteredFiles`, or lets the host copy, whichever turns out to be faster (`Chooser`)."""
+
+    def __init__(
+        self, first: Way, indices: Sequence[int], limit: int, account: Callable[[int], None],
+        told: Callable[[str, int], None],
+    ) -> None:  # fmt: skip
+        self._chooser = Chooser(first, told)
+        self._files = RegisteredFiles(indices, limit, account, self._chooser.told)
+        self._copied = _Copied(self._chooser, told)
+
+    def of(self, number: int) -> RegisteredFiles | _Copied:
+        """Lends for batch ``number``."""
+        return self._files if self._chooser.way() == "registered" else self._copied
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._files.close()
+
+
 _ENOUGH = 4
-"""Threads for each GPU from which copying keeps up with it. One H200, a tar of JPEGs in batches of 512: one thread
+"""Threads for each GPU from which copying kept up with it. One H200, a tar of JPEGs in batches of 512: one thread
 copies 131,000 a second, two 148,000, four 221,000; the GPU gathers 190,000 to 212,000, in time that decoding lacks."""
 
 
-def chosen(upload: Upload, indices: Sequence[int], threads: int) -> Upload:
-    """The upload that ``auto`` stands for, with ``threads`` that read for the GPUs ``indices``."""
-    if upload != "auto":
-        return upload
+Lending = RegisteredFiles | MeasuredFiles | KvikioFiles
+
+
+def first_way(indices: Sequence[int], threads: int) -> Way:
+    """The way that ``auto`` begins with, with ``threads`` that read for the GPUs ``indices``: it stays where the other
+    is not clearly better."""
     return "copy" if threads >= _ENOUGH * max(1, len(indices)) else "registered"
 
 
 def lender_for(
-    upload: Upload, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None]
-) -> RegisteredFiles | KvikioFiles | None:
-    """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``upload`` was
-    `chosen`; the rest is as in `RegisteredFiles`."""
+    upload: Upload, indices: Sequence[int], threads: int, limit: int, account: Callable[[int], None],
+    told: Callable[[str, int], None],
+) -> Lending | None:  # fmt: skip
+    """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``threads`` read
+    for them; the rest is as in `RegisteredFiles`."""
     if upload == "copy":
         return None
+    if upload == "auto":
+        return MeasuredFiles(first_way(indices, threads), indices, limit, account, told)
     return KvikioFiles(indices, told) if upload == "kvikio" else RegisteredFiles(indices, limit, account, told)
 
 
 def describe(upload: Upload, indices: Sequence[int], threads: int) -> str:
     """How records will come to the GPUs ``indices``, in words, as far as it is known before a run."""
-    asked, upload = upload, chosen(upload, indices, threads)
     if upload == "copy":
-        return f"copied by the host (upload: {asked}{', enough threads' if asked == 'auto' else ''})"
+        return "copied by the host (upload: copy)"
     reason = why_not_kvikio() if upload == "kvikio" else why_not(indices)
     if reason:
         return f"copied by the host: {reason}"
     by_gpu = "gathered by the GPU out of registered files"
+    if upload == "auto":
+        begins = "that" if first_way(indices, threads) == "registered" else "this"
+        return f"{by_gpu}, or copied by the host: the first seconds tell which is faster (they begin with {begins})"
     return "read by kvikio into the GPU's memory" if upload == "kvikio" else by_gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import importlib.util
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dali_run.ops.errors import JobError
 from dali_run.pipelines.fleet import driver as fleet
 from dali_run.pipelines.fleet.model import forecast
 from dali_run.pipelines.job.run import FAILED
@@ -76,6 +78,49 @@ def test_a_part_that_kills_its_workers_is_left_alone_and_the_rest_is_done(model:
     assert "SIGSEGV" in text
     assert len(notes) == 3
     assert [p.number for p in run.parts if not p.done] == [5]
+
+
+@pytest.mark.parametrize("broken", [1, 2])
+def test_a_gpu_that_is_gone_costs_no_other(model: Any, broken: int) -> None:
+    """Its worker starts, finds nothing, and says so before any other has opened the job; the next one, too."""
+
+    class Without(model.Cluster):  # type: ignore[misc, name-defined]
+        starts = 0
+
+        def on_opened(self, worker: Any) -> list[Any]:
+            if int(worker.node.split()[1]) >= broken:
+                return list(super().on_opened(worker))
+            self.starts += 1
+            self.at(0.5, "left", worker)
+            return [(worker, {"problem": "no GPU is left", "kind": "device"})]
+
+        def on_left(self, worker: Any) -> list[Any]:
+            node = int(worker.node.split()[1])
+            self.workers[node].remove(worker)
+            if self.starts < 2 * broken:  # it is started once more
+                again = model.Simulated(self.count, node, self.rate)
+                self.workers[node].append(again)
+                self.at(1, "opened", again)
+            return [(worker, {"gone": "ended"})]
+
+        def room(self) -> int:
+            return sum(map(len, self.workers.values()))
+
+    clock = model.Clock()
+    fleet.time = clock  # type: ignore[attr-defined]
+    whole = model.Whole(100_000, 1000)
+    crew = Without(clock, 2, 1, 1000.0, whole, spread=0.0, hours_to_loss=0.0, away=1.0, seed=1)
+    for number, (at, count, kind, what) in enumerate(crew.events):
+        crew.events[number] = (at if what.node == "node 0" else at + 60, count, kind, what)  # the sound one is slow
+    heapq.heapify(crew.events)
+    notes: list[str] = []
+    run = fleet.Driver(whole, crew, model.Budget(), "gpu", lambda _: None, notes.append)
+    if broken == 1:
+        assert run.run() == (0, "")
+        assert sum("no GPU is left; the others go on without it" in n for n in notes) == 2
+    else:
+        with pytest.raises(JobError, match="no GPU is left"):
+            run.run()
 
 
 def test_a_billion_records_in_stored_order_take_no_memory() -> None:

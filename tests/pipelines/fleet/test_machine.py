@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dali_run.pipelines.fleet import machine
 from dali_run.pipelines.fleet.job_text import JobText, Seat
-from dali_run.pipelines.fleet.machine import cores_of, cpu_list, cpu_seats, cpus_near, visible
+from dali_run.pipelines.fleet.machine import cores_of, cpu_list, cpu_seats, cpus_near, gpu_seats, visible
 from dali_run.pipelines.fleet.member import fitted
 from dali_run.pipelines.fleet.on_ray import Actors
 from dali_run.pipelines.fleet.whole import parts_for, tapered
@@ -60,14 +61,35 @@ def test_a_worker_sees_one_of_the_gpus_that_its_driver_sees(monkeypatch: pytest.
     assert visible(1) == "1"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-0815")
     assert visible(1) == "GPU-0815"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-08/1/0,MIG-15")
+    assert [visible(k) for k in range(2)] == ["MIG-GPU-08/1/0", "MIG-15"]
+    for told in ("", "7"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+        assert visible(1) == "1"
 
 
-def test_seats_share_threads_and_memory(tmp_path: Path) -> None:
-    file = tmp_path / "spec.yaml"
+def test_workers_of_one_gpu_share_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "pci_address", lambda gpu: "")
+    seats = gpu_seats([0, 1], 3)
+    assert [(s.name, s.visible, s.gpu_share) for s in seats] == [
+        ("GPU 0 (0)", visible(0), 0.5), ("GPU 1", visible(1), 1.0), ("GPU 0 (2)", visible(0), 0.5)
+    ]  # fmt: skip
+    for given, shares in (({}, (0.4, None)), ({"pipeline.memory": "{gpu: 8GiB}"}, (4 << 30, 8 << 30))):
+        prepared = prepare(job_file(tmp_path), given, device="cpu")
+        assert tuple(fitted(prepared, s).spec.pipeline.memory.gpu for s in seats[:2]) == shares
+
+
+def job_file(folder: Path) -> Path:
+    file = folder / "spec.yaml"
     file.write_text(
         "version: 1\nname: a\ngraph: [{op: readers.file, file_root: /x, out: [x, l]}]\noutputs: {x: x}\n"
         "write: {writer: tfrecord, path: /y}\n"
     )
+    return file
+
+
+def test_seats_share_threads_and_memory(tmp_path: Path) -> None:
+    file = job_file(tmp_path)
     prepared = prepare(file, device="cpu")
     seat = replace(cpu_seats(4)[0], threads=3)
 
