@@ -20,7 +20,7 @@ _SETTLE = 8
 """Batches of a turn that do not count: those in flight came by the other way."""
 _BATCHES = 8
 _SECONDS = 0.5
-"""What a turn takes at least, beside those."""
+"""The least that a turn takes, beside those."""
 _TURNS = 3
 """Of each way, in alternation, so that what grows or shrinks meanwhile touches both."""
 _BETTER = 1.05
