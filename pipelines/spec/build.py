@@ -271,7 +271,11 @@ class _Build:
             if found is None and not self.all_known:
                 self.unknown.append(step.op)
             elif found is None:
-                problem = f"there is no operator {step.op!r}{hint}" if (hint := slips.operator(step.op)) else problem
+                problem = (
+                    f"there is no operator {step.op!r}{hint}"
+                    if (hint := slips.operator(step.op, {k: v.plain() for k, v in step.args.items()}))
+                    else problem
+                )
                 self.problems.add(step.op_mark, f"{step.label}: {'; '.join([problem, *broken])}")
         return found
 

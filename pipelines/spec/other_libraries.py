@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,3 +47,39 @@ def matches(name: str) -> Iterator[str]:
         of, _, transform = known.partition(".")
         if bare(transform) == bare(rest.rpartition(".")[2]) and library in (None, of):
             yield known
+
+
+def with_values(name: str, steps: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+    """The ``steps`` for the transform ``name`` of `table` with the values that the user gave it, as they are meant
+    there: torchvision's Resize of one number is the shorter side, means and deviations are of 0 to 1."""
+    texts = list(steps)
+    for key, value in given.items():
+        for pattern, text in _written(name, key, value):
+            texts = [re.sub(pattern, text, step, count=1) for step in texts]
+    if (pair := [given.get("height"), given.get("width")]) and all(map(_is_number, pair)):
+        texts = [re.sub(r"(size|crop): \[\d+, \d+\]", rf"\1: {pair}", step) for step in texts]
+    return texts
+
+
+def _written(name: str, key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """A pattern in the steps, and the text that takes its place."""
+    pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value))
+    one = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    if key == "size" and name == "torchvision.Resize":
+        if pair:
+            yield r"resize_shorter: \d+", f"size: {list(value)}"
+        elif _is_number(one):
+            yield r"resize_shorter: \d+", f"resize_shorter: {one}"
+    elif key == "size" and (pair or _is_number(one)):
+        yield r"(size|crop): \[\d+, \d+\]", rf"\1: {list(value) if pair else [one, one]}"
+    elif key == "max_size" and _is_number(one):
+        yield r"(resize_(?:shorter|longer)): \d+", rf"\1: {one}"
+    elif key in ("mean", "std") and isinstance(value, (list, tuple)) and value and all(map(_is_number, value)):
+        factor = 255 if max(value) <= 1 else 1
+        yield rf"{key}: \[[^]]*\]", f"{key}: {[round(v * factor, 4) for v in value]}"
+    elif key == "p" and _is_number(value):
+        yield r"probability: [\d.]+", f"probability: {value}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -6,14 +6,14 @@ Each hint starts with ``; ``, or is empty where nothing better is known than wha
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from ...ops.base import Operator, operators
 from ..problems import Mark
-from .other_libraries import LIBRARIES, bare, matches, split, table
+from .other_libraries import LIBRARIES, bare, matches, split, table, with_values
 
 # -- text that is no YAML ---------------------------------------------------------------------------------------------
 
@@ -206,9 +206,9 @@ _CALLED = {
 }  # fmt: skip
 
 
-def operator(given: str) -> str:
-    """A hint for an operator that is not there: how another library's transform is written here, or the same name
-    without the prefix that it has in Python."""
+def operator(given: str, arguments: Mapping[str, Any] | None = None) -> str:
+    """A hint for an operator that is not there: how another library's transform is written here, with the values of its
+    ``arguments`` where they are plain, or the same name without the prefix that it has in Python."""
     ours = operators()
     for prefix in _PYTHON:
         if given.startswith(prefix) and (rest := given.removeprefix(prefix)) in ours:
@@ -218,7 +218,8 @@ def operator(given: str) -> str:
     if found and (split(given)[0] or given.lower() != given):
         entry = table()[found[0]]
         more = f" (more: dali-run ops --like {found[0]})" if "note" in entry else ""
-        return f"; {found[0]} is written {' and '.join(entry['steps'])}{more}"
+        steps = with_values(found[0], entry["steps"], arguments or {})
+        return f"; {found[0]} is written {' and '.join(steps)}{more}"
     name = _CALLED.get(bare(given.rpartition(".")[2]))
     if name == "":
         return "; steps are simply listed under `graph:`"

@@ -79,6 +79,8 @@ def test_the_spec_without_slips(tmp_path: Path) -> None:
         ("op: resize", "op: RandomResizedCrop", "8:10", "is written {op: random_resized_crop, in: images, size: [224"),
         ("op: resize", "op: A.GaussianBlur", "8:10", "{op: gaussian_blur, in: images, sigma: $sigma, out: images}"),
         ("op: resize", "op: T.Resize", "8:10", "out: images} (more: dali-run ops --like torchvision.Resize)"),
+        ("op: resize, in: images, size: [224, 224]", "op: torchvision.Resize, in: images, size: 224", "8:10",
+         "torchvision.Resize is written {op: resize, in: images, resize_shorter: 224, out: images}"),
         ("op: resize", "op: T.Normalize", "8:10", "torchvision.Normalize is written {op: crop_mirror_normalize"),
         ("op: resize", "op: fn.resize", "8:10", "write resize"),
         ("op: decoders.image", "op: cv2.imdecode", "7:10", "did you mean decoders.image?"),

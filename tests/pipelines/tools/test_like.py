@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from dali_run.cli.main import app
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
+from dali_run.pipelines.spec import slips
 from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.spec.other_libraries import LIBRARIES, table
 from dali_run.pipelines.tools.like import operators_like
@@ -90,3 +92,86 @@ def test_the_command() -> None:
     assert data[0]["operators"] == ["flip", "random.coin_flip"]
     refused = CliRunner().invoke(app, ["ops", "--like", "A.VerticalFlop"])
     assert isinstance(refused.exception, SpecError)
+
+
+MEANT = [
+    ("T.Resize", {"size": 224}, "{op: resize, in: images, resize_shorter: 224, out: images}"),
+    ("torchvision.transforms.Resize", {"size": [224]}, "resize_shorter: 224,"),
+    ("torchvision.Resize", {"size": [200, 300]}, "size: [200, 300],"),
+    ("torchvision.CenterCrop", {"size": 192}, "crop: [192, 192],"),
+    ("torchvision.RandomCrop", {"size": [96, 128]}, "crop: [96, 128],"),
+    ("torchvision.RandomResizedCrop", {"size": 160}, "size: [160, 160],"),
+    ("A.Resize", {"height": 200, "width": 300}, "size: [200, 300],"),
+    ("A.CenterCrop", {"width": 300, "height": 200}, "crop: [200, 300],"),
+    ("A.SmallestMaxSize", {"max_size": 320}, "resize_shorter: 320,"),
+    ("A.LongestMaxSize", {"max_size": 320}, "resize_longer: 320,"),
+    ("torchvision.Normalize", {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]},
+     "mean: [127.5, 127.5, 127.5], std: [51.0, 51.0, 51.0],"),
+    ("A.Normalize", {"mean": [127.5, 127, 127]}, "mean: [127.5, 127, 127],"),
+    ("torchvision.RandomHorizontalFlip", {"p": 0.25}, "probability: 0.25,"),
+    ("A.HorizontalFlip", {"p": 1}, "probability: 1,"),
+    ("torchvision.Resize", {"size": "${side}"}, "resize_shorter: 256,"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "arguments", "words"), MEANT)
+def test_a_slip_is_answered_with_the_values_as_they_were_meant(op: str, arguments: dict[str, Any], words: str) -> None:
+    assert words in slips.operator(op, arguments)
+
+
+SAID = [
+    # one number or two, and their order
+    ("torchvision.Resize", "resize_shorter: 256", "Resize((h, w)) is size: [h, w]"),
+    ("torchvision.RandomResize", "resize_shorter: $side", ""),
+    ("albumentations.Resize", "size: [224, 224]", "[height, width]"),
+    ("albumentations.Crop", "axis_names: HW", "start and shape are [y, x] here"),
+    ("torchvision.GaussianBlur", "sigma: $sigma", "kernel_size is (x, y), window_size is [y, x]"),
+    ("torchvision.Pad", "start: [-10, -10]", "torchvision's order is left, top, right, bottom"),
+    ("imgaug.ScaleX", "fdata: [1.0, 0.0]", "[x, y]"),
+    ("imgaug.ScaleY", "fdata: [0.0, 1.0]", "[x, y]"),
+    ("imgaug.ShearY", "fdata: [0.0, 1.0]", "[x, y]"),
+    ("imgaug.TranslateX", "fdata: [1.0, 0.0]", "[x, y]"),
+    # 0 to 1 and 0 to 255
+    ("torchvision.Normalize", "mean: [123.675, 116.28, 103.53]", "255 times torchvision's. The output is CHW"),
+    ("albumentations.Normalize", "output_layout: HWC", "255"),
+    ("torchvision.ToTensor", "scale: 0.00392157", "0 to 1"),
+    ("torchvision.ToDtype", "scale: 0.00392157", "Without it the type alone changes"),
+    ("torchvision.PILToTensor", "perm: [2, 0, 1]", "Values stay 0 to 255"),
+    ("torchvision.ToImage", "perm: [2, 0, 1]", "Values stay 0 to 255"),
+    ("albumentations.ToTensorV2", "perm: [2, 0, 1]", "Values stay 0 to 255"),
+    ("albumentations.ToFloat", "scale: 0.00392157", ""),
+    ("albumentations.GaussNoise", "stddev: 10.0", "255 times albumentations' std_range"),
+    ("torchvision.GaussianNoise", "stddev: 10.0", "255 times torchvision's sigma"),
+    ("albumentations.Solarize", "images < 128", "128 is albumentations' threshold 0.5"),
+    # degrees, radians, turns; factors, sums, percents
+    ("torchvision.ColorJitter", "[-18.0, 18.0]", "hue in degrees (torchvision's 0.05 is 18)"),
+    ("albumentations.HueSaturationValue", "[-20.0, 20.0]", "half degrees there"),
+    ("imgaug.AddToHue", "[-20.0, 20.0]", "255 are a full turn"),
+    ("albumentations.GridDropout", "angle: $angle", "radians"),
+    ("torchvision.RandomAffine", "[-20.0, 20.0]", "pixels [x, y] (parts of the size in the library)"),
+    ("albumentations.RandomBrightnessContrast", "[0.8, 1.2]", "albumentations adds the brightness"),
+    ("albumentations.RandomGamma", "** 0.8", "in percent"),
+    ("imgaug.Add", "[-0.1, 0.1]", "parts of the type's range"),
+    ("albumentations.RandomScale", "resize_shorter", "a factor"),
+    ("albumentations.RandomSizedCrop", "random_area", "part of the area"),
+    # probabilities
+    ("torchvision.RandomGrayscale", "probability: 0.1", ""),
+    ("torchvision.RandomErasing", "erase", "half of them there (p)"),
+    ("albumentations.CLAHE", "clahe", "half of them there (p)"),
+]
+
+
+@pytest.mark.parametrize(("name", "step", "note"), SAID)
+def test_units_orders_and_probabilities_are_those_of_here(name: str, step: str, note: str) -> None:
+    (found,) = operators_like(name)
+    assert step in " ".join(found["steps"])
+    assert note in found["note"]
+
+
+def test_what_is_applied_to_a_part_of_the_pictures_says_so() -> None:
+    """torchvision's Random... and albumentations' transforms that are not for every picture draw, or tell of it."""
+    for name, entry in table().items():
+        library, _, transform = name.partition(".")
+        drawn = any("random." in step or "auto_aug" in step or "random_" in step for step in entry["steps"])
+        if library == "torchvision" and transform.startswith("Random"):
+            assert drawn or "(p)" in entry.get("note", "") or "Permutation" in name, name
