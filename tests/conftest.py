@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,8 @@ SHARED = ROOT.parent / "shared" / "data"
 _PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, **_PATIENT)  # type: ignore[arg-type]
 settings.register_profile("explore", print_blob=True, **_PATIENT)  # type: ignore[arg-type]
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fixed")
+settings.load_profile(PROFILE)
 DEMAND_GPU = os.environ.get("DALI_RUN_DEMAND_GPU") == "1"
 IN_ROOT = set(os.listdir(ROOT))
 CACHES = {".hypothesis", ".pytest_cache", ".mypy_cache", "__pycache__", ".coverage"}
@@ -45,6 +48,13 @@ def shared_data() -> Path:
 def imagenet(shared_data: Path) -> list[Path]:
     """120 ImageNet JPEGs."""
     return sorted((shared_data / "imagenet_sample").glob("*.JPEG"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A pipeline that was given no seed draws one; in a test always the same."""
+    if PROFILE == "fixed":
+        secrets.randbits = random.Random(item.nodeid).getrandbits
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
