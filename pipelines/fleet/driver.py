@@ -14,6 +14,7 @@ from ...writers.shards.rejects import Budget, ErrorBudget
 from ..job.run import FAILED, INTERRUPTED, Progress
 from ..wording import count
 from .reports import Worked
+from .watch import Standing, Watch
 from .whole import Part, Whole
 from .wire import PATIENCE, Message
 
@@ -71,6 +72,8 @@ class _Hand:
         """The one that it runs, and the next."""
         self.left = self.rejected = 0
         """Of the part that it runs, by its last word."""
+        self.done = self.refused = self.finished = 0
+        """Samples that it read and that it rejected in parts that it finished, and their number."""
         self.idle_since = 0.0
         """When it had no part any more."""
 
@@ -80,8 +83,9 @@ class Driver:
 
     def __init__(
         self, whole: Whole, crew: Crew[Any], budget: Budget, device: str, progress: Callable[[Progress], None],
-        note: Callable[[str], None],
+        note: Callable[[str], None], facts: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
+        """``facts`` are said of the job where it is watched: name, output."""
         self.whole = whole
         self.crew = crew
         self.parts: list[Part] = []
@@ -113,6 +117,10 @@ class Driver:
         """Samples written and rejected by all parts, earlier runs included."""
         self._rejecting = False
         self._shown = 0.0
+        self.watch = Watch()
+        self._facts = facts or {}
+        self._left_behind: dict[tuple[str, str], list[int]] = {}
+        """Samples, rejects and parts of workers that are gone, by name and machine."""
         self.began = time.perf_counter()
 
     # -- results ------------------------------------------------------------------------------------------------------
@@ -253,6 +261,7 @@ class Driver:
             hand.worked.reports.append(told["report"])
         self.totals[0] += told["written"] - part.written
         self.totals[1] += told["rejected"] - part.rejected
+        before = part.rejected
         part.written, part.rejected = told["written"], told["rejected"]
         if told["code"] in (FAILED, INTERRUPTED):
             if told["code"] == FAILED:
@@ -260,6 +269,9 @@ class Driver:
             self._todo.appendleft(part)
             return ""
         self._fails_in_a_row = 0
+        hand.done += part.left
+        hand.refused += told["rejected"] - before
+        hand.finished += 1
         self.read += part.left
         part.left, part.done = 0, True
         self._count_rejects()
@@ -320,6 +332,9 @@ class Driver:
     def _gone(self, hand: _Hand, why: str) -> str:
         """A worker has ended; what it had is to be done again, from its journals on."""
         del self._hands[id(hand.worker)]
+        if hand.finished:
+            left = self._left_behind.setdefault((hand.worker.name, hand.worker.node), [0, 0, 0])
+            left[:] = [a + b for a, b in zip(left, (hand.done, hand.refused, hand.finished), strict=True)]
         self._idle.pop(hand, None)
         self._with_one.pop(hand, None)
         if hand.process:
@@ -384,4 +399,29 @@ class Driver:
         running = [(h.parts[0], h) for h in self._hands.values() if h.parts]
         read = self.read + sum(max(0, part.left - hand.left) for part, hand in running if hand.left)
         rejected = self.totals[1] - self._before[1] + sum(h.rejected for _, h in running)
-        self._progress(Progress(read, self._left, rejected, self.began))
+        at = time.perf_counter() - self.began
+        if self.watch.due(at, len(self._hands)) or not self._unfinished():
+            self.watch.look(at, read, rejected, self._standings())
+        self._progress(Progress(read, self._left, rejected, self.began, self._status))
+
+    def _standings(self) -> list[Standing]:
+        """Every worker that there was, those of one name and machine together."""
+        left = dict(self._left_behind)
+        found = []
+        for hand in self._hands.values():
+            done, rejected, parts = hand.done, hand.refused, hand.finished
+            running = hand.parts[0] if hand.parts else None
+            if running is not None:
+                done += max(0, running.left - hand.left) if hand.left else 0
+                rejected += hand.rejected
+            before = left.pop((hand.worker.name, hand.worker.node), (0, 0, 0))
+            found.append(Standing(hand.worker.name, hand.worker.node, done + before[0], rejected + before[1],
+                                  None if running is None else running.number, parts + before[2]))  # fmt: skip
+        gone = [Standing(name, node, *counts[:2], None, counts[2]) for (name, node), counts in left.items()]
+        return [*found, *gone]
+
+    def _status(self) -> dict[str, Any]:
+        """The job as `dali-run run --watch` shows it."""
+        done = sum(p.done for p in self.parts)
+        facts = {"name": "", "output": "", **self._facts, "device": self._device, "part": None, "state": "running"}
+        return {**facts, "total": self._left, "parts": [done, len(self.parts)], **self.watch.now()}

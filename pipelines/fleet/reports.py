@@ -151,8 +151,22 @@ def _worker(w: Worked) -> dict[str, Any]:
         "idle_seconds": round(w.idle, 6),
         "samples_per_second": round(read / busy, 1) if busy else None,
         "bottleneck": _bottleneck(w.reports)["sentence"],
+        "stages": {rows[0]["id"]: _shares(rows, w.reports, busy) for rows in _by(w.reports, "stages", "id")},
         **({"ended": w.ended} if w.ended else {}),
     }
+
+
+def _shares(
+    rows: Sequence[Mapping[str, Any]], reports: Sequence[Mapping[str, Any]], seconds: float
+) -> dict[str, float]:
+    """Shares of a worker's ``seconds`` in which a stage of it was busy, waited and was blocked."""
+    whole = _summed(rows)
+    if whole["kind"] == "chunk":  # the work is in the threads, not in the stage's own one
+        operators = [o for r in reports for o in r["operators"] if o["name"] in whole["operators"]]
+        busy = sum(o["gpu_seconds"] or o["cpu_seconds"] for o in operators)
+        whole["busy_seconds"] = busy / max(1, max(int(r.get("threads", 1)) for r in reports))
+    keys = ("busy_seconds", "waiting_for_input_seconds", "blocked_on_output_seconds")
+    return {k.removesuffix("_seconds"): round(whole[k] / seconds, 4) if seconds else 0.0 for k in keys}
 
 
 def _node(name: str, workers: Sequence[Worked], seconds: float) -> dict[str, Any]:

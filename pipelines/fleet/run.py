@@ -122,10 +122,12 @@ def _led(
     began, started = time.perf_counter(), datetime.now(UTC)
     with workers as crew:
         driver = Driver(whole, crew, Budget(on_error.max_errors, on_error.max_error_rate),
-                        prepared.plan.target.device, progress, note)  # fmt: skip
+                        prepared.plan.target.device, progress, note,
+                        {"name": prepared.spec.name, "output": config.where})  # fmt: skip
         code, message = driver.run()
         ended = time.perf_counter()
     report = merged(prepared.spec.name, driver.workers, ended - driver.began, driver.counts, command)
+    report["over_time"] = driver.watch.over_time()
     report["start_seconds"] = round(driver.began - began, 6)
     report |= {"started": started.isoformat(timespec="seconds"), "machine": facts()}
     if code:

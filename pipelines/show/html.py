@@ -10,6 +10,9 @@ from ..wording import count, duration, rate, size
 from .page import Section, facts, lead, listing, page, picture, table, table_of, text
 from .plots import MOST_LINES, bars, growth, over_time, plot, rates, thinned
 
+_MOST_WORKERS = 100
+"""Workers that are listed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -71,6 +74,7 @@ def html_report(report: Mapping[str, Any], seen: Seen | None = None, origin: Ori
         Section("Over time", plots(report)),
         Section("Time per operator", [work_bars(report["operators"]), operators(report["operators"])]),
         Section("Stage utilisation", [_stages(report)] if report.get("stages") else []),
+        Section("Workers", _workers(report)),
         Section("Before and after", _before_and_after(seen.samples)),
         Section("Rejected samples", _rejects(report, seen)),
         Section("Memory", _memory(report.get("memory") or {})),
@@ -105,7 +109,7 @@ def work_bars(operators: Sequence[Mapping[str, Any]]) -> str:
 
 def _stages(report: Mapping[str, Any]) -> str:
     """A bar for each stage: how its time was spent."""
-    seconds = report["seconds"] or 1.0
+    seconds = float(report.get("work_seconds") or report["seconds"] or 1.0)  # of several workers: all their time
     by_name = {o["name"]: _busy(o) for o in report["operators"]}
     rows = []
     for s in report["stages"]:
@@ -119,6 +123,32 @@ def _stages(report: Mapping[str, Any]) -> str:
     return f'<p class="key">{key}</p>' + bars(
         ("stage", "busy", "waits", "blocked"), rows, "How stages spent their time"
     )
+
+
+def _workers(report: Mapping[str, Any]) -> list[str]:
+    """Machines and workers of a job by several, each with what held it back, and how its stages spent its time."""
+    workers, nodes = report.get("workers", []), report.get("nodes", [])
+    if not workers:
+        return []
+    parts = [table(("machine", "workers", "samples", "speed", "held back by"),
+                   [(n["name"], f"{n['workers']:,}", f"{n['samples']:,}", rate(n["samples_per_second"]),
+                     n["bottleneck"]["sentence"]) for n in nodes], 1, "Machines")] if nodes else []  # fmt: skip
+    rows = [(w["name"], w["node"], f"{w['parts']:,}", f"{w['samples']:,}", duration(w["busy_seconds"]),
+             duration(w["idle_seconds"]), rate(w["samples_per_second"]), w.get("ended") or w["bottleneck"])
+            for w in workers[:_MOST_WORKERS]]  # fmt: skip
+    parts.append(table(("worker", "machine", "parts", "samples", "at work", "without work", "speed",
+                        "held back by, or ended by"), rows, 2, "Workers"))  # fmt: skip
+    names = list(dict.fromkeys(s for w in workers for s in w.get("stages", {})))
+    shown = [
+        (f"{w['name']}, {w['node']}", *(f"{w['stages'][s]['busy']:.0%}" if s in w["stages"] else "-" for s in names))
+        for w in workers[:_MOST_WORKERS]
+        if w.get("stages")
+    ]
+    if shown:
+        parts.append(table(("worker", *names), shown, 1, "How busy the stages of each worker were"))
+    if len(workers) > _MOST_WORKERS:
+        parts.append(f"<p>{len(workers) - _MOST_WORKERS:,} more workers are in report.json.</p>")
+    return parts
 
 
 def operators(found: Sequence[Mapping[str, Any]]) -> str:
@@ -140,6 +170,10 @@ def plots(report: Mapping[str, Any]) -> list[str]:
     seconds = found["seconds"]
     at, speed = rates(seconds, found["samples"])
     drawn = [plot("rate", "Samples per second", at, [("samples", speed)], rate)] if at else []
+    each = sorted(found.get("workers", {}).items(), key=lambda x: -x[1][-1])[:MOST_LINES]
+    if len(each) > 1 and at:
+        lines = [(name, growth(seconds, counts, at)) for name, counts in each]
+        drawn.append(plot("workers", "Samples per second of each worker", at, lines, rate))
     fills = [(name, *thinned(seconds, [x / max(q["depth"], 1) for x in q["fill"]]))
              for name, q in found["queues"].items()]  # fmt: skip
     if fills:

@@ -19,23 +19,55 @@ _WORDS = {"preparing": "is preparing", "lost": "is gone: its process ended witho
 
 def live_view(status: Mapping[str, Any]) -> RenderableType:
     """One job now; it fits one screen."""
-    operators = status.get("operators", [])
-    return OneScreen(lambda most: Group(*_lines(status, most)), len(operators))
+    rows = status.get("workers", status.get("operators", []))
+    return OneScreen(lambda most: Group(*_lines(status, most)), len(rows))
 
 
 def _lines(status: Mapping[str, Any], most: int) -> list[RenderableType]:
-    head = Text.assemble((str(status["name"] or "job"), "bold"), f" on {status['device']}, "
-                         f"{count(status['threads'], 'thread')}", _of_part(status["part"]))  # fmt: skip
+    by = count(len(status["workers"]), "worker") if "workers" in status else count(status["threads"], "thread") if (
+        "threads" in status) else "no worker yet"  # fmt: skip
+    head = Text.assemble((str(status["name"] or "job"), "bold"), f" on {status['device']}, {by}",
+                         _of_part(status["part"]))  # fmt: skip
     if status["state"] != "running":
         head.append(f"; {state_in_words(status)}", "yellow")
     parts: list[RenderableType] = [head]
     if "done" not in status:
         return parts
     parts += [_progress(status), Text(pace(status)), *_sparks(status["recent_samples_per_second"]), Text()]
+    if "workers" in status:
+        done, of = status["parts"]
+        return [*parts, _workers(status, most), Text(), Text(f"{done:,} of {count(of, 'part')} finished")]
     parts += [_operators(status["operators"], most), _queues(status["queues"]), Text(), Text(_memory(status))]
     if status["state"] == "running":
         parts.append(Text(status["bottleneck"]["sentence"], "bold"))
     return parts
+
+
+def _workers(status: Mapping[str, Any], most: int) -> RenderableType:
+    """A line for each worker; where there is no room for all, the slowest are shown."""
+    workers = status["workers"]
+    first = sorted(range(len(workers)), key=lambda i: workers[i]["samples_per_second"])[:most]
+    fastest = max((w["samples_per_second"] for w in workers), default=0.0) or 1.0
+    rows: list[Row] = []
+    for i in sorted(first):
+        w = workers[i]
+        rows.append(
+            [
+                w["name"],
+                w["node"],
+                "waits" if w["part"] is None else f"{w['part']:,}",
+                rate(w["samples_per_second"]),
+                _bar(w["samples_per_second"] / fastest, _SHORT_BAR),
+                f"{w['done']:,}",
+                f"{w['rejected']:,}",
+            ]
+        )
+    if more := len(workers) - len(first):
+        rest = sum(w["samples_per_second"] for i, w in enumerate(workers) if i not in first)
+        rows.append([f"{more:,} more", "", "", rate(rest), "", "", ""])
+    columns = ("worker", "machine", "part", "speed", "", "read", "rejected")
+    dispensable = ("", "rejected", "read") if status["nodes"] > 1 else ("machine", "", "rejected", "read")
+    return table(columns, rows, numbers=("part", "speed", "read", "rejected"), dispensable=dispensable)
 
 
 def live_views(statuses: Sequence[Mapping[str, Any]]) -> RenderableType:

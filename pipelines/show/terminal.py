@@ -90,7 +90,7 @@ def _busy(operator: Mapping[str, Any]) -> float:
 
 
 def _stage_table(report: Mapping[str, Any]) -> FittingTable:
-    seconds = report["seconds"] or 1.0
+    seconds = working_seconds(report)
     busy_of = {o["name"]: _busy(o) for o in report["operators"]}
     rows: list[Row] = []
     for s in report["stages"]:
@@ -101,6 +101,11 @@ def _stage_table(report: Mapping[str, Any]) -> FittingTable:
         rows.append([s["id"], _some(s["operators"]) or "-", *(f"{x / seconds:.0%}" for x in shares)])
     columns = ("stage", "operators", "busy", "waits for input", "blocked by output")
     return table(columns, rows, numbers=columns[2:], dispensable=["operators"])
+
+
+def working_seconds(report: Mapping[str, Any]) -> float:
+    """The time that stages share out: of several workers, all that they worked, so that shares are means of theirs."""
+    return float(report.get("work_seconds") or report["seconds"] or 1.0)
 
 
 def _some(names: Sequence[str]) -> str:

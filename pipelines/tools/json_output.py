@@ -93,6 +93,8 @@ class OverTime(TypedDict):
     operators: dict[str, list[float]]
     memory: dict[str, list[int]]
     gpu_busy_seconds: NotRequired[list[float]]
+    workers: NotRequired[dict[str, list[int]]]
+    """Samples of each worker of several; of more than 64, of each machine."""
 
 
 class Report(TypedDict):
@@ -117,6 +119,8 @@ class Report(TypedDict):
     memory: dict[str, float]
     started: NotRequired[str]
     machine: NotRequired[dict[str, Any]]
+    workers: NotRequired[list[dict[str, Any]]]
+    nodes: NotRequired[list[dict[str, Any]]]
     over_time: NotRequired[OverTime]
 
 

@@ -122,6 +122,16 @@ def test_the_output_is_that_of_one_process_and_so_is_the_folder(spec: Path, expe
     assert sum(w["samples"] for w in report["workers"]) == 120
     assert sum(w["parts"] for w in report["workers"]) == 24
     assert report["nodes"][0]["bottleneck"]["sentence"]
+    stages = {s["id"] for s in report["stages"]}
+    for worker in (w for w in report["workers"] if w["parts"]):
+        assert set(worker["stages"]) == stages
+        assert all(0 <= share <= 1.5 for s in worker["stages"].values() for share in s.values())
+    over_time = report["over_time"]
+    assert over_time["samples"][-1] == 120
+    assert sum(counts[-1] for counts in over_time["workers"].values()) == 120
+    last = seen[-1].status()
+    assert [last["done"], last["rejected"], last["parts"]] == [120, 1, [24, 24]]
+    assert {w["part"] for w in last["workers"]} == {None}
     decode = next(o for o in report["operators"] if "decoders.image" in o["op"])
     assert decode["samples"] >= 119
     assert (seen[-1].done, seen[-1].total, seen[-1].rejected) == (120, 120, 1)

@@ -73,3 +73,42 @@ def test_parts_are_lines_and_finished_ones_are_counted() -> None:
     assert shown[1].split()[:7] == ["job,", "part", "0", "of", "4", "running", "25%"]
     assert [x.split()[5] for x in shown[1:4]] == ["running", "running", "lost"]
     assert shown[4:] == ["together 100/s", "1 of 4 parts finished"]
+
+
+def worker(k: int, **changes: Any) -> dict[str, Any]:
+    return {"name": f"GPU {k}", "node": "here", "part": k, "parts": 3, "done": 100 * k, "rejected": 0,
+            "samples_per_second": 10.0 * k, **changes}  # fmt: skip
+
+
+def several(workers: list[dict[str, Any]], nodes: int = 1) -> dict[str, Any]:
+    """The status of a job by several workers."""
+    of_one = ("operators", "queues", "bottleneck", "memory", "gpu_busy", "threads")
+    return {**{k: v for k, v in status().items() if k not in of_one},
+            "workers": workers, "nodes": nodes, "parts": [2, 9]}  # fmt: skip
+
+
+def test_several_workers_have_a_line_each() -> None:
+    shown = lines(live_view(several([worker(1), worker(2, rejected=4), worker(3, part=None)])), 100)
+    assert shown[0] == "job on gpu, 3 workers"
+    assert shown[1].endswith("25%  250 of 1,000 samples")
+    rows = {x.split("  ")[0]: x.split() for x in shown if x.startswith("GPU")}
+    assert list(rows) == ["GPU 1", "GPU 2", "GPU 3"]
+    assert rows["GPU 2"][2:5] == ["here", "2", "20.0/s"]
+    assert rows["GPU 2"][-2:] == ["200", "4"]
+    assert rows["GPU 3"][3] == "waits"
+    assert shown[-1] == "2 of 9 parts finished"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_many_workers_fit_one_screen_the_slowest_are_shown(width: int) -> None:
+    shown = lines(live_view(several([worker(k) for k in range(40)], nodes=5)), width)
+    assert len(shown) <= 21
+    assert max(map(len, shown)) <= width
+    assert any(x.startswith("GPU 0 ") for x in shown)
+    assert not any(x.startswith("GPU 39") for x in shown)
+    assert any(" more " in x for x in shown)
+
+
+def test_before_the_first_worker_has_opened_the_job() -> None:
+    early = {"state": "running", "name": "job", "output": "/out", "device": "cpu", "part": None, "total": 0}
+    assert lines(live_view(early)) == ["job on cpu, no worker yet"]

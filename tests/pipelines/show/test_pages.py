@@ -155,3 +155,40 @@ def test_a_plot_draws_and_says_its_values() -> None:
     assert 'd="M0.0,120.0 300.0,61.0 600.0,2.0"' in text
     assert "mean 50/s, 0/s to 100/s" in text
     assert text.count("<tr>") == 4
+
+
+def several() -> dict[str, Any]:
+    """A report of a job by two workers for two seconds, whose stages worked four in all."""
+    one = report()
+    stages = {s["id"]: {"busy": 0.25, "waiting_for_input": 0.5, "blocked_on_output": 0.0} for s in one["stages"]}
+    workers = [
+        {"name": f"GPU {k}", "node": "here", "parts": 7, "samples": 600, "busy_seconds": 2.0, "idle_seconds": 0.0,
+         "samples_per_second": 300.0, "bottleneck": "Bottleneck: the GPU.", "stages": stages} for k in range(2)
+    ]  # fmt: skip
+    workers[1]["ended"] = "was ended by SIGKILL"
+    node = {"name": "here", "workers": 2, "samples": 1200, "samples_per_second": 600.0,
+            "bottleneck": one["bottleneck"]}  # fmt: skip
+    rows = one["over_time"]["seconds"]
+    over_time = {"seconds": rows, "samples": [30 * k for k in range(len(rows))], "rejected": [0] * len(rows),
+                 "queues": {}, "operators": {}, "memory": {},
+                 "workers": {f"GPU {k} on here": [15 * i for i in range(len(rows))] for k in range(2)}}  # fmt: skip
+    return {**one, "workers": workers, "nodes": [node], "work_seconds": 4.0, "over_time": over_time}
+
+
+def test_a_job_by_several_workers_tells_of_each() -> None:
+    page = Page(html_report(several()))
+    said = set(page.texts)
+    for cell in ("GPU 0", "GPU 1", "was ended by SIGKILL", "Bottleneck: the GPU.", "GPU 0, here", "25%",
+                 "Samples per second of each worker"):  # fmt: skip
+        assert cell in said, cell
+    alone = html_report(report())
+    assert "Samples per second of each worker" not in alone
+    assert "How busy the stages of each worker were" not in alone
+
+
+def test_stages_of_several_workers_are_shares_of_the_time_that_they_worked() -> None:
+    """Added over workers they come to more than the job took."""
+    for found, share in ((report(), "25%"), (several(), "12%")):
+        texts = Page(html_report(found)).texts
+        at = texts.index("00:read", texts.index("How stages spent their time"))
+        assert texts[at + 1] == share
