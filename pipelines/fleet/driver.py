@@ -414,10 +414,11 @@ class Driver:
             if running is not None:
                 done += max(0, running.left - hand.left) if hand.left else 0
                 rejected += hand.rejected
-            before = left.pop((hand.worker.name, hand.worker.node), (0, 0, 0))
+            before = left.pop((hand.worker.name, hand.worker.node), [0, 0, 0])
             found.append(Standing(hand.worker.name, hand.worker.node, done + before[0], rejected + before[1],
                                   None if running is None else running.number, parts + before[2]))  # fmt: skip
-        gone = [Standing(name, node, *counts[:2], None, counts[2]) for (name, node), counts in left.items()]
+        gone = [Standing(name, node, done, rejected, None, parts)
+                for (name, node), (done, rejected, parts) in left.items()]  # fmt: skip
         return [*found, *gone]
 
     def _status(self) -> dict[str, Any]:
