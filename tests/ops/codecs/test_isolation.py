@@ -148,7 +148,7 @@ def test_many_threads(shared: Isolation) -> None:
 
 
 def several(isolation: Isolation, files: list[bytes]) -> list[Any]:
-    """What `lend_several` makes of them: pixels, or errors as code and words."""
+    """Pixels, or errors as code and words, as `lend_several` gives them."""
     asked = [(memoryview(f), probe(memoryview(f))) for f in files]
     found = isolation.lend_several(asked, True, LIMIT, lambda k, pixels: (k, pixels.copy()))
     assert [r[0] for r in found if not isinstance(r, SampleError)] == [
