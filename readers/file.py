@@ -6,6 +6,7 @@ import fnmatch
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -311,9 +312,19 @@ class File(Reader, name="readers.file"):
             patterns = ", ".join(self.file_filters)
             n = len(folders)
             seen = f"{n} folder{'s were' if n > 1 else ' was'} searched" if n else "it has no matching folders"
-            hint = _where_they_are(root, folders, wanted_file) or "; give file_filters or files"
+            hint = _where_they_are(root, folders, wanted_file) or _endings(root, folders)
             raise JobError(f"file_root {root} has no files <folder>/<file> that match {patterns}: {seen}{hint}")
         return _Files(root, names, labels, only_files=True)
+
+
+def _endings(root: str, folders: Sequence[bytes]) -> str:
+    """What to give for file_filters: the commonest endings of names in ``folders``."""
+    names = (name for folder in folders for name in list_folder(os.path.join(os.fsencode(root), folder)))
+    found = Counter(os.fsdecode(os.path.splitext(name)[1]) for name in names)
+    common = [f"'*{ending}'" for ending, _ in found.most_common(5) if ending]
+    if not common:
+        return "; give file_filters or files"
+    return f"; names there end otherwise: give file_filters: [{', '.join(common)}], or files"
 
 
 def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes], object]) -> str:

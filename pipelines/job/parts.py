@@ -252,7 +252,9 @@ class PartsBatches(Batches):
             then[key] = [*before, *(moved(r, place) for r in then[key])]
         for key in ("rejected", "decoders", "fallbacks", "uploads"):
             then[key] = dict(sorted((Counter(first[key]) + Counter(then[key])).items()))
-        then["decoder_times"] = first["decoder_times"] | then["decoder_times"]
+        for name, times in first["decoder_times"].items():  # a decoder may work in both
+            added = then["decoder_times"].get(name, {})
+            then["decoder_times"][name] = {k: round(t + added.get(k, 0.0), 6) for k, t in times.items()}
         then["fused"] = [*first["fused"], *then["fused"]]
         then["loads"] = {k: max(first["loads"].get(k, 0.0), then["loads"].get(k, 0.0))
                          for k in first["loads"] | then["loads"]}  # fmt: skip

@@ -67,6 +67,13 @@ class Queue(TypedDict):
     empty_seconds: float
 
 
+class DecoderTimes(TypedDict):
+    """What one decoder cost: seconds of CPU threads, and for how long batches on their way to a GPU waited for it."""
+
+    busy_seconds: float
+    waited_seconds: float
+
+
 class Bottleneck(TypedDict):
     """The part that held the run back."""
 
@@ -112,7 +119,9 @@ class Report(TypedDict):
     queues: list[Queue]
     rejected: dict[str, int]
     decoders: dict[str, int]
+    decoder_times: dict[str, DecoderTimes]
     fallbacks: dict[str, int]
+    uploads: dict[str, int]
     fused: list[str]
     loads: dict[str, float]
     bottleneck: Bottleneck
@@ -122,6 +131,12 @@ class Report(TypedDict):
     workers: NotRequired[list[dict[str, Any]]]
     nodes: NotRequired[list[dict[str, Any]]]
     over_time: NotRequired[OverTime]
+    command: NotRequired[dict[str, Any]]
+    compiling_seconds: NotRequired[float]
+    warm_up_seconds: NotRequired[float]
+    workers: NotRequired[list[dict[str, Any]]]
+    nodes: NotRequired[list[dict[str, Any]]]
+    work_seconds: NotRequired[float]
 
 
 class Finished(TypedDict):

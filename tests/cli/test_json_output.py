@@ -73,6 +73,24 @@ def test_output_is_what_its_schema_says(
     jsonschema.validate(found, output_schema(name), cls=jsonschema.Draft202012Validator)
 
 
+def undeclared(found: Any, schema: dict[str, Any], where: str = "") -> list[str]:
+    """Fields that the schema does not name, though it names others of the same object."""
+    if "anyOf" in schema:
+        return min((undeclared(found, one, where) for one in schema["anyOf"]), key=len)
+    if isinstance(found, list) and "items" in schema:
+        return [x for one in found for x in undeclared(one, schema["items"], where + "[]")]
+    if not isinstance(found, dict):
+        return []
+    if isinstance(every := schema.get("additionalProperties"), dict):
+        return [x for k, one in found.items() for x in undeclared(one, every, f"{where}.{k}")]
+    if "properties" not in schema:
+        return []
+    known = schema["properties"]
+    return [f"{where}.{k}" for k in found if k not in known] + [
+        x for k, one in found.items() if k in known for x in undeclared(one, known[k], f"{where}.{k}")
+    ]
+
+
 def test_tune(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """With speeds that are given: measuring takes long."""
     from dali_run.pipelines.bench import tune
@@ -101,7 +119,11 @@ def test_parts_that_are_merged(place: Path, capfd: Any) -> None:
 
 
 def test_the_report_on_disk(place: Path) -> None:
-    jsonschema.validate(json.loads((place / "out" / "report.json").read_text()), output_schema("report"))
+    found = json.loads((place / "out" / "report.json").read_text())
+    jsonschema.validate(found, output_schema("report"))
+    assert not undeclared(found, output_schema("report"))
+    assert found["decoders"].keys() == found["decoder_times"].keys()
+    assert found["decoder_times"]["cpu"]["busy_seconds"] > 0
 
 
 def test_every_command_with_json_is_described() -> None:

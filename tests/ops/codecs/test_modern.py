@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import tarfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +13,14 @@ import pytest
 from PIL import Image as Pillow
 from PIL import features
 
+from dali_run.cli.main import main
 from dali_run.ops.codecs import modern, on_host
 from dali_run.ops.codecs.decoders import Image, PeekImageShape
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.isolation.processes import Isolation
-from dali_run.ops.errors import SampleError
+from dali_run.ops.errors import JobError, SampleError
 from dali_run.ops.types import DALIDataType, DALIImageType
+from dali_run.readers.file import File
 
 from .test_decoders import run
 
@@ -166,3 +171,55 @@ def test_other_brands() -> None:
     ):  # fmt: skip
         with pytest.raises(SampleError, match=message):
             probe(head(*brands))
+
+
+@pytest.mark.parametrize("source", ["files", "tar"])
+def test_from_a_data_set_to_shards(source: str, tmp_path: Path) -> None:
+    """Good ones are written, damaged ones are lines in the log of rejects, whatever they are read from."""
+    (tmp_path / "files" / "a").mkdir(parents=True)
+    with tarfile.open(tmp_path / "data.tar", "w") as tar:
+        for format, make in MADE.items():
+            for k in range(3):
+                data = make(np.roll(RGB, 5 * k, 1))
+                data = data[: len(data) // 2] if k == 2 else data
+                (tmp_path / "files" / "a" / f"{format}{k}.{format}").write_bytes(data)
+                info = tarfile.TarInfo(f"{format}{k}.jpg")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    filters = "['*.avif', '*.heic', '*.jpegxl']"
+    reader = {
+        "files": f"{{op: readers.file, file_root: {tmp_path}/files, file_filters: {filters}, out: [x, labels]}}",
+        "tar": f"{{op: readers.webdataset, paths: [{tmp_path}/data.tar], ext: [jpg], out: [x]}}",
+    }[source]
+    spec = f"""version: 1
+pipeline: {{device: cpu, batch_size: 4, num_threads: 1}}
+graph:
+  - {reader}
+  - {{op: decoders.image, in: x, out: x}}
+outputs: {{x: x}}
+write: {{writer: webdataset, path: {tmp_path}/out, fields: {{x: {{encode: png}}}}}}
+on_error: {{policy: skip, max_errors: 3}}
+"""
+    (tmp_path / "spec.yaml").write_text(spec)
+    assert main(["run", str(tmp_path / "spec.yaml"), "--quiet"]) == 3
+    with tarfile.open(next((tmp_path / "out").glob("*.tar"))) as tar:
+        written = [Pillow.open(io.BytesIO(tar.extractfile(m).read())) for m in tar]  # type: ignore[union-attr]
+    assert len(written) == 6
+    for k, image in enumerate(written):
+        off = np.abs(np.asarray(image).astype(float) - np.roll(RGB, 5 * (k % 2), 1)).mean()
+        assert off < 3
+    rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert len(rejects) == 3
+    assert {r["operator"] for r in rejects} == {"decoders.image"}
+    assert {r["code"] for r in rejects} <= {"truncated", "corrupt_data"}
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["decoders"] == {"other formats": 6}
+    assert report["decoder_times"]["other formats"]["busy_seconds"] > 0
+
+
+def test_a_folder_without_the_usual_endings_says_which_there_are(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for k in range(3):
+        (tmp_path / "a" / f"{k}.{'jxl' if k else 'avif'}").write_bytes(b"")
+    with pytest.raises(JobError, match=r"file_filters: \['\*\.jxl', '\*\.avif'\], or files"):
+        File(file_root=str(tmp_path)).open()
