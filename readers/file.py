@@ -318,7 +318,7 @@ class File(Reader, name="readers.file"):
 
 
 def _endings(root: str, folders: Sequence[bytes]) -> str:
-    """What to give for file_filters: the commonest endings of names in ``folders``."""
+    """The remedy for filters that match nothing: the commonest endings of names in ``folders``."""
     names = (name for folder in folders for name in list_folder(os.path.join(os.fsencode(root), folder)))
     found = Counter(os.fsdecode(os.path.splitext(name)[1]) for name in names)
     common = [f"'*{ending}'" for ending, _ in found.most_common(5) if ending]

@@ -68,7 +68,7 @@ class Queue(TypedDict):
 
 
 class DecoderTimes(TypedDict):
-    """What one decoder cost: seconds of CPU threads, and for how long batches on their way to a GPU waited for it."""
+    """The costs of one decoder: seconds of CPU threads, and for how long batches on their way to a GPU waited for it."""
 
     busy_seconds: float
     waited_seconds: float
@@ -134,8 +134,6 @@ class Report(TypedDict):
     command: NotRequired[dict[str, Any]]
     compiling_seconds: NotRequired[float]
     warm_up_seconds: NotRequired[float]
-    workers: NotRequired[list[dict[str, Any]]]
-    nodes: NotRequired[list[dict[str, Any]]]
     work_seconds: NotRequired[float]
 
 

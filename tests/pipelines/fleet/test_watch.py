@@ -1,4 +1,4 @@
-"""What is known of many workers: now, and over time, on a made-up clock."""
+"""The state of many workers: now, and over time, on a made-up clock."""
 
 from __future__ import annotations
 
