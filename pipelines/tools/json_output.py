@@ -68,7 +68,7 @@ class Queue(TypedDict):
 
 
 class DecoderTimes(TypedDict):
-    """The costs of one decoder: seconds of CPU threads, and for how long batches on their way to a GPU waited for it."""
+    """The costs of one decoder: seconds of CPU threads, and those that batches on their way to a GPU waited for it."""
 
     busy_seconds: float
     waited_seconds: float
