@@ -2093,7 +2093,7 @@ def torchvision(
     steps: Any = ...,
     codes: DataNode | _Ints = ...,
     numbers: DataNode | _Floats = ...,
-    device: Literal['cpu'] | None = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
     name: str | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,

@@ -66,9 +66,14 @@ def _erase(image: Any, top: int, left: int, height: int, width: int, value: Any)
     if height == 0:
         return image
     made = image.copy()
-    filled = np.asarray(value, np.float32)
-    made[:, top : top + height, left : left + width] = filled.reshape(-1, 1, 1) if filled.ndim == 1 else filled
+    made[:, top : top + height, left : left + width] = filling(("erase", top, left, height, width, value))
     return made
+
+
+def filling(step: Done) -> F32:
+    """The values of an erased window, to be broadcast to it (channels, height, width)."""
+    filled: F32 = np.asarray(step[5], np.float32)
+    return filled.reshape(-1, 1, 1) if filled.ndim == 1 else np.ascontiguousarray(filled)
 
 
 _APART: dict[str, Callable[..., Any]] = {

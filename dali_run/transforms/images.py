@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..ops.batch import Batch, Samples
-from . import pillow
+from ..ops.batch import Batch, Samples, elements
+from . import on_gpu, pillow
 from .steps import Shape
 
 _NO_IMAGES = ("BoundingBoxes", "Mask", "KeyPoints", "Video")
@@ -29,6 +30,8 @@ class Images:
     """Makes what the caller gets of the results."""
     given: Any = None
     """The tensors that the caller gave, an array or a list of them, where parts of them may be the result."""
+    gpu: on_gpu.Gpu | None = None
+    """Where the batch lies; None: on the host."""
 
     def windows(self, windows: Sequence[tuple[int, int, int, int]]) -> Any:
         """A window (top, left, height, width) of each image, as views of what the caller gave; None where they are not
@@ -73,15 +76,17 @@ def taken(value: Any, *, device: str = "cpu") -> Images:
     if isinstance(value, list) and value and all(isinstance(v, Image.Image) for v in value):
         return _of_pictures(value, lambda found: found, device)
     if isinstance(value, list) and value and all(is_image(v) and not isinstance(v, Image.Image) for v in value):
-        arrays = [_host(v) for v in value]
-        if any(a.ndim != 3 for a in arrays):
-            raise ValueError(
-                f"a list holds images (C, H, W), got {arrays[[a.ndim for a in arrays].index(3) - 1].shape}"
-            )
-        if len({a.dtype for a in arrays}) > 1:
-            raise ValueError(
-                f"images of a list share one type, got {', '.join(sorted({str(a.dtype) for a in arrays}))}"
-            )
+        given = [v.cuda() for v in value] if _goes(value[0], device) else value
+        odd = next((v for v in given if v.ndim != 3), None)
+        if odd is not None:
+            raise ValueError(f"a list holds images (C, H, W), got {tuple(odd.shape)}")
+        kinds = {str(v.dtype).removeprefix("torch.") for v in given}
+        if len(kinds) > 1:
+            raise ValueError(f"images of a list share one type, got {', '.join(sorted(kinds))}")
+        gpu = on_gpu.of(given[0])
+        if gpu is not None and all(getattr(v, "device", None) == given[0].device for v in given):
+            return _there(given, [tuple(v.shape) for v in given], given[0], None, gpu)
+        arrays = [_host(v) for v in given]
         batch = Batch.from_list(arrays, "CHW", Samples.numbered(len(arrays)))
         return Images(None, batch, [a.shape for a in arrays], _as_list(value[0], device), _parted(value, device))
     if not is_image(value):
@@ -89,6 +94,9 @@ def taken(value: Any, *, device: str = "cpu") -> Images:
             "transforms take Pillow's images, tensors and arrays (C, H, W) or (N, C, H, W), and lists of them, got "
             f"{type(value).__name__}"
         )
+    value = value.cuda() if _goes(value, device) else value
+    if value.ndim >= 3 and (gpu := on_gpu.of(value)) is not None:
+        return _there(value, [tuple(value.shape[-3:])] * math.prod(value.shape[:-3]), value, value.shape[:-3], gpu)
     array = _host(value)
     if array.ndim < 3:
         raise ValueError(f"tensors are (C, H, W) or (N, C, H, W), got {tuple(array.shape)}")
@@ -96,6 +104,33 @@ def taken(value: Any, *, device: str = "cpu") -> Images:
     flat = np.ascontiguousarray(array).reshape(-1, *shape)
     batch = Batch.from_dense(flat, "CHW", Samples.numbered(len(flat)))
     return Images(None, batch, [shape] * len(flat), _as_array(value, lead, device), _parted(value, device))
+
+
+def _goes(value: Any, device: str) -> bool:
+    """Whether a tensor of the host is asked to go to the GPU."""
+    return device == "gpu" and _is_tensor(value) and not value.is_cuda
+
+
+def _there(given: Any, shapes: list[Shape], first: Any, lead: Sequence[int] | None, gpu: on_gpu.Gpu) -> Images:
+    """Tensors of a GPU: a list of them, or one whose dimensions before the last three are ``lead``."""
+    extents = np.array(shapes, np.int32).reshape(len(shapes), 3)
+    sizes = elements(extents)
+    data = gpu.flat(given if isinstance(given, list) else [given])
+    batch = Batch(data, sizes.cumsum() - sizes, extents, "CHW", Samples.numbered(len(shapes)))
+
+    def finish(found: list[Image.Image] | Batch) -> Any:
+        if isinstance(found, list):
+            return found if lead is None or lead else found[0]
+        flat = gpu.tensor(found.data)
+        if flat is None:  # pictures that became tensors again, on the host
+            flat = found.data if isinstance(first, np.ndarray) else _tensor(found.data, "cpu")
+        if lead is not None and found.is_uniform:
+            return _kept(first, flat.reshape(*lead, *found.shapes[0].tolist()))
+        ends = found.offsets + found.sizes
+        parts = zip(found.offsets.tolist(), ends.tolist(), found.shapes.tolist(), strict=True)
+        return [_kept(first, flat[begin:end].reshape(*shape)) for begin, end, shape in parts]
+
+    return Images(None, batch, shapes, finish, given, gpu)
 
 
 def _parted(value: Any, device: str) -> Any:

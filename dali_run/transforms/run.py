@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -16,13 +17,15 @@ from PIL import Image
 from ..ops.batch import I32, I64, Batch, Samples, concat, elements, host_empty
 from ..ops.context import Context
 from ..ops.errors import SpecError
-from ..ops.images.resampling.resample import bounded, preset
+from ..ops.images.resampling.resample import bounded, preset, preset_on_gpu
 from ..ops.images.resize import Resize
 from ..ops.kernels import Kernels
+from ..ops.libraries import torchvision_on_gpu
 from ..ops.libraries.torchvision import outline, problems
 from ..pipelines.cores import usable_cores
 from . import floats, pillow
 from .images import Images
+from .on_gpu import Gpu
 from .steps import APART, CONVERSIONS, Done, Shape, after, encode, table
 
 _kernels: Any = Kernels("..ops.libraries.torchvision_cpu", __package__)
@@ -81,17 +84,17 @@ class _Plan:
 
 
 def _plans(programs: Sequence[Sequence[Done]], shapes: Sequence[Shape]) -> list[_Plan]:
-    """The plan of each image. Images next to each other whose steps and shapes are the same share one."""
+    """The plan of each image. Images whose steps and shapes are the same share one."""
+    known: dict[Any, _Plan] = {}
     found: list[_Plan] = []
-    for i, (program, shape) in enumerate(zip(programs, shapes, strict=True)):
-        same = i and shape == shapes[i - 1] and (program is programs[i - 1] or _same(program, programs[i - 1]))
-        found.append(found[-1] if same else _Plan(program, shape))
+    for program, shape in zip(programs, shapes, strict=True):
+        key: Any = (shape, *program)
+        try:
+            plan = known.get(key)
+        except TypeError:  # a step that holds an array
+            plan, key = None, len(found)
+        found.append(plan or known.setdefault(key, _Plan(program, shape)))
     return found
-
-
-def _same(a: Sequence[Done], b: Sequence[Done]) -> bool:
-    """Whether steps are the same; those that hold arrays are not compared."""
-    return len(a) == len(b) and all(s[0] != "erase" and s == t for s, t in zip(a, b, strict=True))
 
 
 @lru_cache(16)
@@ -102,11 +105,16 @@ def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
 def run(images: Images, programs: list[list[Done]], threads: int | None = None) -> Any:
     """The results of ``programs``, the steps of each image."""
     count = usable_cores() if threads is None else threads
-    pictures, batch, shapes = images.pictures, images.batch, images.shapes
     if all(len(p) == 1 and p[0][0] == "crop" for p in programs):
         views = images.windows([p[0][1:] for p in programs])
         if views is not None:
             return views
+    with images.gpu or nullcontext():
+        return images.finish(_done(images, programs, count))
+
+
+def _done(images: Images, programs: list[list[Done]], count: int) -> list[Image.Image] | Batch:
+    pictures, batch, shapes, gpu = images.pictures, images.batch, images.shapes, images.gpu
     while True:
         cuts = [next((k for k, s in enumerate(p) if s[0] in CONVERSIONS), len(p)) for p in programs]
         now = [p[:k] for p, k in zip(programs, cuts, strict=True)]
@@ -115,11 +123,11 @@ def run(images: Images, programs: list[list[Done]], threads: int | None = None) 
                                  list(zip(pictures, now, strict=True)), count)  # fmt: skip
         else:
             assert batch is not None
-            batch, shapes = _tensors(batch, shapes, now, count)
+            batch, shapes = _tensors(batch, shapes, now, count, gpu)
         rest = [p[k:] for p, k in zip(programs, cuts, strict=True)]
         if not any(rest):
             done: Any = pictures if batch is None else batch
-            return images.finish(done)
+            return done  # type: ignore[no-any-return]
         if not all(rest):
             raise ValueError("conversions between images and tensors must be done to all images of a call, or to none")
         kinds = {p[0] for p in rest}
@@ -131,6 +139,7 @@ def run(images: Images, programs: list[list[Done]], threads: int | None = None) 
             batch, pictures = Batch.from_list(arrays, "CHW", Samples.numbered(len(arrays))), None
             shapes = [a.shape for a in arrays]
         elif kind == "to_pil" and batch is not None:
+            batch, gpu = batch if gpu is None else gpu.host(batch), None
             pictures, batch = [pillow.image(a, *how) for a in batch], None
         programs = [p[1:] for p in rest]
 
@@ -156,25 +165,34 @@ def _picture(image: Image.Image, steps: Sequence[Done]) -> Image.Image:
     return image
 
 
-def _tensors(batch: Batch, shapes: list[Shape], programs: list[list[Done]], threads: int) -> tuple[Batch, list[Shape]]:
+def _tensors(
+    batch: Batch, shapes: list[Shape], programs: list[list[Done]], threads: int, gpu: Gpu | None = None
+) -> tuple[Batch, list[Shape]]:
     if not any(programs):
         return batch, shapes
     plans = _plans(programs, shapes)
     shapes = [p.shape for p in plans]
     if any(p is not plans[0] and [_way(s) for s in p.apart] != [_way(s) for s in plans[0].apart] for p in plans):
-        found = [_together(batch.take(slice(i, i + 1)), [p], 1) for i, p in enumerate(plans)]
+        found = [_together(batch.take(slice(i, i + 1)), [p], 1, gpu) for i, p in enumerate(plans)]
         if len({b.dtype for b in found}) > 1:
             raise ValueError("the images of a call must have one type in the end")
-        return concat(found, batch.samples), shapes
-    return _together(batch, plans, threads), shapes
+        return concat(found, batch.samples, None if gpu is None else gpu.empty), shapes
+    return _together(batch, plans, threads, gpu), shapes
 
 
-def _together(batch: Batch, plans: list[_Plan], threads: int) -> Batch:
+def _together(batch: Batch, plans: list[_Plan], threads: int, gpu: Gpu | None) -> Batch:
     """The results of images whose steps apart are of the same kinds."""
     stages = _stages(batch, plans)
     if not stages:
         return batch
     last = stages[-1]
+    if gpu is not None:
+        for stage in stages:
+            out = Batch.allocate(gpu.empty if stage is last else gpu.lane.empty, stage.shapes, stage.dtype, "CHW",
+                                 batch.samples)  # fmt: skip
+            stage.on_gpu(gpu, batch, out)
+            batch = out
+        return batch
     out = Batch.allocate(_memory, last.shapes, last.dtype, "CHW", batch.samples)
     n, starts = len(plans), np.ascontiguousarray(batch.offsets)
     size = n if n == 1 else max(1, min(_CHUNK, n // (2 * threads)))
@@ -215,6 +233,12 @@ class _Stage:
     def run(self, cut: slice, data: Any, offsets: I64, out: Any, places: I64) -> None:
         """The images ``cut``: from data[offsets[i]:] to out[places[i]:]."""
         raise NotImplementedError
+
+    def on_gpu(self, gpu: Gpu, images: Batch, out: Batch) -> None:
+        """All images, on their GPU. Where there is no kernel, they go to the host and come back."""
+        host, made = gpu.host(images), host_empty(int(out.sizes.sum()), self.dtype)
+        self.run(slice(0, len(host)), host.data, np.ascontiguousarray(host.offsets), made, out.offsets)
+        out.data[: len(made)] = gpu.lane.to_device(out.replace(data=made)).data
 
 
 def _stages(batch: Batch, plans: list[_Plan]) -> list[_Stage]:
@@ -265,6 +289,9 @@ class _Steps(_Stage):
     def run(self, cut: slice, data: Any, offsets: I64, out: Any, places: I64) -> None:
         _kernels.run(data, offsets, self._outline[cut], self._codes[cut], self._numbers[cut], False, out, places)
 
+    def on_gpu(self, gpu: Gpu, images: Batch, out: Batch) -> None:
+        torchvision_on_gpu.steps(gpu.lane, images, self._outline, self._codes, self._numbers, False, out)
+
 
 class _Resized(_Stage):
     def __init__(self, mine: list[Done], shapes: I32, dtype: Any, samples: Samples) -> None:
@@ -286,6 +313,12 @@ class _Resized(_Stage):
         before = Batch(data, offsets, self._before[cut], "CHW", samples)
         preset(self._plan.take(cut), before, 1, Batch(out, places, self.shapes[cut], "CHW", samples), None)
 
+    def on_gpu(self, gpu: Gpu, images: Batch, out: Batch) -> None:
+        if self.dtype == np.uint8:
+            preset_on_gpu(gpu.lane, self._plan, images, 1, out)
+        else:
+            super().on_gpu(gpu, images, out)
+
 
 class _FloatsOfBytes(_Stage):
     """Bytes to floats of 0 ... 1, and normalized, where that follows."""
@@ -301,6 +334,9 @@ class _FloatsOfBytes(_Stage):
         _kernels.to_floats(
             data, offsets, self._channels[cut], self._pixels[cut], self._divide, self._mean, self._std, out, places
         )
+
+    def on_gpu(self, gpu: Gpu, images: Batch, out: Batch) -> None:
+        torchvision_on_gpu.to_floats(gpu.lane, images, self._divide, self._mean, self._std, out)
 
 
 class _Floats(_Stage):
@@ -327,6 +363,13 @@ class _Floats(_Stage):
             else:
                 image = floats.steps([step for step, _ in self._runs[k]], image)
             out[places[i] : places[i] + image.size].reshape(image.shape)[...] = image
+
+    def on_gpu(self, gpu: Gpu, images: Batch, out: Batch) -> None:
+        if self._apart is not None and self._apart[0][0] == "erase" and self.dtype in torchvision_on_gpu.ERASABLE:
+            windows = np.array([step[1:5] for step in self._apart], np.int64)
+            torchvision_on_gpu.erase(gpu.lane, images, windows, [floats.filling(step) for step in self._apart], out)
+        else:
+            super().on_gpu(gpu, images, out)
 
 
 @lru_cache(64)

@@ -122,3 +122,22 @@ __global__ void normalize_pass(const In* source, Out* target, const long long* p
         target[pixel * place[1] + c * place[2]] = saturate<Out>(affine(v, factor));
     }
 }
+
+// A pass of a resize by whole numbers, as ops/images/resampling/libraries_cpu.py does it: element `t` of an image is the
+// sum of `kept` weights of `bits` bits times bytes, rounded. A pass is as above, its last column being the
+// taps + 2^32 bits. grid (tiles, images).
+extern "C" __global__ void __launch_bounds__(256)
+    fixed_pass(const unsigned char* source, unsigned char* target, const long long* passes, const int* starts, const int* weights) {
+    const long long* pass = passes + 12LL * blockIdx.y;
+    const long long inner = pass[3], outputs = pass[4], lines = pass[5], step = pass[8];
+    const int kept = static_cast<int>(pass[11] & 0xFFFFFFFFLL), bits = static_cast<int>(pass[11] >> 32);
+    for (long long t = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; t < pass[2];
+         t += static_cast<long long>(gridDim.x) * blockDim.x) {
+        const long long i = t % inner, j = t / inner % outputs, line = t / inner / outputs;
+        const int* w = weights + pass[10] + j * kept;
+        const unsigned char* at = source + pass[0] + line / lines * pass[6] + line % lines * pass[7] + starts[pass[9] + j] * step + i;
+        int sum = (1 << bits) >> 1;
+        for (int k = 0; k < kept; ++k) sum += w[k] * at[k * step];
+        target[pass[1] + t] = static_cast<unsigned char>(min(max(sum >> bits, 0), 255));
+    }
+}

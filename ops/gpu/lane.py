@@ -82,15 +82,16 @@ class Lane:
     A lane belongs to one thread at a time: that which launches a batch on it, then that which settles the batch.
     """
 
-    def __init__(self, index: int = 0) -> None:
-        """Raises DeviceError where GPU ``index`` cannot be used."""
+    def __init__(self, index: int = 0, stream: Any = None) -> None:
+        """On a stream of its own, or on ``stream``, CuPy's. Raises DeviceError where GPU ``index`` cannot be used."""
+        self._borrowed = stream is not None
         try:
             import cupy
 
             self.index = index
             self.gpu = cupy.cuda.Device(index)
             with self.gpu:
-                self.stream = _idle_stream(index)
+                self.stream = _idle_stream(index) if stream is None else stream
             self._work = self.work()
         except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
@@ -267,6 +268,10 @@ class Lane:
     def synchronize(self) -> None:
         """Wait for all work on this lane, and let go of what it held."""
         self.stream.synchronize()
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of what the lane holds for work that is known to be done."""
         self._in_flight.clear()
         self._pinned.reset()
 
@@ -282,7 +287,8 @@ class Lane:
         self.cache.clear()
         with self.gpu:
             cupy.get_default_memory_pool().free_all_blocks(stream=self.stream)
-        _idle_streams.setdefault(self.index, []).append(self.stream)
+        if not self._borrowed:
+            _idle_streams.setdefault(self.index, []).append(self.stream)
 
     # -- times ---------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
+from . import torchvision_on_gpu as on_gpu
 
 I32 = npt.NDArray[np.int32]
 F64 = npt.NDArray[np.float64]
@@ -168,7 +169,7 @@ class Torchvision(Operator, name="torchvision"):
         layout = image_layout(data.layout, data.ndim, self.layouts)
         return Spec(None if data.shape is None else (None,) * len(data.shape), DALIDataType.UINT8, layout)
 
-    def cpu(self, ctx: Context, images: Batch) -> Batch:
+    def both(self, ctx: Context, images: Batch) -> Batch:
         if images.dtype != np.uint8:
             raise SpecError(f"takes uint8 images, got {images.dtype}; cast them first")
         images = images.replace(layout=known_layout(images, self.layouts))
@@ -187,9 +188,14 @@ class Torchvision(Operator, name="torchvision"):
             codes[i], shapes[i] = 0, 0
         end = shapes[:, -1][:, [1, 2, 0]] if interleaved else shapes[:, -1]
         out = Batch.allocate(ctx.empty, end.astype(np.int32), np.uint8, images.layout, images.samples)
-        offsets = np.ascontiguousarray(images.offsets)
-        _kernels.run(images.data, offsets, shapes, codes, numbers, interleaved, out.data, out.offsets)
+        if ctx.stage == "cpu":
+            offsets = np.ascontiguousarray(images.offsets)
+            _kernels.run(images.data, offsets, shapes, codes, numbers, interleaved, out.data, out.offsets)
+        else:
+            on_gpu.steps(ctx.device, images, shapes, codes, numbers, interleaved, out)
         return out
+
+    cpu = gpu = both
 
 
 def outline(begin: I64, codes: I32, numbers: F64) -> I64:

@@ -134,6 +134,7 @@ class Stream(_Context):
     def __init__(self, non_blocking: bool = False) -> None:
         self.device = _current_device()
         self._calls: deque[Callable[[], Any]] = deque()
+        self.given = 0
         self._doing = threading.RLock()
         with _numbering:
             super().__init__(len(_streams) + 1)
@@ -149,13 +150,15 @@ class Stream(_Context):
     def do(self, call: Callable[[], Any]) -> None:
         """Behind what was asked for before."""
         if self.late:
+            self.given += 1
             self._calls.append(call)
         else:
             call()
 
-    def synchronize(self) -> None:
+    def synchronize(self, until: int | None = None) -> None:
+        """All that was given so far, or the first ``until`` of it."""
         with self._doing:
-            while self._calls:
+            while self._calls and (until is None or self.given - len(self._calls) < until):
                 self._calls.popleft()()
 
     def record(self) -> Event:
@@ -196,6 +199,17 @@ class Event:
     def record(self, stream: Any = None) -> None:
         assert stream is None or stream.device == self.device, "an event of another GPU than its stream's"
         self.at, self.stream = time.perf_counter(), stream
+        self.place = 0 if stream is None else stream.given
+
+    def synchronize(self) -> None:
+        if self.stream is not None:
+            self.stream.synchronize(self.place)
+
+
+def _of_interface(tensor: Any) -> Array:
+    """cupy.asarray of another library's tensor: its memory."""
+    what = tensor.__cuda_array_interface__
+    return Array(what["shape"], what["typestr"], Pointer(what["data"][0], tensor))
 
 
 def _noise(size: int) -> tuple[int, Any]:
@@ -358,9 +372,11 @@ class Fake:
         runtime.hostRegister, runtime.hostUnregister = self.register, self.unregister  # type: ignore[attr-defined]
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]
         cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
+        cuda.ExternalStream = lambda ptr, device_id=-1: _streams[ptr]  # type: ignore[attr-defined]
         cuda.get_elapsed_time = lambda begin, end: 1e3 * (end.at - begin.at)  # type: ignore[attr-defined]
         cuda.alloc, cuda.alloc_pinned_memory = self.alloc, self.alloc_pinned_memory  # type: ignore[attr-defined]
         cupy.cuda, cupy.ndarray, cupy.RawModule = cuda, Array, self.module  # type: ignore[attr-defined]
+        cupy.asarray = _of_interface  # type: ignore[attr-defined]
         cupy.empty = lambda n, dtype: Array(  # type: ignore[attr-defined]
             n, dtype, self.alloc(int(np.prod(n)) * np.dtype(dtype).itemsize)
         )

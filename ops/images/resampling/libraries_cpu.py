@@ -18,7 +18,7 @@ jit = numba.njit(nogil=True, cache=True)
 # As plain integers: Numba makes constants of them, but looks enumeration members up.
 _NEAREST, _CENTRE, _BOX, _LINEAR, _HAMMING, _CUBIC, _LANCZOS = (int(f) for f in list(Filter)[:7])
 _LINEAR_2, _CUBIC_4, _LANCZOS_8, _AREA, _AREA_UP = (int(f) for f in list(Filter)[7:])
-_BYTES_22, _BYTES_22_DOWN, _BYTES_15, _LINEAR_11, _FIXED_11, FLOATS = (int(a) for a in list(Arithmetic)[:6])
+_BYTES_22, DOWN_FIRST, _BYTES_15, _LINEAR_11, _FIXED_11, FLOATS = (int(a) for a in list(Arithmetic)[:6])
 
 
 @jit
@@ -107,7 +107,7 @@ def _nearest(kind, rule, lo, scale, n, first, size, starts):
         if rule == _BYTES_15:
             half = np.float32(0.5 if kind == _CENTRE else 0.0)
             x = math.floor(lo + (np.float32(at) + half) * single)
-        elif rule <= _BYTES_22_DOWN:
+        elif rule <= DOWN_FIRST:
             while done < at:
                 place += scale
                 done += 1
@@ -187,7 +187,7 @@ def _area(begin, scale, n, row):
 def _whole(weights, rule, top):
     """Weights as int32, and their bits: PyTorch takes as many as 16-bit integers hold for the largest, ``top``."""
     bits = 11
-    if rule <= _BYTES_22_DOWN:
+    if rule <= DOWN_FIRST:
         bits = 22
     elif rule == _BYTES_15:
         bits = 0
@@ -256,6 +256,33 @@ def _whole_axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose
 
 
 @jit
+def whole_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules):
+    """The taps of all axes of a plan's arrays [N, 2] (y, x), one after the other: starts, weights, and a table
+    [N, 2, 6] of where those of an axis begin in both, taps, bits, and first and number of the pixels they lie on."""
+    table = np.zeros((len(lo), 2, 6), np.int64)
+    starts, weights = np.empty(shape.sum(), np.int32), np.empty(0, np.int32)
+    at, to = 0, 0
+    for i in range(len(lo)):
+        for a in range(2):
+            count, end = shape[i, a], domain[i, a, 1]
+            first, taken, bits = _whole_axis(rules[i], lo[i, a], hi[i, a], size[i, a], anchor[i, a], count, kind[i, a],
+                                             flip[i, a], domain[i, a, 0], end, False)  # fmt: skip
+            if to + taken.size > len(weights):
+                grown = np.empty(2 * (to + taken.size), np.int32)
+                grown[:to] = weights[:to]
+                weights = grown
+            starts[at : at + count] = first
+            weights[to : to + taken.size] = taken.reshape(-1)
+            row = table[i, a]
+            row[0], row[1], row[2], row[3] = at, to, taken.shape[1], bits
+            if count:
+                row[4] = max(first.min(), domain[i, a, 0])
+                row[5] = min(first.max() + taken.shape[1], end) - row[4]
+            at, to = at + count, to + taken.size
+    return starts, weights[:to], table
+
+
+@jit
 def _alike(i, k, lo, hi, size, anchor, shape, kind, flip, domain, rules):
     """Axes of samples ``i`` and ``k`` that have the same taps."""
     same = rules[i] == rules[k]
@@ -295,10 +322,10 @@ def fixed_images(
         rows, n = min(sy.max() + vertical.shape[1], end) - top, (sx.max() + across.shape[1] - left) * C
         m, stride, taken, places = shape[i, 1] * C, extents[i, 1] * C, shape[i, 0], sx - left
         tile, made = np.empty(n * LANES, np.uint8), np.empty(m * LANES, np.uint8)
-        first, between = sy - top, np.empty(taken * n if rule == _BYTES_22_DOWN else rows * m, np.uint8)
+        first, between = sy - top, np.empty(taken * n if rule == DOWN_FIRST else rows * m, np.uint8)
         for f in range(frames[i]):
             base, to = offsets[i] + (f * extents[i, 0] + top) * stride + left * C, dst_offsets[i] + f * taken * m
-            if rule == _BYTES_22_DOWN:
+            if rule == DOWN_FIRST:
                 _down(src, base, stride, first, vertical, bits_y, n, between, 0)
                 _across(between, 0, n, taken, n, places, across, bits_x, C, tile, made, dst, to)
             elif rule <= _BYTES_15:

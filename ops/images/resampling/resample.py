@@ -18,11 +18,13 @@ from ...context import Context
 from ...conversion import saturate
 from ...copies.windows import image_layout
 from ...errors import SpecError
+from ...interfaces import Lane
 from ...kernels import Kernels
 from ...types import DALIDataType, DALIInterpType, from_numpy, to_numpy
 
 F32 = npt.NDArray[np.float32]
 I8 = npt.NDArray[np.int8]
+I32 = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 NEAREST, TRIANGULAR, GAUSSIAN, CUBIC, LANCZOS3 = range(5)
@@ -325,6 +327,62 @@ def preset(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Fin
         _copies.finished(
             target, offsets, plan.shape.prod(axis=1), channels, data, out.offsets, finish.factors, finish.strides
         )
+
+
+def preset_on_gpu(lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out: Batch) -> None:
+    """`preset` on a GPU, for 8-bit images as Pillow and torchvision resize them. The weights are made on the host, by
+    the loops of the CPU."""
+    if len(batch) == 0 or out.data.size == 0:
+        return
+    passes, starts, weights = _fixed_passes(plan, batch, first, out)
+    *there, start_of, weight_of = lane.upload(*passes, starts, weights)
+    between = lane.empty(int(passes[0][:, 2].sum()), np.uint8)
+    memory = (batch.data, between), (between, out.data)
+    for rows, columns, (source, target) in zip(passes, there, memory, strict=True):
+        grid = (-(-int(rows[:, 2].max()) // (4 * _BLOCK)), len(batch))
+        lane.launch("resample.cu", "fixed_pass", grid, _BLOCK, source, target, columns, start_of, weight_of)
+
+
+def _fixed_passes(plan: ResamplePlan, batch: Batch, first: int, out: Batch) -> tuple[list[I64], I32, I32]:
+    """The two passes [N, 12] in the order of `_Pass.rows`, the last column being the taps and 2^32 times the bits of
+    their weights; starts and weights of all."""
+    assert plan.domain is not None
+    assert plan.arithmetic is not None
+    frames, channels = _around(batch.shapes, first, 2)
+    extents = batch.shapes[:, first : first + 2].astype(np.int64)
+    axes = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.flip, plan.domain, plan.arithmetic)
+    starts, weights, table = _presets.whole_axes(*(np.ascontiguousarray(a) for a in axes))
+    place, weight, kept, bits, begin, length = np.moveaxis(table, 2, 0)
+    (top, left), (rows, columns) = begin.T, length.T
+    down = plan.arithmetic == _presets.DOWN_FIRST
+    high, wide = plan.shape[:, 0], plan.shape[:, 1]
+    one, none, stride = np.ones_like(high), np.zeros_like(high), extents[:, 1] * channels
+    between = _places(np.where(down, high * columns, rows * wide) * frames * channels)
+
+    def made(axis: int, **columns_of: I64) -> I64:
+        found = _Pass(**columns_of)
+        return found.rows(place[:, axis], weight[:, axis], kept[:, axis] | bits[:, axis] << 32)
+
+    total = frames * high * wide * channels
+    across_first = made(
+        1, source=batch.offsets + top * stride, target=between, total=frames * rows * wide * channels, inner=channels,
+        outputs=wide, lines=rows, frame_stride=extents[:, 0] * stride, line_stride=stride, tap_stride=channels,
+    )  # fmt: skip
+    down_second = made(
+        0, source=between - top * wide * channels, target=out.offsets, total=total, inner=wide * channels, outputs=high,
+        lines=one, frame_stride=rows * wide * channels, line_stride=none, tap_stride=wide * channels,
+    )  # fmt: skip
+    down_first = made(
+        0, source=batch.offsets + left * channels, target=between, total=frames * high * columns * channels,
+        inner=columns * channels, outputs=high, lines=one, frame_stride=extents[:, 0] * stride, line_stride=none,
+        tap_stride=stride,
+    )  # fmt: skip
+    across_second = made(
+        1, source=between - left * channels, target=out.offsets, total=total, inner=channels, outputs=wide, lines=high,
+        frame_stride=high * columns * channels, line_stride=columns * channels, tap_stride=channels,
+    )  # fmt: skip
+    which = down[:, None]
+    return [np.where(which, down_first, across_first), np.where(which, across_second, down_second)], starts, weights
 
 
 def _axes(plan: ResamplePlan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:

@@ -1,0 +1,119 @@
+"""CUDA tensors: where the steps of a call run that was given some, on PyTorch's current stream and without waiting."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ops.batch import Batch
+from ..ops.gpu.lane import Lane
+
+_IN_FLIGHT = 4
+"""Calls whose numbers may be on their way at a time: memory of the host that a copy reads is used again after that."""
+_DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32", "float64")
+"""Types that both PyTorch and NumPy have."""
+
+
+def of(value: Any) -> Gpu | None:
+    """The GPU of a tensor; None for what lies on the host, or is of a type that NumPy does not know."""
+    if not getattr(value, "is_cuda", False) or str(value.dtype).removeprefix("torch.") not in _DTYPES:
+        return None
+    return Gpu(value.device.index)
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+class Gpu:
+    """The GPU of one call's tensors. A context manager: inside, its stream is the current one."""
+
+    lane: Any
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._made: list[tuple[Any, Any]] = []
+        self._slot: _Slot | None = None
+
+    def __enter__(self) -> Gpu:
+        torch = _torch()
+        self._slot = _slot(self._index, torch.cuda.current_stream(self._index).cuda_stream)
+        self.lane = self._slot.lane
+        self.lane.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._slot is not None
+        self._slot.begun()
+        self.lane.__exit__(*exc)
+
+    def flat(self, tensors: Sequence[Any]) -> Any:
+        """The elements of ``tensors``, one after the other: those of one tensor as they lie there."""
+        import cupy
+
+        torch = _torch()
+        parts = [t.detach().contiguous().reshape(-1) for t in tensors]
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return self._kept(cupy.asarray(joined), joined)
+
+    def empty(self, n: int, dtype: Any) -> Any:
+        """An uninitialised flat array that `tensor` makes a tensor of; PyTorch's memory."""
+        import cupy
+
+        torch = _torch()
+        made = torch.empty(n, dtype=getattr(torch, np.dtype(dtype).name), device=f"cuda:{self._index}")
+        return self._kept(cupy.asarray(made), made)
+
+    def _kept(self, array: Any, tensor: Any) -> Any:
+        self._made.append((array, tensor))
+        return array
+
+    def tensor(self, array: Any) -> Any:
+        """The tensor over ``array``, where it is one of `flat` or `empty`."""
+        return next((tensor for known, tensor in self._made if known is array), None)
+
+    def host(self, batch: Batch) -> Batch:
+        """``batch`` on the host, once the GPU is done with it."""
+        found: Batch = self.lane.to_host(batch)
+        self.lane.synchronize()
+        return found
+
+
+class _Slot:
+    """A lane on a stream of PyTorch's. Its memory of the host is used again once the GPU has read it."""
+
+    def __init__(self, index: int, stream: int) -> None:
+        import cupy
+
+        self.lane = Lane(index, cupy.cuda.ExternalStream(stream, index))
+        self._read: Any = None
+
+    def free(self) -> None:
+        """Wait until the GPU has read what was given to it in this slot."""
+        if self._read is not None:
+            self._read.synchronize()
+            self._read = None
+            self.lane.forget()
+
+    def begun(self) -> None:
+        """All of a call is on the stream."""
+        import cupy
+
+        self._read = cupy.cuda.Event(disable_timing=True)
+        self._read.record(self.lane.stream)
+
+
+_mine = threading.local()
+"""The slots of each thread, by GPU and stream."""
+
+
+def _slot(index: int, stream: int) -> _Slot:
+    slots: list[_Slot] = _mine.__dict__.setdefault("slots", {}).setdefault((index, stream), [])
+    slot = _Slot(index, stream) if len(slots) < _IN_FLIGHT else slots.pop(0)
+    slots.append(slot)
+    slot.free()
+    return slot

@@ -1,0 +1,174 @@
+"""CUDA tensors without a GPU: arrays stand for tensors, an emulated lane for the GPU, g++ for NVRTC.
+
+Results are torchvision's to the bit, as those of the host are."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dali_run.transforms as ours
+from dali_run.ops.batch import Batch
+from dali_run.transforms import images, on_gpu
+
+from ..kit.emulated_lane import EmulatedLane
+from ..kit.fake_cupy import Stream, faked
+from .cases import OF_TORCH, SEED, arrays, cases, chain, digest
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "transforms.json").read_text())
+
+
+class Emulated(on_gpu.Gpu):
+    """A GPU whose memory is the host's."""
+
+    lanes: list[EmulatedLane]
+    hosted: int
+    """How often a batch went to the host."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def __enter__(self) -> Emulated:
+        self.lane = EmulatedLane()
+        self.lanes.append(self.lane)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def host(self, batch: Batch) -> Batch:
+        Emulated.hosted += 1
+        return super().host(batch)
+
+    def flat(self, tensors: Sequence[Any]) -> Any:
+        joined = np.concatenate([t.reshape(-1) for t in tensors])
+        return self._kept(joined, joined.copy())
+
+    def empty(self, n: int, dtype: Any) -> Any:
+        made = self.lane.empty(n, dtype)
+        return self._kept(made, made)
+
+
+@pytest.fixture
+def lanes(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedLane]:
+    """Those of all calls from here on."""
+    made: list[EmulatedLane] = []
+    monkeypatch.setattr(Emulated, "lanes", made, raising=False)
+    monkeypatch.setattr(Emulated, "hosted", 0, raising=False)
+    monkeypatch.setattr(on_gpu, "of", lambda value: Emulated() if isinstance(value, np.ndarray) else None)
+    return made
+
+
+def on_host(monkeypatch: pytest.MonkeyPatch, work: Any) -> Any:
+    with monkeypatch.context() as patched:
+        patched.setattr(on_gpu, "of", lambda _value: None)
+        ours.manual_seed(5)
+        return work()
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in cases() if case[1] != "pictures"])
+def test_the_results_are_torchvisions_to_the_bit(name: str, kind: str, lanes: list[EmulatedLane]) -> None:
+    if name in OF_TORCH:
+        pytest.importorskip("torch")
+    ours.manual_seed(SEED)
+    assert digest(list(chain(name, ours)(arrays(kind)))) == GOLDEN["digests"][f"{name} {kind}"]
+    if name != "back":  # to a picture
+        assert Emulated.hosted == 0
+
+
+def test_batches_floats_and_pictures(lanes: list[EmulatedLane], monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = np.stack([a[:, :50, :40] for a in arrays("tensors")]).reshape(2, 3, 3, 50, 40)
+    floats = batch.astype(np.float32) / np.float32(255)
+    for part, given in (
+        (ours.Resize(20), batch),
+        (ours.RandomRotation(180, expand=True), batch),  # sizes of their own: a list
+        (ours.RandomApply([ours.Resize(20), ours.RandomInvert(1.0)], p=0.5), batch),  # each its own way
+        (ours.Resize(20), floats),  # no kernel: by way of the host
+        (ours.Compose([ours.RandomHorizontalFlip(), ours.Normalize([0.5], [0.2])]), floats),
+        (ours.RandomHorizontalFlip(0.0), batch),  # nothing to be done
+    ):
+        want = on_host(monkeypatch, lambda part=part, given=given: part(given))
+        ours.manual_seed(5)
+        got = part(given)
+        assert type(want) is type(got)
+        assert lanes
+        for a, b in zip(want, got, strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            np.testing.assert_array_equal(a, b)
+    pictures = ours.Compose([ours.RandomInvert(1.0), ours.ToPILImage()])(batch[0])
+    np.testing.assert_array_equal(np.asarray(pictures[1]), 255 - batch[0, 1].transpose(1, 2, 0))
+    back = ours.Compose([ours.ToPILImage(), ours.RandomInvert(1.0), ours.ToImage(), ours.RandomInvert(1.0)])(batch[0])
+    np.testing.assert_array_equal(np.asarray(back), batch[0])
+
+
+def test_problems_are_told_as_on_the_host(lanes: list[EmulatedLane]) -> None:
+    with pytest.raises(ValueError, match="half is smaller"):
+        ours.GaussianBlur(9)(np.zeros((2, 3, 4, 4), np.uint8))
+    with pytest.raises(TypeError, match="takes uint8 images, got float32"):
+        ours.RandomEqualize(1.0)(np.zeros((2, 3, 4, 4), np.float32))
+    with pytest.raises(ValueError, match="a list holds images"):
+        ours.RandomInvert(1.0)([np.zeros((3, 4, 4), np.uint8), np.zeros((4, 4), np.uint8)])
+    assert not any(lane.launched for lane in lanes)
+
+
+class Tensor:
+    """As much of a CUDA tensor of PyTorch's as is used, over memory of the host."""
+
+    is_cuda, device = True, SimpleNamespace(index=0)
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.shape, self.ndim, self.dtype = array, array.shape, array.ndim, f"torch.{array.dtype}"
+        self.__cuda_array_interface__ = array.__array_interface__
+
+    def detach(self) -> Tensor:
+        return self
+
+    def contiguous(self) -> Tensor:
+        return self if self.array.flags.c_contiguous else Tensor(self.array.copy())
+
+    def reshape(self, *shape: int) -> Tensor:
+        return Tensor(self.array.reshape(shape))
+
+    def __getitem__(self, where: Any) -> Tensor:
+        return Tensor(self.array[where])
+
+
+def test_calls_follow_each_other_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code that drives a real GPU, on streams that do nothing before somebody waits: what a call gave to be copied
+    must hold until then, however many calls follow it."""
+    given = [np.stack([a[:, :50, :40] for a in arrays("tensors")[k % 5 :][:2]]) for k in range(11)]
+    part = ours.Compose([
+        ours.RandomResizedCrop(20), ours.RandomRotation(30), ours.GaussianBlur(3), ours.ToDtype(np.float32, scale=True),
+        ours.RandomErasing(1.0),
+    ])  # fmt: skip
+    ours.manual_seed(5)
+    want = [part(batch) for batch in given]
+    with faked(memory=True, late=True) as fake:
+        stream = Stream()
+        torch = SimpleNamespace(
+            cuda=SimpleNamespace(current_stream=lambda _index: SimpleNamespace(cuda_stream=stream.ptr)),
+            empty=lambda n, dtype, device: Tensor(np.full(n, 77, dtype)), uint8=np.uint8, float32=np.float32,
+            cat=lambda tensors: Tensor(np.concatenate([t.array for t in tensors])),
+        )  # fmt: skip
+        monkeypatch.setattr(on_gpu, "_torch", lambda: torch)
+        monkeypatch.setattr(on_gpu, "_mine", threading.local())
+        monkeypatch.setattr(images, "_is_tensor", lambda value: isinstance(value, Tensor))
+        ours.manual_seed(5)
+        got = [part(Tensor(batch)) for batch in given[:-1]]
+        got.append(part([Tensor(image) for image in given[-1]]))
+        assert not np.array_equal(got[-2].array, want[-2])  # nobody has waited yet
+        stream.synchronize()
+        assert fake.launched
+        for a, b in zip(want[:-1], got[:-1], strict=True):
+            np.testing.assert_array_equal(a, b.array)
+        for a, b in zip(want[-1], got[-1], strict=True):
+            np.testing.assert_array_equal(a, b.array)
+        views = ours.CenterCrop(9)(Tensor(given[0]))
+        assert np.shares_memory(views.array, given[0])
