@@ -33,6 +33,7 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import host_planning
+from benchmarks.different import data_files
 from dali_run.ops.gpu.lane import gpu_count
 from dali_run.pipelines.engine.engine import Engine, Options, Request
 from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
@@ -137,7 +138,7 @@ def rates(root: str, seconds: float) -> Iterator[Finding]:
         yield Finding(f"{job} from files, batch {batch}, {how}", found, expected, before=BEFORE.get((job, batch)))
 
 
-def containers(folder: Path, scratch: Path, root: str, seconds: float) -> Iterator[Finding]:
+def containers(files: list[Path], copies: int, scratch: Path, root: str, seconds: float) -> Iterator[Finding]:
     """Registered, a container is to be no slower than copied, and that no slower than single files."""
     seconds = min(seconds, 1.5)  # twenty-two measurements
     batches = (512, 1024)
@@ -146,7 +147,7 @@ def containers(folder: Path, scratch: Path, root: str, seconds: float) -> Iterat
         place = scratch / source.split()[0]
         if not place.exists():
             place.mkdir()
-            host_planning.data_set(place.name, sorted(folder.iterdir()), 8, place)
+            host_planning.data_set(place.name, files, copies, place)
         plan = host_planning.build("val", source, str(place))
         for batch in batches:
             expected = files[batch]
@@ -174,6 +175,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", default="tests,host,reading,rates,containers,several")
     parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--gigabytes", type=float, default=0, help="of different files, instead of eight copies")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if not gpu_count():
@@ -184,13 +186,15 @@ def main() -> None:
         scratch = Path(name)
         root = scratch / "files"
         root.mkdir()
-        host_planning.data_set("files", sorted(args.folder.iterdir()), 8, root)
+        files = data_files(args.folder, scratch / "different", args.gigabytes)
+        copies = 1 if args.gigabytes else 8
+        host_planning.data_set("files", files, copies, root)
         todo = {
             "tests": tests,
             "host": lambda: host(args.folder, scratch, args.seconds),
             "reading": lambda: reading(args.folder, scratch, args.seconds),
             "rates": lambda: rates(str(root), args.seconds),
-            "containers": lambda: containers(args.folder, scratch, str(root), args.seconds),
+            "containers": lambda: containers(files, copies, scratch, str(root), args.seconds),
             "several": lambda: several(str(root), args.seconds) if gpu_count() > 1 else iter(()),
         }
         for step in steps:

@@ -1,6 +1,6 @@
 """The host's cost of reading for each batch on the way to a GPU: files, and containers copied or registered.
 
-    python benchmarks/feeding.py FOLDER [--batch 512] [--copies 8] [--batches 60] [--json out.json]
+    python benchmarks/feeding.py FOLDER [--batch 512] [--copies 8 | --gigabytes 4] [--batches 60] [--json out.json]
 
 Milliseconds of CPU time of one reading thread a batch (median, and the fastest), records shuffled through a buffer and
 in the page cache; `order` is choosing the batch's samples, `headers` walking the JPEG headers of what was read. Without
@@ -24,6 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.different import data_files
 from benchmarks.host_planning import PACKERS, UNCHECKED, data_set
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.context import Context
@@ -93,14 +94,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--gigabytes", type=float, default=0, help="of different files, instead of copies of FOLDER's")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as scratch, faked():
         root = Path(scratch)
+        files = data_files(args.folder, root / "different", args.gigabytes)
         for source in ("files", *PACKERS):
             (root / source).mkdir()
-            data_set(source, sorted(args.folder.iterdir()), args.copies, root / source)
+            data_set(source, files, 1 if args.gigabytes else args.copies, root / source)
         for name, reader in readers(root).items():
             for upload in ("copy",) if name == "files" else ("copy", "registered"):
                 row = found[f"{name}, {upload}"] = measure(reader, upload, args.batch, args.batches)
@@ -108,7 +111,7 @@ def main() -> None:
                     print(f"{'':40}" + "".join(f"{column:>18}" for column in row) + "   ms a batch")
                 print(f"{name + ', ' + upload:40}" + "".join(f"{ms:18.3f}" for ms in row.values()), flush=True)
     if args.json:
-        told = {"batch": args.batch, "batches": args.batches, "copies": args.copies}
+        told = {"batch": args.batch, "batches": args.batches, "copies": args.copies, "gigabytes": args.gigabytes}
         load = os.getloadavg()
         args.json.write_text(json.dumps({"machine": facts(), "load": load, "options": told, "ms": found}, indent=1))
 

@@ -5,7 +5,8 @@
 The JPEGs of FOLDER, their shorter sides resized to 256, are encoded at --quality and --subsampling. All files are
 compared with Pillow's first. "resident": kernels alone; "files": with the copy of the files to the host. nvJPEG's
 encoder does the same pictures as a reference, one call each, on as many threads as lanes. "pipeline": JPEG files ->
-decode -> resize -> encode in the engine, files on the host, nothing written (--copies: times that the folder is read).
+decode -> resize -> encode in the engine, files on the host, nothing written (--gigabytes of different files, or
+--copies: times that the folder is read).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import ctypes
 import io
 import json
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from typing import Any
 
 import cupy
 import numpy as np
+from different import data_files
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -257,6 +260,7 @@ def main() -> None:
     parser.add_argument("--subsampling", default="4:2:0", choices=jpeg_encode_gpu.SAMPLING)
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--pipeline", default="256:3,256:6,512:3,512:6,1024:3", help="batch:lanes,...")
+    parser.add_argument("--gigabytes", type=float, default=4, help="of different files for the engine; 0: --copies")
     parser.add_argument("--copies", type=int, default=200)
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -304,10 +308,14 @@ def main() -> None:
             "ours", {"psnr": psnr([f.tobytes() for f in found], jobs[0].host), "bytes_each": found.nbytes // len(found)}
         )
     del jobs
-    for setting in arguments.pipeline.split(","):
-        if setting:
+    with tempfile.TemporaryDirectory() as scratch:
+        if arguments.pipeline and arguments.gigabytes:
+            files = data_files(arguments.folder, Path(scratch), arguments.gigabytes)
+        else:
+            files = paths * arguments.copies
+        for setting in filter(None, arguments.pipeline.split(",")):
             size, lanes = map(int, setting.split(":"))
-            result = pipeline(paths * arguments.copies, op, size, lanes, arguments.threads, 2 * arguments.seconds)
+            result = pipeline(files, op, size, lanes, arguments.threads, 2 * arguments.seconds)
             say(f"pipeline, batch {size}, {lanes} lanes", result)
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1))

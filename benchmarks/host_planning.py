@@ -36,6 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.different import data_files
 from tests.kit.fake_cupy import faked
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
@@ -272,6 +273,7 @@ def main() -> None:
     parser.add_argument("--sources", default="files", help=f"of files, {', '.join(PACKERS)}")
     parser.add_argument("--upload", choices=("copy", "registered"), default="registered", help="of containers")
     parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--gigabytes", type=float, default=0, help="of different files, instead of copies of FOLDER's")
     parser.add_argument("--threads", default="2")
     parser.add_argument("--lanes", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=2)
@@ -281,10 +283,11 @@ def main() -> None:
     columns = (*PHASES, "launching", "reading")
     print(f"{'':30}" + "".join(f"{c:>10}" for c in columns) + f"{'ceiling':>12}{'quiet':>12}{'images/s':>12}")
     with tempfile.TemporaryDirectory() as scratch, faked():
+        files = data_files(args.folder, Path(scratch, "different"), args.gigabytes)
         for source in args.sources.split(","):
             root = Path(scratch, source)
             root.mkdir()
-            data_set(source, sorted(args.folder.iterdir()), args.copies, root)
+            data_set(source, files, 1 if args.gigabytes else args.copies, root)
             for job, batch, threads in itertools.product(
                 args.jobs.split(","), map(int, args.batches.split(",")), map(int, args.threads.split(","))
             ):

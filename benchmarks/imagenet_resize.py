@@ -1,7 +1,7 @@
 """Images resized to a shorter side of 256 and packed as JPEGs into tar shards: configs/imagenet_resize.yaml and a
 two-process script of Pillow and webdataset, whole runs in turns.
 
-    python benchmarks/imagenet_resize.py [--images FOLDER] [--copies 30] [--rounds 5] [--json out.json]
+    python benchmarks/imagenet_resize.py [--images FOLDER] [--copies 30 | --gigabytes 4] [--rounds 5] [--json out.json]
 
 Same files, sizes, filter (triangular, with antialiasing: Pillow's BILINEAR), quality 90 and chroma subsampling;
 start-up is part of each run. The script decodes whole pictures as ours does (Pillow's `draft` would give others).
@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from different import data_files
 from PIL import Image
 
 QUALITY, SIDE, SHARD = 90, 256, 10_000
@@ -121,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, default=ROOT / "../shared/data/imagenet_sample")
     parser.add_argument("--copies", type=int, default=30)
+    parser.add_argument("--gigabytes", type=float, default=0, help="of different files, instead of copies of FOLDER's")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="threads of ours, processes of the script")
     parser.add_argument(
@@ -132,13 +134,14 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        images = sorted(p for p in options.images.iterdir() if p.is_file())
+        images = data_files(options.images, scratch / "different", options.gigabytes)
+        copies = 1 if options.gigabytes else options.copies
         for i, file in enumerate(images):
             folder = scratch / "data" / f"n{i % 10:03d}"
             folder.mkdir(parents=True, exist_ok=True)
-            for k in range(options.copies):
+            for k in range(copies):
                 shutil.copyfile(file, folder / f"{k:03d}_{i:04d}.JPEG")
-        n = len(images) * options.copies
+        n = len(images) * copies
         seconds: dict[str, list[float]] = {"ours": [], "script": []}
         processor: dict[str, list[float]] = {"ours": [], "script": []}
         for round_ in range(options.rounds + 1):

@@ -27,6 +27,7 @@ from typing import Any
 
 import lmdb
 import numpy as np
+from different import data_files
 
 from dali_run.ops.context import Context
 from dali_run.pipelines.bench.machine import facts
@@ -152,6 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, default=Path("../shared/data/imagenet_sample"))
     parser.add_argument("--records", type=int, default=4000)
+    parser.add_argument("--gigabytes", type=float, default=0, help="of different records; their number follows")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2, help="of our readers; the packages have one")
@@ -159,6 +161,10 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     images = [p.read_bytes() for p in sorted(options.images.glob("*.JPEG"))]
+    if images and options.gigabytes:
+        with tempfile.TemporaryDirectory() as scratch:
+            images = [p.read_bytes() for p in data_files(options.images, Path(scratch), options.gigabytes)]
+        options.records = len(images)
     if not images:
         rng = np.random.default_rng(0)
         images = [rng.bytes(int(n)) for n in rng.normal(110_000, 30_000, 200).clip(5_000)]

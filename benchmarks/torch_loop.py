@@ -34,6 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.different import data_files
 from dali_run import Pipeline, fn, pipeline_def, types
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
@@ -215,6 +216,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--depth", type=int, default=2, help="prefetch_queue_depth")
     parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--gigabytes", type=float, default=0, help="of different files, instead of copies of FOLDER's")
     parser.add_argument("--epoch", type=int, default=50_000, help="images that an epoch has at least")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
     parser.add_argument("--repeats", type=int, default=10)
@@ -237,8 +239,14 @@ def main() -> None:
     signal.alarm(int(given.budget + 8))
     sides: list[Side] = []
     try:
-        with tempfile.TemporaryDirectory() as scratch:
-            copies_of(given.folder, Path(scratch), given.copies, given.epoch)
+        with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as large:
+            folder, copies = given.folder, given.copies
+            if given.gigabytes:
+                signal.alarm(0)
+                data_files(folder, Path(large), given.gigabytes)
+                folder, copies = Path(large), 1
+                signal.alarm(int(given.budget + 8))
+            copies_of(folder, Path(scratch), copies, given.epoch)
             settings = {"root": scratch, "device": given.device, "batch": given.batch, "threads": given.threads,
                         "depth": given.depth}  # fmt: skip
             facts = measure(given, sides, settings)
