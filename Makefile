@@ -53,6 +53,10 @@ fuzz: setup ## fuzz every parser for SECONDS each (600), guided by coverage
 test-gpu: setup ## the tests, where a missing or broken GPU fails them
 	DALI_RUN_DEMAND_GPU=1 $(BIN)/python -m pytest -q
 
+.PHONY: test-emulated
+test-emulated: setup ## the tests marked gpu on a stand-in for CuPy, which runs kernels on the CPU: slow, but without a GPU
+	DALI_RUN_EMULATE_GPU=1 $(BIN)/python -m pytest -q -m gpu tests/ops tests/pipelines/python tests/pipelines/compile
+
 .PHONY: sanitize
 sanitize: setup ## compute-sanitizer over the CUDA JPEG decoder: FOLDER= of good JPEGs, BAD= of damaged ones
 	$(BIN)/python benchmarks/sanitize.py '$(FOLDER)' $(if $(BAD),--bad '$(BAD)') $(if $(TOOL),--tool $(TOOL))

@@ -21,6 +21,7 @@ settings.register_profile("explore", print_blob=True, **_PATIENT)  # type: ignor
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fixed")
 settings.load_profile(PROFILE)
 DEMAND_GPU = os.environ.get("DALI_RUN_DEMAND_GPU") == "1"
+EMULATE_GPU = os.environ.get("DALI_RUN_EMULATE_GPU") == "1"
 IN_ROOT = set(os.listdir(ROOT))
 CACHES = {".hypothesis", ".pytest_cache", ".mypy_cache", "__pycache__", ".coverage"}
 
@@ -57,12 +58,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         secrets.randbits = random.Random(item.nodeid).getrandbits
 
 
+@pytest.fixture(autouse=True)
+def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With DALI_RUN_EMULATE_GPU=1 tests marked gpu run on the stand-in for CuPy: two GPUs, slow, but without a GPU."""
+    marker = request.node.get_closest_marker("gpu")
+    if not EMULATE_GPU or marker is None:
+        yield
+        return
+    if not marker.kwargs.get("emulated", True):
+        pytest.skip("needs a real GPU")
+    from tests.kit.fake_cupy import faked
+
+    with faked(2, memory=True):
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [i for i in items if i.get_closest_marker("gpu")]
     if not marked:
         return
     from dali_run.ops.gpu.lane import gpu_count
 
+    if EMULATE_GPU:
+        return
     if gpu_count() or DEMAND_GPU:  # demanded: let them run and fail, so that a broken GPU machine cannot look green
         return
     for item in marked:

@@ -269,7 +269,10 @@ def _launched(
     again = _launched(plan, [b.take(bad, mine) for b in inputs], {k: b.take(bad, mine) for k, b in args.items()}, mine,
                       state, context, where, attempt + 1)  # fmt: skip
     rest = samples.take(~bad)
-    return tuple(merge([o.take(~bad, rest), a]) for o, a in zip(outputs, again, strict=True))
+    with lane:
+        merged = tuple(merge([o.take(~bad, rest), a]) for o, a in zip(outputs, again, strict=True))
+    lane.synchronize()
+    return merged
 
 
 def _gpu_of(plan: Plan, inputs: Sequence[Batch]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import threading
@@ -113,6 +114,14 @@ class ThreadPool:
         return [first, *(f.result() for f in others)]
 
 
+def _close(lanes: dict[int, Lane]) -> None:
+    """Give streams and memory back that nobody can use any more. A GPU that has failed says so elsewhere."""
+    for lane in lanes.values():
+        with contextlib.suppress(Exception):
+            lane.close()
+    lanes.clear()
+
+
 class EvalContext:
     """The means that operators run with: a pool of threads, a GPU and its stream. A context manager."""
 
@@ -132,6 +141,7 @@ class EvalContext:
         self._own = thread_pool if num_threads is None else ThreadPool(num_threads, device_id=device_id)
         self._shared: ThreadPool | None = None
         self._lanes: dict[int, Lane] = {}
+        weakref.finalize(self, _close, self._lanes).atexit = False  # no GPU may be asked then
         self._pending: weakref.WeakSet[Any] = weakref.WeakSet()
         self._checkpoint: Checkpoint | None = None
 

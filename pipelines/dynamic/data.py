@@ -12,7 +12,7 @@ from ...ops.batch import Batch as Data
 from ...ops.batch import Samples
 from ...ops.errors import ArgumentValueError
 from ...ops.types import DALIDataType, from_numpy, to_numpy
-from ..python.arrays import as_array
+from ..python.arrays import as_array, settled
 from ..python.data_node import ScalarConstant
 from . import calls
 from .contexts import EvalContext
@@ -71,6 +71,7 @@ def cast(data: Data, dtype: DALIDataType) -> Data:
 
 def moved_to(data: Data, place: Device) -> Data:
     """A copy on ``place``, finished when this returns. Raises DeviceError."""
+    data = _cut(data)
     if place.on_host:
         return data.replace(data=data.data.copy() if data.on_host else data.data.get())
     lane = EvalContext.current().lane(place.device_id)
@@ -78,6 +79,20 @@ def moved_to(data: Data, place: Device) -> Data:
         moved = lane.to_device(data) if data.on_host else data.replace(data=data.data.copy())
     lane.synchronize()
     return moved
+
+
+def copied(data: Data) -> Data:
+    """A copy where the data is, finished when this returns."""
+    data = _cut(data)
+    return data.replace(data=data.data.copy() if data.on_host else settled(data.data, copy=True))
+
+
+def _cut(data: Data) -> Data:
+    """The same without what lies before and after its samples: a sample of a large batch is not all of it."""
+    if len(data) == 0:
+        return data
+    low, high = int(data.offsets.min()), int((data.offsets + data.sizes).max())
+    return data.replace(data=data.data[low:high], offsets=data.offsets - low)
 
 
 def device_of(value: Any) -> Device | None:
@@ -115,13 +130,10 @@ def shares_memory(a: Any, b: Any) -> bool:
 def to_torch(array: Any, copy: bool) -> Any:
     """PyTorch's tensor of an array, without a copy where it may be written to. Raises ImportError without PyTorch."""
     try:
-        import torch
+        from ..python.torch_views import from_array
     except ImportError:
         raise ImportError("torch() gives tensors of PyTorch's, which is not installed: pip install torch") from None
-    if isinstance(array, np.ndarray):
-        made = torch.from_numpy(array) if array.flags.writeable else torch.from_numpy(array.copy())
-    else:
-        made = torch.from_dlpack(array)
+    made = from_array(array, complete=False)  # several samples may just have been packed into it
     return made.clone() if copy else made
 
 

@@ -13,7 +13,7 @@ from ...ops.arrays.pad import Pad
 from ...ops.batch import Batch as Data
 from ...ops.errors import ArgumentTypeError, ArgumentValueError
 from ...ops.types import from_numpy, to_numpy
-from ..python.arrays import as_array
+from ..python.arrays import as_array, settled
 from ..python.tensors import Tensor as PipelineTensor
 from ..python.tensors import TensorList
 from . import calls
@@ -23,6 +23,7 @@ from .data import (
     array_of,
     cast,
     checked_layout,
+    copied,
     device_of,
     finished,
     moved_to,
@@ -487,7 +488,7 @@ def _tensor_data(data: Any, layout: str | None, copy: bool) -> Data:
     if isinstance(data, Tensor):
         held = data.data
         if copy:
-            held = held.replace(data=held.data.copy())
+            held = copied(held)
         return held if layout is None else held.replace(layout=checked_layout(layout, held.ndim))
     if isinstance(data, PipelineTensor):
         layout = data.layout() if layout is None else layout
@@ -498,10 +499,7 @@ def _tensor_data(data: Any, layout: str | None, copy: bool) -> Data:
     if isinstance(array, np.ndarray):
         array = np.array(array, order="C") if copy else np.ascontiguousarray(array)
     else:
-        import cupy
-
-        array = cupy.array(array, order="C", copy=copy or None)
-        cupy.cuda.get_current_stream().synchronize()
+        array = settled(array, copy=copy)
     extents = np.empty((1, len(shape)), np.int32)
     extents[0] = shape
     return Data(array.reshape(-1), AT_0, extents, checked_layout(layout, len(shape)), ONE)
@@ -513,7 +511,7 @@ def _batch_data(tensors: Any, dtype: Any, layout: str | None, copy: bool) -> Dat
     if isinstance(tensors, (Batch, TensorList)):
         held = tensors.data if isinstance(tensors, Batch) else calls.renumbered(tensors.batch)
         if copy:
-            held = held.replace(data=held.data.copy())
+            held = copied(held)
         return held if layout is None else held.replace(layout=checked_layout(layout, held.ndim))
     if hasattr(tensors, "__array__") or hasattr(tensors, "__dlpack__") or hasattr(tensors, "__cuda_array_interface__"):
         own = tensors.layout if isinstance(tensors, Tensor) and tensors.layout else ""
@@ -524,6 +522,8 @@ def _batch_data(tensors: Any, dtype: Any, layout: str | None, copy: bool) -> Dat
         given = own[1:] if layout is None else layout
         if isinstance(array, np.ndarray):
             array = np.array(array, order="C") if copy else np.ascontiguousarray(array)
+        else:
+            array = settled(array, copy=copy)
         return Data.from_dense(array, checked_layout(given, array.ndim - 1), numbered(len(array)))
     if not isinstance(tensors, Iterable) or isinstance(tensors, (str, bytes)):
         raise ArgumentTypeError(f"a batch is a list of samples, or an array whose first dimension counts them, got "

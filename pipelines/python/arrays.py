@@ -76,6 +76,17 @@ def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | Non
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
 
 
+def settled(array: Any, *, copy: bool = False) -> Any:
+    """A CuPy array packed, on its own GPU, as a copy where ``copy`` asks for one; finished when this returns, because
+    the engine goes on with it on streams of its own."""
+    import cupy
+
+    with array.device:
+        packed = cupy.array(array, order="C", copy=copy or None)
+        cupy.cuda.get_current_stream().synchronize()
+    return packed
+
+
 def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True) -> Batch:
     """A batch from one array (N, ...) or a list of arrays, one a sample, which may be empty. A layout that is not given
     is that of the TensorList, or of the first Tensor.
@@ -86,12 +97,7 @@ def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bo
         batch = data.batch.replace(samples=_samples(samples, len(data)), layout=layout or data.batch.layout)
         if not copy:
             return batch
-        own = batch.data.copy()
-        if not batch.on_host:
-            import cupy
-
-            cupy.cuda.get_current_stream().synchronize()  # the engine goes on with it on streams of its own
-        return batch.replace(data=own)
+        return batch.replace(data=batch.data.copy() if batch.on_host else settled(batch.data, copy=True))
     if isinstance(data, (list, tuple)):
         layout = layout or (data[0].layout() if data and isinstance(data[0], Tensor) else "")
         return _from_list([as_array(d) for d in data], layout, samples)
@@ -102,10 +108,7 @@ def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bo
     if isinstance(whole, np.ndarray):
         whole = np.array(whole, order="C") if copy else np.ascontiguousarray(whole)
     else:
-        import cupy
-
-        whole = cupy.array(whole, order="C", copy=copy or None)
-        cupy.cuda.get_current_stream().synchronize()  # the engine goes on with it on streams of its own
+        whole = settled(whole, copy=copy)
     return Batch.from_dense(whole, _fitting(layout, whole.ndim - 1, whole.dtype), _samples(samples, len(whole)))
 
 
@@ -126,8 +129,9 @@ def _from_list(arrays: list[Any], layout: str, samples: Samples | None) -> Batch
                                   f"{arrays[0].ndim}-D and {a.dtype}, {a.ndim}-D")  # fmt: skip
     sizes = np.array([a.size for a in arrays], np.int64)
     shapes = np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), arrays[0].ndim)
-    flat = cupy.concatenate([a.reshape(-1) for a in arrays])
-    cupy.cuda.get_current_stream().synchronize()
+    with arrays[0].device:
+        flat = cupy.concatenate([a.reshape(-1) for a in arrays])
+        cupy.cuda.get_current_stream().synchronize()
     return Batch(flat, np.cumsum(sizes) - sizes, shapes, layout, names)
 
 

@@ -413,8 +413,11 @@ def copy_out(array: Any, ptr: Any, cuda_stream: Any = None, non_blocking: bool =
         return
     import cupy
 
-    packed, stream = cupy.ascontiguousarray(array), stream_number(cuda_stream)
+    stream = stream_number(cuda_stream)
     with array.device:
+        packed = cupy.ascontiguousarray(array)
+        if packed is not array:
+            cupy.cuda.get_current_stream().synchronize()  # which ``stream`` need not wait for
         cupy.cuda.runtime.memcpyAsync(to, packed.data.ptr, packed.nbytes, _ANY_DIRECTION, stream)
         if not non_blocking or packed is not array:  # a copy of the array's must outlive the transfer
             cupy.cuda.runtime.streamSynchronize(stream)

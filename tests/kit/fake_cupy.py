@@ -49,7 +49,7 @@ class Array:
     def __init__(self, shape: Any, dtype: Any, memptr: Pointer) -> None:
         self.shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         self.dtype, self.data = np.dtype(dtype), memptr
-        self.device = types.SimpleNamespace(id=_current_device())
+        self.device = Device(_current_device())
         self.size = 1
         for extent in self.shape:
             self.size *= int(extent)
@@ -62,25 +62,44 @@ class Array:
     def ndim(self) -> int:
         return len(self.shape)
 
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(int(np.prod(self.shape[k + 1 :])) * self.dtype.itemsize for k in range(self.ndim))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (self.data.ptr, False), "shape": self.shape, "typestr": self.dtype.str, "version": 3}
+
+    def __array__(self, *arguments: Any, **options: Any) -> Any:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed")
+
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, where: slice) -> Array:
+    def __getitem__(self, where: slice | int) -> Array:
+        if not isinstance(where, slice):
+            assert 0 <= where < self.shape[0]
+            return self.reshape(-1)[where * self.size // self.shape[0] :]._as(self.shape[1:], self.dtype)
         low, high, _ = where.indices(self.shape[0])
-        return Array(max(high - low, 0), self.dtype, self.data + low * self.dtype.itemsize)
+        made = Array(max(high - low, 0), self.dtype, self.data + low * self.dtype.itemsize)
+        made.device = self.device
+        return made
 
     def __setitem__(self, where: slice, other: Array) -> None:
         part = self[where]
         _on(_current_stream(), lambda: ctypes.memmove(part.data.ptr, other.data.ptr, part.nbytes))
 
     def view(self, dtype: Any) -> Array:
-        return Array(self.nbytes // np.dtype(dtype).itemsize, dtype, self.data)
+        return self._as(self.nbytes // np.dtype(dtype).itemsize, dtype)
 
     def reshape(self, *shape: Any) -> Array:
         shape = shape[0] if len(shape) == 1 else shape
-        if shape == -1:
-            return Array(self.size, self.dtype, self.data)
-        return Array(shape, self.dtype, self.data)
+        return self._as(self.size if shape == -1 else shape, self.dtype)
+
+    def _as(self, shape: Any, dtype: Any) -> Array:
+        made = Array(shape, dtype, self.data)
+        made.device = self.device
+        return made
 
     def copy(self) -> Array:
         """On the current device, wherever the array is."""
@@ -91,6 +110,10 @@ class Array:
         return made
 
     def get(self) -> np.ndarray:
+        """On the current stream, and nothing else is waited for."""
+        stream = _current_stream()
+        if stream is not None:
+            stream.synchronize()
         raw = (ctypes.c_uint8 * max(self.nbytes, 1)).from_address(self.data.ptr)
         return np.frombuffer(raw, np.uint8, self.nbytes).view(self.dtype).reshape(self.shape).copy()
 
@@ -112,6 +135,10 @@ class _Context:
 class Device(_Context):
     """cupy.cuda.Device: each thread's current one is remembered."""
 
+    @property
+    def id(self) -> int:
+        return self.ptr
+
     def __enter__(self) -> Device:
         _current.devices = [*getattr(_current, "devices", [0]), self.ptr]
         return self
@@ -132,13 +159,15 @@ class Stream(_Context):
     """Nothing is done before somebody waits."""
 
     def __init__(self, non_blocking: bool = False) -> None:
-        self.device = _current_device()
+        with _numbering:
+            self.begin(len(_streams) + 1)
+            _streams[self.ptr] = self
+
+    def begin(self, number: int) -> None:
+        self.device, self.ptr = _current_device(), number
         self._calls: deque[Callable[[], Any]] = deque()
         self.given = 0
         self._doing = threading.RLock()
-        with _numbering:
-            super().__init__(len(_streams) + 1)
-            _streams[self.ptr] = self
 
     def __enter__(self) -> Stream:
         _current.streams = [*getattr(_current, "streams", []), self]
@@ -175,18 +204,28 @@ _streams: dict[int, Stream] = {}
 _numbering = threading.Lock()
 
 
-def _current_stream() -> Stream | None:
+def _current_stream() -> Stream:
+    """That of the innermost ``with``; else the default one, for which no other stream waits."""
     streams = getattr(_current, "streams", [])
-    return streams[-1] if streams else None
+    return streams[-1] if streams else _default_stream()
+
+
+def _default_stream() -> Stream:
+    with _numbering:
+        index = _current_device()
+        if index not in _defaults:
+            _defaults[index] = Stream.__new__(Stream)
+            _defaults[index].begin(0)
+        return _defaults[index]
+
+
+_defaults: dict[int, Stream] = {}
 
 
 def _on(stream: Stream | int | None, call: Callable[[], Any]) -> None:
-    """``call`` on a stream, or its number; at once on the default one."""
-    found = _streams.get(stream) if isinstance(stream, int) else stream
-    if found is None:
-        call()
-    else:
-        found.do(call)
+    """``call`` on a stream, or its number; None and 0 are the default one."""
+    found = (_streams.get(stream) if stream else _default_stream()) if isinstance(stream, int) else stream
+    (found or _default_stream()).do(call)
 
 
 class Event:
@@ -210,6 +249,31 @@ def _of_interface(tensor: Any) -> Array:
     """cupy.asarray of another library's tensor: its memory."""
     what = tensor.__cuda_array_interface__
     return Array(what["shape"], what["typestr"], Pointer(what["data"][0], tensor))
+
+
+def _array(value: Any, order: str = "K", copy: bool | None = True) -> Array:
+    """cupy.array, of what is packed."""
+    import cupy
+
+    if isinstance(value, Array):
+        return value.copy() if copy else value
+    host = np.ascontiguousarray(value)
+    made: Array = cupy.empty(host.shape, host.dtype)
+    _on(_current_stream(), lambda: ctypes.memmove(made.data.ptr, host.ctypes.data, host.nbytes))
+    return made
+
+
+def _concatenate(arrays: Any) -> Array:
+    """cupy.concatenate, of flat arrays, on the current device, where they have to be."""
+    import cupy
+
+    assert {a.device.id for a in arrays} == {_current_device()}, "arrays of another GPU than the current one"
+    made: Array = cupy.empty(sum(a.size for a in arrays), arrays[0].dtype)
+    at = 0
+    for a in arrays:
+        made[at : at + a.size] = a
+        at += a.size
+    return made
 
 
 def _noise(size: int) -> tuple[int, Any]:
@@ -273,6 +337,7 @@ class Fake:
         self._names: list[str] = []
         self._libraries: list[Callable[[int, int, int], None] | None] = []
         self._next = _FIRST_ADDRESS
+        self.allocator: Callable[[int], Pointer] = self.alloc
 
     def alloc(self, size: int) -> Pointer:
         if self.memory:
@@ -374,15 +439,28 @@ class Fake:
         cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
         cuda.ExternalStream = lambda ptr, device_id=-1: _streams[ptr]  # type: ignore[attr-defined]
         cuda.get_elapsed_time = lambda begin, end: 1e3 * (end.at - begin.at)  # type: ignore[attr-defined]
-        cuda.alloc, cuda.alloc_pinned_memory = self.alloc, self.alloc_pinned_memory  # type: ignore[attr-defined]
+        cuda.alloc, cuda.alloc_pinned_memory = lambda size: self.allocator(size), self.alloc_pinned_memory  # type: ignore[attr-defined]
+        cuda.set_allocator = lambda allocator: setattr(self, "allocator", allocator)  # type: ignore[attr-defined]
+        runtime.malloc, runtime.free = lambda size: 0, lambda address: None  # type: ignore[attr-defined]
+        for kind in ("uint8", "int32", "int64", "uint64", "float32", "float64"):
+            setattr(cupy, kind, getattr(np, kind))
+        cupy.full = lambda shape, value, dtype: _array(np.full(shape, value, dtype))  # type: ignore[attr-defined]
+        cupy.zeros = lambda shape, dtype: _array(np.zeros(shape, dtype))  # type: ignore[attr-defined]
+        cupy.asnumpy = lambda array: array.get()  # type: ignore[attr-defined]
         cupy.cuda, cupy.ndarray, cupy.RawModule = cuda, Array, self.module  # type: ignore[attr-defined]
         cupy.asarray = _of_interface  # type: ignore[attr-defined]
         cupy.empty = lambda n, dtype: Array(  # type: ignore[attr-defined]
-            n, dtype, self.alloc(int(np.prod(n)) * np.dtype(dtype).itemsize)
+            n, dtype, self.allocator(int(np.prod(n)) * np.dtype(dtype).itemsize)
         )
-        pool = types.SimpleNamespace(set_limit=lambda size: None, free_all_blocks=lambda stream=None: None)
+        pool = types.SimpleNamespace(
+            malloc=self.alloc, set_limit=lambda size: None, free_all_blocks=lambda stream=None: None
+        )
         for count in ("total_bytes", "used_bytes", "free_bytes", "n_free_blocks"):
             setattr(pool, count, lambda: 0)
+        runtime.streamSynchronize = lambda number: (_streams.get(number) or _default_stream()).synchronize()  # type: ignore[attr-defined]
+        cupy.ascontiguousarray = lambda a: _array(a, copy=None)  # type: ignore[attr-defined]
+        cupy.array, cupy.asarray, cupy.concatenate = _array, lambda a: _array(a, copy=None), _concatenate  # type: ignore[attr-defined]
+        cuda.get_current_stream = _current_stream  # type: ignore[attr-defined]
         cupy.get_default_memory_pool = cupy.get_default_pinned_memory_pool = lambda: pool  # type: ignore[attr-defined]
         return dict(zip(_MODULES, (cupy, cuda, runtime, driver), strict=True))
 
@@ -418,6 +496,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         device._idle_streams.update(streams)
         Stream.late, device.Arena.take = False, take  # type: ignore[method-assign]
         _streams.clear()
+        _defaults.clear()
         stream_work.Work = work  # type: ignore[misc]
         for name, module in before.items():
             if module is None:

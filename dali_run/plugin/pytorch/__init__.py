@@ -10,9 +10,10 @@ import torch
 from ...pipelines.python.iterators import BaseIterator, LastBatchPolicy, checked_output_map
 from ...pipelines.python.pipeline import Pipeline
 from ...pipelines.python.tensors import TensorList
+from ...pipelines.python.torch_views import from_array, from_batch
 from . import experimental, fn
 from .functions import TorchPythonFunction
-from .torch_utils import feed_ndarray, from_array, from_batch, to_torch_tensor, to_torch_type
+from .torch_utils import feed_ndarray, to_torch_tensor, to_torch_type
 
 __all__ = [
     "DALIClassificationIterator",

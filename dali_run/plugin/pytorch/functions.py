@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...pipelines.python.python_functions import python_function
-from .torch_utils import from_array
+from ...pipelines.python.torch_views import from_array
 
 
 def torch_python_function(*inputs: Any, function: Callable[..., Any], **arguments: Any) -> Any:

@@ -342,7 +342,7 @@ def test_generated_kernels_broadcast_ragged_batches(text: str, others: list[list
     np.testing.assert_array_equal(got.data, want.data)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_gpu_agrees_with_the_cpu() -> None:
     from dali_run.ops.gpu.lane import Lane
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import threading
@@ -19,6 +20,7 @@ from dali_run.ops.errors import SampleError
 from dali_run.pipelines.dynamic import calls, invocation
 from dali_run.pipelines.dynamic.functions import names
 
+from ...kit import fake_cupy
 from ...kit.fake_cupy import faked
 from ...parity_registry import BATCH, Case, cases_of, ours, wanted
 
@@ -252,3 +254,37 @@ def test_on_two_gpus() -> None:
             ndd.flip(second, device="gpu:0")
         with pytest.raises(ValueError, match="one GPU"):
             ndd.stack(second, image.gpu(0))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_what_is_made_on_a_gpu_is_finished_and_stays_there(index: int) -> None:
+    """Streams do nothing before somebody waits for them, the default one neither: a call that goes on with data whose
+    copy nobody waited for would see noise."""
+    with faked(devices=2, memory=True, late=True), ndd.EvalContext():
+        image = ndd.tensor(IMAGE, layout="HWC").gpu(index)
+        batch = ndd.batch([IMAGE, IMAGE[:5], IMAGE[:3]], layout="HWC").gpu(index)
+        array = image.data.data.reshape(IMAGE.shape)
+        whole = image.data.data.reshape(1, *IMAGE.shape)
+        for make in (
+            lambda: ndd.tensor(image), lambda: ndd.as_tensor(image), lambda: ndd.tensor(array),
+            lambda: image.to_device(f"gpu:{index}", force_copy=True), lambda: ndd.batch(batch).tensors[0],
+            lambda: ndd.batch([image, image]).tensors[1], lambda: ndd.batch(batch).select([2, 0]).tensors[1],
+            lambda: ndd.batch(whole).tensors[0], lambda: ndd.flip(ndd.flip(image)),
+        ):  # fmt: skip
+            made = make()
+            assert str(made.device) == f"gpu:{index}"
+            assert np.array_equal(np.asarray(ndd.flip(made, horizontal=1).cpu()), IMAGE[:, ::-1])
+        of_batch = batch.tensors[1].cpu()
+        assert np.array_equal(np.asarray(of_batch), IMAGE[:5])
+        assert of_batch.data.data.size == IMAGE[:5].size  # not the whole batch
+        assert ndd.batch(whole).data.data.data.ptr != array.data.ptr
+        assert ndd.as_batch(whole).data.data.data.ptr == array.data.ptr
+
+
+def test_a_context_that_is_gone_gives_its_streams_back() -> None:
+    with faked(memory=True):
+        for _ in range(5):
+            with ndd.EvalContext():
+                ndd.tensor(IMAGE, layout="HWC").gpu()
+            gc.collect()
+        assert len(fake_cupy._streams) == 1

@@ -18,7 +18,7 @@ from dali_run.ops.gpu.lane import gpu_count
 from dali_run.pipelines.job.run import CLEAN, FAILED, REJECTS
 from dali_run.writers.shards.verify import verify
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.gpu(emulated=False)  # in processes of their own
 
 SPEC = """
 version: 1

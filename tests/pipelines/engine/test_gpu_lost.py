@@ -105,7 +105,7 @@ print(json.dumps([result.exit_code, result.message]))
 """
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_a_kernel_that_goes_astray_on_a_real_gpu(spec: Path) -> None:
     """In a process of its own: nothing else can use the GPU in it afterwards."""
 

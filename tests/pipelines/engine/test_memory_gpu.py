@@ -141,7 +141,7 @@ def test_a_budget_cuts_batches_before_anything_fails(pictures: Path) -> None:
         assert widest[-1] < before
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_allocations_of_a_real_gpu_may_fail(pictures: Path) -> None:
     import cupy
 
@@ -163,7 +163,7 @@ def test_allocations_of_a_real_gpu_may_fail(pictures: Path) -> None:
         cupy.cuda.set_allocator(pool.malloc)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_another_process_takes_the_gpu(pictures: Path) -> None:
     """All but 512 MB of it."""
     import cupy

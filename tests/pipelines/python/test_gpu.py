@@ -142,7 +142,7 @@ def test_sources_on_the_gpu(device: str) -> None:
         assert [a.tolist() for a in y] == [[[i + 1, i + 1]] * (k + 1) for k in range(3)]
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_cupy_sources_and_functions() -> None:
     import cupy
 

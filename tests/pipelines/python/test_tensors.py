@@ -16,6 +16,7 @@ import pytest
 from dali_run import fn, pipeline_def, tensors, types
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.python.tensors import stream_number
+from tests.kit.fake_cupy import faked
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 BITS = X.view(np.int32)
@@ -190,6 +191,15 @@ def test_streams_of_all_kinds() -> None:
 
 @pytest.mark.gpu
 def test_members_on_a_gpu() -> None:
+    members_on_a_gpu()
+
+
+def test_members_on_an_emulated_gpu() -> None:
+    with faked(memory=True):
+        members_on_a_gpu()
+
+
+def members_on_a_gpu() -> None:
     import cupy
 
     batch = tensors.TensorListGPU(cupy.asarray(X), "W")

@@ -252,10 +252,10 @@ def current(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     import torch
 
     streams = ["main"]
-    from dali_run.plugin.pytorch import torch_utils
+    from dali_run.pipelines.python import torch_views
 
-    monkeypatch.setattr(torch_utils, "_waiting", deque())
-    monkeypatch.setattr(torch_utils, "_spare", defaultdict(list))
+    monkeypatch.setattr(torch_views, "_waiting", deque())
+    monkeypatch.setattr(torch_views, "_spare", defaultdict(list))
     monkeypatch.setattr(Event, "recorded", [], raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: streams[0])
@@ -263,9 +263,9 @@ def current(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def guard_of(memory: object) -> Any:
-    from dali_run.plugin.pytorch import torch_utils
+    from dali_run.pipelines.python import torch_views
 
-    return torch_utils._Guard(Part(memory))
+    return torch_views._Guard(Part(memory))
 
 
 def finish(*events: Event) -> None:

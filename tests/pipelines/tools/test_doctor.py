@@ -123,7 +123,7 @@ def test_a_broken_machine_is_still_examined(monkeypatch: pytest.MonkeyPatch) -> 
     assert any(f["area"] == "folders" for f in found)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_a_real_gpu_is_found_and_compiles() -> None:
     gpu = findings("gpu")
     assert gpu["GPU 0"]["status"] == gpu["CuPy"]["status"] == gpu["NVRTC"]["status"] == "ok"

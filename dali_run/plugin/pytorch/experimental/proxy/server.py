@@ -11,8 +11,8 @@ import torch
 
 from .....pipelines.python.again import again
 from .....pipelines.python.pipeline import Pipeline
+from .....pipelines.python.torch_views import from_batch
 from .....readers.external_source import ExternalSource
-from ...torch_utils import from_batch
 from .references import DALIOutputBatchRef, DALIPipelineRunRef, Proxy
 
 _STOP = None
