@@ -270,8 +270,9 @@ def like_view(found: Sequence[Mapping[str, Any]]) -> RenderableType:
             parts.append(Text(answer["note"]))
         parts.append(Text())
     named = sorted({name for answer in found for name in answer["operators"]})
-    parts.append(Text(f"Arguments: {'; '.join(f'dali-run ops {name}' for name in named)}", "dim"))
-    parts.append(Text("For a part of the samples: a random.coin_flip and `if: $flag` (docs/spec.md).", "dim"))
+    if named:
+        parts.append(Text(f"Arguments: {'; '.join(f'dali-run ops {name}' for name in named)}", "dim"))
+        parts.append(Text("For a part of the samples: a random.coin_flip and `if: $flag` (docs/spec.md).", "dim"))
     return Group(*parts)
 
 

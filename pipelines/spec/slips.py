@@ -215,15 +215,17 @@ def operator(given: str, arguments: Mapping[str, Any] | None = None) -> str:
             return f"; write {rest}"
     order = list(LIBRARIES)
     found = sorted(matches(given), key=lambda known: order.index(known.partition(".")[0]))
-    if found and (split(given)[0] or given.lower() != given):
+    named = _CALLED.get(bare(given.rpartition(".")[2]))
+    if found and named != "" and (split(given)[0] or given.lower() != given):
         entry = table()[found[0]]
+        if not entry["steps"]:
+            return f"; {found[0]}: {entry['note']}"
         more = f" (more: dali-run ops --like {found[0]})" if "note" in entry else ""
         steps = with_values(found[0], entry["steps"], arguments or {})
         return f"; {found[0]} is written {' and '.join(steps)}{more}"
-    name = _CALLED.get(bare(given.rpartition(".")[2]))
-    if name == "":
+    if named == "":
         return "; steps are simply listed under `graph:`"
-    return f"; did you mean {name}?" if name in ours else ""
+    return f"; did you mean {named}?" if named in ours else ""
 
 
 def no_input(op: type[Operator], known: Sequence[str]) -> str:

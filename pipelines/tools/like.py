@@ -16,7 +16,8 @@ _DALI = ("nvidia.dali.fn", "nvidia.dali.ops", "dali_run.fn", "dali_run.ops", "da
 
 def operators_like(name: str) -> list[dict[str, Any]]:
     """Steps that do the same as ``name``: ``[{"name", "steps", "note", "operators"}]``, of every library that has a
-    transform of this name, if ``name`` says none. DALI's own names, older ones and classes included, give its operator.
+    transform of this name, if ``name`` says none. Without steps there is nothing like it, and the note says more.
+    DALI's own names, older ones and classes included, give its operator.
 
     Raises SpecError with the nearest names.
     """
@@ -31,7 +32,7 @@ def operators_like(name: str) -> list[dict[str, Any]]:
 
 
 def _answer(name: str, steps: list[str], note: str = "") -> dict[str, Any]:
-    used = [m.group(1) for step in steps if (m := re.match(r"\{op: ([\w.]+)", step))]
+    used = [name for step in steps for name in re.findall(r"\{op: ([\w.]+)", step)]
     return {"name": name, "steps": steps, "note": note, "operators": sorted(set(used))}
 
 

@@ -139,6 +139,8 @@ def test_the_tables_lead_to_what_is_there() -> None:
 @pytest.mark.parametrize("name", table())
 def test_every_transform_of_other_libraries_is_answered(name: str) -> None:
     load_operators()
-    steps = re.findall(r"\{op: ([\w.]+)", operator(name))
-    assert steps
+    answer = operator(name)
+    steps = re.findall(r"\{op: ([\w.]+)", answer)
+    assert steps or table()[name].get("note", "") in answer or "simply listed" in answer
+    assert answer
     assert set(steps) <= set(operators()) | {a for op in operators().values() for a in op.aliases}
