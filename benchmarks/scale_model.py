@@ -1,6 +1,8 @@
 """From one measured node to a thousand: what planning, driving and joining cost at a billion samples and more.
 
     python benchmarks/scale_model.py memory            resident memory of planning, 1e7 to 1e9 records
+    python benchmarks/scale_model.py index --most 8    memory of opening a real TFRecord file of so many records, by its
+                                                       walk, and by its index on disk; 17 GB a billion records
     python benchmarks/scale_model.py join              time, memory and bytes of one output made of parts, by shards
     python benchmarks/scale_model.py drive             the real driver with simulated workers: stragglers, lost nodes
     python benchmarks/scale_model.py table             what a job takes, by the model that `dali-run plan` has
@@ -78,6 +80,53 @@ def memory(most: int) -> list[dict[str, Any]]:
         for shuffle in ("none", "window", "full"):
             if shuffle == "none" or exponent <= 7:
                 rows.append(apart(planned, 10**exponent, shuffle, "cpu"))
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+# -- index ------------------------------------------------------------------------------------------------------------
+
+
+def opened(path: str, records: int) -> dict[str, Any]:
+    """Memory and time of opening the data set at ``path``, and of a batch in its middle."""
+    from dali_run.readers.tfrecord import TFRecord
+    from dali_run.readers.tfrecord_cpu import walk
+
+    few = np.frombuffer(tiny(4), np.uint8).copy()
+    walk(few, 0, len(few), True, *(np.empty(8, t) for t in (np.int64, np.int64, np.int32)))  # compiled
+    before, began = resident(), time.process_time()
+    source = TFRecord(path=path).open()
+    found = {"records": len(source), "seconds": time.process_time() - began}
+    assert len(source) == records
+    assert source.origin(records // 2).record == records // 2
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    own = sum(int(line.split()[1]) << 10 for line in Path("/proc/self/status").read_text().splitlines()
+              if line.startswith("RssAnon"))  # fmt: skip
+    return {**found, "peak_bytes": peak, "own_bytes": own}
+
+
+def tiny(records: int) -> bytes:
+    """TFRecord's framing around a byte each."""
+    from dali_run.ops.storage.crc32c_cpu import masked_crc32c
+
+    def crc(data: bytes) -> bytes:
+        return int(masked_crc32c(np.frombuffer(bytearray(data), np.uint8), 0, len(data))).to_bytes(4, "little")
+
+    length = (1).to_bytes(8, "little")
+    return (length + crc(length) + b"x" + crc(b"x")) * records
+
+
+def index(most: int, folder: Path | None) -> list[dict[str, Any]]:
+    rows = []
+    for exponent in range(6, most + 1):
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            path = Path(name, "tiny.tfrecord")
+            with path.open("wb") as file:
+                for _ in range(10):
+                    block = tiny(10 ** (exponent - 1))
+                    file.write(block)
+            for way in ("walked", "from the index on disk"):
+                rows.append({"way": way, **apart(opened, str(path), 10**exponent)})
                 print(json.dumps(rows[-1]), flush=True)
     return rows
 
@@ -324,12 +373,14 @@ def table(rate: float) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("memory", "join", "drive", "table"))
+    parser.add_argument("what", choices=("memory", "index", "join", "drive", "table"))
     parser.add_argument("--most", type=int, default=0, help="largest power of ten")
     parser.add_argument("--rate", type=float, default=3000, help="samples a second of a worker")
+    parser.add_argument("--folder", type=Path, help="where `index` writes its files")
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     given = parser.parse_args()
-    rows = {"memory": lambda: memory(given.most or 9), "join": lambda: joining(given.most or 5),
+    rows = {"memory": lambda: memory(given.most or 9), "index": lambda: index(given.most or 8, given.folder),
+            "join": lambda: joining(given.most or 5),
             "drive": lambda: driving(given.rate), "table": lambda: table(given.rate)}[given.what]()  # fmt: skip
     if given.out:
         given.out.write_text(json.dumps(rows, indent=1) + "\n")

@@ -27,7 +27,8 @@ I32 = npt.NDArray[np.int32]
 
 _VERSION = 1  # of the cached index
 _LOST = 2  # tfrecord_cpu.LOST
-_BLOCK = 1 << 16
+_BLOCK = 1 << 22
+"""Records that are walked at a time. Arrays of this size go back to the system when they are not needed any more."""
 _THREADS = 16
 
 
@@ -47,10 +48,8 @@ class _TFRecords:
         else:
             with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
                 parts = list(pool.map(lambda i: _index(self._mapped, i, self._check), range(len(paths))))
-        self._offsets = np.concatenate([p[0] for p in parts])
-        self._sizes = np.concatenate([p[1] for p in parts])
-        self._kinds = np.concatenate([p[2] for p in parts])
         self._files = Groups(np.array([len(p[0]) for p in parts], np.int64))
+        self._offsets, self._sizes, self._kinds = index_cache.joined(parts)
         self.groups: I64 | None = self._files.counts
         self._starts: list[int] = self._mapped.starts.tolist()
         self._names = short_names(paths)
@@ -143,12 +142,15 @@ def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
     if not mapped.unpacked[i]:
         cached = index_cache.load(path, kind, *key, columns=3)
         if cached is not None and _inside(cached, size):
-            return cached[0] + start, cached[1], cached[2].astype(np.int32)
+            cached[0] += start
+            return cached[0], cached[1], cached[2].astype(np.int32)
     offsets, sizes, kinds = _walk(mapped, start, start + size, check)
     if i in mapped.damage and (len(kinds) == 0 or kinds[-1] == 0):  # what could be unpacked ends with a whole record
         offsets, sizes, kinds = np.append(offsets, start + size), np.append(sizes, 0), np.append(kinds, np.int32(_LOST))
     if not mapped.unpacked[i]:
-        index_cache.store(path, kind, *key, columns=[offsets - start, sizes, kinds.astype(np.int64)])
+        index_cache.store(
+            path, kind, *key, columns=[offsets - start if start else offsets, sizes, kinds.astype(np.int64)]
+        )
     return offsets, sizes, kinds
 
 
@@ -157,23 +159,28 @@ def _inside(columns: list[I64], size: int) -> bool:
     offsets, sizes, kinds = columns
     if not len(offsets) == len(sizes) == len(kinds):
         return False
-    framed = np.isin(kinds, (0, 1))
-    low, high = np.where(framed, offsets - 12, offsets), np.where(framed, size - 4, size)
-    known = (kinds >= 0) & (kinds <= 3)
-    return bool((known & (low >= 0) & (sizes >= 0) & (offsets <= high) & (sizes <= high - offsets)).all())
+    for low in range(0, len(offsets), _BLOCK):  # of all at once there would be several arrays as large as the index
+        at, nbytes, kind = (column[low : low + _BLOCK] for column in columns)
+        framed = np.isin(kind, (0, 1))
+        first, last = np.where(framed, at - 12, at), np.where(framed, size - 4, size)
+        known = (kind >= 0) & (kind <= 3)
+        if not (known & (first >= 0) & (nbytes >= 0) & (at <= last) & (nbytes <= last - at)).all():
+            return False
+    return True
 
 
 def _walk(mapped: Mapped, at: int, stop: int, check: bool) -> tuple[I64, I64, I32]:
     from .tfrecord_cpu import walk
 
-    blocks = []
+    blocks: list[tuple[Any, ...]] = []
     while at < stop:
-        offsets, sizes, kinds = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int32)
+        most = min(_BLOCK, (stop - at) // 16 + 2)  # of the framing alone a record has 16 bytes
+        offsets, sizes, kinds = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32)
         n, at = walk(mapped.data, at, stop, check, offsets, sizes, kinds)
         blocks.append((offsets[:n].copy(), sizes[:n].copy(), kinds[:n].copy()))
     if not blocks:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
-    offsets, sizes, kinds = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    offsets, sizes, kinds = index_cache.joined(blocks)
     return offsets, sizes, kinds
 
 

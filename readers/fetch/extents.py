@@ -136,7 +136,7 @@ class Mapped:
         """Identity of a source of these files: names, sizes and times of the files, and the index of records."""
         h = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
         for column in (self.stored, self.mtimes, *columns):
-            h.update(np.ascontiguousarray(column).tobytes())
+            h.update(np.ascontiguousarray(column).view(np.uint8).data)
         return h.hexdigest()
 
     def pieces(self, names: Sequence[str], records: I64, keys: str = "") -> Pieces:

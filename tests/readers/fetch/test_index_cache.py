@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +69,31 @@ def test_damaged_ones_are_not_believed(tmp_path: Path) -> None:
         damaged[at] ^= 1
         place.write_bytes(damaged)
         assert index_cache.load(path, "tar", **key(), columns=3) is None, at
+
+
+def test_columns_of_several_files_are_joined_and_let_go() -> None:
+    parts = [(np.arange(k), np.arange(k) * 2.5, np.full(k, k, np.int32)) for k in (3, 0, 5)]
+    expected = [np.concatenate(c) for c in zip(*parts, strict=True)]
+    for found, right in zip(index_cache.joined(parts), expected, strict=True):
+        np.testing.assert_array_equal(found, right)
+        assert found.dtype == right.dtype
+    assert parts == []
+    alone = np.arange(4)
+    assert index_cache.joined([(alone,)])[0] is alone  # there is no second one to make
+
+
+def test_reading_and_writing_one_takes_no_copies(tmp_path: Path) -> None:
+    """Of a billion records an index has 24 GB: beside the columns there may be little."""
+    path, columns = str(tmp_path / "a.tar"), [np.arange(1 << 20), np.arange(1 << 20)]
+    nbytes = sum(c.nbytes for c in columns)
+    tracemalloc.start()
+    try:
+        index_cache.store(path, "tar", **key(), columns=columns)
+        assert tracemalloc.get_traced_memory()[1] < nbytes / 8
+        tracemalloc.reset_peak()
+        found = index_cache.load(path, "tar", **key(), columns=2)
+        assert tracemalloc.get_traced_memory()[1] < nbytes * 9 / 8
+    finally:
+        tracemalloc.stop()
+    assert found is not None
+    assert [c.sum() for c in found] == [c.sum() for c in columns]
