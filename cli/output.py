@@ -216,6 +216,7 @@ def errors_as_json(wanted: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         if wanted:
             error_as_json(INTERRUPTED, "interrupted")
+        say("interrupted")
         raise
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dali_run.cli import main as cli
 from dali_run.cli.interrupts import heeded, interruptible
 from dali_run.pipelines.tools.sample_data import make_sample_data
 
@@ -83,3 +84,19 @@ def test_signals_mean_afterwards_what_they_meant_before() -> None:
     with interruptible(process=True):
         pass
     assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+def test_an_interrupt_before_the_job_begins_says_so(
+    json_too: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """While loops are compiled, say: the last line would be about those."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dali_run.pipelines.fleet.run.run", interrupted)
+    assert cli.main(["run", "quickstart", *(["--json"] if json_too else [])]) == 130
+    out, err = capfd.readouterr()
+    assert err == "dali-run: interrupted\n"
+    assert (json.loads(out)["exit_code"] == 130) if json_too else (out == "")
