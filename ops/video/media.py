@@ -47,7 +47,8 @@ class Clip:
         """``source``: a path, or the file's bytes. ``index``: of the same file, if it is known. ``colours``: of the
         pictures, RGB, or the stream's own Y, Cb and Cr. Raises SampleError."""
         self._known, self._colours = index, colours
-        av = require()
+        self._av = av = require()
+        self._converter: Any = None
         self._errors = (av.error.FFmpegError, ValueError, EOFError)
         self._source = source
         if not isinstance(source, str) and not len(source):
@@ -149,8 +150,8 @@ class Clip:
         return len(self.times)
 
     def decode(self, wanted: Sequence[int], put: Put) -> None:
-        """``put(number, picture)`` for each frame of ``wanted`` (rising), uint8 (height, width, 3). Raises
-        SampleError."""
+        """``put(number, picture)`` for each frame of ``wanted`` (rising), uint8 (height, width, 3), to be copied.
+        Raises SampleError."""
         times, keys = self.index
         if not times:
             self._count(wanted, put)
@@ -220,8 +221,16 @@ class Clip:
 
     def _picture(self, frame: Any) -> npt.NDArray[np.uint8]:
         """RGB by the matrix and range that the stream names (BT.601 where it names none), or Y, Cb, Cr as they are."""
-        picture: npt.NDArray[np.uint8] = frame.to_ndarray(format=self._colours, width=self.width, height=self.height)
-        return picture if self._colours == "rgb24" else np.moveaxis(picture, 0, 2)
+        size = self.width, self.height
+        if self._colours != "rgb24":
+            planes: npt.NDArray[np.uint8] = frame.to_ndarray(format=self._colours, width=size[0], height=size[1])
+            return np.moveaxis(planes, 0, 2)
+        if self._converter is None:  # one for all frames: `to_ndarray` makes another each time, and a copy
+            self._converter = self._av.video.reformatter.VideoReformatter()
+            self._threads = {"threads": 1} if "threads" in (self._converter.reformat.__doc__ or "") else {}
+        plane = self._converter.reformat(frame, *size, "rgb24", **self._threads).planes[0]
+        rows = np.frombuffer(plane, np.uint8)[: plane.line_size * size[1]].reshape(size[1], plane.line_size)
+        return rows[:, : 3 * size[0]].reshape(size[1], size[0], 3)
 
 
 def _reason(e: BaseException) -> str:
