@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,11 +16,13 @@ from ..codecs.decoders import check_encoded
 from ..context import Context
 from ..errors import SampleError, SpecError
 from ..types import DALIDataType
-from .media import Clip, require
+from . import nvdec
+from .media import Clip, Index, require
 
 PadMode = Literal["none", "constant", "edge", "repeat", "reflect_1001", "symmetric", "reflect_101", "reflect"]
 MAX_PIXELS = 1 << 31
 """The default limit on all frames of a sequence together; 6 GiB."""
+_RANGE = ("start_frame", "stride", "sequence_length", "end_frame")
 NO_FRAME = -1
 """In place of a frame's number: a picture of the fill value."""
 
@@ -61,6 +65,48 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
     clip.decode(sorted(places), put)
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A first look at a file: the frames that are wanted, and what is known of it."""
+
+    wanted: list[int]
+    index: Index
+    height: int
+    width: int
+
+    def on_nvdec(
+        self, encoded: npt.NDArray[np.uint8], decoders: nvdec.Decoders, out: Any, fill: npt.NDArray[np.uint8]
+    ) -> str:
+        """Decode the frames into ``out``, a flat array on the device; the reason where NVDEC cannot."""
+        size = self.height * self.width * 3
+        places: dict[int, list[int]] = {}
+        for k, n in enumerate(self.wanted):
+            places.setdefault(n, []).append(k)
+        for k in places.pop(NO_FRAME, ()):
+            _sent(decoders.lane, out[k * size : (k + 1) * size], np.tile(fill, self.height * self.width))
+        try:
+            with nvdec.NvClip(encoded, self.index, decoders) as clip:
+
+                def put(number: int, surface: Any) -> None:
+                    for k in places[number]:
+                        clip.convert(surface, out[k * size : (k + 1) * size])
+
+                clip.decode(sorted(places), put)
+        except nvdec.RefusedError as e:
+            return str(e)
+        except SampleError as e:  # the CPU has the last word on damage
+            return str(e)
+        return ""
+
+
+def _sent(lane: Any, out: Any, host: npt.NDArray[np.uint8]) -> None:
+    """Copy ``host`` to the device array ``out``, on the lane's stream."""
+    staged = lane.pinned(host.nbytes)
+    staged[:] = host.reshape(-1)
+    if host.nbytes:
+        lane.copy_in(lane.address(out), staged)
+
+
 class Video(Operator, name="decoders.video"):
     """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8).
 
@@ -68,11 +114,12 @@ class Video(Operator, name="decoders.video"):
     ``end_frame``; or the ones that ``frames`` lists. Frames after the end follow ``pad_mode``. Frames are found by
     the times of packets, so that seeks are exact; colours follow the matrix and the range that the stream names.
 
-    On a GPU, threads of the CPU decode, and the frames travel.
+    On a GPU, NVDEC decodes H.264, HEVC, VP9 and AV1 of 4:2:0 where the package PyNvVideoCodec is installed, and threads
+    of the CPU what it refuses; without it, all, and the frames travel.
     """
 
     aliases = ("experimental.decoders.video",)
-    bound = "exact"
+    bound = "exact where the CPU decodes; NVDEC's pictures differ by the arithmetic of colours, up to 12 levels"
     example = "{op: decoders.video, in: files, start_frame: 0, sequence_length: 16, stride: 2, out: frames}"
 
     start_frame: Annotated[int | None, Arg("the first frame; 0 by default", per_sample=True)] = None
@@ -94,9 +141,7 @@ class Video(Operator, name="decoders.video"):
         return True
 
     def check(self) -> None:
-        if self.given("frames") and any(
-            self.given(n) for n in ("start_frame", "stride", "sequence_length", "end_frame")
-        ):
+        if self.given("frames") and any(map(self.given, _RANGE)):
             raise SpecError("frames excludes start_frame, stride, sequence_length and end_frame")
         if self.given("sequence_length") and self.given("end_frame"):
             raise SpecError("sequence_length and end_frame exclude each other")
@@ -130,21 +175,78 @@ class Video(Operator, name="decoders.video"):
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
         from ..codecs.on_gpu import threads
 
+        if nvdec.module() is not None:
+            return self._on_nvdec(ctx, encoded, threads().map)
         found: Batch = ctx.device.to_device(self._decoded(ctx, encoded, threads().map))
         return found
 
-    def _decoded(self, ctx: Context, encoded: Batch, run: Callable[..., Iterable[Any]]) -> Batch:
-        numbers: dict[str, I64] = {}
-        for name in ("start_frame", "stride", "sequence_length", "end_frame"):
-            if self.given(name):
-                numbers[name] = ctx.arg(name, np.int64)
-        listed = ctx.arg("frames", np.int64) if self.given("frames") else None
+    def _on_nvdec(self, ctx: Context, encoded: Batch, run: Callable[..., Iterable[Any]]) -> Batch:
+        """Frames on the GPU, each sample by a thread with a decoder of its own, or by that thread itself."""
+        asked = self._asked(ctx)
 
-        def decode(i: int) -> npt.NDArray[np.uint8] | SampleError:
-            own = {k: int(v[i]) for k, v in numbers.items()}
+        def look(i: int) -> _Look | SampleError:
             try:
                 with Clip(encoded.sample(i)) as clip:
-                    return self._sequence(clip, own, None if listed is None else listed[i].tolist())
+                    return _Look(self._wanted(clip, *asked(i)), clip.index, clip.height, clip.width)
+            except SampleError as e:
+                return e
+
+        looks = list(run(look, range(len(encoded))))
+        shapes = np.zeros((len(looks), 4), np.int32)
+        for i, seen in enumerate(looks):
+            if isinstance(seen, SampleError):
+                ctx.reject(i, seen.code, str(seen))
+            else:
+                shapes[i] = len(seen.wanted), seen.height, seen.width, 3
+        out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", encoded.samples)
+        ctx.device.wait()  # the other streams write into what this one allocated
+        fill = fill_of(self.fill_value)
+
+        def decode(i: int) -> tuple[str, float] | SampleError:
+            seen, began = looks[i], time.perf_counter()
+            low, size = int(out.offsets[i]), seen.height * seen.width * 3
+            with nvdec.borrowed(ctx.device.index) as decoders:
+                try:
+                    why = seen.on_nvdec(
+                        encoded.sample(i), decoders, out.data[low : low + len(seen.wanted) * size], fill
+                    )
+                    if why:
+                        frames = np.empty((len(seen.wanted), seen.height, seen.width, 3), np.uint8)
+                        with Clip(encoded.sample(i), seen.index) as clip:
+                            decode_into(clip, seen.wanted, fill, frames)
+                        _sent(decoders.lane, out.data[low : low + frames.size], frames)
+                except SampleError as e:
+                    return e
+                finally:
+                    decoders.lane.synchronize()
+            return why, time.perf_counter() - began
+
+        good = [i for i, seen in enumerate(looks) if not isinstance(seen, SampleError)]
+        for i, done in zip(good, run(decode, good), strict=True):
+            if isinstance(done, SampleError):
+                ctx.reject(i, done.code, str(done))
+            else:
+                ctx.decoded_by("CPU threads" if done[0] else "NVDEC", 1, done[1])
+                if done[0] and ctx.count is not None:
+                    ctx.count(f"not for NVDEC: {done[0]}", 1)
+        return out
+
+    def _asked(self, ctx: Context) -> Callable[[int], tuple[dict[str, int], list[int] | None]]:
+        """The arguments of each sample, by its number: those that say a range, and the list."""
+        numbers = {n: ctx.arg(n, np.int64) for n in _RANGE if self.given(n)}
+        listed = ctx.arg("frames", np.int64) if self.given("frames") else None
+        return lambda i: ({k: int(v[i]) for k, v in numbers.items()}, None if listed is None else listed[i].tolist())
+
+    def _decoded(self, ctx: Context, encoded: Batch, run: Callable[..., Iterable[Any]]) -> Batch:
+        asked = self._asked(ctx)
+
+        def decode(i: int) -> npt.NDArray[np.uint8] | SampleError:
+            try:
+                with Clip(encoded.sample(i)) as clip:
+                    wanted = self._wanted(clip, *asked(i))
+                    out = np.empty((len(wanted), clip.height, clip.width, 3), np.uint8)
+                    decode_into(clip, wanted, fill_of(self.fill_value), out)
+                    return out
             except SampleError as e:
                 return e
 
@@ -161,7 +263,8 @@ class Video(Operator, name="decoders.video"):
             videos[i] = empty
         return out
 
-    def _sequence(self, clip: Clip, own: dict[str, int], listed: list[int] | None) -> npt.NDArray[np.uint8]:
+    def _wanted(self, clip: Clip, own: dict[str, int], listed: list[int] | None) -> list[int]:
+        """The numbers of the frames of a sequence. Raises SampleError."""
         count = len(clip)
         if listed is None:
             start, stride = own.get("start_frame", 0), own.get("stride", 1)
@@ -180,6 +283,4 @@ class Video(Operator, name="decoders.video"):
         if len(wanted) * clip.height * clip.width > self.max_pixels:
             raise SampleError("too_large", f"{len(wanted)} frames of {clip.width} x {clip.height} are more than "
                               f"max_pixels ({self.max_pixels}) allows")  # fmt: skip
-        out = np.empty((len(wanted), clip.height, clip.width, 3), np.uint8)
-        decode_into(clip, wanted, fill_of(self.fill_value), out)
-        return out
+        return wanted

@@ -202,11 +202,15 @@ class Clip:
             if start is None or not self._sought(start):
                 self._container.close()  # streams without an index cannot be rewound
                 self._open()
-            yield from self._container.decode(self._stream)
+            yield from self._pictures()
         except self._errors as e:
             if isinstance(e, EOFError):
                 return
             raise SampleError("corrupt_data", f"damaged: {_reason(e)}") from None
+
+    def _pictures(self) -> Iterator[Any]:
+        """Frames from where the container is: each has a pts, and `_picture` makes a picture of it."""
+        yield from self._container.decode(self._stream)
 
     def _sought(self, start: int) -> bool:
         try:

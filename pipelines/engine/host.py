@@ -51,7 +51,10 @@ class HostPart:
         self._page_locked = page_locked
         options = services.options
         self.pool = Pool(options.num_threads, "worker")
-        self._recycler = Recycler(options.cpu_queue, largest=int(budget.host.limit * _SPARE) // options.cpu_queue)
+        spare = int(budget.host.limit * _SPARE) // options.cpu_queue
+        self._recycler = Recycler(options.cpu_queue, largest=spare)
+        self._read_recycler = Recycler(options.cpu_queue, largest=spare // 2)
+        """Of readers that make arrays themselves: videos, sounds, regions."""
         self.stopped = False
         """Chunks that have not begun end at once. Set by the thread that stops the run."""
         self.on_account = True
@@ -151,7 +154,7 @@ class HostPart:
                         observe=self._services.observer(track, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
         for nodes, gives, per_batch, reads in self._groups[name]:
-            run.allowance = Allowance(self._budget.host, self._budget.host.limit) if reads else None
+            run.allowance = self._allowance() if reads else None
             on_error = self._services.raised if not per_batch else self._not_read if reads else _end_the_run
             env |= guarded(nodes, env, run, gives, on_error)
             if run.dropped:
@@ -164,6 +167,9 @@ class HostPart:
                 self._intake.sample_bytes, self._budget.holds(it) / max(1, len(it.everyone))
             )
         self._services.stats.busy(name, time.perf_counter() - began)
+
+    def _allowance(self) -> Allowance:
+        return Allowance(self._budget.host, self._budget.host.limit, fresh=self._read_recycler.empty)
 
     def _not_read(self, problem: Exception, samples: int) -> Exception | None:
         # Cutting a reader's batch in two would hide nothing else: what it raises ends the run.

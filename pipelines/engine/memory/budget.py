@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -145,10 +145,15 @@ class Ledger:
 class Allowance:
     """The memory that one piece of work may allocate: its share, and more as long as the account has room."""
 
-    def __init__(self, ledger: Ledger, taken: int, band: Band | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, taken: int, band: Band | None = None,
+        fresh: Callable[[int, Any], npt.NDArray[Any]] = host_empty,
+    ) -> None:  # fmt: skip
+        """``fresh(n, dtype)`` makes arrays that have no place in ``band``."""
         self._ledger = ledger
         self._taken = taken
         self._band = band
+        self._fresh = fresh
         self._grown = 0
         self._used = 0
         self._samples = 0
@@ -176,7 +181,7 @@ class Allowance:
             self._grown += more
         self._used = wanted
         placed = self._band.take(n, dtype) if self._band is not None and self.lasting else None
-        return host_empty(n, dtype) if placed is None else placed
+        return self._fresh(n, dtype) if placed is None else placed
 
     def close(self) -> None:
         """The work is done."""

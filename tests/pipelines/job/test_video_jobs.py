@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from tests.kit.fake_cupy import faked
 from tests.kit.videos import make_video
 
 pytest.importorskip("av")
+from tests.kit.fake_nvdec import faked_nvdec  # noqa: E402
 
 
 def test_files_become_cropped_sequences_and_bad_ones_rejects(tmp_path: Path) -> None:
@@ -22,7 +25,7 @@ def test_files_become_cropped_sequences_and_bad_ones_rejects(tmp_path: Path) -> 
     whole = (folder / "0.mp4").read_bytes()
     (folder / "half.mp4").write_bytes(whole[: len(whole) // 2])
     found = {}
-    for device in ("cpu", "gpu"):
+    for device in ("cpu", "gpu", "nvdec"):
         out = tmp_path / device
         spec = tmp_path / "spec.yaml"
         spec.write_text(f"""version: 1
@@ -39,12 +42,16 @@ on_error: {{policy: skip, max_errors: 50%}}
         if device == "cpu":
             done = run_job(spec, {}, device="cpu")
         else:
-            with faked(1, memory=True):
+            with faked(1, memory=True), faked_nvdec() if device == "nvdec" else nullcontext():
                 done = run_job(spec, {}, device="gpu")
         assert done.exit_code == REJECTS, done.message
         records = [r for shard in sorted(out.glob("*.tfrecord")) for r in tfrecord.tfrecord_loader(str(shard), None)]
         found[device] = [np.frombuffer(r["frames"], np.uint8).reshape(r["frames/shape"]) for r in records]
-    assert len(found["cpu"]) == len(found["gpu"]) == 3
+    assert len(found["cpu"]) == len(found["gpu"]) == len(found["nvdec"]) == 3
+    assert json.loads((tmp_path / "nvdec" / "report.json").read_text())["decoders"] == {"NVDEC": 3}
+    for a, b in zip(found["cpu"], found["nvdec"], strict=True):
+        assert a.shape == b.shape
+        assert np.abs(a.astype(int) - b.astype(int)).max() <= 12
     for k, (a, b) in enumerate(zip(found["cpu"], found["gpu"], strict=True)):
         np.testing.assert_array_equal(a, b)
         left = (frames[k][0].shape[1] - 50) // 2

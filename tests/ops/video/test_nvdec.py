@@ -1,0 +1,134 @@
+"""decoders.video through NVDEC, with a stand-in for its package that decodes through PyAV: sequences, seeks, colours,
+and what goes to the CPU instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.ops.base import coerce, parameter
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
+from dali_run.ops.gpu.lane import Lane
+from dali_run.ops.video.decoders import Video
+from dali_run.ops.video.nvdec import matrix_of
+
+from ...kit.fake_cupy import faked
+from ...kit.videos import make_video
+
+pytest.importorskip("av")
+CLOSE = 12
+"""Levels between FFmpeg's converter and ours."""
+
+
+def decode(
+    files: list[Path], refused: tuple[str, ...] = (), fake: bool = True, **arguments: Any
+) -> tuple[Batch, list[Any], Mapping[str, int], list[str]]:
+    """Of the mixed kernel: the frames, rejects, counts for the report, and what was asked of the stand-in."""
+    from ...kit.fake_nvdec import faked_nvdec
+
+    op = Video(**{k: coerce(parameter(Video, k), v) for k, v in arguments.items()})
+    op.check()
+    counts: dict[str, int] = {}
+
+    def count(reason: str, n: int) -> None:
+        counts[reason] = counts.get(reason, 0) + n
+
+    encoded = Batch.from_list([np.fromfile(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
+    with faked(1, memory=True), faked_nvdec(refused) as log:
+        lane = Lane(0)
+        with lane:
+            ctx = Context(op, "mixed", encoded.samples, device=lane, count=count)
+            ctx.decoders = lambda decoder, n, seconds: count(decoder, n)
+            out = lane.to_host(op.mixed(ctx, encoded))
+            lane.synchronize()
+        return Batch(out.data.copy(), out.offsets, out.shapes, out.layout, out.samples), ctx.rejects, counts, list(log)
+
+
+def close(made: np.ndarray, frames: list[np.ndarray]) -> None:
+    assert made.shape == (len(frames), *frames[0].shape)
+    away = np.abs(made.astype(int) - np.array(frames).astype(int))
+    assert away.max() <= CLOSE
+    assert away.mean() < 2.5
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("a.mp4", {"codec": "libx264"}),
+        ("long.mkv", {"codec": "libx264", "gop": 60}),
+        ("h.mp4", {"codec": "libx265"}),
+        ("v.webm", {"codec": "libvpx-vp9"}),
+        ("deep.mp4", {"codec": "libx265", "pixels": "yuv420p10le"}),
+        ("full.mp4", {"codec": "libx264", "pixels": "yuvj420p"}),
+        ("vfr.mkv", {"codec": "libx264", "times": [0, 40, 80, 200, 240, 300, 310, 400, 520, 560]}),
+    ],
+)
+def test_frames_are_those_of_the_cpu(name: str, how: dict[str, Any], tmp_path: Path) -> None:
+    count = len(how.get("times", range(40)))
+    frames = make_video(tmp_path / name, count, **how)
+    for wanted in (list(range(count)), [count - 1, 0, 3, 3], [5, 6, 2, count // 2]):
+        out, rejects, counts, _ = decode([tmp_path / name], frames=wanted)
+        assert not rejects
+        assert counts == {"NVDEC": 1}
+        close(out.sample(0), [frames[n] for n in wanted])
+
+
+def test_decoders_are_kept_and_reconfigured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from dali_run.ops.codecs import on_gpu
+
+    with ThreadPoolExecutor(1) as one:
+        monkeypatch.setattr(on_gpu, "threads", lambda: one)
+        frames = [make_video(tmp_path / f"{k}.mp4", 12, size=s) for k, s in enumerate([(64, 96), (48, 64), (64, 96)])]
+        out, rejects, counts, log = decode([tmp_path / f"{k}.mp4" for k in range(3)], start_frame=2, stride=3)
+    assert not rejects
+    assert log == ["created H264", "reconfigured 64x48", "reconfigured 96x64"]
+    for k in range(3):
+        close(out.sample(k), frames[k][2::3])
+    assert counts == {"NVDEC": 3}
+
+
+def test_what_nvdec_refuses_is_the_cpus_and_counted(tmp_path: Path) -> None:
+    names = {"h.mp4": "libx265", "a.mp4": "libx264", "m.avi": "mpeg4", "a.webm": "libvpx"}
+    frames = {name: make_video(tmp_path / name, 10, codec=codec) for name, codec in names.items()}
+    frames["odd.mp4"] = make_video(tmp_path / "odd.mp4", 6, codec="libx264", pixels="yuv444p")
+    out, rejects, counts, _ = decode([tmp_path / n for n in frames], refused=("HEVC",), pad_mode="edge",
+                                     sequence_length=8)  # fmt: skip
+    assert not rejects
+    assert counts.pop("NVDEC") == 1
+    assert counts.pop("CPU threads") == 4
+    assert sum(counts.values()) == 4
+    assert all(reason.startswith("not for NVDEC: ") for reason in counts)
+    assert any("not available on this device" in reason for reason in counts)
+    for k, (name, own) in enumerate(frames.items()):
+        wanted = [own[min(n, len(own) - 1)] for n in range(8)]
+        if name == "a.mp4":
+            close(out.sample(k), wanted)
+        else:
+            np.testing.assert_array_equal(out.sample(k), wanted)
+
+
+def test_damage_and_fill_are_those_of_the_cpu(tmp_path: Path) -> None:
+    frames = make_video(tmp_path / "good.mp4", 30)
+    whole = (tmp_path / "good.mp4").read_bytes()
+    (tmp_path / "half.mp4").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.mp4").write_bytes(b"no video " * 50)
+    names = ["half.mp4", "good.mp4", "text.mp4"]
+    out, rejects, _, _ = decode([tmp_path / n for n in names], start_frame=27, sequence_length=5, fill_value=[9, 8, 7])
+    assert sorted(r.slot for r in rejects) == [0, 2]
+    close(out.sample(1)[:3], frames[27:])
+    assert (out.sample(1)[3:] == [9, 8, 7]).all()
+
+
+def test_matrices() -> None:
+    """Of ITU-R BT.601 and BT.709, as they are printed everywhere."""
+    assert matrix_of(6, 1, "yuv420p")[:6] == pytest.approx((1.164, 16, 1.596, 0.392, 0.813, 2.017), abs=6e-4)
+    assert matrix_of(1, 1, "yuv420p")[:6] == pytest.approx((1.164, 16, 1.793, 0.213, 0.533, 2.112), abs=6e-4)
+    assert matrix_of(2, 2, "yuv420p")[:6] == pytest.approx((1, 0, 1.402, 0.344, 0.714, 1.772), abs=6e-4)
+    assert matrix_of(5, 0, "yuvj420p") == matrix_of(2, 2, "yuv420p")
