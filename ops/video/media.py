@@ -12,7 +12,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +78,7 @@ class Clip:
             raise SampleError("unsupported", "there is no decoder for its video stream")
         context.thread_count = 1  # files are decoded beside each other
 
-    def __enter__(self) -> Clip:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

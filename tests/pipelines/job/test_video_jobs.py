@@ -15,7 +15,7 @@ from tests.kit.fake_cupy import faked
 from tests.kit.videos import make_video
 
 pytest.importorskip("av")
-from tests.kit.fake_nvdec import faked_nvdec  # noqa: E402
+from tests.kit.fake_nvdec import faked_nvdec
 
 
 def test_files_become_cropped_sequences_and_bad_ones_rejects(tmp_path: Path) -> None:
