@@ -118,15 +118,17 @@ class PythonFunction(Operator, name="python_function"):
         out = Batch.allocate(ctx.empty, shapes, good.dtype, layout, ctx.samples)
         for i, a in enumerate(arrays):
             out.sample(i)[...] = a
+        if not out.on_host:
+            ctx.device.keep(*arrays)  # the function's library may use their memory again
         return out
 
 
 def _checked(value: Any) -> Any:
     """An array that the engine knows: NumPy, CuPy, or through DLPack and array interfaces."""
     if hasattr(value, "__cuda_array_interface__") and not hasattr(value, "__array_interface__"):
-        import cupy
+        from .gpu.lane import foreign
 
-        return cupy.asarray(value)
+        return foreign(value)
     array = np.asarray(value)
     try:
         from_numpy(array.dtype)

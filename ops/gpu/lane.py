@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,17 @@ def _extent(batch: Batch) -> tuple[int, int]:
     if len(batch) == 0:
         return 0, 0
     return int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
+
+
+def foreign(value: Any) -> Any:
+    """An array of another library's on a GPU as CuPy's, not copied. CuPy's current stream waits for the library's,
+    where that speaks DLPack: an array interface need not name the stream that the array's kernels are queued on."""
+    import cupy
+
+    if hasattr(value, "__dlpack__") and not isinstance(value, cupy.ndarray):
+        with suppress(BufferError, TypeError, RuntimeError, ValueError):  # a type that DLPack has not, say
+            return cupy.from_dlpack(value.detach() if hasattr(value, "detach") else value)
+    return cupy.asarray(value)
 
 
 def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:

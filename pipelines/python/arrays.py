@@ -30,9 +30,9 @@ def as_array(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         array = value
     elif hasattr(value, "__cuda_array_interface__") and not hasattr(value, "__array_interface__"):
-        import cupy
+        from ...ops.gpu.lane import foreign
 
-        return cupy.asarray(value)
+        return foreign(value)
     elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
         if value.__dlpack_device__()[0] != _CPU:
             import cupy

@@ -76,7 +76,12 @@ class Array:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, where: slice | int) -> Array:
+    def __getitem__(self, where: Any) -> Array:
+        if isinstance(where, tuple):
+            assert all(w == slice(0, 0) for w in where)
+            return self.reshape(-1)[:0]._as((0,) * self.ndim, self.dtype)
+        if where is Ellipsis:
+            return self
         if not isinstance(where, slice):
             assert 0 <= where < self.shape[0]
             return self.reshape(-1)[where * self.size // self.shape[0] :]._as(self.shape[1:], self.dtype)
@@ -85,7 +90,7 @@ class Array:
         made.device = self.device
         return made
 
-    def __setitem__(self, where: slice, other: Array) -> None:
+    def __setitem__(self, where: Any, other: Array) -> None:
         part = self[where]
         _on(_current_stream(), lambda: ctypes.memmove(part.data.ptr, other.data.ptr, part.nbytes))
 
@@ -460,6 +465,7 @@ class Fake:
         runtime.streamSynchronize = lambda number: (_streams.get(number) or _default_stream()).synchronize()  # type: ignore[attr-defined]
         cupy.ascontiguousarray = lambda a: _array(a, copy=None)  # type: ignore[attr-defined]
         cupy.array, cupy.asarray, cupy.concatenate = _array, lambda a: _array(a, copy=None), _concatenate  # type: ignore[attr-defined]
+        cupy.from_dlpack = lambda array: array.__dlpack__(stream=_current_stream())  # type: ignore[attr-defined]
         cuda.get_current_stream = _current_stream  # type: ignore[attr-defined]
         cupy.get_default_memory_pool = cupy.get_default_pinned_memory_pool = lambda: pool  # type: ignore[attr-defined]
         return dict(zip(_MODULES, (cupy, cuda, runtime, driver), strict=True))

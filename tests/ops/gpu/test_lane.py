@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.gpu.lane import Arena, Lane, aligned, is_pinned, pinned_empty
+from dali_run.ops.python_function import PythonFunction
 
 from ...kit.fake_cupy import faked
 from ...kit.jpeg_harness import GpuRuntime, Harness
+from ...kit.operators import apply
 from ..codecs.jpeg.test_gpu import assert_exact, encode
 
 
@@ -89,6 +93,49 @@ def test_batches_there_and_back(pinned: bool) -> None:
 def test_the_decoder_of_a_lane_decodes() -> None:
     with faked(memory=True):
         assert_exact(Harness(GpuRuntime()), [encode(40, 31), encode(17, 60, gray=True)])
+
+
+class Foreign:
+    """An array of another library's, whose kernels are queued on a stream of its own."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        import cupy
+
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        with self._stream:
+            self._array = cupy.array(values)
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return self._array.__cuda_array_interface__
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, stream: Any = None, **_: Any) -> Any:
+        stream.wait_event(self._stream.record())
+        return self._array
+
+
+def test_results_of_other_libraries_are_waited_for_and_held() -> None:
+    """Functions of PyTorch's, say, return before their kernels have run, and their memory is used again."""
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    batch = Batch.from_dense(np.stack([values, values]), "", Samples.numbered(2))
+    made: list[Foreign] = []
+
+    def function(array: Any) -> Foreign:
+        made.append(Foreign(values + 10 * len(made)))
+        return made[-1]
+
+    op = PythonFunction(function=function)
+    with faked(memory=True, late=True), Lane() as lane:
+        (out,), rejects = apply(op, lane.to_device(batch), lane=lane)
+        assert not rejects
+        assert all(any(held is one._array for held in lane._in_flight) for one in made)
+        host = lane.to_host(out)
+        lane.synchronize()
+        assert [a.tolist() for a in host] == [values.tolist(), (values + 10).tolist()]
+        assert not lane._in_flight
 
 
 def test_kernels_run_on_the_gpu_of_their_lane() -> None:
