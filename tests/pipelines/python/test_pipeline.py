@@ -102,9 +102,9 @@ def test_pipeline_def_arguments() -> None:
         return fn.constant(idata=[value])
 
     assert pipe(3, batch_size=1, num_threads=1).run()[0].as_array().tolist() == [[3]]
-    with pytest.raises(TypeError, match="no argument batchsize"):
+    with pytest.raises(TypeError, match="no argument 'batchsize'"):
         pipe(3, batchsize=1)
-    with pytest.raises(TypeError, match="no argument threads"):
+    with pytest.raises(TypeError, match="no argument 'threads'"):
         pipeline_def(threads=3)(lambda: 1)()
     for unset in ({}, {"batch_size": 0}, {"batch_size": -1}):
         unfinished = pipe(3, **unset)
