@@ -245,9 +245,10 @@ def _stages(batch: Batch, plans: list[_Plan]) -> list[_Stage]:
     found: list[_Stage] = []
     shapes, dtype = batch.shapes, batch.dtype
     apart = plans[0].apart
-    k = 0
+    k = taken = 0
     while k <= len(apart):
-        runs = [p.runs[k] for p in plans]
+        runs = [p.runs[k][taken:] for p in plans]
+        taken = 0
         if any(runs):
             found.append(_Steps(runs, shapes) if dtype == np.uint8 else _Floats(None, runs, shapes, dtype))
             shapes = found[-1].shapes
@@ -261,12 +262,28 @@ def _stages(batch: Batch, plans: list[_Plan]) -> list[_Stage]:
             found.append(_FloatsOfBytes(kind == "divide", apart[k + 1] if follows else None, shapes))
             k += 1 if follows else 0
         elif kind == "resize":
-            found.append(_Resized([p.apart[k] for p in plans], shapes, dtype, batch.samples))
+            windows = _windows([p.runs[k + 1] for p in plans])
+            found.append(_Resized([p.apart[k] for p in plans], windows, shapes, dtype, batch.samples))
+            taken = int(windows is not None)
         else:
             found.append(_Floats([p.apart[k] for p in plans], None, shapes, dtype))
         shapes, dtype = found[-1].shapes, found[-1].dtype
         k += 1
     return found
+
+
+def _windows(runs: list[list[tuple[Done, Shape]]]) -> I64 | None:
+    """The windows (top, left, height, width) of crops that all runs begin with, where they lie inside: [N, 4]."""
+    found = []
+    for run in runs:
+        step, shape = run[0] if run else ((None,), (0, 0, 0))
+        if step[0] != "crop":
+            return None
+        top, left, height, width = step[1:]
+        if min(top, left) < 0 or top + height > shape[1] or left + width > shape[2]:
+            return None
+        found.append(step[1:])
+    return np.array(found, np.int64)
 
 
 class _Steps(_Stage):
@@ -294,13 +311,17 @@ class _Steps(_Stage):
 
 
 class _Resized(_Stage):
-    def __init__(self, mine: list[Done], shapes: I32, dtype: Any, samples: Samples) -> None:
+    """Resized images, or ``windows`` of them: nothing else of them is made then."""
+
+    def __init__(self, mine: list[Done], windows: I64 | None, shapes: I32, dtype: Any, samples: Samples) -> None:
         op = _resize(*mine[0][7:9])
         corners = np.array([s[1:7] for s in mine], np.float32)
         args = {"roi_start": corners[:, :2], "roi_end": corners[:, :2] + corners[:, 2:4], "size": corners[:, 4:6]}
         inputs = {k: Batch.from_dense(np.ascontiguousarray(v), "", samples) for k, v in args.items()}
         ctx = Context(op, "cpu", samples, inputs)
         self._plan = op.plan(ctx, shapes.astype(np.int64), (1, 2))
+        if windows is not None:
+            self._plan = self._plan.window(windows[:, :2], windows[:, 2:])
         self.shapes, self.dtype, self._before = shapes.copy(), dtype, shapes
         self.shapes[:, 1:] = self._plan.shape
         bounded(ctx, self._plan, self.shapes.astype(np.int64), shapes, 1)

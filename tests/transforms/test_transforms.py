@@ -141,6 +141,20 @@ def test_crops_at_one_place_are_views_as_torchvisions_are() -> None:
     assert not np.shares_memory(ours.CenterCrop(60)(batch), batch)  # partly outside
 
 
+@pytest.mark.parametrize("size", [33, 61, 70])
+@pytest.mark.parametrize("filter_", ["nearest", "bilinear", "bicubic"])
+def test_crops_after_a_resize_are_parts_of_it(size: int, filter_: str) -> None:
+    """Only the crop is made of the resized image; with the same bits, also where crops differ or reach outside."""
+    images = arrays("tensors")
+    resize = ours.Resize((size, 40), filter_)
+    for crop in (ours.CenterCrop(31), ours.RandomCrop(30), ours.CenterCrop(44), ours.RandomCrop((20, 33), padding=2)):
+        ours.manual_seed(8)
+        together = ours.Compose([resize, crop, ours.RandomHorizontalFlip()])(images)
+        ours.manual_seed(8)
+        for image, got in zip(images, together, strict=True):
+            np.testing.assert_array_equal(ours.RandomHorizontalFlip()(crop(resize(image))), got)
+
+
 def test_images_alike_share_a_plan_and_others_do_not() -> None:
     """Neighbours whose steps are the same are planned once; each still gets its own."""
     batch = np.stack([a[:, :50, :50] for a in arrays("tensors")] * 2)
