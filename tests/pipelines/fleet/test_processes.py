@@ -125,7 +125,7 @@ def test_the_output_is_that_of_one_process_and_so_is_the_folder(spec: Path, expe
     stages = {s["id"] for s in report["stages"]}
     for worker in (w for w in report["workers"] if w["parts"]):
         assert set(worker["stages"]) == stages
-        assert all(0 <= share <= 1.5 for s in worker["stages"].values() for share in s.values())
+        assert all(share >= 0 for s in worker["stages"].values() for share in s.values())
     over_time = report["over_time"]
     assert over_time["samples"][-1] == 120
     assert sum(counts[-1] for counts in over_time["workers"].values()) == 120
