@@ -113,8 +113,31 @@ def open_memory(data: npt.NDArray[np.uint8]) -> Sound:
         raise SampleError("corrupt_data" if known else "not_audio", f"no decoder takes it: {reason}")
     major = _names(soundfile._formats).get(info.format & 0x0FFF0000, "?")
     minor = _names(soundfile._subtypes).get(info.format & 0xFFFF, "?")
-    return Sound(int(info.frames), int(info.channels), int(info.samplerate), minor in INTEGERS, minor in NARROW,
+    frames = int(info.frames)
+    if frames == _UNKNOWN:  # a FLAC file that was written as a stream: count them, and begin again
+        frames = _counted(library, ffi, handle, int(info.channels))
+        library.sf_close(handle)
+        state[2] = 0
+        handle = library.sf_open_virtual(calls, _READ, info, ffi.cast("void*", state.ctypes.data))
+    return Sound(frames, int(info.channels), int(info.samplerate), minor in INTEGERS, minor in NARROW,
                  major, handle, (data, state, info))  # fmt: skip
+
+
+_UNKNOWN = 2**63 - 1
+_BLOCK = 1 << 16
+
+
+def _counted(library: Any, ffi: Any, handle: Any, channels: int) -> int:
+    """The frames of a file that does not say how many there are; more than there may be are not counted to the end."""
+    block, frames = np.empty(_BLOCK * channels, np.int16), 0
+    while (
+        frames <= _MOST and (got := library.sf_readf_short(handle, ffi.cast("short*", block.ctypes.data), _BLOCK)) > 0
+    ):
+        frames += got
+    return frames
+
+
+_MOST = 1 << 31
 
 
 _MARKS = ((0, b"RIFF"), (0, b"fLaC"), (0, b"OggS"), (0, b"FORM"), (0, b"RF64"), (0, b"ID3"), (0, b"caff"))

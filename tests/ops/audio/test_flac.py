@@ -110,3 +110,25 @@ def test_damage_never_passes(left_over: list[int]) -> None:
             np.testing.assert_array_equal(out, good)  # it was only padding
     assert refused > 150
     assert left_over
+
+
+@pytest.mark.parametrize("count", [1, 70_000])
+def test_files_that_do_not_say_how_long_they_are(count: int) -> None:
+    """As a program writes them that cannot go back to the header: a stream's total is 0, which means unknown."""
+    from dali_run.ops.audio.decoders import Audio
+    from dali_run.ops.batch import Batch, Samples
+    from dali_run.ops.context import Context
+
+    data = signal("noise", count, 2, np.random.default_rng(5))
+    file = np.frombuffer(encoded(data, "PCM_16", 0.5), np.uint8).copy()
+    whole, _ = soundfile.read(io.BytesIO(file.tobytes()), dtype="float32", always_2d=True)
+    file[21] &= 0xF0  # the 36 bits of the total
+    file[22:26] = 0
+    batch = Batch.from_list([file], "", Samples.numbered(1))
+    for limit, wanted in ((1 << 20, True), (count, False)):
+        op = Audio(max_samples=limit)
+        ctx = Context(op, "cpu", batch.samples)
+        audio, _rate = op.cpu(ctx, batch)
+        assert [r.code for r in ctx.rejects] == ([] if wanted else ["too_large"])
+        if wanted:
+            np.testing.assert_array_equal(audio.sample(0), whole)
