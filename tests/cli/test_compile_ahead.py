@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
 from dali_run.cli import main as cli
-from dali_run.ops.compiled import ahead, store
+from dali_run.ops.compiled import ahead, listed, store
 from dali_run.ops.compiled.ahead import Answer
 from dali_run.ops.compiled.listed import Loop
 from dali_run.ops.compiled.times import times, told_to
 from dali_run.pipelines.bench.measure import Measurement, measure
 from dali_run.pipelines.engine import compile_ahead as tested
+from dali_run.pipelines.job.run import prepare
 
 from .test_terminals import COMMANDS, SPEC
+
+PROJECT = Path(__file__).parents[2]
 
 Lines = Callable[[Path, Path], list[str]]
 
@@ -158,3 +164,22 @@ def test_no_processes_are_no_error(compiling: list[str], monkeypatch: pytest.Mon
     monkeypatch.setattr(ahead, "compile_all", refused)
     tested.compile_ahead({"a"})
     assert json.dumps(compiling) == "[]"
+
+
+def test_the_first_job_needs_no_loop_that_is_not_compiled_ahead(tmp_path: Path, sample: Path) -> None:
+    """What its data holds beyond the two samples that jobs warm up with, progressive JPEGs, was compiled in the midst
+    of the job, by one thread, without a word."""
+    record = tmp_path / "record"
+    spec = str(PROJECT / "configs" / "quickstart.yaml")
+    given = ["--set", f"data={sample / 'train'}", "--set", f"out={tmp_path / 'out'}", "--device", "cpu", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dali_run.cli.main", "run", spec, *given], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(PROJECT), "DALI_RUN_RECORD_LOOPS": str(record)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["samples"] > 16
+    used = {listed.of_line(line) for line in record.read_text().splitlines()}
+    prepared = prepare(spec, {"data": str(sample / "train"), "out": str(tmp_path / "out")}, device="cpu")
+    ahead_of_it = set(listed.needed_by(tested.clients_of(prepared.plan, "tfrecord")))
+    assert any("progressive" in loop.module for loop in used), "the sample data has no progressive JPEG"
+    assert {(loop.module, loop.function) for loop in used - ahead_of_it} == set(), "see docs/start-up.md, the list"
