@@ -5,7 +5,8 @@
 
 Pictures lie in memory (on the GPU's with --device gpu), go through a chain, and with --device gpu through
 crop_mirror_normalize to float16. Two processes stand ready, one for each library; each case is run in turns, --rounds
-times --seconds each, and the best rate of each counts, because other work on the machine only ever takes away. Then
+times --seconds each, and the best rate of each counts, because other work on the machine only ever takes away; so does
+the least processor time an image, whose ratio says more than the rates' on a busy machine. Then
 both run the case once more without normalising, with DALI's random numbers, and the pictures are compared.
 
 DALI is imported by --dali-python (this Python by default); CuPy must be there, too, with --device gpu. The case "none"
@@ -131,20 +132,20 @@ class Side:
         made.build()
         return made
 
-    def rate(self, case: str, seconds: float) -> float:
-        """Images a second."""
+    def rate(self, case: str, seconds: float) -> tuple[float, float]:
+        """Images a second, and seconds of processor time (all threads) an image."""
         pipe = self.pipeline(case, self.options.device == "gpu", self.options.batch)
         for _ in range(8):
             out = pipe.run()
         self._wait(out)
-        begin, count = time.perf_counter(), 0
+        begin, busy, count = time.perf_counter(), time.process_time(), 0
         while time.perf_counter() - begin < seconds:
             out = pipe.run()
             count += 1
         self._wait(out)
-        passed = time.perf_counter() - begin
+        passed, busy = time.perf_counter() - begin, time.process_time() - busy
         del pipe
-        return count * self.options.batch / passed
+        return count * self.options.batch / passed, busy / (count * self.options.batch)
 
     def _wait(self, out: Any) -> None:
         if self.options.device == "gpu":
@@ -168,7 +169,8 @@ def serve(options: argparse.Namespace) -> int:
         asked = json.loads(line)
         try:
             if asked["do"] == "rate":
-                answer: dict[str, Any] = {"rate": side.rate(asked["case"], asked["seconds"])}
+                rate, busy = side.rate(asked["case"], asked["seconds"])
+                answer: dict[str, Any] = {"rate": rate, "busy": busy}
             else:
                 answer = {"data": base64.b64encode(zlib.compress(side.made(asked["case"]).tobytes(), 1)).decode()}
         except Exception as e:  # told, and the other cases go on
@@ -252,16 +254,20 @@ def main() -> int:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
     rows, wrong = [], False
-    print(f"{'case':<16} {'dali_run':>10} {'DALI':>10} {'ratio':>7}   pictures")
+    print(
+        f"{'case':<16} {'dali_run':>10} {'DALI':>10} {'ratio':>7}   {'us busy':>8} {'DALI':>8} {'ratio':>7}   pictures"
+    )
     for case in chosen:
         best: dict[str, float] = {}
+        least: dict[str, float] = {}
         told = ""
         for _ in range(options.rounds):
             for name, side in (("dali_run", ours), ("dali", theirs)):
                 answer = side.ask(do="rate", case=case, seconds=options.seconds)
                 best[name] = max(best.get(name, 0.0), answer.get("rate", 0.0))
+                least[name] = min(least.get(name, float("inf")), answer.get("busy", float("inf")))
                 told = told or answer.get("error", "")
-        row = {"case": case, **best, **compared(ours, theirs, case)}
+        row = {"case": case, **best, **{f"{k}_busy": v for k, v in least.items()}, **compared(ours, theirs, case)}
         if told:
             row["error"] = told
         row["goal"] = GOALS.get(case)
@@ -269,8 +275,11 @@ def main() -> int:
         wrong |= row["compared"] not in ("agree",) or bool(told)
         ratio = best["dali_run"] / best["dali"] if best["dali"] else float("nan")
         apart = f"{row['compared']} (at most {row.get('largest', '?')}, {row.get('differ', 1):.2%} of values)"
+        busy = [least[k] * 1e6 for k in ("dali_run", "dali")]
         print(
-            f"{case:<16} {best['dali_run']:>10,.0f} {best['dali']:>10,.0f} {ratio:>6.1f}x   {apart} {told}", flush=True
+            f"{case:<16} {best['dali_run']:>10,.0f} {best['dali']:>10,.0f} {ratio:>6.1f}x   "
+            f"{busy[0]:>8.1f} {busy[1]:>8.1f} {busy[1] / busy[0]:>6.1f}x   {apart} {told}",
+            flush=True,
         )
     ours.close()
     theirs.close()

@@ -118,7 +118,12 @@ class Scaling(Linear, abstract=True):
 
     def _factors(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
         """The pieces, and their [M] factors and offsets."""
-        parts = pictures(ctx, images, [n for n in self.names if hasattr(self, n)])
+        names = [n for n in self.names if hasattr(self, n)]
+        if not ctx.args:
+            parts = Pictures(images.offsets, images.shapes.astype(np.int64), None, {})
+            slope, added = self._constant(images.dtype, dtype)
+            return parts, np.full(len(parts), slope, np.float32), np.full(len(parts), added, np.float32)
+        parts = pictures(ctx, images, names)
         given = parts.arguments
         brightness = given.get("brightness", np.float32(1)).astype(np.float64)
         shift = given.get("brightness_shift", np.float32(0)).astype(np.float64)
@@ -129,6 +134,18 @@ class Scaling(Linear, abstract=True):
         factor = np.broadcast_to(brightness * contrast, len(parts))
         offset = np.broadcast_to(shift * full_range(dtype) + brightness * (center - contrast * center), len(parts))
         return parts, factor.astype(np.float32), offset.astype(np.float32)
+
+    def _constant(self, before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, float]:
+        """Factor and offset where no argument differs by sample, as `_factors` has them."""
+
+        def value(name: str, default: float) -> float:
+            given = getattr(self, name, None)
+            return default if given is None else float(np.float32(given))
+
+        brightness, contrast = value("brightness", 1.0), value("contrast", 1.0)
+        center = value("contrast_center", half_range(before))
+        added = value("brightness_shift", 0.0) * full_range(after) + brightness * (center - contrast * center)
+        return brightness * contrast, added
 
 
 class Brightness(Scaling, name="brightness"):

@@ -261,6 +261,15 @@ def put_compiled(value, dst):
     low, high = np.float32(0 if unsigned else -128), np.float32(255 if unsigned else 127)
     store = np.uint8 if unsigned else np.int8
     half = np.float32(0.5)
+    if unsigned:
+        under = np.float32(0.49999997)  # the float before 0.5: added to any float up to 255, it rounds halves up, only
+
+        def rounded_up(value, dst):
+            v = value if value > low else low  # in this order NaN is 0
+            v = v if v < high else high
+            return np.uint8(np.int32(v + under))
+
+        return rounded_up
 
     def rounded(value, dst):
         v = np.float32(0) if value != value else min(max(value, low), high)

@@ -31,6 +31,8 @@ from .workers import Pool
 
 CHUNK = 8
 """Samples a chunk: few enough for a decoded chunk to stay in the L2 cache, enough to hide the cost of a task."""
+_LARGER = 32
+"""Samples a chunk where nothing is decoded, at most: a task costs as much as an operator's work on two pictures."""
 
 _SPARE = 0.125
 """Part of the host's budget that arrays may take, besides, which wait to be used again."""
@@ -199,7 +201,7 @@ class HostPart:
         env = {e: it.env[e] for e in step.needs}
         slots = it.samples.slot
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
-        cuts = list(runs(ahead.peak, room, CHUNK)) or [(0, 0)]
+        cuts = list(runs(ahead.peak, room, chunk_of(step, len(slots), self._options.num_threads))) or [(0, 0)]
         it.chunks = self._before[name] = Latch(len(cuts))
         whole = whole_outputs(ahead, self._recycler.empty)
         for k, (a, b) in enumerate(cuts):
@@ -249,6 +251,13 @@ class HostPart:
         if self.on_account:
             self._budget.holds(it)
         self._services.stats.busy(name, time.perf_counter() - began)
+
+
+def chunk_of(step: Step, samples: int, threads: int) -> int:
+    """Samples a chunk of a batch: more than `CHUNK` where nothing is decoded, but two chunks for each thread."""
+    if any(n.op.decodes for n in step.nodes):
+        return CHUNK
+    return max(CHUNK, min(_LARGER, -(-samples // (2 * threads))))
 
 
 def groups(step: Step) -> Iterator[tuple[tuple[Node, ...], list[Edge], bool, bool]]:
