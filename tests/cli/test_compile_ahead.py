@@ -168,8 +168,8 @@ def test_no_processes_are_no_error(compiling: list[str], monkeypatch: pytest.Mon
 
 @pytest.mark.timeout(900)
 def test_the_first_job_needs_no_loop_that_is_not_compiled_ahead(tmp_path: Path, sample: Path) -> None:
-    """Progressive JPEGs are rarely among the two samples that jobs warm up with: their loop was compiled in the midst of
-    the job, by one thread, without a word."""
+    """Progressive JPEGs are rarely among the two samples that jobs warm up with: their loop was compiled in the midst
+    of the job, by one thread, without a word."""
     record = tmp_path / "record"
     spec = str(PROJECT / "configs" / "quickstart.yaml")
     given = ["--set", f"data={sample / 'train'}", "--set", f"out={tmp_path / 'out'}", "--device", "cpu", "--quiet"]
