@@ -64,8 +64,7 @@ def device() -> Iterator[Callable[[Callable[[int], None]], None]]:
                 check(size)
                 return alloc(size)
 
-            fake.alloc = checked  # type: ignore[method-assign]
-            sys.modules["cupy"].cuda.alloc = checked  # type: ignore[attr-defined]
+            fake.allocator = checked  # that of cuda.alloc and of arrays
 
         yield watch
 
