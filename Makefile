@@ -59,7 +59,7 @@ test-emulated: setup ## the tests marked gpu on a stand-in for CuPy, which runs 
 
 .PHONY: sanitize
 sanitize: setup ## compute-sanitizer over the CUDA JPEG decoder: FOLDER= of good JPEGs, BAD= of damaged ones
-	$(BIN)/python benchmarks/sanitize.py '$(FOLDER)' $(if $(BAD),--bad '$(BAD)') $(if $(TOOL),--tool $(TOOL))
+	$(BIN)/python benchmarks/jpeg/sanitize.py '$(FOLDER)' $(if $(BAD),--bad '$(BAD)') $(if $(TOOL),--tool $(TOOL))
 
 .PHONY: parity
 parity: setup ## compare with an installed DALI, write docs/parity.md (DALI_PYTHON=a Python that has DALI 2.4)
@@ -133,7 +133,7 @@ NVRTC_13 := nvidia-cuda-nvrtc
 
 .PHONY: start-up
 start-up: $(VENV)/.runtime ## time the first and the second job of build/wheel/*.whl and of a checkout (about five minutes)
-	$(BIN)/python benchmarks/start_up.py --wheel build/wheel/*.whl
+	$(BIN)/python benchmarks/jobs/start_up.py --wheel build/wheel/*.whl
 
 .PHONY: clean
 clean: ## remove what was built (not .venv, not data)

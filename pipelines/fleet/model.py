@@ -1,5 +1,5 @@
 """How long a job will take on many machines, and what it asks of them: from one worker's measured rate, and from what
-`benchmarks/scale_model.py` measured of everything else."""
+`benchmarks/jobs/scale_model.py` measured of everything else."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from benchmarks.different import data_files, variants
+from benchmarks.data.different import data_files, variants
 
 
 @pytest.mark.parametrize("options", [

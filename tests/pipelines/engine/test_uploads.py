@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from benchmarks.host_planning import PACKERS
+from benchmarks.data.host_planning import PACKERS
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """benchmarks/scale_model.py; the driver has its own clock again afterwards."""
-    spec = importlib.util.spec_from_file_location("scale_model", ROOT / "benchmarks" / "scale_model.py")
+    """benchmarks/jobs/scale_model.py; the driver has its own clock again afterwards."""
+    spec = importlib.util.spec_from_file_location("scale_model", ROOT / "benchmarks" / "jobs" / "scale_model.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -13,7 +13,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from benchmarks.small_pictures import mutated, scan_each, small_pictures
+from benchmarks.jpeg.small_pictures import mutated, scan_each, small_pictures
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.images.resampling import resample

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from benchmarks.small_pictures import scan_each
+from benchmarks.jpeg.small_pictures import scan_each
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.decoders import Image, ImageRandomCrop
 from dali_run.ops.codecs.jpeg import nvjpeg

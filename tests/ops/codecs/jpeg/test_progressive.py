@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.small_pictures import mutated
+from benchmarks.jpeg.small_pictures import mutated
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header

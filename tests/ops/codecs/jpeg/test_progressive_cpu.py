@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.small_pictures import mutated
+from benchmarks.jpeg.small_pictures import mutated
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.codecs.jpeg import progressive_cpu
 from dali_run.ops.errors import SampleError

@@ -16,7 +16,7 @@ from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 
 from ....kit.fake_cupy import faked
 
-SCRIPT = Path(__file__).parents[4] / "benchmarks" / "sanitize.py"
+SCRIPT = Path(__file__).parents[4] / "benchmarks" / "jpeg" / "sanitize.py"
 FAKE = """\
 import sys
 from pathlib import Path

@@ -1,0 +1,1 @@
+"""Reading, feeding and writing."""

@@ -1,0 +1,1 @@
+"""Whole jobs: rates, memory, start-up, soak."""

@@ -1,0 +1,1 @@
+"""Decoding and encoding JPEG, on the CPU and on a GPU."""

@@ -1,0 +1,1 @@
+"""Single operators and chains of them, beside other libraries."""

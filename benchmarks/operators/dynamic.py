@@ -1,0 +1,181 @@
+"""The cost of a call of the dynamic mode, here and in NVIDIA's DALI, on the CPU: microseconds a call.
+
+    python benchmarks/operators/dynamic.py --dali-python PYTHON [--batch 1] [--pixels 8] [--only NAME] [--json FILE]
+
+PYTHON has NVIDIA DALI. Pictures are tiny, so that what remains is what a call costs. Each side is a process; they work
+in turns of some milliseconds, so that both see the same load, and the best turns count. Time of the processors (of all
+threads) says more than time where others use the machine, too. Results are asked for
+(`evaluate`), because DALI's calls only begin the work. The last two rows are microseconds a picture of a training loop
+over 64 JPEGs of 128 x 160 pixels, in batches of 8 at least: as it is, and captured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROUNDS, BLOCK = 15, 0.01
+"""Turns of each side, and about how long they are, in seconds."""
+EPOCHS = 10
+"""Epochs of a loop in one turn: many, because a captured loop works on while the other side has its turn."""
+LIMIT = 100.0
+"""Microseconds that a call may cost at batch 1."""
+CHEAP = ("flip", "resize", "cast", "add", "index", "uniform", "coin_flip", "brightness", "crop_mirror_normalize")
+"""Calls whose own work is next to nothing: to these the limit applies."""
+NAMES = (*CHEAP, "rotate by a batch of angles", "gaussian_blur", "a chain of five", "loop", "captured loop")
+
+
+def calls(ndd: Any, batch: int, pixels: int) -> dict[str, Callable[[], Any]]:
+    """The calls, for either package."""
+    import numpy as np
+
+    picture = np.zeros((pixels, pixels, 3), np.uint8)
+    images = ndd.batch([picture] * batch, layout="HWC")
+    angle = ndd.batch([10.0] * batch)
+
+    return {
+        "flip": lambda: ndd.flip(images),
+        "resize": lambda: ndd.resize(images, size=[4, 4]),
+        "cast": lambda: ndd.cast(images, dtype=ndd.float32),
+        "add": lambda: images + 1,
+        "index": lambda: images.slice[0],
+        "uniform": lambda: ndd.random.uniform(range=[0.0, 1.0], batch_size=batch),
+        "coin_flip": lambda: ndd.random.coin_flip(batch_size=batch),
+        "brightness": lambda: ndd.brightness(images, brightness=1.5),
+        "crop_mirror_normalize": lambda: ndd.crop_mirror_normalize(images, crop=[4, 4], mean=[1.0, 2.0, 3.0]),
+        "rotate by a batch of angles": lambda: ndd.rotate(images, angle=angle),
+        "gaussian_blur": lambda: ndd.gaussian_blur(images, window_size=3),
+        "a chain of five": lambda: (
+            ndd.flip(ndd.brightness(ndd.resize(images, size=[4, 4]), brightness=1.5)) * ndd.random.uniform(
+                batch_size=batch)
+        ),
+    }  # fmt: skip
+
+
+def loops(ndd: Any, batch: int, root: str) -> dict[str, Callable[[], Any]]:
+    """One epoch over the pictures in ``root``: decoded, resized, turned, normalised."""
+    readers = {capture: ndd.readers.File(file_root=root) for capture in (False, True)}
+
+    def epoch(capture: bool) -> Any:
+        for encoded, _ in readers[capture].next_epoch(batch_size=batch, capture=capture):
+            images = ndd.resize(ndd.decoders.image(encoded), size=[64, 64])
+            images = ndd.rotate(images, angle=ndd.random.uniform(range=[-9.0, 9.0], batch_size=batch), keep_size=True)
+            last = ndd.crop_mirror_normalize(images, crop=[56, 56], mean=[1.0, 2.0, 3.0])
+            last.evaluate()
+        return last
+
+    return {"loop": lambda: epoch(False), "captured loop": lambda: epoch(True)}
+
+
+def pictures(root: Path) -> int:
+    """Write JPEGs of 128 x 160 pixels; how many."""
+    import numpy as np
+    from PIL import Image
+
+    (root / "a").mkdir()
+    y, x = np.mgrid[:128, :160]
+    for k in range(64):
+        pixels = np.stack([x + k, y * 2, (x * y // 64 + 3 * k) % 256], -1).astype(np.uint8)
+        Image.fromarray(pixels).save(root / "a" / f"{k:03d}.jpg", quality=90)
+    return 64
+
+
+def serve(package: str, batch: int, pixels: int, root: str) -> None:
+    """One side: for each line of input, a call's name, its microseconds in one turn: of time, and of all processors."""
+    import importlib
+
+    warnings.filterwarnings("ignore")
+    module = importlib.import_module(package)
+    table = {**calls(module, batch, pixels), **loops(module, max(batch, 8), root)}
+    counts: dict[str, int] = {}
+    for line in sys.stdin:
+        call = table[line.strip()]
+        if line not in counts:
+            for _ in range(3 if "loop" in line else 20):
+                call().evaluate()
+            begin = time.perf_counter()
+            call().evaluate()
+            counts[line] = max(EPOCHS if "loop" in line else 5, int(BLOCK / (time.perf_counter() - begin)))
+        begin, busy = time.perf_counter(), time.process_time()
+        for _ in range(counts[line]):
+            call().evaluate()
+        spent = time.perf_counter() - begin, time.process_time() - busy
+        print(*(s / counts[line] * 1e6 for s in spent), flush=True)
+
+
+def side(python: str, package: str, options: argparse.Namespace, root: str) -> subprocess.Popen[str]:
+    """A process that serves one of the packages."""
+    command = [python, __file__, "--serve", package, "--batch", str(options.batch), "--pixels", str(options.pixels),
+               "--root", root]  # fmt: skip
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def ask(process: subprocess.Popen[str], name: str) -> list[float]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{name}\n")
+    process.stdin.flush()
+    return [float(v) for v in process.stdout.readline().split()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dali-python", help="a Python with NVIDIA DALI")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--pixels", type=int, default=8, help="width and height of the pictures")
+    parser.add_argument("--only", choices=NAMES, action="append", help="these calls only")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--root", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.batch, options.pixels, options.root)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        return measure(options, folder, pictures(Path(folder)))
+
+
+def measure(options: argparse.Namespace, folder: str, count: int) -> int:
+    """Measure both sides and print the table."""
+    sides = {"dali_run": side(sys.executable, "dali_run.dynamic", options, folder)}
+    if options.dali_python:
+        sides["nvidia.dali"] = side(options.dali_python, "nvidia.dali.experimental.dynamic", options, folder)
+    rows: list[dict[str, Any]] = []
+    print(f"{'microseconds a call':28} {'here':>8} {'DALI':>8} {'':7} processors {'DALI':>8}")
+    for name in options.only or NAMES:
+        best = {package: [float("inf")] * 2 for package in sides}
+        for _ in range(ROUNDS // 3 if "loop" in name else ROUNDS):
+            for package, process in sides.items():
+                spent = [v / (count if "loop" in name else 1) for v in ask(process, name)]
+                best[package] = [min(a, b) for a, b in zip(best[package], spent, strict=True)]
+        ours, theirs = best["dali_run"], best.get("nvidia.dali", [0.0, 0.0])
+        times = [b / a for a, b in zip(ours, theirs, strict=True)]
+        rows.append({"call": name, "dali_run": round(ours[0], 1), "dali_run_processors": round(ours[1], 1),
+                     "nvidia.dali": round(theirs[0], 1), "nvidia.dali_processors": round(theirs[1], 1),
+                     "times": round(times[0], 1), "times_processors": round(times[1], 1)})  # fmt: skip
+        print(f"{name:28} {ours[0]:8.1f} {theirs[0]:8.1f} {times[0]:6.1f}x {ours[1]:10.1f} {theirs[1]:8.1f} "
+              f"{times[1]:6.1f}x", flush=True)  # fmt: skip
+    for process in sides.values():
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+    if options.json:
+        options.json.write_text(json.dumps({"batch": options.batch, "pixels": options.pixels, "calls": rows}, indent=1))
+    over = [
+        str(r["call"]) for r in rows if options.batch == 1 and r["call"] in CHEAP and r["dali_run_processors"] > LIMIT
+    ]
+    if over:
+        print(f"over {LIMIT:g} us: {', '.join(over)}")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
