@@ -91,8 +91,8 @@ def steps(images: str, gigabytes: float, dali: str | None, dali_python: str | No
                "2" if small else str(int(gigabytes * 225)), *beside, *per_side, *of, gpus=on),
         script("containers", 4, "jobs/confirm_gpu.py", images, "--steps", "host,rates,containers", *of),
         script("progressive", 5, "jpeg/progressive.py", images, "--gigabytes", data, *beside, *of),
-        script("web-mix", 6, "jobs/web_mix.py", images, "--device", device, "--gigabytes", data, *beside, *per_side, *of,
-               gpus=on),
+        script("web-mix", 6, "jobs/web_mix.py", images, "--device", device, "--gigabytes", data, *beside, *per_side,
+               *of, gpus=on),
         script("encode", 3, "jpeg/gpu_jpeg_encode.py", images, *of),
         script("gather", 1, "data/gather.py", "--gigabytes", data, *of),
         # sounds
