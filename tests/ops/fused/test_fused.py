@@ -14,7 +14,7 @@ from dali_run.ops.context import Context
 from dali_run.ops.fused.resize_normalize import ResizeCropMirrorNormalize, can_join, joined_arguments
 from dali_run.ops.types import DALIDataType
 
-from ...kit.host_lane import HostLane
+from ...kit.emulated_lane import EmulatedLane
 from ..images.test_resize import operator, source
 
 IMAGES = [source(k, "uint8", [31 + 17 * k, 90 - 11 * k, 3]) for k in range(4)]
@@ -141,7 +141,7 @@ def on_device(lane: Any, batch: Batch) -> None:
 
 
 def test_cuda_sources_equal_the_cpu_kernels() -> None:
-    on_device(HostLane(), Batch.from_list(IMAGES, "HWC", Samples.numbered(4)))
+    on_device(EmulatedLane(), Batch.from_list(IMAGES, "HWC", Samples.numbered(4)))
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ import pytest
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 
-from ...kit.host_lane import HostLane
+from ...kit.emulated_lane import EmulatedLane
 from .test_resize import CASES, operator, source
 
 CHOSEN = [n for n in range(0, len(CASES), 3) if CASES[n]["op"] == "resize" or n % 2 == 0]
@@ -50,7 +50,7 @@ def compare(run_on_device: Any, cases: list[tuple[dict[str, Any], list[int]]]) -
 
 
 def test_cuda_sources_equal_the_cpu_kernels() -> None:
-    lane = HostLane()
+    lane = EmulatedLane()
     compare(lambda op, batch: op.gpu(Context(op, "gpu", batch.samples, device=lane), batch), grouped())
 
 
