@@ -86,6 +86,11 @@ class SampleError(DaliRunError):
         super().__init__(message)
         self.code: RejectCode = code
 
+    def bare(self) -> SampleError:
+        """The same words without the frames that the error came through, to be kept or raised later: frames hold what
+        their functions held, whole batches among them."""
+        return type(self)(self.code, str(self))
+
 
 @dataclass(frozen=True, slots=True)
 class Reject:

@@ -106,7 +106,7 @@ class _Videos:
                 with Clip(local_copy(part.path)) as clip:
                     times, extent, index = clip.times, (clip.height, clip.width), clip.index
             except SampleError as e:
-                self._problems[number] = e
+                self._problems[number] = e.bare()
                 rows.append((number, 0, 0))  # one sample that says so
             self._times.append(times)
             self._extents.append(extent)

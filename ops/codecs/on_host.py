@@ -182,7 +182,7 @@ def others_of(batch: Batch) -> dict[int, Header | SampleError]:
             if recognise(data) != "jpeg":
                 found[i] = probe(data)
         except SampleError as e:
-            found[i] = e
+            found[i] = e.bare()
     _probed[key] = weakref.ref(batch.offsets, lambda _: _probed.pop(key, None)), weakref.ref(batch.data), found
     return found
 
@@ -191,7 +191,7 @@ def _examine(headers: Headers, i: int, header: Header | SampleError | None, size
     from .jpeg.turbo import check_header
 
     if isinstance(header, SampleError):
-        raise header
+        raise header.bare()
     if header is None:
         check_header(headers.jpeg[i])
     else:
