@@ -1,18 +1,22 @@
 """The cost of a call of the dynamic mode, here and in NVIDIA's DALI, on the CPU: microseconds a call.
 
     python benchmarks/operators/dynamic.py --dali-python PYTHON [--batch 1] [--pixels 8] [--only NAME] [--json FILE]
+    python benchmarks/operators/dynamic.py --device gpu --dali-path SITE_PACKAGES
 
-PYTHON has NVIDIA DALI. Pictures are tiny, so that what remains is what a call costs. Each side is a process; they work
-in turns of some milliseconds, so that both see the same load, and the best turns count. Time of the processors (of all
-threads) says more than time where others use the machine, too. Results are asked for
-(`evaluate`), because DALI's calls only begin the work. The last two rows are microseconds a picture of a training loop
-over 64 JPEGs of 128 x 160 pixels, in batches of 8 at least: as it is, and captured.
+PYTHON has NVIDIA DALI, or this Python has it in SITE_PACKAGES. Pictures are tiny, so that what remains is what a call
+costs. Each side is a process; they work in turns of some milliseconds, so that both see the same load, and the best
+turns count. Time of the processors (of all threads) says more than time where others use the machine, too. Results are
+asked for (`evaluate`), because DALI's calls only begin the work. The last two rows are microseconds a picture of a
+training loop over 64 JPEGs of 128 x 160 pixels, in batches of 8 at least: as it is, and captured.
+
+With --device gpu the pictures lie on the GPU, JPEGs are decoded there, and a turn ends when the GPU is done.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,12 +37,13 @@ CHEAP = ("flip", "resize", "cast", "add", "index", "uniform", "coin_flip", "brig
 NAMES = (*CHEAP, "rotate by a batch of angles", "gaussian_blur", "a chain of five", "loop", "captured loop")
 
 
-def calls(ndd: Any, batch: int, pixels: int) -> dict[str, Callable[[], Any]]:
+def calls(ndd: Any, batch: int, pixels: int, device: str) -> dict[str, Callable[[], Any]]:
     """The calls, for either package."""
     import numpy as np
 
     picture = np.zeros((pixels, pixels, 3), np.uint8)
     images = ndd.batch([picture] * batch, layout="HWC")
+    images = images.gpu() if device == "gpu" else images
     angle = ndd.batch([10.0] * batch)
 
     return {
@@ -55,19 +60,20 @@ def calls(ndd: Any, batch: int, pixels: int) -> dict[str, Callable[[], Any]]:
         "gaussian_blur": lambda: ndd.gaussian_blur(images, window_size=3),
         "a chain of five": lambda: (
             ndd.flip(ndd.brightness(ndd.resize(images, size=[4, 4]), brightness=1.5)) * ndd.random.uniform(
-                batch_size=batch)
+                batch_size=batch, device=device)
         ),
     }  # fmt: skip
 
 
-def loops(ndd: Any, batch: int, root: str) -> dict[str, Callable[[], Any]]:
+def loops(ndd: Any, batch: int, root: str, device: str) -> dict[str, Callable[[], Any]]:
     """One epoch over the pictures in ``root``: decoded, resized, turned, normalised."""
     readers = {capture: ndd.readers.File(file_root=root) for capture in (False, True)}
 
     def epoch(capture: bool) -> Any:
         for encoded, _ in readers[capture].next_epoch(batch_size=batch, capture=capture):
-            images = ndd.resize(ndd.decoders.image(encoded), size=[64, 64])
-            images = ndd.rotate(images, angle=ndd.random.uniform(range=[-9.0, 9.0], batch_size=batch), keep_size=True)
+            images = ndd.resize(ndd.decoders.image(encoded, device=device), size=[64, 64])
+            angle = ndd.random.uniform(range=[-9.0, 9.0], batch_size=batch, device="cpu")
+            images = ndd.rotate(images, angle=angle, keep_size=True)
             last = ndd.crop_mirror_normalize(images, crop=[56, 56], mean=[1.0, 2.0, 3.0])
             last.evaluate()
         return last
@@ -88,34 +94,63 @@ def pictures(root: Path) -> int:
     return 64
 
 
-def serve(package: str, batch: int, pixels: int, root: str) -> None:
+def done_on(device: str) -> Callable[[], Any]:
+    """Waits until the device has done all that it was given."""
+    if device == "cpu":
+        return lambda: None
+    import cupy
+
+    wait: Callable[[], Any] = cupy.cuda.Device().synchronize
+    return wait
+
+
+def serve(package: str, batch: int, pixels: int, root: str, device: str) -> None:
     """One side: for each line of input, a call's name, its microseconds in one turn: of time, and of all processors."""
     import importlib
 
     warnings.filterwarnings("ignore")
     module = importlib.import_module(package)
-    table = {**calls(module, batch, pixels), **loops(module, max(batch, 8), root)}
+    table = {**calls(module, batch, pixels, device), **loops(module, max(batch, 8), root, device)}
+    wait = done_on(device)
     counts: dict[str, int] = {}
     for line in sys.stdin:
-        call = table[line.strip()]
-        if line not in counts:
-            for _ in range(3 if "loop" in line else 20):
-                call().evaluate()
-            begin = time.perf_counter()
+        name = line.strip()
+        try:
+            print(*one_turn(table[name], "loop" in name, counts, name, wait), flush=True)
+        except Exception as e:  # this call, on this side: the others are measured all the same
+            print(f"{package}: {name}: {e}", file=sys.stderr, flush=True)
+            print("inf inf", flush=True)
+
+
+def one_turn(
+    call: Callable[[], Any], loop: bool, counts: dict[str, int], name: str, wait: Callable[[], Any]
+) -> list[float]:
+    """Microseconds of time, and of all processors. ``counts`` holds how many calls a turn has, once that is known."""
+    if name not in counts:
+        for _ in range(3 if loop else 20):
             call().evaluate()
-            counts[line] = max(EPOCHS if "loop" in line else 5, int(BLOCK / (time.perf_counter() - begin)))
-        begin, busy = time.perf_counter(), time.process_time()
-        for _ in range(counts[line]):
-            call().evaluate()
-        spent = time.perf_counter() - begin, time.process_time() - busy
-        print(*(s / counts[line] * 1e6 for s in spent), flush=True)
+        wait()
+        begin = time.perf_counter()
+        call().evaluate()
+        wait()
+        counts[name] = max(EPOCHS if loop else 5, int(BLOCK / (time.perf_counter() - begin)))
+    begin, busy = time.perf_counter(), time.process_time()
+    for _ in range(counts[name]):
+        call().evaluate()
+    wait()
+    spent = time.perf_counter() - begin, time.process_time() - busy
+    return [s / counts[name] * 1e6 for s in spent]
 
 
 def side(python: str, package: str, options: argparse.Namespace, root: str) -> subprocess.Popen[str]:
     """A process that serves one of the packages."""
     command = [python, __file__, "--serve", package, "--batch", str(options.batch), "--pixels", str(options.pixels),
-               "--root", root]  # fmt: skip
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+               "--root", root, "--device", options.device]  # fmt: skip
+    paths = [os.environ.get("PYTHONPATH", "")]
+    if package.startswith("nvidia") and options.dali_path:
+        paths.insert(0, options.dali_path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def ask(process: subprocess.Popen[str], name: str) -> list[float]:
@@ -129,6 +164,8 @@ def ask(process: subprocess.Popen[str], name: str) -> list[float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dali-python", help="a Python with NVIDIA DALI")
+    parser.add_argument("--dali-path", help="folder that `import nvidia.dali` works from")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--pixels", type=int, default=8, help="width and height of the pictures")
     parser.add_argument("--only", choices=NAMES, action="append", help="these calls only")
@@ -137,7 +174,7 @@ def main() -> int:
     parser.add_argument("--root", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.batch, options.pixels, options.root)
+        serve(options.serve, options.batch, options.pixels, options.root, options.device)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         return measure(options, folder, pictures(Path(folder)))
@@ -146,8 +183,10 @@ def main() -> int:
 def measure(options: argparse.Namespace, folder: str, count: int) -> int:
     """Measure both sides and print the table."""
     sides = {"dali_run": side(sys.executable, "dali_run.dynamic", options, folder)}
-    if options.dali_python:
-        sides["nvidia.dali"] = side(options.dali_python, "nvidia.dali.experimental.dynamic", options, folder)
+    if options.dali_python or options.dali_path:
+        sides["nvidia.dali"] = side(
+            options.dali_python or sys.executable, "nvidia.dali.experimental.dynamic", options, folder
+        )
     rows: list[dict[str, Any]] = []
     print(f"{'microseconds a call':28} {'here':>8} {'DALI':>8} {'':7} processors {'DALI':>8}")
     for name in options.only or NAMES:
@@ -158,6 +197,9 @@ def measure(options: argparse.Namespace, folder: str, count: int) -> int:
                 best[package] = [min(a, b) for a, b in zip(best[package], spent, strict=True)]
         ours, theirs = best["dali_run"], best.get("nvidia.dali", [0.0, 0.0])
         times = [b / a for a, b in zip(ours, theirs, strict=True)]
+        if max(ours[0], theirs[0]) == float("inf"):
+            print(f"{name:28} failed", flush=True)
+            continue
         rows.append({"call": name, "dali_run": round(ours[0], 1), "dali_run_processors": round(ours[1], 1),
                      "nvidia.dali": round(theirs[0], 1), "nvidia.dali_processors": round(theirs[1], 1),
                      "times": round(times[0], 1), "times_processors": round(times[1], 1)})  # fmt: skip
@@ -168,9 +210,15 @@ def measure(options: argparse.Namespace, folder: str, count: int) -> int:
         process.stdin.close()
         process.wait()
     if options.json:
-        options.json.write_text(json.dumps({"batch": options.batch, "pixels": options.pixels, "calls": rows}, indent=1))
+        options.json.write_text(
+            json.dumps(
+                {"device": options.device, "batch": options.batch, "pixels": options.pixels, "calls": rows}, indent=1
+            )
+        )
     over = [
-        str(r["call"]) for r in rows if options.batch == 1 and r["call"] in CHEAP and r["dali_run_processors"] > LIMIT
+        str(r["call"])
+        for r in rows
+        if options.batch == 1 and options.device == "cpu" and r["call"] in CHEAP and r["dali_run_processors"] > LIMIT
     ]
     if over:
         print(f"over {LIMIT:g} us: {', '.join(over)}")

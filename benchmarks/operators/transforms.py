@@ -1,12 +1,16 @@
 """dali_run.transforms beside torchvision v2: a batch here, one image after the other there, pixels compared.
 
     python benchmarks/operators/transforms.py [--only jitter,train] [--images 64] [--size 256] [--rounds 5]
-        [--json out.json]
+        [--device gpu] [--json out.json]
 
 Both take turns; each round is torchvision with one thread, this package, torchvision with all threads, this package.
 `time` is the ratio of the best times (torchvision's with the better number of threads), `work` that of the processor
 time of all threads (torchvision's with one thread), which other load on the machine changes little. Ratios above 1 say
 that this package takes less. `equal` says whether all pixels are, for the same torch.manual_seed.
+
+With --device gpu the batch is a CUDA tensor, for both, and times are until the GPU is done, many calls after each other
+with one wait. torchvision is called with each image, as on the CPU, and, as `batch`, with the whole batch, whose images
+then share their random numbers. `equal` compares with torchvision on the CPU.
 """
 
 from __future__ import annotations
@@ -103,12 +107,41 @@ def compare(make: Callable[[Any], Any], batch: torch.Tensor, rounds: int, thread
             "work": best["one"][1] / best["ours"][1], "equal": equal}  # fmt: skip
 
 
+def on_gpu(make: Callable[[Any], Any], batch: torch.Tensor, rounds: int) -> dict[str, Any]:
+    """Milliseconds for a batch that lies on the GPU."""
+    theirs, mine, there = make(v2), make(ours), batch.cuda()
+    torch.manual_seed(1)
+    wanted = [theirs(x) for x in batch]
+    torch.manual_seed(1)
+    equal = all(torch.equal(a, b.cpu()) for a, b in zip(wanted, mine(there), strict=True))
+    works: dict[str, Callable[[], Any]] = {
+        "torchvision_ms": lambda: [theirs(x) for x in there], "torchvision_batch_ms": lambda: theirs(there),
+        "ms": lambda: mine(there),
+    }  # fmt: skip
+    best = dict.fromkeys(works, float("inf"))
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            begin = time.perf_counter()
+            work()
+            torch.cuda.synchronize()
+            calls = min(100, max(1, int(0.03 / (time.perf_counter() - begin))))
+            begin = time.perf_counter()
+            for _ in range(calls):
+                work()
+            torch.cuda.synchronize()
+            if turn:
+                best[name] = min(best[name], (time.perf_counter() - begin) / calls * 1e3)
+    ratios = {"time": best["torchvision_ms"] / best["ms"], "batch_time": best["torchvision_batch_ms"] / best["ms"]}
+    return {**best, **ratios, "equal": equal}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names that hold one of these, with commas between")
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -116,15 +149,19 @@ def main() -> None:
     batch = pictures(options.images, options.size)
     print(f"torch {torch.__version__}, torchvision {torchvision.__version__}, {threads} threads, "
           f"{tuple(batch.shape)}, ms for the batch")  # fmt: skip
-    print(f"{'':48}{'torchvision':>12}{'ours':>9}{'time':>8}{'work':>8}  equal")
+    gpu = options.device == "gpu"
+    last = ("torchvision_batch_ms", "batch_time") if gpu else ("work",)
+    print(f"{'':48}{'torchvision':>12}{'ours':>9}{'time':>8}" + ("   batch    time" if gpu else "    work") + "  equal")
     found = {}
     for name, make in CHAINS.items():
         if any(part.lower() in name.lower() for part in options.only.split(",")):
-            row = found[name] = compare(make, batch, options.rounds, threads)
-            print(f"{name:48}{row['torchvision_ms']:12.1f}{row['ms']:9.1f}{row['time']:8.1f}{row['work']:8.1f}  "
-                  f"{'yes' if row['equal'] else 'NO'}", flush=True)  # fmt: skip
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+            row = on_gpu(make, batch, options.rounds) if gpu else compare(make, batch, options.rounds, threads)
+            found[name] = row
+            print(f"{name:48}{row['torchvision_ms']:12.1f}{row['ms']:9.2f}{row['time']:8.1f}"
+                  + "".join(f"{row[key]:8.1f}" for key in last) + f"  {'yes' if row['equal'] else 'NO'}",
+                  flush=True)  # fmt: skip
+            if options.json:
+                options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -172,3 +172,91 @@ def test_calls_follow_each_other_without_waiting(monkeypatch: pytest.MonkeyPatch
             np.testing.assert_array_equal(a, b.array)
         views = ours.CenterCrop(9)(Tensor(given[0]))
         assert np.shares_memory(views.array, given[0])
+
+
+def on_a_real_gpu() -> Any:
+    """torch, where it has a GPU."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch has no GPU here")
+    return torch
+
+
+@pytest.mark.gpu(emulated=False)
+@pytest.mark.parametrize(("name", "kind"), [case for case in cases() if case[1] != "pictures"])
+def test_the_results_of_a_real_gpu_are_torchvisions_to_the_bit(name: str, kind: str) -> None:
+    torch = on_a_real_gpu()
+    torch.manual_seed(SEED)
+    given = [torch.from_numpy(a).cuda() for a in arrays(kind)]
+    found = list(chain(name, ours)(given))
+    if name != "back":  # to a picture
+        assert all(f.is_cuda for f in found)
+    assert (
+        digest([np.asarray(f.cpu()) if hasattr(f, "cpu") else f for f in found]) == GOLDEN["digests"][f"{name} {kind}"]
+    )
+
+
+@pytest.mark.gpu(emulated=False)
+def test_calls_on_a_real_gpu_follow_each_other_without_waiting() -> None:
+    """On a stream of the program's, many calls ahead of the GPU, from several threads."""
+    torch = on_a_real_gpu()
+    given = [torch.from_numpy(np.stack([a[:, :50, :40] for a in arrays("tensors")[k % 5 :][:2]])) for k in range(40)]
+    part = ours.Compose([
+        ours.RandomResizedCrop(20), ours.RandomRotation(30), ours.GaussianBlur(3), ours.ToDtype(np.float32, scale=True),
+        ours.RandomErasing(1.0),
+    ])  # fmt: skip
+    torch.manual_seed(5)
+    want = [part(batch) for batch in given]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        torch.manual_seed(5)
+        got = [part(batch.cuda(non_blocking=True)) for batch in given]
+    stream.synchronize()
+    for a, b in zip(want, got, strict=True):
+        np.testing.assert_array_equal(a, b.cpu())
+    blur = ours.GaussianBlur(5, sigma=1.0)
+    wanted = [np.asarray(blur(batch)) for batch in given]
+    found: dict[int, Any] = {}
+
+    def work(first: int) -> None:
+        for k in range(first, len(given), 4):
+            found[k] = blur(given[k].cuda())
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k, batch in enumerate(wanted):
+        np.testing.assert_array_equal(batch, found[k].cpu())
+
+
+@pytest.mark.gpu(emulated=False)
+def test_floats_and_lists_on_a_real_gpu() -> None:
+    torch = on_a_real_gpu()
+    batch = torch.from_numpy(np.stack([a[:, :50, :40] for a in arrays("tensors")]).reshape(2, 3, 3, 50, 40))
+    floats = batch / 255
+    for part, given in (
+        (ours.Resize(20), batch),
+        (ours.RandomRotation(180, expand=True), batch),  # sizes of their own: a list
+        (ours.RandomApply([ours.Resize(20), ours.RandomInvert(1.0)], p=0.5), batch),  # each its own way
+        (ours.Resize(20), floats),  # no kernel: by way of the host
+        (ours.Compose([ours.RandomHorizontalFlip(), ours.Normalize([0.5], [0.2])]), floats),
+        (ours.RandomHorizontalFlip(0.0), batch),  # nothing to be done
+        (ours.CenterCrop(9), batch),
+        (ours.RandomInvert(1.0), batch[:, :, :, ::2, 1:]),  # not contiguous
+    ):
+        torch.manual_seed(5)
+        want = part(given)
+        torch.manual_seed(5)
+        got = part(given.cuda())
+        assert type(want) is type(got)
+        for a, b in zip(want, got, strict=True):
+            assert b.is_cuda
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            np.testing.assert_array_equal(a, b.cpu())
+    torch.manual_seed(5)
+    moved = ours.RandomInvert(1.0, device="gpu")(batch[0])
+    assert moved.is_cuda
+    np.testing.assert_array_equal(moved.cpu(), 255 - batch[0])

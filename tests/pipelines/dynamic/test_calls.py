@@ -6,6 +6,7 @@ import gc
 import re
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +213,10 @@ def test_imread(tmp_path: Path) -> None:
         ndd.imread(3)
 
 
-def test_on_a_gpu() -> None:
-    """With a GPU that is imitated: data goes there, kernels run there, arguments stay on the host."""
-    with faked(memory=True), ndd.EvalContext():
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu(emulated=False))])
+def test_on_a_gpu(real: bool) -> None:
+    """Or on one that is imitated: data goes there, kernels run there, arguments stay on the host."""
+    with nullcontext() if real else faked(memory=True), ndd.EvalContext():
         image = ndd.tensor(IMAGE, layout="HWC")
         there = image.gpu()
         assert str(there.device) == "gpu:0"
@@ -256,11 +258,13 @@ def test_on_two_gpus() -> None:
             ndd.stack(second, image.gpu(0))
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_what_is_made_on_a_gpu_is_finished_and_stays_there(index: int) -> None:
-    """Streams do nothing before somebody waits for them, the default one neither: a call that goes on with data whose
-    copy nobody waited for would see noise."""
-    with faked(devices=2, memory=True, late=True), ndd.EvalContext():
+@pytest.mark.parametrize(
+    ("index", "real"), [(0, False), (1, False), pytest.param(0, True, marks=pytest.mark.gpu(emulated=False))]
+)
+def test_what_is_made_on_a_gpu_is_finished_and_stays_there(index: int, real: bool) -> None:
+    """Streams that are imitated do nothing before somebody waits for them, the default one neither: a call that goes on
+    with data whose copy nobody waited for would see noise."""
+    with nullcontext() if real else faked(devices=2, memory=True, late=True), ndd.EvalContext():
         image = ndd.tensor(IMAGE, layout="HWC").gpu(index)
         batch = ndd.batch([IMAGE, IMAGE[:5], IMAGE[:3]], layout="HWC").gpu(index)
         array = image.data.data.reshape(IMAGE.shape)

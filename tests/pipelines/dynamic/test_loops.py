@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -264,10 +265,11 @@ def test_errors_in_captured_loops_are_raised_by_the_body(root: Path) -> None:
         loop()
 
 
-def test_captured_loops_on_a_gpu(root: Path) -> None:
-    """With a GPU that is imitated: each thread has a stream of its own."""
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu(emulated=False))])
+def test_captured_loops_on_a_gpu(root: Path, real: bool) -> None:
+    """Or on one that is imitated: each thread has a stream of its own."""
     made = []
-    with faked(memory=True), ndd.EvalContext(num_threads=2):
+    with nullcontext() if real else faked(memory=True), ndd.EvalContext(num_threads=2):
         for capture in (False, True):
             ndd.random.set_seed(8)
             r = reader(root)

@@ -33,15 +33,18 @@ write: {writer: files, path: OUT, shard: {samples: 10}, fields: {x: {encode: npy
 """
 
 PROGRAM = """
-import json, sys, threading
+import faulthandler, json, sys
+faulthandler.dump_traceback_later(LIMIT, exit=True)
 import cupy
 from dali_run.pipelines.job.run import run_job
-spec, what, number, device = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-calls = [0]
+what, device, jobs = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+calls, fault = 0, 0
 pool = cupy.get_default_memory_pool()
+pinned = cupy.cuda.PinnedMemoryPool()
 def now():
-    calls[0] += 1
-    return calls[0] == number
+    global calls
+    calls += 1
+    return calls == fault
 def astray():
     with cupy.cuda.Device(device):
         kernel = cupy.RawKernel('extern "C" __global__ void astray(int *at) { at[threadIdx.x] = 1; }', "astray")
@@ -52,16 +55,21 @@ def allocate(size):
     if what == "astray" and now():
         astray()
     return pool.malloc(size)
-pinned = cupy.cuda.PinnedMemoryPool()
 def lock(size):
     if what == "page-locked" and now():
         raise cupy.cuda.runtime.CUDARuntimeError(2)
     return pinned.malloc(size)
 cupy.cuda.set_allocator(allocate)
 cupy.cuda.set_pinned_memory_allocator(lock)
-result = run_job(spec)
-print(json.dumps([result.exit_code, result.message, calls[0]]))
+for spec, fault in jobs:
+    calls = 0
+    result = run_job(spec)
+    print(json.dumps([result.exit_code, result.message, calls]), flush=True)
+    if calls < fault:
+        break
 """
+LIMIT = 280
+"""Seconds until a process that hangs says where it does, and ends."""
 
 
 @pytest.fixture(scope="module")
@@ -80,20 +88,35 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parents[1]
 
 
+def specs(place: Path, outs: list[str], device: str) -> list[Path]:
+    """A spec that writes to each of ``outs``."""
+    text = SPEC.replace("DEVICE", device).replace("IN", str(place / "in"))
+    for out in outs:
+        (place / f"{out}.yaml").write_text(text.replace("OUT", str(place / out)))
+    return [place / f"{out}.yaml" for out in outs]
+
+
+def jobs(
+    place: Path, outs: dict[str, int], what: str = "", device: str = "gpu", of: int = 0
+) -> list[tuple[int, str, int]]:
+    """Of jobs that write to ``outs``, one after the other in a process of their own: exit code, message, and how often
+    the fault could have happened. Each has its fault at the number that it is given, and the last is the first that
+    ends before its fault."""
+    given = [[str(spec), number] for spec, number in zip(specs(place, list(outs), device), outs.values(), strict=True)]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("LIMIT", str(LIMIT)), what, str(of), json.dumps(given)],
+        capture_output=True, text=True, timeout=LIMIT + 20, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(code, message, calls) for code, message, calls in found]
+
+
 def job(
     place: Path, out: str, what: str = "", number: int = 0, device: str = "gpu", of: int = 0
 ) -> tuple[int, str, int]:
-    """Exit code, message, and how often the fault could have happened; in a process of its own."""
-    spec = place / f"{out}.yaml"
-    text = SPEC.replace("DEVICE", device).replace("IN", str(place / "in")).replace("OUT", str(place / out))
-    spec.write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(spec), what, str(number), str(of)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    code, message, calls = json.loads(done.stdout.splitlines()[-1])
-    return code, message, calls
+    """`jobs`, of one."""
+    return jobs(place, {out: number}, what, device, of)[0]
 
 
 def same(out: Path, want: Path, levels: int) -> None:
@@ -116,16 +139,23 @@ def whole(place: Path) -> Path:
 
 @pytest.mark.parametrize("what", ["memory", "page-locked"])
 def test_every_allocation_of_a_job_fails_in_turn(place: Path, whole: Path, what: str) -> None:
-    """Until the number of the failing one is larger than there are."""
-    tried = 0
-    for number in [*range(1, 12), *range(12, 400, 7)]:
-        code, message, calls = job(place, f"{what}-{number}", what, number)
+    """Until the number of the failing one is larger than there are: in one process, one job after the other."""
+    outs = {f"{what}-{number}": number for number in [*range(1, 12), *range(12, 400, 7)]}
+    found = jobs(place, outs, what)
+    for (out, number), (code, message, _) in zip(outs.items(), found, strict=False):
         assert code == REJECTS, (number, message)
-        same(place / f"{what}-{number}", whole, 1)  # the CPU may have stood in
-        tried += 1
-        if calls < number:
-            break
-    sys.stdout.write(f"| GPU: the i-th allocation ({what}) of a job fails | {tried} | 0 |\n")
+        same(place / out, whole, 1)  # the CPU may have stood in
+    assert found[-1][2] < outs[list(outs)[len(found) - 1]]  # past the last
+    sys.stdout.write(f"| GPU: the i-th allocation ({what}) of a job fails | {len(found)} | 0 |\n")
+
+
+@pytest.mark.parametrize("what", ["memory", "page-locked"])
+@pytest.mark.parametrize("number", [1, 3, 7])
+def test_an_allocation_of_the_first_job_of_a_process_fails(place: Path, whole: Path, what: str, number: int) -> None:
+    """What is made once a process is made there."""
+    code, message, _ = job(place, f"first-{what}-{number}", what, number)
+    assert code == REJECTS, message
+    same(place / f"first-{what}-{number}", whole, 1)
 
 
 @pytest.mark.parametrize("number", [1, 4, 9, 20])
