@@ -79,3 +79,16 @@ def test_docstrings_say_what_a_thing_is_and_do_not_ask() -> None:
         for match in asking.finditer(path.read_text())
     ]
     assert not found, "\n".join(found)
+
+
+def test_benchmarks_import_one_another_by_their_full_names() -> None:
+    """A module called by its bare name is found only while it lies in the folder of the script that is run."""
+    files = [p for p in (ROOT / "benchmarks").rglob("*.py") if p.stem != "__init__"]
+    own = {p.stem for p in files}
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                assert node.module.partition(".")[0] not in own, f"{path.relative_to(ROOT)}:{node.lineno}"
+            elif isinstance(node, ast.Import):
+                bare = [name.name for name in node.names if name.name.partition(".")[0] in own]
+                assert not bare, f"{path.relative_to(ROOT)}:{node.lineno}"

@@ -225,7 +225,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir=args.scratch) as large,
     ):
         if args.photos:
-            from photos import write_photos
+            from benchmarks.jpeg.photos import write_photos
 
             files = write_photos(args.folder, Path(large), args.photos)
         else:
