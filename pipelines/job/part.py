@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ops.errors import SpecError
+from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
 from ..engine.inputs import JobFeed, Sources
@@ -56,6 +57,7 @@ class OpenJob:
             budget=Budget(on_error.max_errors, on_error.max_error_rate),
             inputs=self.sources.inputs if part[0] == 0 else None,  # the same list for all
             led=True,
+            waiting=waiting_for(self.prepared.spec.pipeline.memory.host_bytes()),
         )
         with output:
             if output.finished:

@@ -21,6 +21,7 @@ from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
 from ...writers.bytes import sidecar
+from ...writers.bytes.background import waiting_for
 from ...writers.shards.config import WriteConfig
 from ...writers.shards.lock import Lock
 from ...writers.shards.manifest import Side
@@ -204,6 +205,7 @@ def run_job(
             budget=budget,
             fresh=fresh,
             inputs=sources.inputs,
+            waiting=waiting_for(settings.memory.host_bytes()),
         )
         with output:
             if output.finished:
@@ -227,6 +229,7 @@ def _run_grown(
             budget=budget,
             stage=todo.stage,
             inputs=todo.listing,
+            waiting=waiting_for(prepared.spec.pipeline.memory.host_bytes()),
         )
         with output:
             result = JobRun(prepared, feed, output, config, trace, progress, command, amend, look=look).run()

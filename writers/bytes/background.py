@@ -7,9 +7,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-_WRITES = 128 << 20
-"""Bytes that wait to be written."""
-_WRITERS = 4
+WAITING = (128 << 20, 1 << 30)
+"""Bytes that may wait to be written: at least, and at most."""
+_OF_BUDGET = 32
+"""The part of the host's memory budget that they may be between these. Bytes come in order, so that several files are
+written at the same time only where more waits than one shard has: of 260 MB, where a file takes 2.5 GB/s, they get 4.0
+GB/s with 128 MiB, 9.4 with 512 MiB (benchmarks/data/write_queue.py)."""
+WRITERS = 4
 """Files that are written at the same time. The system lets one thread at a time write to a file, which takes it 2 to 3
 GB/s in memory; where records come faster, the next shard begins while the last one is still written."""
 _SHARDS = 3
@@ -94,11 +98,18 @@ class Line:
             pool.shutdown()
 
 
+def waiting_for(budget: int) -> int:
+    """Bytes that may wait to be written in a run with ``budget`` bytes of the host's memory."""
+    least, most = WAITING
+    return max(least, min(most, budget // _OF_BUDGET))
+
+
 class Workers:
     """The threads of one output; each is started when there is something for it to do."""
 
-    def __init__(self) -> None:
-        self.writes = Line("write", _WRITES, _WRITERS)
+    def __init__(self, waiting: int = WAITING[0]) -> None:
+        """``waiting``: bytes that may wait to be written."""
+        self.writes = Line("write", waiting, WRITERS)
         # SHA-256 of a file goes on in order: one thread may wait for another
         self.following = ThreadPoolExecutor(2 * (_SHARDS + 1), "following")
         """Work on files beside their writing: checksums, and the disk."""

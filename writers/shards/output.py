@@ -20,6 +20,7 @@ from ...ops.batch import Batch, Samples
 from ...ops.errors import JobError, SpecError
 from ..base import Frames, Records, Refused, Shard, ShardFiles, Writer
 from ..bytes import files_io
+from ..bytes.background import WAITING
 from ..bytes.files_io import job_errors
 from .borders import Cuts
 from .config import WriteConfig
@@ -45,7 +46,7 @@ class Output:
 
     def __init__(
         self, config: WriteConfig, writer: Writer, side: Side, lock: Lock, journal: Journal, cuts: Cuts,
-        budget: ErrorBudget,
+        budget: ErrorBudget, waiting: int,
     ) -> None:  # fmt: skip
         self.config = config
         self.budget = budget
@@ -54,7 +55,7 @@ class Output:
         self._lock = lock
         self._journal = journal
         self._cuts = cuts
-        self._publisher = Publisher(side, journal, lock)
+        self._publisher = Publisher(side, journal, lock, waiting)
         self._carry: dict[str, Any] = journal.carry
         self._next = journal.stop
         self._shard: _OpenShard | None = None
@@ -74,6 +75,7 @@ class Output:
         cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
         whole: int | None = None, part: tuple[int, int] | None = None, budget: Budget | None = None,
         fresh: bool = False, stage: Stage | None = None, inputs: Listing | None = None, led: bool = False,
+        waiting: int = WAITING[0],
     ) -> Output:  # fmt: skip
         """Open the output of positions [start, start + total), or start and on where ``total`` is None.
 
@@ -84,6 +86,7 @@ class Output:
         reports, and joins the parts in the end; with many parts and shards that is too much for each to do.
         ``stage`` adds shards to a finished output (see `retries.next_retry`): `add` then counts places in its list
         of positions, from 0 to ``total``. ``inputs`` is kept beside the journal, to tell one day what was added.
+        ``waiting`` bytes may wait to be written; they are held until then.
         """
         writer = config.check()
         if part is not None and total is None:
@@ -115,7 +118,7 @@ class Output:
                 limits = ErrorBudget(budget or Budget(), whole if led else total, config.where)
                 limits.resume(journal.stop - start, journal.rejected)
                 side.put(side.journal)
-                out = cls(config, writer, side, lock, journal, cuts, limits)
+                out = cls(config, writer, side, lock, journal, cuts, limits, waiting)
                 out._led, out._begun = led, begun
             except BaseException:
                 let_go(side, lock)

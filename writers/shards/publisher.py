@@ -21,8 +21,9 @@ from .rejects import RejectRow
 class Publisher:
     """Takes shards that are complete. Shard, reject log, journal: each is durable before the next one is touched."""
 
-    def __init__(self, side: Side, journal: Journal, lock: Lock) -> None:
-        self.workers = Workers()
+    def __init__(self, side: Side, journal: Journal, lock: Lock, waiting: int) -> None:
+        """``waiting``: bytes that may wait to be written."""
+        self.workers = Workers(waiting)
         self.rejects: File | None = None
         """The reject log, from `Output`'s preparations on."""
         self._side = side

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from dali_run.ops.errors import JobError
+from dali_run.pipelines.job.run import run_job
 from dali_run.writers import base
 from dali_run.writers.bytes import files_io
-from dali_run.writers.bytes.background import Line
+from dali_run.writers.bytes.background import Line, Workers, waiting_for
 from tests.kit.writers import JOBS, digest
 
 PATIENCE = 60
@@ -152,3 +153,29 @@ def test_a_failure_of_the_next_shard_does_not_lose_the_last(tmp_path: Path, monk
     assert not list((tmp_path / "out").glob("train-00001*"))
     job.run(tmp_path / "out")
     assert digest(tmp_path / "out") == digest(tmp_path / "expected")
+
+
+@pytest.mark.parametrize(
+    ("budget", "waiting"), [(1 << 20, 128 << 20), (4 << 30, 128 << 20), (16 << 30, 512 << 20), (1 << 40, 1 << 30)]
+)
+def test_what_may_wait_follows_the_memory_budget(budget: int, waiting: int) -> None:
+    assert waiting_for(budget) == waiting
+
+
+def test_a_job_lets_as_much_wait_as_its_budget_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process, and one of several: each from its own budget."""
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    for k in range(4):
+        (tmp_path / "in" / "a" / f"{k}.jpg").write_bytes(b"bytes")
+    reader = {"op": "readers.file", "file_root": str(tmp_path / "in"), "out": ["x", "label"]}
+    write = {"writer": "tfrecord", "path": "", "shard": {"samples": 2}, "fields": {"x": {"encode": "keep"}}}
+    spec = {"version": 1, "name": "job", "pipeline": {"device": "cpu", "num_threads": 1, "memory": {"host": "16GiB"}},
+            "graph": [reader], "outputs": {"x": "x"}, "write": write}  # fmt: skip
+    asked: list[int] = []
+    plain = Workers.__init__
+    monkeypatch.setattr(Workers, "__init__", lambda self, waiting: (asked.append(waiting), plain(self, waiting))[1])
+    for k, part in enumerate((None, (0, 2))):
+        file = tmp_path / f"{k}.json"
+        file.write_text(json.dumps(spec | {"write": write | {"path": str(tmp_path / f"out{k}")}}))
+        assert run_job(file, part=part).exit_code == 0
+    assert asked == [512 << 20] * 2
