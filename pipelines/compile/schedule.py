@@ -52,9 +52,15 @@ def schedule(graph: Graph) -> tuple[Step, ...]:
         # Late outputs are there once their step is settled: what reads them belongs to a later one.
         levels.append(max((levels[r] + (kinds[r] != kind or is_late(graph.nodes[r])) for r in reads), default=0))
     keys = sorted({(levels[n.id], _ORDER[kinds[n.id]]) for n in graph.nodes})
-    place = {n.id: keys.index((levels[n.id], _ORDER[kinds[n.id]])) for n in graph.nodes}
+    late = {(levels[n.id], _ORDER[kinds[n.id]]) for n in graph.nodes if is_late(n)}
+    order: dict[tuple[int, int], int] = {}
+    for before, key in zip([None, *keys], keys, strict=False):
+        # what is launched after a launch, and waits for nothing of the host's, goes along with it
+        goes_along = before is not None and before[1] == key[1] == _ORDER["device"] and before not in late
+        order[key] = len(set(order.values())) - goes_along
+    place = {n.id: order[levels[n.id], _ORDER[kinds[n.id]]] for n in graph.nodes}
     steps = []
-    for at in range(len(keys)):
+    for at in range(len(set(order.values()))):
         nodes = tuple(n for n in graph.nodes if place[n.id] == at)
         needs = _unique(e for n in nodes for e in n.reads if place[e.node] < at)
         later = [e for n in graph.nodes if place[n.id] > at for e in n.reads]

@@ -134,7 +134,15 @@ class DevicePart:
             for launcher in launchers:
                 launcher.shutdown()
 
-    def _make_room(self, it: Iteration, ahead: Foresight) -> None:
+    def begin(self, name: str, step: Step, it: Iteration, lanes: list[Channel[Copies]]) -> None:
+        """Launch a batch, which is to be `finish`ed in its turn by the same thread: so this waits for no other's end.
+        There must be a free lane."""
+        for _, ahead in self._budget.parts(it, step):
+            self._make_room(it, ahead, wait=False)
+            it.lane, it.launched = lanes[it.number % len(lanes)].get(), Latch(1)
+            self._launch_one(name, step, it, it.lane, it.launched)
+
+    def _make_room(self, it: Iteration, ahead: Foresight, *, wait: bool = True) -> None:
         """Wait until the device, and the host for what comes back, have room for the batch."""
         assert self._budget.device is not None
         room = self._budget.device.limit // (self._options.lanes * self.devices)
@@ -143,11 +151,11 @@ class DevicePart:
         if at_once > room:
             it.cuts = list(runs(ahead.peak, max(1, room), len(ahead.peak)))
             at_once = max(int(ahead.peak[a:b].sum()) for a, b in it.cuts)
-        self._budget.device.hold(it.order, at_once if len(it.cuts) <= 1 else at_once + kept)
+        self._budget.device.hold(it.order, at_once if len(it.cuts) <= 1 else at_once + kept, wait=wait)
         here = bytes_of(b for b in it.env.values() if b.on_host) + kept
         if self._intake.together:
             self._intake.launch_room = self._fitting(len(ahead.peak), at_once, here)
-        self._budget.host.hold(it.order, here)
+        self._budget.host.hold(it.order, here, wait=wait)
 
     def _fitting(self, samples: int, there: int, here: int) -> int:
         """Samples that could be launched together, where ``samples`` hold so many bytes on the device and on the host:
@@ -219,22 +227,26 @@ class DevicePart:
     ) -> None:
         """Wait for launched batches, in order, and give their lanes back: the body of a thread."""
         for it in arriving(inbox, out):
-            assert it.launched is not None
-            assert it.lane is not None
             try:
-                it.launched.wait()
-                run, lane = it.launched.parts[0], it.lane
-                assert run is not None
-                results = self._settled(it, step, lane, run, 0)
-                it.launched = it.lane = None
-                lanes[it.number % len(lanes)].put(lane)
-                it.env |= results
-                it.dropped += run.dropped
-                self._budget.forget(it, step)
+                self.finish(it, step, lanes)
                 self._budget.holds(it)
                 out.put(it)
             except BaseException as e:  # raised where the batch is taken
                 end_with(it, out, e)
+
+    def finish(self, it: Iteration, step: Step, lanes: list[Channel[Copies]]) -> None:
+        """Wait for a launched batch, and give its lane back. Raises what was raised as it was launched."""
+        assert it.launched is not None
+        assert it.lane is not None
+        it.launched.wait()
+        run, lane = it.launched.parts[0], it.lane
+        assert run is not None
+        results = self._settled(it, step, lane, run, 0)
+        it.launched = it.lane = None
+        lanes[it.number % len(lanes)].put(lane)
+        it.env |= results
+        it.dropped += run.dropped
+        self._budget.forget(it, step)
 
     def _settled(self, it: Iteration, step: Step, lane: Copies, run: Run, attempt: int) -> Env:
         """The results of a launched batch, once the device is done and every check has passed. Samples that fail a

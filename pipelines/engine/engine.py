@@ -36,6 +36,7 @@ from .batch_budget import IN_PARTS, BatchBudget
 from .channel import Channel, Closed
 from .compile_ahead import clients_of, compile_ahead
 from .device import DevicePart, as_ours, if_it_works, launcher_count, open_lane
+from .direct import Direct, suits
 from .host import CHUNK, HostPart
 from .in_flight import Feed, Iteration, Request, replace_dropped
 from .intake import Intake
@@ -93,6 +94,11 @@ class Engine:
         self.device_part = DevicePart(
             self.services, self.budget, self.intake, self.host_part.reads_at_once, self.open_lane
         )
+        self.direct = (
+            Direct(self.services, self.budget, self.intake, self.host_part, self.device_part)
+            if suits(plan, options)
+            else None
+        )
         self.inline = options.inline and all(s.kind != "device" for s in plan.steps)
         """Batches are computed in the caller's thread, so far."""
         self.host_part.on_account = not self.inline
@@ -147,6 +153,9 @@ class Engine:
             return
         self._started = True
         self._thread("abandoned", self._stop_when_abandoned)
+        if self.direct is not None:
+            self.direct.open()
+            return
         lanes = {i: self.device_part.open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if lanes and self.plan.target.device == "gpu":
             self.host_part.lender = lender_for(
@@ -181,6 +190,11 @@ class Engine:
             here = there
         assert here is not None
         self.delivery = here
+
+    def ask(self) -> None:
+        """The schedule has one more batch (`Options.asked`)."""
+        if self.direct is not None:
+            self.direct.ask()
 
     def _channel(self, name: str, depth: int) -> Channel[Any]:
         channel: Channel[Any] = Channel(name, depth)
@@ -273,7 +287,7 @@ class Engine:
         if self._handed_out is not None:  # the caller has finished with it, or keeps its own reference
             self.budget.release(self._handed_out)
         try:
-            iteration = hand_over.taken(self.delivery)
+            iteration = self.direct.take() if self.direct is not None else hand_over.taken(self.delivery)
             if iteration.problem is not None:
                 raise iteration.problem
         except Closed:
@@ -286,7 +300,7 @@ class Engine:
             if ours is e:
                 raise
             raise ours from None
-        self._handed_out = iteration.order
+        self._handed_out = iteration.order if self.direct is None else None
         if self.options.whole_batches and len(iteration.asked) > 1:
             self._apart.extend(iteration.apart())
             iteration = self._apart.popleft()

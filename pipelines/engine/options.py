@@ -35,5 +35,7 @@ class Options(RunSettings):
     together: bool = False
     """Small batches may go onto a device together: results do not depend on the rest of a batch. They are handed
     out together, too, or, as ``whole_batches``, one by one."""
+    asked: bool = False
+    """The schedule has a batch whenever `Engine.ask` says so, before it is taken, and no sooner."""
     inline: bool = False
     """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""

@@ -146,6 +146,7 @@ class Session:
                 policy=self._settings.on_error,
                 **self._settings.run.shared(),
                 together=self.self_driven and self._settings.run.rng == "philox",
+                asked=not self.self_driven,
                 inline=True,
             )
             outputs = plan.graph.outputs
@@ -185,6 +186,7 @@ class Session:
         self.next += n
         self.iteration += 1
         self.in_flight += 1
+        self.engine().ask()
 
     def can_feed(self) -> bool:
         """Every input has data for one more batch."""

@@ -86,7 +86,8 @@ class Array:
             assert 0 <= where < self.shape[0]
             return self.reshape(-1)[where * self.size // self.shape[0] :]._as(self.shape[1:], self.dtype)
         low, high, _ = where.indices(self.shape[0])
-        made = Array(max(high - low, 0), self.dtype, self.data + low * self.dtype.itemsize)
+        apart = self.strides[0]
+        made = Array((max(high - low, 0), *self.shape[1:]), self.dtype, self.data + low * apart)
         made.device = self.device
         return made
 

@@ -1,0 +1,88 @@
+"""Direct: batches that the program itself provides, launched and settled by the program's own thread.
+
+Each hand-over to another thread costs 10 to 50 us, and as long again where the other one holds the GIL; launching a few
+kernels costs less than the four of them. What the GPU does, it does beside the program all the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ...ops.base import Operator
+from ...readers.base import Reader
+from ..compile.plan import Plan
+from .batch_budget import BatchBudget
+from .device import DevicePart
+from .host import HostPart
+from .in_flight import Iteration
+from .intake import Intake
+from .options import Options
+from .services import Services
+
+
+def suits(plan: Plan, options: Options) -> bool:
+    """The program asks for each batch, and all that there is to do is to launch kernels on one GPU, after arithmetic
+    on a few numbers."""
+    target, steps = plan.target, plan.steps
+    return (
+        options.asked
+        and target.device == "gpu"
+        and len(target.indices) == 1
+        and [s.kind for s in steps] == ["whole"] * (len(steps) - 1) + ["device"]
+        and all(_is_quick(n.op) and n.stage != "mixed" for n in plan.graph.nodes)
+    )
+
+
+def _is_quick(op: Operator) -> bool:
+    return not isinstance(op, Reader) and not op.waits and (op.light or not op.per_batch)
+
+
+class Direct:
+    """The program's thread owns it."""
+
+    def __init__(
+        self, services: Services, budget: BatchBudget, intake: Intake, host_part: HostPart, device_part: DevicePart
+    ) -> None:
+        *before, last = services.plan.steps
+        self._before = [(services.name_of(s), s) for s in before]
+        self._name, self._step = services.name_of(last), last
+        self._budget, self._intake, self._host_part, self._device_part = budget, intake, host_part, device_part
+        self._in_flight: deque[Iteration] = deque()
+        self._due = 0
+        """Batches that were asked for and have not begun."""
+
+    def open(self) -> None:
+        """Open the lanes."""
+        self._lanes = self._device_part.open_lanes()
+        self._host_part.on_account = False
+
+    def ask(self) -> None:
+        """The schedule has one more batch: launch it, or do so later where all lanes are taken."""
+        self._due += 1
+        self._launch()
+
+    def take(self) -> Iteration:
+        """The oldest batch, complete. Raises what made it fail."""
+        if not self._in_flight:
+            self._due = max(self._due, 1)
+            self._launch()
+        it = self._in_flight.popleft()
+        if it.problem is not None:
+            raise it.problem
+        self._device_part.finish(it, self._step, self._lanes)
+        self._budget.release(it.order)
+        self._launch()
+        return it
+
+    def _launch(self) -> None:
+        while self._due and self._lanes[0].fill:
+            self._due -= 1
+            it = self._intake.one(None)
+            assert it is not None
+            self._in_flight.append(it)
+            try:
+                for name, step in self._before:
+                    self._host_part.whole(it, name, step, None, None)
+                self._device_part.begin(self._name, self._step, it, self._lanes)
+            except Exception as e:  # raised in its turn
+                it.problem = e

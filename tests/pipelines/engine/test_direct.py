@@ -1,0 +1,142 @@
+"""Batches that a program feeds are launched by its own thread, on a stand-in for CuPy; see tests/kit/fake_cupy.py."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run import Pipeline, fn, pipeline_def, types
+from dali_run.ops.errors import JobError, SpecError
+from tests.kit.fake_cupy import faked
+
+BATCH, LATE = 3, 2
+
+
+def batches(seed: int = 3) -> Iterator[list[np.ndarray]]:
+    """Of two sizes in turns."""
+    random = np.random.default_rng(seed)
+    for k in range(100):
+        yield [random.integers(0, 256, (5 + k % 2, 8, 3), np.uint8) for _ in range(BATCH)]
+
+
+def made(source: Callable[[], Any], device: int | None, **more: Any) -> Pipeline:
+    """Feeding, drawing, flipping, normalising."""
+    on = "cpu" if device is None else "gpu"
+
+    @pipeline_def(batch_size=BATCH, num_threads=2, seed=8, device_id=device, **more)
+    def pipe() -> Any:
+        x = fn.external_source(source=source, layout="HWC", device=on)
+        x = fn.flip(x, horizontal=fn.random.coin_flip())
+        x = fn.brightness(x, brightness=fn.random.uniform(range=[0.5, 1.5]))
+        return fn.crop_mirror_normalize(x, dtype=types.FLOAT, output_layout="CHW", mean=[3.0, 4.0, 5.0])
+
+    return pipe()
+
+
+def fed(device: int | None, **more: Any) -> Pipeline:
+    """Batches as the device takes them."""
+    source = batches()
+
+    def there() -> Any:
+        import cupy
+
+        return [cupy.asarray(a) for a in next(source)]
+
+    return made(lambda: next(source), None, **more) if device is None else made(there, device, **more)
+
+
+def results(pipe: Pipeline, count: int) -> list[np.ndarray]:
+    """Of the first batches."""
+    found = []
+    for _ in range(count):
+        (out,) = pipe.run()
+        out = out.as_cpu()
+        found.append(np.stack([np.asarray(out[i]) for i in range(len(out))]))
+    return found
+
+
+@pytest.mark.parametrize("more", [{}, {"prefetch_queue_depth": 7}, {"exec_pipelined": False, "exec_async": False}])
+def test_results_are_those_of_the_cpu_in_their_order(more: dict[str, Any]) -> None:
+    wanted = results(fed(None), 12)
+    with faked(memory=True):
+        before = set(threading.enumerate())
+        pipe = fed(0, **more)
+        found = results(pipe, 12)
+        started = {t.name for t in set(threading.enumerate()) - before}
+        pipe.close()
+    assert started == {"abandoned"}, "nothing is handed to another thread"
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1)
+
+
+def test_what_is_drawn_by_the_host_does_not_divide_the_launches() -> None:
+    with faked(memory=True):
+        pipe = fed(0)
+        assert [s.kind for s in pipe.plan.steps] == ["whole", "device"]
+
+
+def test_batches_before_a_failure_are_handed_out() -> None:
+    source = batches()
+
+    def then_bad() -> Any:
+        import cupy
+
+        data = next(source)
+        left.append(len(left))
+        return [cupy.asarray(a if len(left) <= LATE else a[:, :, 0][:, :, None]) for a in data]
+
+    left: list[int] = []
+    with faked(memory=True):
+        pipe = made(then_bad, 0)
+        assert len(results(pipe, LATE)) == LATE
+        with pytest.raises((JobError, SpecError, RuntimeError)):
+            results(pipe, 1)
+        pipe.close()
+
+
+def test_a_source_that_ends_begins_again() -> None:
+    with faked(memory=True):
+        import cupy
+
+        data = [[cupy.asarray(a) for a in batch] for batch, _ in zip(batches(), range(4), strict=False)]
+
+        @pipeline_def(batch_size=BATCH, num_threads=2, device_id=0)
+        def pipe() -> Any:
+            return fn.external_source(source=data, layout="HWC", device="gpu", cycle="raise")
+
+        running = pipe()
+        for _ in range(2):
+            assert len(results(running, 4)) == 4
+            with pytest.raises(StopIteration):
+                running.run()
+            running.reset()
+        running.close()
+
+
+def test_a_pipeline_that_is_dropped_ends() -> None:
+    with faked(memory=True):
+        pipe = fed(0)
+        results(pipe, 2)
+        (thread,) = [t for t in threading.enumerate() if t.name == "abandoned"]
+        del pipe
+        gc.collect()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_decoders_and_readers_have_threads_of_their_own() -> None:
+    with faked(memory=True):
+
+        @pipeline_def(batch_size=BATCH, num_threads=2, device_id=0)
+        def pipe() -> Any:
+            return fn.decoders.image(fn.external_source(source=lambda: None), device="mixed")
+
+        running = pipe()
+        running.build()
+        assert running._session.engine().direct is None
+        running.close()
