@@ -30,6 +30,9 @@ _LOST = 2  # tfrecord_cpu.LOST
 _BLOCK = 1 << 22
 """Records that are walked at a time. Arrays of this size go back to the system when they are not needed any more."""
 _THREADS = 16
+_SEARCH, _SEARCH_RATIO = 1 << 24, 16
+"""Bytes of an unpacked file that are looked through for records after damage: so many, or so many for each that it has
+packed. A search costs three times what unpacking does, and bombs are nothing but damage."""
 
 
 class _TFRecords:
@@ -93,13 +96,22 @@ class _TFRecords:
         if kind == cpu.TRUNCATED:
             return "truncated", damage or f"the file ends inside the record; the last {size} bytes are lost"
         if kind == cpu.LOST:
-            return "corrupt_record", damage or f"no record begins here or in the {size} bytes from here; they are lost"
+            return "corrupt_record", damage or self._no_record(self._files.locate(index)[0], size)
         if kind == cpu.BAD_LENGTH_CRC:
             return "corrupt_record", "the checksum of the record's length is wrong (check_crc: false reads it anyway)"
         return (
             "corrupt_record",
             f"the checksum of the record's {size} bytes is wrong (check_crc: false reads it anyway)",
         )
+
+    def _no_record(self, file: int, size: int) -> str:
+        search = _search(self._mapped, file)
+        if size > search:
+            return (
+                f"no record begins here or in the {search} bytes from here; the other {size - search} are not looked "
+                f"through, for a packed file of {self._mapped.stored[file]}: they are lost"
+            )
+        return f"no record begins here or in the {size} bytes from here; they are lost"
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         from . import tfrecord_cpu as cpu
@@ -144,7 +156,7 @@ def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
         if cached is not None and _inside(cached, size):
             cached[0] += start
             return cached[0], cached[1], cached[2].astype(np.int32)
-    offsets, sizes, kinds = _walk(mapped, start, start + size, check)
+    offsets, sizes, kinds = _walk(mapped, i, check)
     if i in mapped.damage and (len(kinds) == 0 or kinds[-1] == 0):  # what could be unpacked ends with a whole record
         offsets, sizes, kinds = np.append(offsets, start + size), np.append(sizes, 0), np.append(kinds, np.int32(_LOST))
     if not mapped.unpacked[i]:
@@ -169,14 +181,23 @@ def _inside(columns: list[I64], size: int) -> bool:
     return True
 
 
-def _walk(mapped: Mapped, at: int, stop: int, check: bool) -> tuple[I64, I64, I32]:
+def _search(mapped: Mapped, i: int) -> int:
+    """Bytes of file ``i`` that are looked through for records after damage."""
+    if not mapped.unpacked[i]:
+        return int(mapped.sizes[i])
+    return max(_SEARCH, _SEARCH_RATIO * int(mapped.stored[i]))
+
+
+def _walk(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
+    """Records of file ``i``, whatever their kind."""
     from .tfrecord_cpu import walk
 
+    at, stop, search = int(mapped.starts[i]), int(mapped.starts[i] + mapped.sizes[i]), _search(mapped, i)
     blocks: list[tuple[Any, ...]] = []
     while at < stop:
         most = min(_BLOCK, (stop - at) // 16 + 2)  # of the framing alone a record has 16 bytes
         offsets, sizes, kinds = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32)
-        n, at = walk(mapped.data, at, stop, check, offsets, sizes, kinds)
+        n, at, search = walk(mapped.data, at, stop, search, check, offsets, sizes, kinds)
         blocks.append((offsets[:n].copy(), sizes[:n].copy(), kinds[:n].copy()))
     if not blocks:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
@@ -189,7 +210,7 @@ def framed(path: str) -> tuple[I64, I64]:
     file, or one that is no TFRecord."""
     mapped = Mapped([path])
     start, size = int(mapped.starts[0]), int(mapped.sizes[0])
-    offsets, sizes, kinds = _walk(mapped, start, start + size, True)
+    offsets, sizes, kinds = _walk(mapped, 0, True)
     wrong = np.flatnonzero(kinds != 0)
     if mapped.damage or len(wrong):
         at = max(int(offsets[wrong[0]]) - start - 12, 0) if len(wrong) else size

@@ -46,9 +46,9 @@ def _fits(data: Any, at: Any, stop: Any) -> Any:
     return stop - at >= HEADER + FOOTER and 0 <= _u64(data, at) <= stop - at - HEADER - FOOTER
 
 
-@numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
-def _next_header(data: Any, at: Any, stop: Any) -> Any:
-    """Where the next header of a record that fits begins, ``at`` or later; ``stop`` where none does.
+@numba.njit("int64(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
+def _next_header(data: Any, at: Any, end: Any, stop: Any) -> Any:
+    """Where the next header of a record that fits begins, from ``at`` to ``end``; ``stop`` where none does.
 
     Damage may be a bomb's: of most bytes nothing is looked at but the number that they end.
     """
@@ -56,7 +56,7 @@ def _next_header(data: Any, at: Any, stop: Any) -> Any:
     if at > last:
         return stop
     value = np.uint64(_u64(data, at)) << np.uint64(8)
-    while at <= last:
+    while at <= last and at < end:
         value = value >> np.uint64(8) | np.uint64(data[at + 7]) << np.uint64(56)
         # Zeros are no header (the checksum of a length of 0 is not 0), and bombs are full of them.
         if (
@@ -70,15 +70,17 @@ def _next_header(data: Any, at: Any, stop: Any) -> Any:
 
 
 @numba.njit(
-    "Tuple((int64, int64))(uint8[::1], int64, int64, boolean, int64[::1], int64[::1], int32[::1])",
+    "Tuple((int64, int64, int64))(uint8[::1], int64, int64, int64, boolean, int64[::1], int64[::1], int32[::1])",
     nogil=True,
     cache=True,
 )
-def walk(data: Any, at: Any, stop: Any, check: Any, offsets: Any, sizes: Any, kinds: Any) -> Any:
-    """Records from ``at`` until ``stop`` or until the arrays are full: how many, and where to go on.
+def walk(data: Any, at: Any, stop: Any, search: Any, check: Any, offsets: Any, sizes: Any, kinds: Any) -> Any:
+    """Records from ``at`` until ``stop`` or until the arrays are full: how many, where to go on, and what is left of
+    ``search``.
 
-    ``offsets`` and ``sizes`` are the data's. After damage the next length with a right checksum is looked for; what
-    lies between becomes one entry LOST. Without ``check`` any length that fits is believed.
+    ``offsets`` and ``sizes`` are the data's. After damage the next length with a right checksum is looked for, in
+    ``search`` bytes in all; what lies between becomes one entry LOST, and the rest, too, once those are spent. Without
+    ``check`` any length that fits is believed.
     """
     n = 0
     while at < stop and n < len(offsets):
@@ -97,10 +99,11 @@ def walk(data: Any, at: Any, stop: Any, check: Any, offsets: Any, sizes: Any, ki
                 at = after
             else:
                 start = at
-                at = _next_header(data, at + 1, stop)
+                at = _next_header(data, at + 1, at + 1 + search, stop)
+                search = max(0, search - (at - start))
                 offsets[n], sizes[n], kinds[n] = start, at - start, LOST
         n += 1
-    return n, at
+    return n, at, search
 
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1])", nogil=True, cache=True)

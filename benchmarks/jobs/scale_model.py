@@ -95,7 +95,7 @@ def opened(path: str, records: int) -> dict[str, Any]:
     from dali_run.readers.tfrecord_cpu import walk
 
     few = np.frombuffer(tiny(4), np.uint8).copy()
-    walk(few, 0, len(few), True, *(np.empty(8, t) for t in (np.int64, np.int64, np.int32)))  # compiled
+    walk(few, 0, len(few), len(few), True, *(np.empty(8, t) for t in (np.int64, np.int64, np.int32)))  # compiled
     before, began = resident(), time.process_time()
     source = TFRecord(path=path).open()
     found = {"records": len(source), "seconds": time.process_time() - began}

@@ -46,7 +46,7 @@ _FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 MAX_RATIO = 200
 """Unpacked bytes for each packed one, from `FREE_UNPACKED` on; records that people pack shrink 2 to 50 times, bombs a
 thousand times."""
-FREE_UNPACKED = 1 << 28
+FREE_UNPACKED = 1 << 26
 """Bytes that a gzip'ed file may unpack to whatever its size."""
 BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
 """Above so many bytes a file that is packed more than so many times is a bomb: runs of a byte shrink 1,030 times."""

@@ -80,12 +80,13 @@ def run_tensors(data: Bytes) -> None:
 
 
 def run_tfrecord(data: Bytes) -> None:
-    for check in (True, False):
-        at, total = 0, 0
+    for check, most in ((True, len(data)), (False, len(data)), (True, 40)):
+        at, total, search = 0, 0, most
         while at < len(data):
             offsets, sizes, kinds = np.empty(3, I64), np.empty(3, I64), np.empty(3, np.int32)
-            n, after = tfrecord_cpu.walk(data, at, len(data), check, offsets, sizes, kinds)
+            n, after, search = tfrecord_cpu.walk(data, at, len(data), search, check, offsets, sizes, kinds)
             assert after > at
+            assert 0 <= search <= most
             at, total = after, total + n
             offsets, sizes, kinds = offsets[:n], sizes[:n], kinds[:n]
             assert (offsets >= 0).all()

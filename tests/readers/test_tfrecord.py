@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.readers import tfrecord_cpu
 from dali_run.readers.fetch import index_cache
 from dali_run.readers.tfrecord import TFRecord
 from tests.kit.readers import content, fetch, open_reader
@@ -501,3 +502,36 @@ def test_a_packed_bomb_is_left_early(tmp_path: Path, filler: bytes) -> None:
     source = open_reader(TFRecord(path=str(tmp_path / "bomb.tfrecord"), features={"id": "int64"}))
     assert source._mapped.sizes.sum() <= 48 << 20
     assert len(source) == 3
+
+
+def test_a_packed_bomb_that_hides_is_left_early(tmp_path: Path) -> None:
+    """Work is bounded, not only bytes: 480 unpacked bytes for each packed one are too many from 64 MiB on, and records
+    are looked for in 16 MiB of the damage. Those that come before, or soon after, are read."""
+    good = tmp_path / "good.tfrecord"
+    write(good, rows(2))
+    noise = np.random.default_rng(1).integers(0, 256, (100, 1150), np.uint8)
+    filler = b"".join(n.tobytes() + (b"\1" + bytes(7)) * (1 << 17) for n in noise)
+    packed = gzip.compress(good.read_bytes() + filler[: 1 << 20] + good.read_bytes() + filler, 9)
+    assert 300 < len(filler) / len(packed) < 500
+    (tmp_path / "bomb.tfrecord").write_bytes(packed)
+    reader = TFRecord(path=str(tmp_path / "bomb.tfrecord"), features={"label": "int64"})
+    source = open_reader(reader)
+    assert source._mapped.sizes.sum() <= 66 << 20
+    assert source._kinds.tolist() == [0, 0, tfrecord_cpu.LOST, 0, 0, tfrecord_cpu.LOST]
+    _, rejects = fetch(reader, source, range(6))
+    assert [r.slot for r in rejects] == [2, 5]
+    few = np.frombuffer(good.read_bytes() + filler[: 1 << 20] + good.read_bytes(), np.uint8).copy()
+    for search, found in ((len(few), 5), (len(filler[: 1 << 20]), 5), (1000, 3), (0, 3)):
+        offsets, sizes, kinds = np.empty(9, np.int64), np.empty(9, np.int64), np.empty(9, np.int32)
+        n, at, left = tfrecord_cpu.walk(few, 0, len(few), search, True, offsets, sizes, kinds)
+        assert (n, at, kinds[2]) == (found, len(few), tfrecord_cpu.LOST)
+        assert left == (search - (1 << 20) if found == 5 else 0)
+
+
+def test_a_packed_file_says_what_was_not_looked_through(tmp_path: Path) -> None:
+    good = tmp_path / "good.tfrecord"
+    write(good, rows(2))
+    (tmp_path / "a.tfrecord").write_bytes(gzip.compress(good.read_bytes() + (b"\1" + bytes(99)) * 200_000, 9))
+    reader = TFRecord(path=str(tmp_path / "a.tfrecord"), features={"label": "int64"})
+    _, rejects = fetch(reader, open_reader(reader), range(3))
+    assert "no record begins here or in the 16777216 bytes from here; the other 3222784 are not" in rejects[-1].message
