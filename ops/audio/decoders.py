@@ -17,6 +17,9 @@ from ..errors import Reject, SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 from .flac import open_memory as open_flac
+from .flac_gpu import MEMORY as ON_GPU
+from .flac_gpu import decode as decode_on_gpu
+from .flac_gpu import plain as plain_flac
 from .resample import RESAMPLER, Rates, Resampler, check_resampler, needs_soxr, output_lengths, resample_into
 
 _wav: Any = Kernels(".wav_cpu", __package__)
@@ -35,6 +38,8 @@ class Clips:
     """[N, FIELDS] of `wav_cpu.walk`; KIND is OTHER for those that libsndfile opened."""
     sounds: dict[int, Any]
     """The other ones, open, by place: `flac.Flac` or `libsndfile.Sound`."""
+    flac: I64 | None = None
+    """[N, ...] rows of `flac_gpu.plain`, for those that the GPU is to decode."""
 
     @property
     def frames(self) -> I64:
@@ -73,12 +78,19 @@ class Parts:
     """0 or less: to the end."""
 
 
-def open_clips(ctx: Context, encoded: Batch, max_samples: int, parts: Parts | None = None) -> Clips:
-    """Read the headers of all files. What is no audio, or too long, is rejected."""
+def open_clips(
+    ctx: Context, encoded: Batch, max_samples: int, parts: Parts | None = None, flac_on_gpu: bool = False
+) -> Clips:
+    """Read the headers of all files. What is no audio, or too long, is rejected. ``flac_on_gpu``: plain FLAC files are
+    left to the GPU."""
     encoded_base = np.ascontiguousarray(encoded.offsets)
     clips = Clips(np.empty((len(encoded), _wav.FIELDS), np.int64), {})
     _wav.walk(encoded.data, encoded_base, encoded.sizes, clips.found)
-    for i in np.flatnonzero(clips.found[:, _wav.KIND] == _wav.OTHER).tolist():
+    other = clips.found[:, _wav.KIND] == _wav.OTHER
+    if flac_on_gpu and other.any():
+        clips.flac = plain_flac(encoded, clips.found)
+        other &= clips.frames == 0
+    for i in np.flatnonzero(other).tolist():
         start, size = int(encoded.offsets[i]), int(encoded.shapes[i, 0])
         try:
             data = encoded.data[start : start + size]
@@ -164,7 +176,8 @@ class Audio(Operator, name="decoders.audio"):
 
     A file that ends early is rejected where its format says how long it should be (a WAV file is as long as what is
     there, as in DALI). FLAC is decoded by loops of this package, which check every frame, and by libsndfile where they
-    leave a file to it. On a GPU, WAV files of plain numbers travel as they are; threads of the CPU decode the others.
+    leave a file to it. To a GPU, WAV files of plain numbers and FLAC files travel as they are; threads of the CPU
+    decode the others, and those in which the GPU finds anything odd.
     """
 
     aliases = ("audio_decoder",)
@@ -204,7 +217,7 @@ class Audio(Operator, name="decoders.audio"):
         decoded = found[:, _wav.FRAMES] * found[:, _wav.CHANNELS]
         decoded = np.where(decoded > self.max_samples, 0, decoded)  # they will be refused
         elements = decoded // np.maximum(found[:, _wav.CHANNELS], 1) if self.downmix else decoded
-        besides = np.where(other, 4 * decoded, 0)
+        besides = np.where(other, (ON_GPU if stage == "mixed" else 4) * decoded, 0)
         if self.given("sample_rate"):
             besides += 4 * elements
             rate = self.sample_rate if "sample_rate" not in self.per_sample else 48000.0
@@ -220,7 +233,9 @@ class Audio(Operator, name="decoders.audio"):
     def begin(self, ctx: Context, *inputs: Batch) -> Opened | None:
         found = np.empty((len(inputs[0]), _wav.FIELDS), np.int64)
         _wav.walk(inputs[0].data, np.ascontiguousarray(inputs[0].offsets), inputs[0].sizes, found)
-        if (found[:, _wav.KIND] != _wav.OTHER).all():
+        if (found[:, _wav.KIND] == _wav.OTHER).any():
+            plain_flac(inputs[0], found)
+        if found[:, _wav.FRAMES].all():
             return None
         return self._opened_by_threads(replace(ctx, rejects=[]), inputs[0])
 
@@ -237,7 +252,7 @@ class Audio(Operator, name="decoders.audio"):
     def _opened_by_threads(self, ctx: Context, encoded: Batch) -> Opened:
         from ..codecs.on_gpu import threads
 
-        return self._opened(ctx, encoded, self._rates(ctx), threads().map)
+        return self._opened(ctx, encoded, self._rates(ctx), threads().map, flac_on_gpu=not ctx.attempt)
 
     def _rates(self, ctx: Context) -> npt.NDArray[np.float64]:
         """The rate that each clip is to have; 0 for its own."""
@@ -257,11 +272,11 @@ class Audio(Operator, name="decoders.audio"):
 
     def _opened(
         self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
-        parts: Parts | None = None,
+        parts: Parts | None = None, flac_on_gpu: bool = False,
     ) -> Opened:  # fmt: skip
         """Read headers, and start what is no plain WAV; ``run`` maps over those files. On the CPU they go straight into
         the output where nothing else is to be done."""
-        clips = open_clips(ctx, encoded, self.max_samples, parts)
+        clips = open_clips(ctx, encoded, self.max_samples, parts, flac_on_gpu)
         own = clips.rates
         resamples = (wanted > 0) & (wanted != own) & (clips.frames > 0)
         after = np.where(resamples, wanted, own)
@@ -338,9 +353,13 @@ class Audio(Operator, name="decoders.audio"):
         if out is None:
             out = Batch.allocate(ctx.empty, opened.shapes, to_numpy(self.dtype), "", encoded.samples)
         plain = clips.found[:, _wav.KIND] != _wav.OTHER
-        parts = []
-        if plain.any():
-            parts.append((encoded if on_cpu else ctx.device.to_device(encoded), _only(clips.found, plain)))
+        flac = None if clips.flac is None else _only(clips.flac, clips.frames > 0)
+        parts, on_gpu = [], flac is not None and bool(flac.any())
+        if on_gpu or plain.any():
+            there = encoded if on_cpu else ctx.device.to_device(encoded)
+            parts.append((there, _only(clips.found, plain)))
+            if flac is not None and on_gpu:
+                parts.append(decode_on_gpu(ctx, there, flac))
         if opened.data is not None:
             parts.append((opened.data if on_cpu else ctx.device.to_device(opened.data), found))
         floats = out

@@ -1,0 +1,77 @@
+"""FLAC files decoded by the GPU (cuda/audio/flac.cu): a thread for each frame.
+
+What is odd in any way is left to the CPU, which alone says what is wrong with a file. So samples and verdicts do not
+depend on where a file was decoded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..batch import I64, Batch, Samples
+from ..context import Context
+from ..kernels import Kernels
+
+_plan: Any = Kernels(".flac_plan_cpu", __package__)
+_wav: Any = Kernels(".wav_cpu", __package__)
+
+_SOURCE = "audio/flac.cu"
+_THREADS = 32
+"""Of a block of `decode`. Few, so that the frames of a batch spread over all of the GPU."""
+_SEARCHED = 256 * 16
+"""Bytes of a file that a block of `find` looks at."""
+_NOWHERE = np.iinfo(np.int32).max
+MEMORY = 8
+"""Bytes that a sample takes on the device besides the output."""
+
+
+def plain(encoded: Batch, found: I64) -> I64:
+    """Rows [N, FIELDS] of the files that the GPU takes, zeros for others; the former's frames, channels and rates go
+    into ``found``, as from `wav_cpu.walk`."""
+    files = np.empty((len(encoded), _plan.FIELDS), np.int64)
+    _plan.plain(encoded.data, np.ascontiguousarray(encoded.offsets), encoded.sizes, found, files)
+    return files
+
+
+def decode(ctx: Context, encoded: Batch, files: I64) -> tuple[Batch, I64]:
+    """The numbers of the ``files`` that have rows, out of ``encoded``, which lies on the device: as the data of plain
+    WAV files, and their rows as from `wav_cpu.walk`. Files that turn out odd are tried again, by the engine."""
+    which = np.flatnonzero(files[:, _plan.TOTAL])
+    taken = files[which]
+    taken[:, _plan.BASE] = encoded.offsets[which]
+    numbers = taken[:, _plan.TOTAL] * taken[:, _plan.WIDTH]
+    taken[:, _plan.WIDE] = np.where(taken[:, _plan.DEPTH] <= 16, 16, 32)
+    nbytes = numbers * taken[:, _plan.WIDE] // 8
+    room = (nbytes + 15) // 16 * 16
+    taken[:, _plan.OUT] = np.cumsum(room) - room
+    taken[:, _plan.WORK] = np.cumsum(numbers) - numbers
+    frames = -(-taken[:, _plan.TOTAL] // taken[:, _plan.BLOCK])
+    taken[:, _plan.SLOT] = np.cumsum(frames) - frames
+    count = int(frames.sum())
+    lane = ctx.device
+    rows, owners, starts, bad = lane.upload(
+        taken, np.repeat(np.arange(len(which), dtype=np.int32), frames), np.full(count, _NOWHERE, np.int32),
+        np.zeros(len(which), np.int32),
+    )  # fmt: skip
+    work, out = lane.empty(int(numbers.sum()), np.int32), lane.empty(int(room.sum()), np.uint8)
+    tiles = -(-int(taken[:, _plan.SIZE].max()) // _SEARCHED)
+    lane.launch(_SOURCE, "find", (tiles, len(which)), 256, encoded.data, rows, starts)
+    lane.launch(_SOURCE, "decode", -(-count // _THREADS), _THREADS, encoded.data, rows, owners, np.int32(count), starts,
+                work, bad)  # fmt: skip
+    lane.launch(_SOURCE, "join", count, 256, encoded.data, rows, owners, starts, work, out)
+    marks = lane.download(bad)
+
+    def odd() -> I64:
+        wrong = which[np.flatnonzero(marks)]
+        ctx.decoded_by("cuda flac", len(which) - len(wrong))
+        return wrong
+
+    ctx.check_later(odd)
+    places, sizes = np.zeros(len(files), np.int64), np.zeros((len(files), 1), np.int32)
+    places[which], sizes[which, 0] = taken[:, _plan.OUT], np.minimum(nbytes, np.iinfo(np.int32).max)
+    found = np.zeros((len(files), _wav.FIELDS), np.int64)
+    found[which, _wav.FRAMES], found[which, _wav.CHANNELS] = taken[:, _plan.TOTAL], taken[:, _plan.WIDTH]
+    found[which, _wav.KIND] = np.where(taken[:, _plan.WIDE] == 16, _wav.S16, _wav.S32)
+    return Batch(out, places, sizes, "", Samples.numbered(len(files))), found

@@ -1,0 +1,49 @@
+"""The files of a batch that the GPU's FLAC decoder takes, by their headers."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numpy as np
+
+from .flac_cpu import BITS, CHANNELS, FIRST, FRAMES, LONGEST, RATE, header, jit
+from .flac_cpu import FIELDS as OF_HEADER
+from .wav_cpu import CHANNELS as FILE_CHANNELS
+from .wav_cpu import FRAMES as FILE_FRAMES
+from .wav_cpu import KIND
+from .wav_cpu import RATE as FILE_RATE
+
+BASE, SIZE, START, TOTAL, WIDTH, DEPTH, BLOCK, SLOT, WORK, OUT, WIDE, FIELDS = range(12)
+"""Columns of a file, as flac.cu has them."""
+_SMALLEST = 10
+"""Bytes of a frame, at least."""
+_LARGEST = 1 << 27
+"""Bytes of a file: its bits are counted in 32."""
+
+
+@jit
+def plain(data, base, sizes, found, files):
+    """Fill the rows of ``files`` [N, FIELDS], up to BLOCK, and frames, channels and rates of ``found``
+    (`wav_cpu.walk`), for those FLAC files that a GPU takes: of one block size, and such that their frames can be
+    there."""
+    fields = np.zeros(OF_HEADER, np.int64)
+    for i in range(len(base)):
+        files[i] = 0
+        start, size = base[i], sizes[i]
+        if found[i, KIND] or size < 42 or size > _LARGEST or data[start] != 102:
+            continue
+        file = data[start : start + size]
+        if not header(file, fields):
+            continue
+        block = np.int64(file[8]) << 8 | np.int64(file[9])
+        if block != fields[LONGEST] or block < 16:
+            continue
+        frames = (fields[FRAMES] + block - 1) // block
+        if frames * _SMALLEST > size:
+            continue
+        files[i, BASE], files[i, SIZE], files[i, START] = start, size, fields[FIRST]
+        files[i, TOTAL], files[i, WIDTH], files[i, DEPTH] = fields[FRAMES], fields[CHANNELS], fields[BITS]
+        files[i, BLOCK] = block
+        found[i, FILE_FRAMES], found[i, FILE_CHANNELS] = fields[FRAMES], fields[CHANNELS]
+        found[i, FILE_RATE] = fields[RATE]
