@@ -100,7 +100,7 @@ def test_beside_other_formats(lane: Any) -> None:
 
 
 def test_damage_never_passes(lane: Any) -> None:
-    """What is damaged is tried again, on the CPU; what is not said to be damaged is right."""
+    """Damaged files are tried again, on the CPU; samples of the others are right."""
     random = np.random.default_rng(5)
     file = np.frombuffer(encoded(signal("walk", 12000, 2, random), "PCM_16", 0.5), np.uint8)
     files = []
