@@ -17,7 +17,7 @@ from ..compile.place import Target
 from ..compile.schedule import Step
 from ..graph.nodes import Edge
 from .batch_budget import FOR_WORK, BatchBudget
-from .channel import Channel
+from .channel import Channel, Closed
 from .hand_over import arriving, end_with
 from .in_flight import Iteration
 from .intake import Intake
@@ -56,24 +56,38 @@ class DevicePart:
         self.devices = len(services.plan.target.indices)
         self._limited: list[int] = []
         """Devices that are held to a budget."""
+        self._open = threading.Event()
+        self._stopped = False
+        if any(s.kind == "device" for s in services.plan.steps):
+            budget.device = Ledger(0)
         self._to_host = {id(s): [e for e in s.gives if self._wanted_on_host(e)] for s in services.plan.steps}
         """The edges of each step that are wanted on the host."""
 
-    def open_lanes(self) -> list[Channel[Copies]]:
-        """Free lanes of each device, of one step's own: with common ones, a step could take all of them and wait for
-        the next, which waits for a lane."""
-        found: list[Channel[Copies]] = []
-        for index in self._plan.target.indices:
-            lanes = [self._open_lane(self._plan.target, index) for _ in range(self._options.lanes)]
-            free: Channel[Copies] = Channel("lanes", len(lanes))
-            for lane in lanes:
-                free.put(lane)
-            self.lanes += lanes
-            found.append(free)
-            if self._budget.device is None or index not in self._limited:
-                self._limit(index)
+    @property
+    def is_open(self) -> bool:
+        """All lanes are there: memory can be page-locked without waiting for the device to start."""
+        return self._open.is_set()
+
+    def free_lanes(self) -> list[Channel[Copies]]:
+        """Where one step will find its free lanes, of each device; they come with `open`. With lanes in common, a step
+        could take all of them and wait for the next, which waits for a lane."""
+        found: list[Channel[Copies]] = [Channel("lanes", self._options.lanes) for _ in self._plan.target.indices]
         self._free_lanes += found
         return found
+
+    def open(self) -> None:
+        """Open the lanes: the body of a thread. A GPU takes some tenths of a second to start, in which batches are
+        read. Raises DeviceError."""
+        count = len(self._plan.target.indices)
+        for number, free in enumerate(self._free_lanes):
+            index = self._plan.target.indices[number % count]
+            lanes = [self._open_lane(self._plan.target, index) for _ in range(self._options.lanes)]
+            self.lanes += lanes
+            if index not in self._limited:
+                self._limit(index)
+            for lane in lanes:
+                free.put(lane)
+        self._open.set()
 
     def _limit(self, index: int) -> None:
         """Hold the pool of device ``index`` to the budget; all of them are on one account."""
@@ -82,12 +96,13 @@ class DevicePart:
         if gpu:
             limit_pool(index, self, budget)
         self._limited.append(index)
-        if self._budget.device is None:
-            self._budget.device = Ledger(0)
+        assert self._budget.device is not None
         self._budget.device.limit += budget
 
     def stop(self) -> None:
         """Wake the threads that wait for a lane with Closed."""
+        self._stopped = True
+        self._open.set()
         for free in self._free_lanes:
             free.stop()
 
@@ -114,6 +129,9 @@ class DevicePart:
         most, looked, waited = inbox.depth + _AHEAD, time.perf_counter(), self._services.waited
         try:
             for whole in arriving(inbox, out):
+                self._open.wait()  # before that the budget is not known
+                if self._stopped:
+                    raise Closed
                 now = time.perf_counter()
                 if self._services.waited - waited > _LATE * (now - looked) and inbox.depth < most:
                     inbox.deepen()

@@ -53,7 +53,8 @@ class Direct:
 
     def open(self) -> None:
         """Open the lanes."""
-        self._lanes = self._device_part.open_lanes()
+        self._lanes = self._device_part.free_lanes()
+        self._device_part.open()
         self._host_part.on_account = False
 
     def ask(self) -> None:

@@ -90,7 +90,7 @@ class Engine:
         self.services = Services(plan, feed, options, stats)
         self.budget = BatchBudget(self.services)
         self.intake = Intake(self.services, self.budget, schedule)
-        self.host_part = HostPart(self.services, self.budget, self.intake, self.page_locked)
+        self.host_part = HostPart(self.services, self.budget, self.intake, self._staging)
         self.device_part = DevicePart(
             self.services, self.budget, self.intake, self.host_part.reads_at_once, self.open_lane
         )
@@ -156,7 +156,7 @@ class Engine:
         if self.direct is not None:
             self.direct.open()
             return
-        lanes = {i: self.device_part.open_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
+        lanes = {i: self.device_part.free_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if lanes and self.plan.target.device == "gpu":
             self.host_part.lender = lender_for(
                 self.options.upload,
@@ -190,6 +190,13 @@ class Engine:
             here = there
         assert here is not None
         self.delivery = here
+        if lanes:  # when there are all channels that its failure would stop
+            self._thread("open", self.device_part.open)
+
+    def _staging(self, nbytes: int) -> Any:
+        """Memory for bytes that are bound for a device: page-locked once that is open. Until then nothing waits for
+        it, and what is read is copied once more."""
+        return self.page_locked(nbytes) if self.device_part.is_open else np.empty(nbytes, np.uint8)
 
     def ask(self) -> None:
         """The schedule has one more batch (`Options.asked`)."""
