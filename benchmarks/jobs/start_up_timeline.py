@@ -23,8 +23,9 @@ from types import ModuleType
 from typing import Any
 
 PARTS = {
+    "dali_run.ops.gpu.start": ["_start"],
     "dali_run.ops.gpu.lane": [
-        "gpu_count", "open_ahead", "Lane.__init__", "Lane.functions", "load", "_image", "_module", "_text_module",
+        "gpu_count", "Lane.__init__", "Lane.functions", "load", "_image", "_module", "_text_module",
         "_load_text", "limit_pool", "free_memory", "Lane.synchronize",
     ],
     "dali_run.pipelines.job.run": ["prepare", "compile_ahead", "run_job", "JobRun.__init__", "JobRun._write"],
@@ -33,7 +34,7 @@ PARTS = {
     "dali_run.pipelines.job.batches": ["Batches.warm_up"],
     "dali_run.pipelines.engine.engine": ["Engine.__init__", "Engine.start", "Engine.__next__", "Engine.stop"],
     "dali_run.pipelines.engine.device": [
-        "DevicePart.open_lanes", "DevicePart._launch_whole", "DevicePart._settled", "DevicePart._make_room",
+        "DevicePart.open", "DevicePart._launch_whole", "DevicePart._settled", "DevicePart._make_room",
     ],
     "dali_run.pipelines.engine.host": ["HostPart.whole", "HostPart.computed"],
     "dali_run.pipelines.engine.inputs": ["Sources.__init__"],

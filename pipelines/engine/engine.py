@@ -26,6 +26,7 @@ import numpy as np
 
 from ...ops.errors import JobError
 from ...ops.gpu.lane import pinned_empty
+from ...ops.gpu.start import start_ahead
 from ...ops.interfaces import Copies
 from ...readers.fetch.gpu_reads import lender_for
 from ...readers.fetch.lost_pages import lost_files
@@ -86,6 +87,8 @@ class Engine:
     def __init__(
         self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None = None
     ) -> None:
+        if plan.target.device == "gpu":
+            start_ahead(plan.target.indices)
         compile_ahead(clients_of(plan))
         self.services = Services(plan, feed, options, stats)
         self.budget = BatchBudget(self.services)

@@ -17,6 +17,7 @@ from ...ops.base import Operator
 from ...ops.batch import Batch
 from ...ops.compiled.times import times
 from ...ops.errors import DeviceError, JobError, SpecError
+from ...ops.gpu.start import start_ahead
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
@@ -172,6 +173,8 @@ def run_job(
     if append and (fresh or limit is not None):
         raise SpecError(f"--append adds to what is there: leave out {'--fresh' if fresh else '--limit'}")
     prepared = prepared or prepare(path, overrides, device=device, part=part)
+    if prepared.target.device == "gpu":
+        start_ahead(prepared.target.indices)
     for remark in prepared.built.notes:
         note(str(remark))
     config = write_config(prepared, part)

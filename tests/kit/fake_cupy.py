@@ -478,6 +478,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     """CuPy is the stand-in inside; nothing of it is left behind. With ``late``, page-locked memory that a lane gives
     out is full of noise, too."""
     from dali_run.ops.gpu import lane as device
+    from dali_run.ops.gpu import start
 
     fake, take = Fake(devices, memory, late), device.Arena.take
 
@@ -493,6 +494,8 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     before = {name: sys.modules.get(name) for name in _MODULES}
     streams = dict(device._idle_streams)
     device._idle_streams.clear()
+    ahead, start._start = start._start, lambda index: None  # a machine's own GPU is left alone
+    started = dict(start._started)
     caches = (device._load, device._module, device._load_text, device._text_module, device.gpu_count)
     sys.modules.update(fake.modules())
     for cache in caches:
@@ -506,6 +509,9 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         _streams.clear()
         _defaults.clear()
         stream_work.Work = work  # type: ignore[misc]
+        start._start = ahead
+        start._started.clear()
+        start._started.update(started)
         for name, module in before.items():
             if module is None:
                 sys.modules.pop(name, None)
