@@ -38,6 +38,10 @@ def command(
     changes: Set = None,
     settings: Settings = None,
     device: Device = None,
+    on: Annotated[
+        str,
+        typer.Option(metavar="processes:N", help="By N processes together; several GPUs have one each without it."),
+    ] = "",
     sweep: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=A,B,...", help="Measure all of these values (batch_size=64,256); more keys combine."),
@@ -84,6 +88,7 @@ def command(
       dali-run bench spec.yaml
       dali-run bench spec.yaml --sweep batch_size=64,256 num_threads=2,4 --html bench.html
       dali-run bench spec.yaml --report now.json --baseline before.json --fail-below 0.95
+      dali-run bench spec.yaml --device gpu:all                 # a process for each GPU
       dali-run bench --suite imagenet --data ./train --strata --html bench.html
       dali-run bench --suite web --data ./train --strata --no-encode --peer dali --peer-python dali=~/dali/bin/python
       dali-run bench --suite audio --strata --peer dali --peer-python dali=~/dali/bin/python
@@ -110,7 +115,7 @@ def command(
             given["data"] = str(files.absolute())
         bench = Bench(
             specs={
-                name: Measurement(str(path), given, seconds, warm_up, to_host, not no_encode)
+                name: Measurement(str(path), given, seconds, warm_up, to_host, not no_encode, on=on)
                 for name, path in found_specs.items()
             },
             sweep=_swept(more),

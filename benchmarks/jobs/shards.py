@@ -32,6 +32,7 @@ from benchmarks.data.different import data_files
 
 ROOT = Path(__file__).parents[2]
 SUFFIX = {"tfrecord": "tfrecord", "tar": "tar", "lmdb": "lmdb", "recordio": "rec"}
+DECODE = {"op": "decoders.image", "in": "x", "out": "x"}
 STEPS: dict[str, list[dict[str, Any]]] = {
     "jpeg": [{"op": "resize", "in": "x", "resize_shorter": 256, "out": "x"}],
     "mean": [
@@ -50,10 +51,10 @@ def linked(source: str, root: Path, times: int) -> dict[str, Any]:
             for k in range(1, times):
                 os.link(path, path.with_name(f"{k}-{path.name}"))
         return {"op": "readers.file", "file_root": str(root), "out": ["x", "label"]}
-    first = root / f"images.{SUFFIX[source]}"
+    first = root / f"images.{SUFFIX[source.split()[0]]}"
     names = [first]
     for k in range(1, times):
-        other = root / f"images-{k}.{SUFFIX[source]}"
+        other = root / f"images-{k}.{SUFFIX[source.split()[0]]}"
         if first.is_dir():
             other.mkdir()
             os.link(first / "data.mdb", other / "data.mdb")
@@ -64,9 +65,9 @@ def linked(source: str, root: Path, times: int) -> dict[str, Any]:
         names.append(other)
     path = [str(n) for n in names]
     out = ["x", "label"]
-    if source == "tfrecord":
-        features = {"image": "string", "label": "int64"}
-        return {"op": "readers.tfrecord", "path": path, "features": features, "check_crc": True, "out": out}
+    if source in ("tfrecord", host_planning.UNCHECKED):
+        checked = {"features": {"image": "string", "label": "int64"}, "check_crc": source == "tfrecord"}
+        return {"op": "readers.tfrecord", "path": path, **checked, "out": out}
     if source == "tar":
         return {"op": "readers.webdataset", "paths": path, "ext": ["jpg", "cls"], "out": out}
     if source == "lmdb":
@@ -79,7 +80,7 @@ def spec(job: str, reader: dict[str, Any], writer: str, batch: int, shard: int, 
     field: dict[str, Any] = {"encode": "jpeg", "quality": 90} if job == "jpeg" else {}
     return {
         "version": 1, "name": "shards", "pipeline": {"batch_size": batch, "seed": 1},
-        "graph": [reader, {"op": "decoders.image", "in": "x", "out": "x"}, *STEPS[job]],
+        "graph": [reader, DECODE, *STEPS[job]],
         "outputs": {"x": "x"},
         "write": {"writer": writer, "path": str(out), "shard": {"samples": shard}, "fields": {"x": field}},
     }  # fmt: skip

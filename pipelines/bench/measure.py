@@ -6,8 +6,9 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from ..cores import threads_of
 from ..engine.engine import Engine, Request
 from ..engine.inputs import EndlessFeed, Sources
 from ..engine.stats import Stats
+from ..fleet.job_text import Seat
+from ..fleet.member import fitted_spec, take_seat
 from ..job.live import Counts, Recorder
 from ..job.report import build_report
 from ..job.run import options_of
@@ -28,6 +31,8 @@ from .strata import only
 
 FEWEST_BATCHES = 4
 """A measurement has so many at least, however short: with one, it would say when a batch happened to come."""
+READY = "ready"
+"""The line that a process prints when it could begin to measure."""
 _FILES_ASKED = 4096
 """Samples whose files are looked up to measure the page cache."""
 
@@ -47,10 +52,18 @@ class Measurement:
     """Include the encoders that ``write:`` asks for."""
     stratum: str = ""
     """Of the data set's files only these; see `bench.strata`."""
+    on: str = ""
+    """``processes:N``: by so many processes together. Several GPUs have one each; see `bench.several`."""
+    seat: Mapping[str, Any] | None = None
+    """The `Seat` of one of several processes, as plain data; it then waits for the others before it measures."""
+    turn: tuple[int, int] = (0, 1)
+    """Which of how many it is: it begins at its part of the data set."""
 
     def compiled(self) -> tuple[BuiltSpec, Plan]:
         """The spec as it is measured, and its plan. Raises SpecError, DeviceError."""
         built = load_spec(self.spec, self.overrides)
+        if self.seat is not None:
+            built = replace(built, spec=fitted_spec(built.spec, Seat.of(self.seat)))
         if not self.encode:
             built = build(replace(built.spec, write=None))
         if self.stratum:
@@ -63,8 +76,9 @@ class Measurement:
         return json.dumps({"what": what, **asdict(self)})
 
 
-def measure(this: Measurement) -> dict[str, Any]:
-    """Run the spec's graph endlessly, without writing; samples/s after the warm-up, and the report of that time."""
+def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Run the spec's graph endlessly, without writing; samples/s after the warm-up, and the report of that time.
+    ``together()`` is called between both, and waits for other processes."""
     built, plan = this.compiled()
     settings = built.spec.pipeline
     whole = built.spec.depends_on_batches  # else as `run` does it
@@ -72,11 +86,14 @@ def measure(this: Measurement) -> dict[str, Any]:
                       together=not whole)  # fmt: skip
     size = settings.batch_size
     began = time.perf_counter()
-    requests = (Request(k * size, size) for k in itertools.count())
-    with Sources(plan, size) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
+    with Sources(plan, size) as sources, Engine(plan, EndlessFeed(sources), _requests(this, sources, size),
+                                                options) as engine:  # fmt: skip
         next(engine)
         first = time.perf_counter() - began
         for _ in range(this.warm_up):
+            next(engine)
+        together()
+        for _ in range(this.warm_up if this.seat is not None else 0):  # what came meanwhile is no rate
             next(engine)
         _forget(engine)
         samples = read = batches = 0
@@ -93,6 +110,14 @@ def measure(this: Measurement) -> dict[str, Any]:
         report["over_time"] = recorder.over_time()
         outputs = [[from_numpy(b.dtype).name, b.shapes.shape[1], b.layout] for b in batch.outputs(plan).values()]
     return {"samples_per_second": samples / taken, "first_batch_seconds": first, "outputs": outputs, "report": report}
+
+
+def _requests(this: Measurement, sources: Sources, size: int) -> Iterator[Request]:
+    """Batches from this process' part of the data set on, as each worker of a job has a part of its own."""
+    turn, of = this.turn
+    records = len(sources.readers[0][4].job()) if sources.readers else 0
+    first = records * turn // of // size * size
+    return (Request(at, size) for at in itertools.count(first, size))
 
 
 def _forget(engine: Engine) -> None:
@@ -114,12 +139,24 @@ def measure_limits(this: Measurement) -> dict[str, float]:
     return limits(files, threads_of(built.spec.pipeline.num_threads), gpu)
 
 
+def _meet() -> None:
+    """Say that this process is ready, and wait for the word to measure; end with the one that was to give it."""
+    sys.stdout.write(READY + "\n")
+    sys.stdout.flush()
+    if not sys.stdin.readline():
+        sys.exit(1)
+
+
 def main() -> None:
     """Do what the first argument says; the last line that is printed is the result."""
     asked = json.loads(sys.argv[1])
     work = {"measure": measure, "limits": measure_limits}[asked.pop("what")]
+    this = Measurement(**{**asked, "turn": tuple(asked["turn"])})
+    if this.seat is not None:
+        take_seat(Seat.of(this.seat))
+        work = partial(measure, together=_meet)
     try:
-        result: dict[str, Any] = work(Measurement(**asked))
+        result: dict[str, Any] = work(this)
     except DaliRunError as e:
         result = {"error": str(e)}
     sys.stdout.write(json.dumps(result) + "\n")

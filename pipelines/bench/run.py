@@ -26,6 +26,7 @@ from .measure import FEWEST_BATCHES, Measurement
 from .peers.dali import dali_script
 from .peers.media_recipe import media_recipe_of
 from .peers.recipe import recipe_of
+from .several import check, measure_together, seats_of
 from .strata import strata_of
 
 SCHEMA_VERSION = 2
@@ -122,6 +123,8 @@ def run_bench(
     an ``error`` in the report.
     """
     subjects = []
+    for base in bench.specs.values():
+        check(base.on)
     for name, wanted in bench.settings():
         label, this = name, wanted
         built, _ = this.compiled()
@@ -211,7 +214,11 @@ def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
 def run_apart(this: Measurement, what: str) -> dict[str, Any]:
     """The result of our measuring process; loops are compiled before it, where the user is told of it."""
     with suppress(DaliRunError):  # which that process says
-        compile_ahead(clients_of(this.compiled()[1]))
+        plan = this.compiled()[1]
+        compile_ahead(clients_of(plan))
+        seats = seats_of(this.on, plan.target)
+        if seats and what == "measure":
+            return measure_together(this, seats, this.seconds + _PATIENCE)
     return _run([sys.executable, "-m", "dali_run.pipelines.bench.measure", this.as_json(what)], this.seconds)
 
 

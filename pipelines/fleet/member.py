@@ -25,6 +25,7 @@ from ..engine.inputs import Sources
 from ..job.part import OpenJob
 from ..job.run import FAILED, Prepared, Progress, identity, prepare
 from ..limits import GPU_SHARE, HOST_SHARE, Limit
+from ..spec.model import Spec
 from .job_text import JobText, Seat
 from .wire import Wire
 
@@ -45,13 +46,16 @@ def problem(error: BaseException) -> dict[str, Any]:
 
 def fitted(prepared: Prepared, seat: Seat) -> Prepared:
     """The job with the threads and the memory of one seat of several on a machine."""
-    spec = prepared.spec
+    return replace(prepared, built=replace(prepared.built, spec=fitted_spec(prepared.spec, seat)))
+
+
+def fitted_spec(spec: Spec, seat: Seat) -> Spec:
+    """A spec with the threads and the memory of one seat."""
     settings, memory = spec.pipeline, spec.pipeline.memory
     own = _share(memory.host, HOST_SHARE, seat.share)
     gpu = memory.gpu if seat.gpu_share == 1 else _share(memory.gpu, GPU_SHARE, seat.gpu_share)
     threads = seat.threads if settings.num_threads == "auto" else settings.num_threads
-    settings = replace(settings, num_threads=threads, memory=replace(memory, host=own, gpu=gpu))
-    return replace(prepared, built=replace(prepared.built, spec=replace(spec, pipeline=settings)))
+    return replace(spec, pipeline=replace(settings, num_threads=threads, memory=replace(memory, host=own, gpu=gpu)))
 
 
 def _share(limit: Limit, default: float, share: float) -> Limit:
