@@ -152,7 +152,7 @@ def test_every_allocation_of_a_job_fails_in_turn(place: Path, whole: Path, what:
 @pytest.mark.parametrize("what", ["memory", "page-locked"])
 @pytest.mark.parametrize("number", [1, 3, 7])
 def test_an_allocation_of_the_first_job_of_a_process_fails(place: Path, whole: Path, what: str, number: int) -> None:
-    """What is made once a process is made there."""
+    """Whatever is made once a process is made there."""
     code, message, _ = job(place, f"first-{what}-{number}", what, number)
     assert code == REJECTS, message
     same(place / f"first-{what}-{number}", whole, 1)
