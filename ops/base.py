@@ -127,6 +127,9 @@ class Operator:
     """It sees whole batches, and takes next to no time: what a program hands over, say."""
     decodes: ClassVar[bool] = False
     """It decodes images: settings of decoders concern it."""
+    repeats: ClassVar[bool] = False
+    """Its gpu kernel does nothing but upload, allocate and launch through ``ctx.device``, and, with constant arguments,
+    what it does follows from the shapes, layouts and types of its inputs: the engine may repeat it for others."""
     bound: ClassVar[str] = "exact"
     """How far CPU and GPU results may be apart, in words."""
     example: ClassVar[str] = ""

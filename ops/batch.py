@@ -261,6 +261,12 @@ class Batch:
             object.__setattr__(made, "_extents", self._extents)
         return made
 
+    def with_data(self, data: Any, samples: Samples, nbytes: int) -> Batch:
+        """The same shapes, with other ``data`` of ``nbytes`` for other ``samples``."""
+        made = Batch(data, self.offsets, self.shapes, self.layout, samples)
+        object.__setattr__(made, "_nbytes", nbytes)
+        return made
+
     # -- making one ---------------------------------------------------------------------------------------------
 
     @staticmethod

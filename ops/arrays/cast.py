@@ -27,6 +27,7 @@ class Cast(Operator, name="cast"):
     value is not 0, so 0.3 is false. float16 is rounded to nearest, ties to even (DALI's CPU backend: ties away).
     """
 
+    repeats = True
     example = "{op: cast, in: labels, dtype: INT64, out: labels}"
 
     dtype: Annotated[DALIDataType, Arg("type of the output")]

@@ -22,6 +22,7 @@ class Pad(Operator, name="pad"):
     out then depends on which samples share a batch: give ``shape`` where it must not.
     """
 
+    repeats = True
     example = "{op: pad, in: tokens, axes: [0], shape: [512], fill_value: -1, out: tokens}"
 
     axes: Annotated[tuple[int, ...] | None, Arg("axes to pad; all by default", per_sample=True)] = None

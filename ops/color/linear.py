@@ -38,6 +38,7 @@ _THREADS, _EACH = 256, 16
 class Linear(Operator, abstract=True):
     """Base of the operators of this module."""
 
+    repeats = True
     layouts = ("FHWC", "DHWC", "HWC")
     bound = "1 level; floats within 1e-5 of the largest value"
 

@@ -36,6 +36,7 @@ class Separable(Operator, abstract=True):
     Borders mirror the picture without repeating its edge. Frames and channels are not filtered.
     """
 
+    repeats = True
     bound = "1 level; floats within 1e-5 of the largest value"
 
     dtype: Annotated[DALIDataType | None, Arg("type of the output: FLOAT, or by default that of the input")] = None

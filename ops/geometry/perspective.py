@@ -41,6 +41,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
     """
 
     aliases = ("warp_perspective",)
+    repeats = True
     layouts = ("HWC", "HW", "FHWC", "CHW", "FCHW")
     inputs = (1, 2)
     bound = "1 level; floats within 1e-4 of the range of the neighbours"

@@ -33,6 +33,7 @@ _volumes: Any = Kernels(".warp_cpu", __package__)
 class Warping(Operator, abstract=True):
     """Base of rotate and warp_affine."""
 
+    repeats = True
     layouts = ("HWC", "FHWC", "DHWC")
     bound = "1 level; floats within 1e-4 of the range of the neighbours"
 

@@ -225,19 +225,26 @@ class Lane:
         """
         grid = (grid,) if isinstance(grid, int) else grid
         if min(grid) > 0:
-            key = source, kernel
-            if key not in self._kernels:
-                self._kernels[key] = load(source, kernel, self.index)
-            self._kernels[key](grid, (block,), args, stream=self.stream)
+            self.function(source, kernel)(grid, (block,), args, stream=self.stream)
+
+    def function(self, source: str, kernel: str) -> Any:
+        """The compiled ``kernel`` of ``ops/cuda/<source>``."""
+        key = source, kernel
+        if key not in self._kernels:
+            self._kernels[key] = load(source, kernel, self.index)
+        return self._kernels[key]
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         """Run ``kernel`` of the CUDA source ``text``, as `launch` does. Products and sums are not contracted to fused
         multiply-adds, so that generated arithmetic gives what the CPU gives."""
         grid = (grid,) if isinstance(grid, int) else grid
         if min(grid) > 0:
-            with _compiling:
-                compiled = _load_text(text, kernel, self.index)
-            compiled(grid, (block,), args, stream=self.stream)
+            self.function_of_text(text, kernel)(grid, (block,), args, stream=self.stream)
+
+    def function_of_text(self, text: str, kernel: str) -> Any:
+        """The compiled ``kernel`` of the CUDA source ``text``."""
+        with _compiling:
+            return _load_text(text, kernel, self.index)
 
     def keep(self, *things: Any) -> None:
         """Hold host or device memory until this lane's work so far is done."""

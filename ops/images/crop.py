@@ -26,6 +26,7 @@ _POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
 class CropWindow(Operator, abstract=True):
     """Where the window of an image lies."""
 
+    repeats = True
     layouts = IMAGE_LAYOUTS
 
     crop: Annotated[

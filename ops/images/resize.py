@@ -29,6 +29,7 @@ _THINNEST = np.float32(1e-3)
 class Resampling(Operator, abstract=True):
     """Arguments of everything that resamples: filters and the output type."""
 
+    repeats = True
     layouts = LAYOUTS
     bound = "exact; DALI's results are at most 1 level away, FLOAT 2e-5 of the largest value"
 

@@ -27,6 +27,7 @@ class Erase(Operator, name="erase"):
     rounded and saturates (DALI cuts it off, and what is too large wraps around).
     """
 
+    repeats = True
     example = (
         "{op: erase, in: images, anchor: [0.2, 0.3], shape: [0.1, 0.2], normalized: true, fill_value: 128, out: images}"
     )

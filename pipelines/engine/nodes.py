@@ -21,6 +21,7 @@ from ...ops.base import Spec, Stage, outputs_of
 from ...ops.batch import Batch, Origin, Samples, concat
 from ...ops.context import Context, Helpers
 from ...ops.errors import DaliRunError, RejectCode, SpecError
+from ...ops.gpu.repeated import repeats_of
 from ...ops.interfaces import Begun, Copies, Isolation, Lane, Lender
 from ...ops.types import to_numpy
 from ..graph.conditionals import Merge, Split
@@ -146,13 +147,24 @@ def _run(node: Node, env: Env, run: Run) -> None:
             env[Edge(node.id, k)] = empty(spec, samples)
         return
     stage: Stage = "cpu" if run.emulate else node.stage
-    ctx = _context(node, stage, samples, env, run)
+    made: list[Context] = []
+
+    def launch(device: Copies | None) -> tuple[Sequence[Batch], bool]:
+        ctx = _context(node, stage, samples, env, run)
+        ctx.device = cast("Lane", device)
+        made.append(ctx)
+        outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
+        return outputs, not (ctx.rejects or ctx.checks or ctx.finish)
+
     taken = sum(b.nbytes for b in inputs)
     if run.mark_device:
         run.mark_device(node, len(samples), taken, 0, False)
     began = time.perf_counter()
     try:
-        outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
+        if stage == "gpu" and node.op.repeats and not node.args and not node.op.random and run.attempt == 0:
+            outputs = repeats_of(run.device).run(run.device, node.id, inputs, samples, launch)
+        else:
+            outputs, _ = launch(run.device)
     except SpecError as e:
         raise e.at(node.where) from None
     except Exception as e:
@@ -170,6 +182,9 @@ def _run(node: Node, env: Env, run: Run) -> None:
         run.observe(node, len(samples), taken, given, began, ended)
     if run.mark_device:
         run.mark_device(node, len(samples), taken, given, True)
+    if not made:
+        return
+    (ctx,) = made
     run.checks += ctx.checks
     if ctx.finish is not None:
         run.late.append((Edge(node.id), ctx.finish))

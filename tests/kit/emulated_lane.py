@@ -67,6 +67,7 @@ class EmulatedLane:
     def __init__(self) -> None:
         self.launched: list[str] = []
         self.cache: dict[str, Any] = {}
+        self.stream = None
 
     def empty(self, n: int, dtype: Any) -> np.ndarray:
         out = np.empty(n, dtype)
@@ -84,6 +85,16 @@ class EmulatedLane:
 
     def to_host(self, batch: Batch) -> Batch:
         return batch
+
+    def holds(self, batch: Batch) -> bool:
+        return True
+
+    def address(self, array: np.ndarray) -> int:
+        return array.ctypes.data
+
+    def function(self, source: str, kernel: str) -> Callable[..., None]:
+        """The kernel, called as CuPy's are."""
+        return lambda grid, block, args, stream: self.launch(source, kernel, grid, *block, *args)
 
     def synchronize(self) -> None:
         """Everything is done when its call returns."""

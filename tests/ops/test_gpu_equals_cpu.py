@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops.base import Operator, Spec, operators
+from dali_run.ops.base import Operator, Spec, operators, outputs_of
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.errors import DaliRunError
+from dali_run.ops.gpu.repeated import Repeats
 from dali_run.ops.types import from_numpy
 from dali_run.pipelines.plugins import load_operators
 
@@ -217,6 +218,66 @@ def test_each_example_gives_the_same_on_both_sides(cls: type[Operator]) -> None:
     both_sides = [(expected, got)] if isinstance(expected, Batch) else list(zip(expected, got, strict=True))
     for want, have in both_sides:
         assert_near(want, have, cls)
+
+
+def aligned(batch: Batch, turn: int) -> Batch:
+    """The batch with its values moved along, in memory that begins where a device's would."""
+    data = np.roll(batch.data, turn)
+    room = np.empty(data.nbytes + 256, np.uint8)
+    start = -room.ctypes.data % 256
+    room[start : start + data.nbytes] = data.view(np.uint8)
+    return batch.replace(data=room[start : start + data.nbytes].view(data.dtype))
+
+
+def repeated(cls: type[Operator], lane: Any, to_device: Any, to_host: Any) -> None:
+    """Batches of the same shapes through recorded launches, and through the operator's own."""
+    tried = [of_example(cls), *(operator(cls.name, **a) for n, a, s in CASES if n == cls.name and not s)]
+    kinds = [make for _ in tried for make in KINDS.values()]
+    ops = [op for op in tried for _ in KINDS]
+    op, inputs = next(
+        (op, given)
+        for op, make in zip(ops, kinds, strict=True)
+        if takes(op, given := [make() for _ in range(max(1, op.inputs[0]))])
+    )
+    repeats, asked = Repeats(), []
+    for turn in range(4):
+        given = [to_device(aligned(b, turn)) for b in inputs]
+
+        def launch(where: Any, given: list[Batch] = given) -> tuple[tuple[Batch, ...], bool]:
+            result, rejects = apply(op, *given, lane=where)
+            asked.append(1)
+            return outputs_of(result), not rejects
+
+        expected = [to_host(b) for b in launch(lane)[0]]
+        got = [to_host(b) for b in repeats.run(lane, 0, given, given[0].samples, launch)]
+        for want, have in zip(expected, got, strict=True):
+            assert (want.layout, want.dtype, want.nbytes) == (have.layout, have.dtype, have.nbytes)
+            for a, b in zip(want, have, strict=True):
+                np.testing.assert_array_equal(a, b)
+    assert len(asked) == 4 + 2, "the first batch is launched, the second recorded, the others repeat it"
+
+
+REPEATED = [c for c in comparable() if c.repeats]
+
+
+@pytest.mark.parametrize("cls", REPEATED, ids=lambda c: c.name)
+def test_launches_that_are_repeated_give_what_the_operator_gives(cls: type[Operator]) -> None:
+    repeated(cls, EmulatedLane(), lambda b: b, lambda b: b)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cls", REPEATED, ids=lambda c: c.name)
+def test_launches_that_are_repeated_on_a_gpu(cls: type[Operator]) -> None:
+    from dali_run.ops.gpu.lane import Lane
+
+    with Lane() as lane:
+
+        def to_host(batch: Batch) -> Batch:
+            host = lane.to_host(batch)
+            lane.synchronize()
+            return host
+
+        repeated(cls, lane, lane.to_device, to_host)
 
 
 def assert_near(expected: Batch, got: Batch, cls: type[Operator]) -> None:
