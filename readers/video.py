@@ -232,12 +232,8 @@ class _Videos:
                         places.setdefault(n, []).append((k, f))
                 for k, f in places.pop(NO_FRAME, ()):
                     views[k][f] = fill_of(self._reader.fill)
-
-                def put(number: int, picture: npt.NDArray[np.uint8]) -> None:
-                    for k, f in places[number]:
-                        views[k][f] = picture
-
-                clip.decode(sorted(set(together.tolist()) - {NO_FRAME}), put)
+                wanted = sorted(set(together.tolist()) - {NO_FRAME})
+                clip.decode(wanted, lambda number: [views[k][f] for k, f in places[number]])
         except SampleError as e:
             if len(which) == 1:
                 problems[which[0]] = e

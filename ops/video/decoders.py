@@ -58,11 +58,7 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
     for k in places.pop(NO_FRAME, ()):
         out[k] = fill
 
-    def put(number: int, picture: npt.NDArray[np.uint8]) -> None:
-        for k in places[number]:
-            out[k] = picture
-
-    clip.decode(sorted(places), put)
+    clip.decode(sorted(places), lambda number: [out[k] for k in places[number]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +82,7 @@ class _Look:
             _sent(decoders.lane, out[k * size : (k + 1) * size], np.tile(fill, self.height * self.width))
         try:
             with nvdec.NvClip(encoded, self.index, decoders) as clip:
-
-                def put(number: int, surface: Any) -> None:
-                    for k in places[number]:
-                        clip.convert(surface, out[k * size : (k + 1) * size])
-
-                clip.decode(sorted(places), put)
+                clip.decode(sorted(places), lambda number: [out[k * size : (k + 1) * size] for k in places[number]])
         except nvdec.RefusedError as e:
             return str(e)
         except SampleError as e:  # the CPU has the last word on damage

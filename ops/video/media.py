@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RejectCode, SampleError, SpecError
+from .swscale import Converter
 
 Index = tuple[list[int], list[int]]
-Put = Callable[[int, npt.NDArray[np.uint8]], None]
+Places = Callable[[int], Sequence[Any]]
+"""Where the frame with a number goes: arrays (height, width, 3), or of a device's memory."""
 Colours = Literal["rgb24", "yuv444p"]
 
 _FAR = 24
@@ -42,13 +44,16 @@ class Clip:
     """The first video stream of a file. Close it, or use it as a context."""
 
     def __init__(
-        self, source: str | npt.NDArray[np.uint8], index: Index | None = None, colours: Colours = "rgb24"
-    ) -> None:
+        self, source: str | npt.NDArray[np.uint8], index: Index | None = None, colours: Colours = "rgb24",
+        threads: int = 1,
+    ) -> None:  # fmt: skip
         """``source``: a path, or the file's bytes. ``index``: of the same file, if it is known. ``colours``: of the
-        pictures, RGB, or the stream's own Y, Cb and Cr. Raises SampleError."""
-        self._known, self._colours = index, colours
+        pictures, RGB, or the stream's own Y, Cb and Cr. ``threads``: that decode it; one, where files are decoded
+        beside each other. Raises SampleError."""
+        self._known, self._colours, self._threads = index, colours, threads
         self._av = av = require()
         self._converter: Any = None
+        self._straight = Converter()
         self._errors = (av.error.FFmpegError, ValueError, EOFError)
         self._source = source
         if not isinstance(source, str) and not len(source):
@@ -60,9 +65,11 @@ class Clip:
             self.close()
             raise SampleError("corrupt_data", "its video has no size")
         self._frames: Iterator[Any] | None = None
+        self._at = -1
+        """The last frame that came out of them."""
 
     def _open(self) -> None:
-        source = self._source
+        source, self._untouched = self._source, True
         try:
             self._container = require().open(source if isinstance(source, str) else io.BytesIO(source.data))
         except self._errors as e:
@@ -76,7 +83,9 @@ class Clip:
         if context is None:
             self.close()
             raise SampleError("unsupported", "there is no decoder for its video stream")
-        context.thread_count = 1  # files are decoded beside each other
+        context.thread_count = self._threads
+        if self._threads > 1:
+            context.thread_type = "AUTO"
 
     def __enter__(self) -> Self:
         return self
@@ -87,6 +96,7 @@ class Clip:
     def close(self) -> None:
         """Let go of the file."""
         self._frames = None  # a generator would hold it
+        self._straight.close()
         with suppress(Exception):
             self._container.close()
 
@@ -113,6 +123,7 @@ class Clip:
         times, keys = [], []
         if self._stream.codec_context.name in _HIDDEN:
             return [], []
+        self._untouched = False
         try:
             for packet in self._container.demux(self._stream):
                 if packet.size == 0 or packet.is_discard:
@@ -149,40 +160,46 @@ class Clip:
     def __len__(self) -> int:
         return len(self.times)
 
-    def decode(self, wanted: Sequence[int], put: Put) -> None:
-        """``put(number, picture)`` for each frame of ``wanted`` (rising), uint8 (height, width, 3), to be copied.
-        Raises SampleError."""
+    def decode(self, wanted: Sequence[int], places: Places) -> None:
+        """Frames ``wanted`` (rising) into their ``places``. A later call goes on from there, where it can. Raises
+        SampleError."""
         times, keys = self.index
         if not times:
-            self._count(wanted, put)
+            self._count(wanted, places)
             return
-        places = {t: n for n, t in enumerate(times)}
-        at = -1  # the last frame that came out
+        numbers = self._numbers
         for number in wanted:
-            if number <= at:
-                continue
             target = times[number]
             key = keys[max(bisect.bisect_right(keys, target) - 1, 0)]
-            if self._frames is None or (number - at > _FAR and places.get(key, 0) > at + 1):
-                self._frames = self._decoded(key if places.get(key, 0) else None)
-            for frame in self._frames:
-                at = places.get(frame.pts, -1)
-                if at >= number:
-                    break
-            if at != number:  # the seek missed it: from the start, once
-                self._frames = self._decoded(None)
-                at = next((places[f.pts] for f in self._frames if self._holds(f, target)), -1)
-                if at != number:
+            jumps = number - self._at > _FAR and numbers.get(key, 0) > self._at + 1
+            if self._frames is None or number <= self._at or jumps:
+                self._frames, self._at = self._decoded(key if numbers.get(key, 0) else None), -1
+            frame = self._next(number)
+            if frame is None:  # the seek missed it: from the start, once
+                self._frames, self._at = self._decoded(None), -1
+                while frame is None and self._at < number:
+                    frame = self._next(number)
+                if frame is None:
                     raise SampleError("corrupt_data", f"frame {number} cannot be decoded")
-                frame = self._last
             self._check(frame, number)
-            put(number, self._picture(frame))
+            self._write(frame, places(number))
 
-    def _holds(self, frame: Any, target: int) -> bool:
-        self._last = frame
-        return bool(frame.pts == target)
+    @cached_property
+    def _numbers(self) -> dict[int, int]:
+        """The frames by their times in the stream's units."""
+        return {t: n for n, t in enumerate(self.index[0])}
 
-    def _count(self, wanted: Sequence[int], put: Put) -> None:
+    def _next(self, number: int) -> Any:
+        """Frame ``number``; None where the decoder gives a later one or ends."""
+        assert self._frames is not None
+        for frame in self._frames:
+            self._at = self._numbers.get(frame.pts, -1)
+            if self._at >= number:
+                return frame if self._at == number else None
+        self._at = len(self._numbers)
+        return None
+
+    def _count(self, wanted: Sequence[int], places: Places) -> None:
         """`decode` for files whose packets do not tell which frames there are."""
         left = iter(wanted)
         number = next(left, None)
@@ -191,7 +208,7 @@ class Clip:
                 return
             if n == number:
                 self._check(frame, n)
-                put(n, self._picture(frame))
+                self._write(frame, places(n))
                 number = next(left, None)
         if number is not None:
             raise SampleError("corrupt_data", f"frame {number} cannot be decoded")
@@ -199,9 +216,12 @@ class Clip:
     def _decoded(self, start: int | None) -> Iterator[Any]:
         """Frames from the key frame at ``start`` on, or all of them."""
         try:
-            if start is None or not self._sought(start):
+            if start is None and self._untouched:
+                pass
+            elif start is None or not self._sought(start):
                 self._container.close()  # streams without an index cannot be rewound
                 self._open()
+            self._untouched = False
             yield from self._pictures()
         except self._errors as e:
             if isinstance(e, EOFError):
@@ -209,7 +229,7 @@ class Clip:
             raise SampleError("corrupt_data", f"damaged: {_reason(e)}") from None
 
     def _pictures(self) -> Iterator[Any]:
-        """Frames from where the container is: each has a pts, and `_picture` makes a picture of it."""
+        """Frames from where the container is: each has a pts, and `_write` makes a picture of it."""
         yield from self._container.decode(self._stream)
 
     def _sought(self, start: int) -> bool:
@@ -223,6 +243,16 @@ class Clip:
         if frame.is_corrupt:
             raise SampleError("corrupt_data", f"frame {number} is damaged")
 
+    def _write(self, frame: Any, places: Sequence[Any]) -> None:
+        """The picture of ``frame`` in its ``places``."""
+        first = places[0]
+        if self._colours == "rgb24" and frame.width == self.width and self._straight.convert(frame, first):
+            places, picture = places[1:], first
+        else:
+            picture = self._picture(frame)
+        for place in places:
+            place[...] = picture
+
     def _picture(self, frame: Any) -> npt.NDArray[np.uint8]:
         """RGB by the matrix and range that the stream names (BT.601 where it names none), or Y, Cb, Cr as they are."""
         size = self.width, self.height
@@ -231,8 +261,8 @@ class Clip:
             return np.moveaxis(planes, 0, 2)
         if self._converter is None:  # one for all frames: `to_ndarray` makes another each time, and a copy
             self._converter = self._av.video.reformatter.VideoReformatter()
-            self._threads = {"threads": 1} if "threads" in (self._converter.reformat.__doc__ or "") else {}
-        plane = self._converter.reformat(frame, *size, "rgb24", **self._threads).planes[0]
+            self._alone = {"threads": 1} if "threads" in (self._converter.reformat.__doc__ or "") else {}
+        plane = self._converter.reformat(frame, *size, "rgb24", **self._alone).planes[0]
         rows = np.frombuffer(plane, np.uint8)[: plane.line_size * size[1]].reshape(size[1], plane.line_size)
         return rows[:, : 3 * size[0]].reshape(size[1], size[0], 3)
 

@@ -7,7 +7,7 @@ times. Only what decodes is another. Whatever NVDEC refuses is the CPU's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -172,8 +172,9 @@ class NvClip(Clip):
         for pts, surface in frames:
             yield _Frame(pts, surface)
 
-    def _picture(self, frame: Any) -> Any:
-        return frame.surface
+    def _write(self, frame: Any, places: Sequence[Any]) -> None:
+        for place in places:
+            self.convert(frame.surface, place)
 
     def convert(self, surface: Any, out: Any) -> None:
         """RGB of ``surface`` into ``out``, a flat uint8 array of the device, on the decoders' stream. Raises
