@@ -12,14 +12,11 @@ The decoder of an image follows from the sample alone. Threads are started first
 
 from __future__ import annotations
 
-import functools
-import os
 import queue
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -28,31 +25,16 @@ import numpy.typing as npt
 
 from ..batch import I32, I64, Batch
 from ..context import Context
-from ..errors import DeviceError, Reject, SampleError
-from ..gpu.lane import Lane, pinned_empty
+from ..errors import DeviceError, Reject
+from ..gpu.lane import Lane
 from ..types import DALIImageType
 from .jpeg import header as jpeg_header
 from .jpeg import nvjpeg
 from .jpeg.nvjpeg import Backend, Output
 from .on_cuda import makes, plan_pixels, takes
-from .on_host import (
-    OTHERS,
-    PNG,
-    TURBO,
-    Headers,
-    Rules,
-    Windows,
-    cut,
-    decode_jpeg,
-    decode_other,
-    decode_others,
-    decode_straight,
-    encoded_bytes,
-    output_shapes,
-    read_headers,
-    straight,
-)
-from .pixels import channels_of, recolour
+from .on_host import Headers, Rules, Windows, cut, decode_others, output_shapes, read_headers, straight
+from .on_threads import HostPart, thread_count, threads
+from .pixels import channels_of
 
 Mask = npt.NDArray[np.bool_]
 
@@ -64,14 +46,10 @@ _engines: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 """One batch of a GPU at a time: several handles at once share the engines badly (one H200: 17.7k images/s with one,
 12.2k with four)."""
 
-_TASK = 4
-"""Images of one task of a CPU thread."""
-
 PLACEMENT = np.dtype(
     [("source", np.int64), ("destination", np.int64)]
     + [(n, np.int32) for n in ("width", "height", "channels", "orientation", "y", "x", "rows", "columns")]
 )
-RANGE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
 _BLOCK = 256
 
 
@@ -135,6 +113,8 @@ class Prepared:
     shapes: I32
     host: HostPart
     rejects: list[Reject]
+    jpegs: Mask
+    """[N] JPEGs that the threads have begun with."""
 
     @property
     def nbytes(self) -> int:
@@ -146,8 +126,11 @@ class Prepared:
         return np.array_equal(self.batch.samples.slot, batch.samples.slot)
 
 
-def prepare(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared:
-    """Read the headers, choose the windows, and start the threads on what is no JPEG."""
+def prepare(
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", windows: Windows | None = None
+) -> Prepared:
+    """Read the headers, choose the windows, and start the threads on what is no JPEG, and on JPEGs that no decoder of
+    the GPU takes."""
     headers = read_headers(ctx, batch, rules)
     # What headers say of other formats is believed once: where it turns out wrong, the image is tried again alone.
     others = decode_others(ctx, batch, headers, rules, headers.others, threads().map) if ctx.attempt else {}
@@ -161,13 +144,28 @@ def prepare(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = 
         host.keep(others)
     elif headers.others:
         host.start_others(straight(batch, headers, rules, ctx.isolation))
-    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects)
+    jpegs = np.zeros(len(batch), np.bool_)
+    if exactly(rules, decoder) and not ctx.attempt and headers.odd:
+        jpegs = headers.good & ~takes(headers, rules)
+        jpegs[list(headers.others)] = False
+        host.start(np.flatnonzero(jpegs))
+    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects, jpegs)
 
 
-def begin(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
+def exactly(rules: Rules, decoder: str) -> bool:
+    """JPEGs that our CUDA decoder leaves go to the CPU, whose pixels are the same."""
+    return decoder != "nvjpeg" and makes(rules)
+
+
+def begin(
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", windows: Windows | None = None
+) -> Prepared | None:
     """`prepare` ahead of `start`, where there is anything for threads to do."""
-    other = jpeg_header.rows_of(batch)["status"] == jpeg_header.NOT_JPEG
-    return prepare(ctx, batch, rules, windows) if other.any() else None
+    status = jpeg_header.rows_of(batch)["status"]
+    theirs = status == jpeg_header.NOT_JPEG
+    if exactly(rules, decoder):
+        theirs |= (status != jpeg_header.OK) & (status != jpeg_header.MANY_SCANS)
+    return prepare(ctx, batch, rules, decoder, windows) if theirs.any() else None
 
 
 def start(
@@ -178,7 +176,7 @@ def start(
     lane = cast("Lane", ctx.device)
     ready: Prepared | None = ctx.begun if ctx.begun is not None and not ctx.attempt and ctx.begun.fits(batch) else None
     if ready is None:
-        ready = prepare(ctx, batch, rules, windows)
+        ready = prepare(ctx, batch, rules, decoder, windows)
     elif ready.rejects is not ctx.rejects:
         known = {r.slot for r in ctx.rejects}
         ctx.rejects.extend(r for r in ready.rejects if r.slot not in known)
@@ -193,8 +191,8 @@ def start(
         if ctx.count is not None and left.any():
             for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():
                 ctx.count(f"not for the CUDA JPEG decoder: {reason}", n)
-    exact = decoder != "nvjpeg" and makes(rules)
-    none = ctx.attempt or exact or not left.any()
+    left &= ~ready.jpegs
+    none = ctx.attempt or exactly(rules, decoder) or not left.any()
     batched, hybrid = (None, None) if none else decoders(lane, rules.fancy_upsampling)
     by_engine = left & batched.takes(batch, headers) & _share(ctx, batched, load) if batched else np.zeros_like(left)
     by_hybrid = left & ~by_engine & hybrid.takes(batch, headers, rules) if hybrid else np.zeros_like(left)
@@ -217,7 +215,7 @@ def start(
         placed = by_engine | by_hybrid
         placed[failed] = False
         _place(job, np.flatnonzero(placed))
-        host.finish(job)
+        host.finish(ctx, lane, out)
         lane.keep(batch.data)
         return out
 
@@ -414,154 +412,3 @@ class HybridDecoder:
                     failed.append(i)
             self._idle.put((decoder, stream))
         return failed
-
-
-# -- the CPU ----------------------------------------------------------------------------------------------------------
-
-
-Odd = tuple[int, SampleError | str]
-"""An image that its task did not decode: the place in the batch, and the error or the next decoder."""
-_AGAIN = "again"
-
-
-class HostPart:
-    """The images that the CPU decodes: on threads into page-locked memory, then by one copy to the device."""
-
-    def __init__(
-        self, ctx: Context, batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, shapes: I32
-    ) -> None:
-        self._batch, self._headers, self._rules, self._anchors, self._shapes = batch, headers, rules, anchors, shapes
-        self._isolation = ctx.isolation
-        self._parts: list[tuple[str, I64, Batch, list[Future[tuple[list[Odd], float]]]]] = []
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of page-locked memory."""
-        return sum(part.data.nbytes for _, _, part, _ in self._parts)
-
-    def keep(self, others: dict[int, Any]) -> None:
-        """Take whole pictures that are decoded already."""
-        which = np.array(sorted(others), np.int64)
-        part = self._stage(which)
-        for k, i in enumerate(which.tolist()):
-            self._place(part, k, i, others[i])
-        self._parts.append((OTHERS, which, part, []))
-
-    def start(self, which: I64) -> None:
-        """Decode the JPEGs ``which`` on the threads."""
-        self._start(TURBO, which, self._jpegs)
-
-    def start_others(self, straight: Sequence[int]) -> None:
-        """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes."""
-        ours = np.array(straight, np.int64)
-        rest = [i for i in self._headers.others if self._headers.good[i]]
-        self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), ours), self._others)
-        self._start(PNG, ours, self._straight)
-
-    def _start(self, name: str, which: I64, decode: Callable[[I64, Batch, range], list[Odd]]) -> None:
-        if len(which) == 0:
-            return
-        part = self._stage(which)
-
-        def timed(task: range) -> tuple[list[Odd], float]:
-            began = time.perf_counter()
-            return decode(which, part, task), time.perf_counter() - began
-
-        tasks = [range(k, min(k + _TASK, len(which))) for k in range(0, len(which), _TASK)]
-        self._parts.append((name, which, part, [threads().submit(timed, task) for task in tasks]))
-
-    def _stage(self, which: I64) -> Batch:
-        def page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
-            return pinned_empty(n * np.dtype(dtype).itemsize).view(dtype)
-
-        shapes: I32 = self._shapes[which]
-        return Batch.allocate(page_locked, shapes, self._rules.dtype, "HWC", self._batch.samples.take(which))
-
-    def _place(self, part: Batch, k: int, i: int, image: Any) -> None:
-        y, x = (0, 0) if self._anchors is None else self._anchors[i].tolist()
-        rows, columns = part.shapes[k, 0], part.shapes[k, 1]
-        part.sample(k)[...] = image[y : y + rows, x : x + columns]
-
-    def _jpegs(self, which: I64, part: Batch, task: range) -> list[Odd]:
-        bad: list[Odd] = []
-        for k in task:
-            i = int(which[k])
-            anchor = None if self._anchors is None else (int(self._anchors[i, 0]), int(self._anchors[i, 1]))
-            row, orientation = self._headers.jpeg[i], int(self._headers.orientation[i])
-            try:
-                data = encoded_bytes(self._batch, i)
-                decode_jpeg(data, row, orientation, self._rules, anchor, part, k, self._isolation)
-            except SampleError as e:
-                bad.append((i, e))
-        return bad
-
-    def _straight(self, which: I64, part: Batch, task: range) -> list[Odd]:
-        places = np.arange(task.start, task.stop)
-        left = decode_straight(self._batch, which[places], self._rules, self._anchors, part, places)
-        odd: list[Odd] = []
-        for k in places[left].tolist():
-            odd += self._others(which, part, range(k, k + 1)) or [(int(which[k]), OTHERS)]
-        return odd
-
-    def _others(self, which: I64, part: Batch, task: range) -> list[Odd]:
-        headers, rules = self._headers, self._rules
-        odd: list[Odd] = []
-        for k in task:
-            i = int(which[k])
-
-            def use(pixels: Any, k: int = k, i: int = i) -> str:
-                if pixels.shape != (headers.height[i], headers.width[i], headers.channels[i]):
-                    return _AGAIN
-                self._place(part, k, i, recolour(pixels, rules.output_type, rules.dtype))
-                return ""
-
-            if found := decode_other(self._batch, headers, rules, self._isolation, use, i):
-                odd.append((i, found))
-        return odd
-
-    def finish(self, job: DecodeJob) -> None:
-        """Wait for the threads, report what they refused, and enqueue the copies."""
-        again: list[int] = []
-        for name, which, part, futures in self._parts:
-            began = time.perf_counter()
-            done = [future.result() for future in futures]
-            job.ctx.waited_for(name, time.perf_counter() - began)
-            odd = [pair for pairs, _ in done for pair in pairs]
-            for i, problem in odd:
-                if isinstance(problem, SampleError):
-                    job.headers.drop(i)
-                    job.ctx.reject(i, problem.code, str(problem))
-                elif problem == _AGAIN:
-                    again.append(i)
-                else:
-                    job.ctx.decoded_by(problem, 1)
-            aside = len(odd) if name != TURBO else 0  # a JPEG counts where it was judged, good or bad
-            job.ctx.decoded_by(name, len(which) - aside, sum(seconds for _, seconds in done))
-            good = np.flatnonzero(job.headers.good[which] & ~np.isin(which, again))
-            if len(good) == 0:
-                continue
-            scatter(job.lane, job.lane.to_device(part.take(good)), job.out, which[good])
-        if again:
-            job.ctx.check_later(lambda: np.array(again, np.int64))
-
-
-def scatter(lane: Lane, part: Batch, out: Batch, where: I64) -> None:
-    """Copy the samples of ``part`` to places ``where`` of ``out``, both on the device and of the same shapes."""
-    item = out.dtype.itemsize
-    table = np.zeros(len(where), RANGE)
-    table["source"] = part.offsets * item
-    table["destination"] = out.offsets[where] * item
-    table["size"] = np.minimum(part.sizes, out.sizes[where]) * item
-    (ranges,) = lane.upload(table.view(np.uint8))
-    lane.launch("image.cu", "scatter", (32, len(where)), _BLOCK, part.data, ranges, out.data)
-
-
-def thread_count() -> int:
-    """Threads that decode for GPUs."""
-    return max(1, len(os.sched_getaffinity(0)) - 2)
-
-
-@functools.cache
-def threads() -> ThreadPoolExecutor:
-    """The threads that decode for GPUs; all lanes share them."""
-    return ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")

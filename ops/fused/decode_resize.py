@@ -26,6 +26,7 @@ from .resize_normalize import ResizeCropMirrorNormalize, Sampling, part, sampled
 _plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
 _cuda: Any = Kernels("..codecs.on_cuda", __package__)
 _gpu: Any = Kernels("..codecs.on_gpu", __package__)
+_threads: Any = Kernels("..codecs.on_threads", __package__)
 _jpeg: Any = Kernels("..codecs.jpeg.cuda", __package__)
 
 T = TypeVar("T")
@@ -100,12 +101,16 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         encoded, rules = inputs[0], self.decode.rules
         aside = replace(part(ctx, self.decode, DECODE), rejects=[])
         headers = host_decode.read_headers(aside, encoded, rules)
-        if not headers.others:
+        if not headers.odd:
             return None
         # all that the CUDA decoder leaves, so that a batch which it leaves altogether is begun as a whole
         which = np.flatnonzero(~_cuda.takes(headers, rules))
+        if not headers.good[which].any():
+            return None
         some = replace(_some(aside, which), rejects=[])
-        begun: Begun | None = _gpu.begin(some, encoded.take(which), rules, self.decode.cuts(some))
+        begun: Begun | None = _gpu.begin(
+            some, encoded.take(which), rules, self.decode.jpeg_decoder, self.decode.cuts(some)
+        )
         return begun
 
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
@@ -135,7 +140,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         apart = [(some, self._apart(_some(ctx, some), encoded.take(some))) for some in _begun(ctx, left)]
         decoder.run(ctx, files, planned, output, out.data)
         for some, finish in apart:
-            _gpu.scatter(ctx.device, finish(), out, some)
+            _threads.scatter(ctx.device, finish(), out, some)
         return out
 
     @cached_property

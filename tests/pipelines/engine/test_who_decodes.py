@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.codecs import on_gpu as gpu_decode
+from dali_run.ops.codecs import on_threads
 from dali_run.ops.codecs.jpeg import nvjpeg
 from dali_run.ops.codecs.jpeg.nvjpeg import Backend, NvJpegError, Output
 from dali_run.pipelines.compile.place import Target
@@ -212,7 +212,7 @@ def test_others_start_before_our_kernels(
 ) -> None:
     monkeypatch.setattr(nvjpeg, "library", lambda: None)
     at_once = AtOnce(engines.fake)
-    monkeypatch.setattr(gpu_decode, "threads", lambda: at_once)
+    monkeypatch.setattr(on_threads, "threads", lambda: at_once)
     (tmp_path / "a").mkdir()
     y, x = np.mgrid[:200, :201]
     large = Image.fromarray(np.stack([x, y, 128 + 0 * x], -1).astype(np.uint8))

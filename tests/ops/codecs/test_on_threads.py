@@ -1,0 +1,72 @@
+"""Pictures that threads decode for a GPU, in tasks: how many at a time, in which memory, and where they come out."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run.ops.codecs import on_threads
+from dali_run.ops.codecs.isolation.processes import Isolation
+from dali_run.pipelines.compile.place import Target
+from dali_run.pipelines.compile.plan import compile_graph
+from tests.kit.fake_cupy import faked
+from tests.pipelines.engine.test_who_decodes import graph, results
+
+
+@pytest.mark.parametrize("sizes", [[5], [1] * 50, [3, 9, 3, 3, 12, 1, 1, 30], [0, 0, 11, 0], list(range(25))])
+def test_tasks_hold_all_images_in_order_and_fit_their_blocks(
+    sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_threads, "BLOCK", 10)
+    tasks = on_threads._tasks(np.array(sizes, np.int64))
+    assert [k for a, b in tasks for k in range(a, b)] == list(range(len(sizes)))
+    for a, b in tasks:
+        assert 1 <= b - a <= on_threads.TASK
+        assert b - a == 1 or sum(sizes[a:b]) <= 10
+    for (a, b), (_, c) in itertools.pairwise(tasks):  # none is smaller than it has to be
+        assert b - a == on_threads.TASK or sum(sizes[a : b + 1]) > 10, (a, b, c)
+
+
+@pytest.mark.parametrize("block", [1, 40_000, 8 << 20])
+@pytest.mark.parametrize("fused", [False, True])
+def test_isolated_formats_are_asked_for_several_at_a_time(
+    tmp_path: Path, block: int, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the size of the blocks, each picture comes out in its place; one that is damaged costs itself."""
+    (tmp_path / "a").mkdir()
+    y, x = np.mgrid[:90, :80]
+    kinds = ("webp", "png", "tiff", "cmyk", "jpg")
+    for i in range(50):
+        picture = Image.fromarray(np.stack([x * 3, y * 2, 5 * i + 0 * x], -1).astype(np.uint8)[: 60 + i % 7 * 5])
+        kind, data = kinds[i % 5], io.BytesIO()
+        how = {"webp": ("WEBP", {"lossless": True}), "png": ("PNG", {}), "tiff": ("TIFF", {})}.get(kind, ("JPEG", {}))
+        (picture.convert("CMYK") if kind == "cmyk" else picture).save(data, how[0], **how[1])
+        cut = -20 if i == 25 else None
+        (tmp_path / "a" / f"{i:02d}.{'jpg' if kind == 'cmyk' else kind}").write_bytes(data.getvalue()[:cut])
+    monkeypatch.setattr(on_threads, "BLOCK", block)
+    asked: list[int] = []
+    several = Isolation.lend_several
+
+    def counted(self: Isolation, files: Any, adjust: bool, most: int, use: Callable[[int, Any], Any]) -> Any:
+        asked.append(len(files))
+        return several(self, files, adjust, most, use)
+
+    monkeypatch.setattr(Isolation, "lend_several", counted)
+    expected, here = results(compile_graph(graph(tmp_path, fused), Target(), 7), 50)
+    asked.clear()
+    with faked(memory=True):
+        found, report = results(compile_graph(graph(tmp_path, fused), Target("gpu"), 7), 50)
+    assert list(found) == list(expected)
+    assert len(found) == 49
+    assert report["rejected"] == here["rejected"]
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key].astype(float), value.astype(float), atol=1.01 if fused else 0, rtol=0)
+    assert sum(asked) == 20  # WebP and TIFF
+    assert max(asked) == (on_threads.TASK if block >= 8 << 20 else 2 if block == 40_000 else 1)
