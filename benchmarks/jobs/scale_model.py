@@ -323,7 +323,7 @@ class Whole:
 
     def parts(self, span: range, who: Any, workers: int, device: str) -> list[Part]:
         n = parts_for(len(span), self.shard, workers, device)
-        borders = [min(b * self.shard, len(span)) for b in tapered(-(-len(span) // self.shard), n)]
+        borders = [min(b * self.shard, len(span)) for b in tapered(-(-len(span) // self.shard), n, device)]
         self.left = np.diff(borders).tolist()
         return [Part(i, borders[i], borders[i + 1], self.left[i]) for i in range(n)]
 

@@ -23,6 +23,8 @@ _TRIES = 3
 _BUSY_WAIT = 2.0
 _BUSY_MOST = 20 * 60.0
 """Seconds to wait for a part that somebody else writes: a store's lock of a dead machine is stale after 15 minutes."""
+_AHEAD = 4
+"""A part is given ahead where it is at most such a part of what is left for each worker."""
 _CHECK = 10.0
 _SHOW = 0.1
 _POLL = 0.5
@@ -89,6 +91,8 @@ class Driver:
         self.whole = whole
         self.crew = crew
         self.parts: list[Part] = []
+        self._left = 0
+        """Samples to do in this run."""
         self.read = 0
         """Samples of finished parts of this run."""
         self._budget = budget
@@ -376,7 +380,8 @@ class Driver:
         while self._todo and self._idle:
             self._give(self._idle.popitem()[0], self._todo.popleft())
         # a second part waits with its worker, where there is plenty: nobody then waits for the driver
-        while self._with_one and len(self._todo) > 2 * len(self._hands):
+        most = (self._left - self.read) / _AHEAD / max(1, len(self._hands))
+        while self._with_one and len(self._todo) > 2 * len(self._hands) and self._todo[0].left <= most:
             self._give(self._with_one.popitem()[0], self._todo.popleft())
 
     def _give(self, hand: _Hand, part: Part) -> None:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ops.errors import SpecError
+from ...readers.fetch.gpu_reads import first_way
+from ...readers.fetch.upload_choice import UploadChoice
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
+from ..cores import threads_of
 from ..engine.inputs import JobFeed, Sources
 from .run import CLEAN, JobResult, JobRun, Prepared, Progress, write_config
 
@@ -33,6 +36,9 @@ class OpenJob:
         self.sources = sources
         self.who = who
         self._feed = JobFeed(sources, limit)
+        target, settings = prepared.target, prepared.spec.pipeline
+        # parts may be too short to find it out: what one has measured the next one goes on with
+        self._choice = UploadChoice(first_way(target.indices, threads_of(settings.num_threads)))
         self._warm = False
 
     @property
@@ -63,7 +69,8 @@ class OpenJob:
             if output.finished:
                 result = JobResult(CLEAN, "was finished before", {}, config.url or config.path, ran=False)
             else:
-                run = JobRun(self.prepared, feed, output, config, None, progress, command, warm=self._warm)
+                run = JobRun(self.prepared, feed, output, config, None, progress, command, warm=self._warm,
+                             choice=self._choice)  # fmt: skip
                 result = run.run()
                 self._warm = True
         return PartResult(result, output.written, output.rejected)

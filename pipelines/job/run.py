@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +21,7 @@ from ...ops.gpu.start import start_ahead
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
+from ...readers.fetch.upload_choice import UploadChoice
 from ...writers.bytes import sidecar
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.config import WriteConfig
@@ -317,10 +318,11 @@ class JobRun:
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
         amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report, *, warm: bool = False,
         wanted: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
+        choice: UploadChoice | None = None,
     ) -> None:  # fmt: skip
         """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
         ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`. ``look`` keeps a few
-        samples."""
+        samples. ``choice``: see `Options`."""
         self.started = datetime.now(UTC)
         self.amend = amend
         self.look = look
@@ -348,7 +350,7 @@ class JobRun:
         stretch = Stretch(
             feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, wanted
         )
-        options = options_of(prepared.spec, prepared.target)
+        options = replace(options_of(prepared.spec, prepared.target), choice=choice)
         self.batches: Batches
         if prepared.halves is None:
             self.batches = Batches(prepared.plan, stretch, options)

@@ -18,7 +18,7 @@ from ...ops.gpu.readable_by_gpu import RegisteredLease
 from ...ops.gpu.registered import register, unregister, why_not
 from .direct_storage import KvikioFiles, why_not_kvikio
 from .extents import I64, U8, Mapped, Shared
-from .upload_choice import Chooser, Way
+from .upload_choice import Chooser, UploadChoice, Way
 
 Upload = Literal["auto", "copy", "registered", "kvikio"]
 """How bytes of containers come to a GPU: copied by the host into page-locked memory, gathered by the GPU out of files
@@ -233,10 +233,10 @@ class MeasuredFiles:
     """Lends as `RegisteredFiles`, or lets the host copy, whichever turns out to be faster (`Chooser`)."""
 
     def __init__(
-        self, first: Way, indices: Sequence[int], limit: int, account: Callable[[int], None],
+        self, choice: UploadChoice, indices: Sequence[int], limit: int, account: Callable[[int], None],
         told: Callable[[str, int], None],
     ) -> None:  # fmt: skip
-        self._chooser = Chooser(first, told)
+        self._chooser = Chooser(choice, told)
         self._files = RegisteredFiles(indices, limit, account, self._chooser.told)
         self._copied = _Copied(self._chooser, told)
 
@@ -265,14 +265,15 @@ def first_way(indices: Sequence[int], threads: int) -> Way:
 
 def lender_for(
     upload: Upload, indices: Sequence[int], threads: int, limit: int, account: Callable[[int], None],
-    told: Callable[[str, int], None],
+    told: Callable[[str, int], None], choice: UploadChoice | None = None,
 ) -> Lending | None:  # fmt: skip
     """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``threads`` read
-    for them; the rest is as in `RegisteredFiles`."""
+    for them; ``choice`` is what earlier runs of the graph have measured; the rest is as in `RegisteredFiles`."""
     if upload == "copy":
         return None
     if upload == "auto":
-        return MeasuredFiles(first_way(indices, threads), indices, limit, account, told)
+        choice = choice or UploadChoice(first_way(indices, threads))
+        return MeasuredFiles(choice, indices, limit, account, told)
     return KvikioFiles(indices, told) if upload == "kvikio" else RegisteredFiles(indices, limit, account, told)
 
 

@@ -42,6 +42,12 @@ class UploadChoice:
         self._began = 0.0
         self._batches = self._refused = self._useless = 0
 
+    def begin_anew(self) -> None:
+        """Another run of the same graph over other records begins: its first batches do not count, what was measured
+        before does."""
+        self._to_skip = _FIRST + _SETTLE
+        self._batches = self._refused = 0
+
     def next(self, now: float) -> Way:
         """The way of the batch that is begun at ``now`` (seconds of a clock that never goes back)."""
         if self.decided is not None:
@@ -84,10 +90,11 @@ class Chooser:
     """An `UploadChoice` with a clock, for several threads."""
 
     def __init__(
-        self, first: Way, told: Callable[[str, int], None], clock: Callable[[], float] = time.monotonic
+        self, choice: UploadChoice, told: Callable[[str, int], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """``told(way, nbytes)`` gets how the bytes of a batch travel, and why."""
-        self.choice = UploadChoice(first)
+        self.choice = choice
+        choice.begin_anew()
         self._told = told
         self._clock = clock
         self._lock = threading.Lock()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dali_run.pipelines.engine.engine import Engine
+from dali_run.pipelines.engine.inputs import Sources
 from dali_run.pipelines.fleet import machine
 from dali_run.pipelines.fleet.job_text import JobText, Seat
 from dali_run.pipelines.fleet.machine import cores_of, cpu_list, cpu_seats, cpus_near, gpu_seats, visible
 from dali_run.pipelines.fleet.member import fitted
 from dali_run.pipelines.fleet.on_ray import Actors
 from dali_run.pipelines.fleet.whole import parts_for, tapered
-from dali_run.pipelines.job.run import Prepared, prepare
+from dali_run.pipelines.job.part import OpenJob
+from dali_run.pipelines.job.run import Prepared, identity, prepare
 
 LEFT, RIGHT = frozenset(range(4)), frozenset(range(4, 8))
 
@@ -105,19 +109,23 @@ def test_seats_share_threads_and_memory(tmp_path: Path) -> None:
 
 def test_parts_are_whole_shards_enough_for_all_and_not_too_long() -> None:
     assert parts_for(1000, 10, 2, "cpu") == 32
+    assert parts_for(1000, 10, 2, "gpu") == 8  # which a GPU may do in no time, but for what each part costs
     assert parts_for(1000, 100, 2, "cpu") == 10  # there are only ten shards
     assert parts_for(1_000_000_000, 10_000, 2, "cpu") == 2000
     assert parts_for(1_000_000_000, 10_000, 2, "gpu") == 50
     assert parts_for(0, 10, 2, "cpu") == 1
 
 
+@pytest.mark.parametrize(("device", "largest"), [("cpu", 1.5), ("gpu", 3)])
 @pytest.mark.parametrize(("units", "n"), [(0, 1), (7, 3), (100, 100), (1000, 100), (8000, 1000), (100_000, 99)])
-def test_borders_of_parts_hold_everything_and_the_last_are_small(units: int, n: int) -> None:
-    borders = tapered(units, n)
+def test_borders_of_parts_hold_everything_and_the_last_are_small(
+    units: int, n: int, device: str, largest: float
+) -> None:
+    borders = tapered(units, n, device)
     sizes = [b - a for a, b in itertools.pairwise(borders)]
     assert (borders[0], borders[-1], len(sizes)) == (0, units, n)
     assert min(sizes) >= min(1, units)
-    assert max(sizes) <= 1.6 * units / n + 1
+    assert max(sizes) <= largest * 1.05 * units / n + 1
     assert sum(sizes[-n // 16 :]) <= max(0.05 * units, n // 16 + 1)
 
 
@@ -140,3 +148,27 @@ def test_ray_is_asked_for_only_when_it_is_used(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(Exception, match=r"pip install 'dali-run\[ray\]'"):
         Actors(JobText("a", "", {}, "cpu", None, "."), "ray", None, None, lambda _: None)
+
+
+def test_parts_go_on_with_what_earlier_ones_measured_of_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    for k in range(4):
+        (tmp_path / "in" / "a" / f"{k}.jpg").write_bytes(b"bytes")
+    reader = {"op": "readers.file", "file_root": str(tmp_path / "in"), "out": ["x", "label"]}
+    write = {"writer": "tfrecord", "path": str(tmp_path / "out"), "shard": {"samples": 2},
+             "fields": {"x": {"encode": "keep"}}}  # fmt: skip
+    file = tmp_path / "spec.json"
+    file.write_text(json.dumps({"version": 1, "name": "job", "pipeline": {"device": "cpu"}, "graph": [reader],
+                                "outputs": {"x": "x"}, "write": write}))  # fmt: skip
+    seen = []
+    plain = Engine.__init__
+    monkeypatch.setattr(Engine, "__init__", lambda self, *args: (seen.append(args[3].choice), plain(self, *args))[1])
+    prepared = prepare(file)
+    with Sources(prepared.plan, 64) as sources:
+        job = OpenJob(prepared, sources, identity(prepared, sources))
+        for k in range(2):
+            assert job.run((k, 2), range(2 * k, 2 * k + 2), lambda _: None, {}).job.exit_code == 0
+    assert seen[0] is not None
+    assert seen == [seen[0]] * 2
