@@ -16,6 +16,7 @@ from ..context import Context
 from ..errors import Reject, SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
+from .by_ffmpeg import open_memory as open_ffmpeg
 from .flac import open_memory as open_flac
 from .flac_gpu import MEMORY as ON_GPU
 from .flac_gpu import decode as decode_on_gpu
@@ -37,7 +38,7 @@ class Clips:
     found: I64
     """[N, FIELDS] of `wav_cpu.walk`; KIND is OTHER for those that libsndfile opened."""
     sounds: dict[int, Any]
-    """The other ones, open, by place: `flac.Flac` or `libsndfile.Sound`."""
+    """The other ones, open, by place: `flac.Flac`, `libsndfile.Sound` or `by_ffmpeg.Decoded`."""
     flac: I64 | None = None
     """[N, ...] rows of `flac_gpu.plain`, for those that the GPU is to decode."""
 
@@ -92,12 +93,14 @@ def open_clips(
         other &= clips.frames == 0
     for i in np.flatnonzero(other).tolist():
         start, size = int(encoded.offsets[i]), int(encoded.shapes[i, 0])
+        data = encoded.data[start : start + size]
         try:
-            data = encoded.data[start : start + size]
             sound = open_flac(data) or _files.open_memory(data)
         except SampleError as e:
-            ctx.reject(i, e.code, str(e))
-            continue
+            sound = open_ffmpeg(data, max_samples)
+            if sound is None:
+                ctx.reject(i, e.code, str(e))
+                continue
         clips.sounds[i] = sound
         clips.found[i, _wav.FRAMES], clips.found[i, _wav.CHANNELS] = sound.frames, sound.channels
         clips.found[i, _wav.RATE] = sound.rate
@@ -177,7 +180,8 @@ class Audio(Operator, name="decoders.audio"):
     A file that ends early is rejected where its format says how long it should be (a WAV file is as long as what is
     there, as in DALI). FLAC is decoded by loops of this package, which check every frame, and by libsndfile where they
     leave a file to it. To a GPU, WAV files of plain numbers and FLAC files travel as they are; threads of the CPU
-    decode the others, and those in which the GPU finds anything odd.
+    decode the others, and those in which the GPU finds anything odd. A few files that libsndfile refuses (MP3 and Ogg
+    files of odd beginnings, FLAC in Ogg, FLAC of 32 bits) are decoded by FFmpeg, where the package av is installed.
     """
 
     aliases = ("audio_decoder",)
