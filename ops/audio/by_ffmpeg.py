@@ -50,7 +50,7 @@ def open_memory(data: npt.NDArray[np.uint8], max_samples: int) -> Decoded | None
     except ImportError:
         return None
     try:
-        with av.open(io.BytesIO(data.tobytes()), options={"err_detect": "crccheck+explode"}) as container:
+        with av.open(io.BytesIO(data.tobytes()), "r", options={"err_detect": "crccheck+explode"}) as container:
             kind = container.format.name
             if kind not in _CONTAINERS or not container.streams.audio:
                 return None
@@ -74,7 +74,11 @@ def open_memory(data: npt.NDArray[np.uint8], max_samples: int) -> Decoded | None
     if not samples or rate <= 0:
         return None
     values = np.concatenate(parts)
-    if said is not None and samples <= max_samples and len(values) < round(float(said * (stream.time_base or 0)) * rate):
+    if (
+        said is not None
+        and samples <= max_samples
+        and len(values) < round(float(said * (stream.time_base or 0)) * rate)
+    ):
         return None  # it ends early
     return Decoded(np.ascontiguousarray(values), rate, kind.upper())
 

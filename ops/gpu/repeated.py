@@ -122,7 +122,7 @@ class Recorder:
         return None
 
     def recording(self, outputs: Sequence[Batch]) -> Recording | None:
-        """What is to be done for another batch; None where that is not known."""
+        """The work for another batch; None where that is not known."""
         found = []
         for out in outputs:
             place = self._within(out.data, self._memory) if out.data.nbytes else None
