@@ -35,7 +35,7 @@ class Header:
 def recognise(data: memoryview) -> str:
     """The format by its signature, ``jpeg``, ``png``, ... Raises SampleError for anything else."""
     head = bytes(data[:32])
-    for signature, name in _SIGNATURES:
+    for signature, name in _BEGINNINGS.get(head[:2], ()):
         if head.startswith(signature):
             return name
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
@@ -79,6 +79,10 @@ _SIGNATURES = (
     (b"\0\0\0\x0cJXL \r\n\x87\n", "jpegxl"),
     (b"\xff\x0a", "jpegxl"),
 )
+_BEGINNINGS = {
+    head: [pair for pair in _SIGNATURES if pair[0].startswith(head)] for head in {s[:2] for s, _ in _SIGNATURES}
+}
+"""The signatures, by their first two bytes."""
 
 
 def probe(data: memoryview) -> Header:

@@ -22,7 +22,7 @@ from ..kernels import Kernels
 from ..types import DALIImageType
 from . import modern, plain
 from .deep_colour import available, is_deep
-from .formats import Header, check_pixels, probe, recognise
+from .formats import BOMB_PIXELS, Header, check_pixels, probe, recognise
 from .pixels import Pixels, channels_of, orient, recolour
 from .png import decoder as png
 
@@ -128,9 +128,12 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
     few = _headers.summarise(jpeg, rules.adjust_orientation, rules.max_pixels, turned, extents, channels, good, odd)
     headers = Headers(jpeg, scans, {}, good, turned, extents, channels, few)
-    for i in np.flatnonzero(odd).tolist() if few else ():
+    known = others_of(batch) if few else None
+    if known is not None and len(known.plain):
+        odd[_take_plain(headers, known, batch, rules)] = False
+    for i in np.flatnonzero(odd).tolist() if known else ():
         try:
-            _examine(headers, i, others_of(batch).get(i), int(batch.shapes[i, 0]), rules)
+            _examine(headers, i, known.found.get(i), int(batch.shapes[i, 0]), rules)
         except SampleError as e:
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
@@ -146,7 +149,7 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
     fixed = 0 if rules.output_type is DALIImageType.ANY_DATA else channels_of(rules.output_type, 3)
     others = _headers.foreseen(jpeg, batch.shapes, stage != "cpu", aside, rules.adjust_orientation, rules.max_pixels,
                                fixed, elements, besides)  # fmt: skip
-    for i, header in others_of(batch).items() if others else ():
+    for i, header in others_of(batch).found.items() if others else ():
         if isinstance(header, SampleError):
             continue
         with contextlib.suppress(SampleError):
@@ -165,12 +168,30 @@ _INSIDE = {"jpeg2000": 4}
 """Bytes a sample that a format's own library holds besides (tests/ops/codecs/test_resident.py measures it)."""
 
 
-_probed: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], dict[int, Header | SampleError]]] = {}
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The images of a batch that are no JPEGs."""
+
+    found: dict[int, Header | SampleError]
+    """Their headers by place, or what is wrong with them."""
+    plain: I64
+    """[M, 5] of those that need no library which may be missing: place, height, width, channels, orientation."""
+
+    @staticmethod
+    def of(found: dict[int, Header | SampleError]) -> Others:
+        """Of the headers ``found``, by place."""
+        rows = [
+            (i, h.height, h.width, h.channels, h.orientation) for i, h in found.items()
+            if not isinstance(h, SampleError) and h.format not in modern.NAMES and not is_deep(h)
+        ]  # fmt: skip
+        return Others(found, np.array(rows, np.int64).reshape(-1, 5))
 
 
-def others_of(batch: Batch) -> dict[int, Header | SampleError]:
-    """The headers of the images that are no JPEGs, by place, or what is wrong with them. A batch is probed once, as
-    `jpeg.header.rows_of` walks it once."""
+_probed: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], Others]] = {}
+
+
+def others_of(batch: Batch) -> Others:
+    """The images that are no JPEGs. A batch is probed once, as `jpeg.header.rows_of` walks it once."""
     key = id(batch.offsets)
     known = _probed.get(key)
     if known is not None and known[0]() is batch.offsets and known[1]() is batch.data:
@@ -183,8 +204,44 @@ def others_of(batch: Batch) -> dict[int, Header | SampleError]:
                 found[i] = probe(data)
         except SampleError as e:
             found[i] = e.bare()
-    _probed[key] = weakref.ref(batch.offsets, lambda _: _probed.pop(key, None)), weakref.ref(batch.data), found
-    return found
+    others = Others.of(found)
+    _remember(batch, others)
+    return others
+
+
+def _remember(batch: Batch, others: Others) -> None:
+    key = id(batch.offsets)
+    _probed[key] = weakref.ref(batch.offsets, lambda _: _probed.pop(key, None)), weakref.ref(batch.data), others
+
+
+def some_of(batch: Batch, which: I64) -> Batch:
+    """``batch.take(which)``, with what is known already of the images' headers."""
+    taken = batch.take(which)
+    rows, scans = _headers.walked(batch)
+    _headers.remember(taken, rows[which], scans)
+    found = others_of(batch).found
+    _remember(taken, Others.of({k: found[i] for k, i in enumerate(which.tolist()) if i in found}))
+    return taken
+
+
+def _take_plain(headers: Headers, known: Others, batch: Batch, rules: Rules) -> I64:
+    """Fill in the headers of what is no JPEG and needs no other look, all at once; the places of these images."""
+    place, height, width, channels, orientation = known.plain.T
+    limit = np.full(len(place), rules.max_pixels, np.float64)
+    if rules.bomb_ratio:
+        most = np.maximum(BOMB_PIXELS, rules.bomb_ratio * batch.shapes[place, 0])
+        limit = np.minimum(limit, most)
+    fits = height * width <= limit
+    if not fits.all():
+        place, height, width, channels, orientation = known.plain[fits].T
+    headers.others.update((i, known.found[i]) for i in place.tolist())  # type: ignore[misc]
+    turned = orientation if rules.adjust_orientation else np.ones_like(orientation)
+    swap = turned >= 5
+    headers.orientation[place] = turned
+    headers.extents[place, 0] = np.where(swap, width, height)
+    headers.extents[place, 1] = np.where(swap, height, width)
+    headers.channels[place] = channels
+    return place
 
 
 def _examine(headers: Headers, i: int, header: Header | SampleError | None, size: int, rules: Rules) -> None:

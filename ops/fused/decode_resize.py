@@ -109,7 +109,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             return None
         some = replace(_some(aside, which), rejects=[])
         begun: Begun | None = _gpu.begin(
-            some, encoded.take(which), rules, self.decode.jpeg_decoder, self.decode.cuts(some)
+            some, host_decode.some_of(encoded, which), rules, self.decode.jpeg_decoder, self.decode.cuts(some)
         )
         return begun
 

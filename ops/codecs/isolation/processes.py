@@ -28,6 +28,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -57,6 +58,7 @@ _KEPT = 32 << 20
 _ENOUGH = 100_000
 """Images after which a worker makes room for a fresh one: decoders lose some 20 bytes for a damaged file."""
 _ANSWER = 1 << 16
+_FIELDS = attrgetter(*(field.name for field in dataclasses.fields(Header)))
 _KEEPERS = 10
 """Keepers that may be killed in a row before a job gives up: an OOM killer may take several."""
 _PROGRAM = f"""
@@ -193,7 +195,7 @@ class Isolation:
 
     def _image(self, data: memoryview, header: Header, adjust: bool, max_pixels: int, lenient: bool) -> dict[str, Any]:
         return {"what": "image", "size": len(data), "timeout": self.timeout, "pixels": header.width * header.height,
-                "header": dataclasses.astuple(header), "adjust": adjust, "max_pixels": max_pixels,
+                "header": _FIELDS(header), "adjust": adjust, "max_pixels": max_pixels,
                 "lenient": lenient}  # fmt: skip
 
     def decode_into(

@@ -165,10 +165,16 @@ def walked(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
     if known is not None and known[0]() is batch.offsets and known[1]() is batch.data and len(known[2]) == len(batch):
         return known[2], known[3]
     rows, scans = read_scans(batch.data, batch.offsets, batch.shapes[:, 0])
+    remember(batch, rows, scans)
+    return rows, scans
+
+
+def remember(batch: Batch, rows: NDArray[Any], scans: NDArray[Any]) -> None:
+    """What `walked` says of ``batch`` from now on."""
+    key = id(batch.offsets)
     _walked[key] = (
         weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), weakref.ref(batch.data), rows, scans,
     )  # fmt: skip
-    return rows, scans
 
 
 def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.codecs import on_threads
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs import on_host, on_threads
+from dali_run.ops.codecs.decoders import Image as Image_
 from dali_run.ops.codecs.isolation.processes import Isolation
+from dali_run.ops.context import Context
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.fake_cupy import faked
@@ -70,3 +73,50 @@ def test_isolated_formats_are_asked_for_several_at_a_time(
         np.testing.assert_allclose(found[key].astype(float), value.astype(float), atol=1.01 if fused else 0, rtol=0)
     assert sum(asked) == 20  # WebP and TIFF
     assert max(asked) == (on_threads.TASK if block >= 8 << 20 else 2 if block == 40_000 else 1)
+
+
+def test_headers_of_a_part_of_a_batch_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that a GPU takes are cut by who decodes; each header is looked at once all the same."""
+    (tmp_path / "a").mkdir()
+    for i in range(24):
+        picture = Image.new("RGB", (20 + i, 30), (5 * i, 0, 0))
+        picture.save(tmp_path / "a" / f"{i:02d}.{('webp', 'jpg', 'png', 'tiff')[i % 4]}")
+    looked: list[int] = []
+    recognise = on_host.recognise
+
+    def counted(data: memoryview) -> str:
+        looked.append(len(data))
+        return recognise(data)
+
+    monkeypatch.setattr(on_host, "recognise", counted)
+    with faked(memory=True):
+        found, _ = results(compile_graph(graph(tmp_path, fused=True), Target("gpu"), 7), 24)
+    assert len(found) == 24
+    assert len(looked) == 18
+
+
+@pytest.mark.parametrize("most", [700, 599])
+@pytest.mark.parametrize("turning", [True, False])
+def test_headers_taken_together_are_those_taken_one_by_one(
+    most: int, turning: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes, turning, limits: the same rows, and the same rejects."""
+    files = []
+    for i in range(16):
+        picture, data, exif = Image.new("LA" if i % 5 == 4 else "RGB", (20 + i % 7, 25)), io.BytesIO(), Image.Exif()
+        exif[0x0112] = 1 + i % 8
+        picture.save(data, ("PNG", "WEBP")[i % 2], exif=exif)
+        files.append(np.frombuffer(data.getvalue()[: 20 if i == 6 else None], np.uint8))
+    rules = on_host.Rules(adjust_orientation=turning, max_pixels=most)
+    found = []
+    for together in (True, False):
+        batch = Batch.from_list(files, "", Samples.numbered(len(files)))
+        if not together:
+            monkeypatch.setattr(on_host, "_take_plain", lambda *_: np.empty(0, np.int64))
+        ctx = Context(Image_(), "cpu", batch.samples)
+        headers = on_host.read_headers(ctx, batch, rules)
+        rejects = [(r.slot, r.code, r.message) for r in ctx.rejects]
+        rows = [getattr(headers, name).tolist() for name in ("good", "orientation", "extents", "channels")]
+        found.append((rows, sorted(headers.others.items()), sorted(rejects), headers.bad))
+    assert found[0] == found[1]
+    assert 1 <= found[0][-1] < 16
