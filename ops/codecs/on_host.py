@@ -128,10 +128,12 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
     few = _headers.summarise(jpeg, rules.adjust_orientation, rules.max_pixels, turned, extents, channels, good, odd)
     headers = Headers(jpeg, scans, {}, good, turned, extents, channels, few)
-    known = others_of(batch) if few else None
-    if known is not None and len(known.plain):
+    if not few:
+        return headers
+    known = others_of(batch)
+    if len(known.plain):
         odd[_take_plain(headers, known, batch, rules)] = False
-    for i in np.flatnonzero(odd).tolist() if known else ():
+    for i in np.flatnonzero(odd).tolist():
         try:
             _examine(headers, i, known.found.get(i), int(batch.shapes[i, 0]), rules)
         except SampleError as e:
@@ -226,6 +228,7 @@ def some_of(batch: Batch, which: I64) -> Batch:
 
 def _take_plain(headers: Headers, known: Others, batch: Batch, rules: Rules) -> I64:
     """Fill in the headers of what is no JPEG and needs no other look, all at once; the places of these images."""
+    place: I64
     place, height, width, channels, orientation = known.plain.T
     limit = np.full(len(place), rules.max_pixels, np.float64)
     if rules.bomb_ratio:
