@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SpecError
 from ..images.frames import Pictures, pictures
+from ..interfaces import Lane
 from ..kernels import Kernels
 from ..libraries import presets
 from ..types import DALIDataType, to_numpy
@@ -28,6 +29,10 @@ _LONGEST = 23
 _THREADS = 256
 _FOLD = 4
 """Values a thread, as in separable.cu."""
+_RADII = (1, 2, 3, 4, 6, 8, 12)
+"""Of `plane` there."""
+_ACROSS, _MOST, _STRIP, _CHANNELS = 4, 192, 64, 4
+"""Of `plane`: pixels a thread, threads, lines of a block; and the most channels."""
 
 
 class Separable(Operator, abstract=True):
@@ -38,6 +43,8 @@ class Separable(Operator, abstract=True):
 
     repeats = True
     bound = "1 level; floats within 1e-5 of the largest value"
+    symmetric: ClassVar[bool] = False
+    """There is one term, and its windows are symmetric."""
 
     dtype: Annotated[DALIDataType | None, Arg("type of the output: FLOAT, or by default that of the input")] = None
 
@@ -84,6 +91,13 @@ class Separable(Operator, abstract=True):
         most = int(where.prod(axis=1).max(initial=0))
         if most == 0:
             return out
+        radius = int(lengths[:, 0, 1:].max()) // 2
+        if (
+            self.symmetric and images.dtype == np.uint8 and dtype in (np.uint8, np.float32)
+            and radius <= _RADII[-1] and (lengths[:, 0, 0] == 1).all() and where[:, 4].max() <= _CHANNELS
+        ):  # fmt: skip
+            _both_axes(lane, images, parts, where, windows, lengths, factors, max(1, radius), out)
+            return out
         terms = windows.shape[1]
         passes = [
             [axis for axis in (2, 1, 0) if (lengths[:, t, axis] > 1).any()] or [2] for t in range(terms)
@@ -110,12 +124,33 @@ class Separable(Operator, abstract=True):
         return out
 
 
+def _both_axes(
+    lane: Lane, images: Batch, parts: Pictures, where: Any, windows: F32, lengths: I32, factors: F32, radius: int,
+    out: Batch,
+) -> None:  # fmt: skip
+    """8-bit pictures through both windows in one kernel."""
+    channels = np.maximum(where[:, 4], 1)
+    needed = int((-(-where[:, 3] // _ACROSS) * channels).max())
+    threads = min(_MOST, -(-needed // 32) * 32)
+    across = int((-(-where[:, 3] // (_ACROSS * (threads // channels)))).max())
+    strips = -(-int(where[:, 2].max()) // _STRIP)
+    pieces = across * strips * int((where[:, 0] * where[:, 1]).max())
+    there = lane.upload(parts.offsets, parts.places(out), where, windows, lengths, factors)
+    base, to, sizes, weights, counts, scale = there
+    name = f"plane<{CUDA_TYPES[out.dtype]}, {next(r for r in _RADII if r >= radius)}>"
+    lane.launch(
+        "separable.cu", name, pieces * len(parts), threads, images.data, base, sizes, np.int32(pieces), np.int32(across),
+        np.int32(strips), weights, counts, scale, np.int32(windows.shape[3]), out.data, to,
+    )  # fmt: skip
+
+
 class GaussianBlur(Separable, name="gaussian_blur"):
     """Blur with a Gaussian window: by sigma, the length of the window, or both.
 
     A sigma alone makes windows of 2 ceil(3 sigma) + 1, a length alone a sigma of ((length - 1) / 2 - 1) 0.3 + 0.8.
     """
 
+    symmetric = True
     example = "{op: gaussian_blur, in: images, sigma: $sigma, out: images}"
 
     sigma: Annotated[

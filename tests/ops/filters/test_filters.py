@@ -142,3 +142,24 @@ def test_refused_before_anything_runs() -> None:
         operator("laplacian", normalized_kernel=True, scale=2.0)
     with pytest.raises(SpecError, match="float32"):
         operator("filter").infer(image, Spec((3, 3), DALIDataType.INT32, ""))
+
+
+def test_both_axes_in_one_kernel_give_what_the_cpu_gives() -> None:
+    """Pictures of one to four channels: wider than a block, lower than a strip and higher, narrower than the window, at
+    places that are no multiple of four, and frames of sequences."""
+    lane = EmulatedLane()
+    for channels, sizes in ((3, [(70, 300), (5, 257), (130, 3), (1, 1)]), (1, [(9, 800), (3, 2)]), (4, [(66, 195)]),
+                            (2, [(8, 30)])):  # fmt: skip
+        for shapes in ([(*s, channels) for s in sizes], [(2, *s, channels) for s in sizes[:2]]):
+            images = [source(k, 0, 256, "uint8", list(s)) for k, s in enumerate(shapes)]
+            batch = batch_of(images, "HWC" if len(shapes[0]) == 3 else "FHWC")
+            spread = batch.replace(data=np.concatenate([[np.uint8(7)], batch.data]), offsets=batch.offsets + 1)
+            for arguments in ({"sigma": [1.9, 0.4]}, {"window_size": [3, 25]}, {"sigma": 0.5, "dtype": "FLOAT"}):
+                want, _ = apply(operator("gaussian_blur", **arguments), spread)
+                got, rejects = apply(operator("gaussian_blur", **arguments), spread, lane=lane)
+                assert not rejects
+                for a, b in zip(got, want, strict=True):
+                    np.testing.assert_allclose(
+                        a.astype(float), b.astype(float), atol=2e-3 if "dtype" in arguments else 1
+                    )
+    assert {name.split("<")[0] for name in lane.launched} == {"plane"}
