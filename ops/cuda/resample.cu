@@ -70,26 +70,42 @@ extern "C" __global__ void taps(const long long* axes, const float* regions, con
 // One pass of one sample: lines of outputs along an axis, each output `inner` adjacent elements.
 enum PassColumn { SOURCE, TARGET, TOTAL, INNER, OUTPUTS, ROWS, FRAME_STRIDE, ROW_STRIDE, TAP_STRIDE, PASS_STARTS, PASS_WEIGHTS, PASS_KEPT, PASS_COLUMNS };
 
-// Element `t` of the pass: sum over the taps.
+// Elements of a pass that share their taps, up to GROUP of them, next to each other.
+constexpr int GROUP = 4;
+
+struct Group {
+    unsigned int size, inner, across, outputs, rows, count;
+
+    __device__ __forceinline__ explicit Group(const long long* pass) {
+        inner = static_cast<unsigned int>(pass[INNER]), outputs = static_cast<unsigned int>(pass[OUTPUTS]);
+        rows = static_cast<unsigned int>(pass[ROWS]);
+        size = inner % GROUP == 0 ? GROUP : inner < GROUP ? inner : 1;
+        across = inner / size;
+        count = static_cast<unsigned int>(pass[TOTAL]) / size;
+    }
+};
+
+// Elements of group `u` of the pass: sums over the taps.
 template <typename In>
-__device__ __forceinline__ float resampled(const In* source, const long long* pass, const int* starts,
-                                           const float* weights, unsigned int t) {
-    const unsigned int inner = static_cast<unsigned int>(pass[INNER]), outputs = static_cast<unsigned int>(pass[OUTPUTS]);
-    const unsigned int rows = static_cast<unsigned int>(pass[ROWS]);
-    const unsigned int i = t % inner, line = t / inner;
-    const unsigned int j = line % outputs, outer = line / outputs;
-    const unsigned int row = outer % rows, frame = outer / rows;
+__device__ __forceinline__ void resampled(const In* source, const long long* pass, const Group& group, const int* starts,
+                                          const float* weights, unsigned int u, float* sums) {
+    const unsigned int line = group.across > 1 ? u / group.across : u, i = (u - line * group.across) * group.size;
+    const unsigned int outer = line / group.outputs, j = line - outer * group.outputs;
+    const unsigned int frame = group.rows > 1 ? outer / group.rows : outer, row = outer - frame * group.rows;
     const int kept = static_cast<int>(pass[PASS_KEPT]);
     const long long step = pass[TAP_STRIDE];
     const float* w = weights + pass[PASS_WEIGHTS] + static_cast<long long>(j) * kept;
     const In* at = source + pass[SOURCE] + frame * pass[FRAME_STRIDE] + row * pass[ROW_STRIDE] +
                    starts[pass[PASS_STARTS] + j] * step + i;
-    float sum = __fmul_rn(w[0], static_cast<float>(*at));
+    #pragma unroll
+    for (int g = 0; g < GROUP; ++g) sums[g] = g < group.size ? __fmul_rn(w[0], static_cast<float>(at[g])) : 0.0f;
     for (int k = 1; k < kept; ++k) {
         at += step;
-        sum = __fadd_rn(sum, __fmul_rn(w[k], static_cast<float>(*at)));
+        const float weight = w[k];
+        #pragma unroll
+        for (int g = 0; g < GROUP; ++g)
+            if (g < group.size) sums[g] = __fadd_rn(sums[g], __fmul_rn(weight, static_cast<float>(at[g])));
     }
-    return sum;
 }
 
 // grid (tiles, samples).
@@ -98,9 +114,22 @@ __global__ void resample_pass(const In* source, Out* target, const long long* pa
                               const float* weights) {
     const long long* pass = passes + static_cast<long long>(blockIdx.y) * PASS_COLUMNS;
     target += pass[TARGET];
-    const unsigned int total = static_cast<unsigned int>(pass[TOTAL]);
-    for (unsigned int t = blockIdx.x * blockDim.x + threadIdx.x; t < total; t += gridDim.x * blockDim.x)
-        target[t] = saturate<Out>(resampled(source, pass, starts, weights, t));
+    const Group group(pass);
+    for (unsigned int u = blockIdx.x * blockDim.x + threadIdx.x; u < group.count; u += gridDim.x * blockDim.x) {
+        float sums[GROUP];
+        resampled(source, pass, group, starts, weights, u, sums);
+        Out* to = target + static_cast<long long>(u) * group.size;
+        if (sizeof(Out) == 1 && group.size == 4 && reinterpret_cast<unsigned long long>(to) % 4 == 0) {
+            alignas(4) Out values[GROUP];
+            #pragma unroll
+            for (int g = 0; g < GROUP; ++g) values[g] = saturate<Out>(sums[g]);
+            *reinterpret_cast<unsigned int*>(to) = *reinterpret_cast<const unsigned int*>(values);
+        } else {
+            #pragma unroll
+            for (int g = 0; g < GROUP; ++g)
+                if (g < group.size) to[g] = saturate<Out>(sums[g]);
+        }
+    }
 }
 
 // The last pass over images [1, height, width, channels], rounded to `Rounded` and normalised: (v - mean) * mul + add.
@@ -114,12 +143,20 @@ __global__ void normalize_pass(const In* source, Out* target, const long long* p
     const long long* place = places + sample * 3;
     target += pass[TARGET];
     factors += factor_rows * sample * factor_width * 3;
-    const unsigned int total = static_cast<unsigned int>(pass[TOTAL]), channels = static_cast<unsigned int>(place[0]);
-    for (unsigned int t = blockIdx.x * blockDim.x + threadIdx.x; t < total; t += gridDim.x * blockDim.x) {
-        const unsigned int c = t % channels, pixel = t / channels;
-        const float* factor = factors + (factor_width > 1 ? 3 * c : 0);
-        const float v = static_cast<float>(saturate<Rounded>(resampled(source, pass, starts, weights, t)));
-        target[pixel * place[1] + c * place[2]] = saturate<Out>(affine(v, factor));
+    const unsigned int channels = static_cast<unsigned int>(place[0]);
+    const Group group(pass);
+    for (unsigned int u = blockIdx.x * blockDim.x + threadIdx.x; u < group.count; u += gridDim.x * blockDim.x) {
+        float sums[GROUP];
+        resampled(source, pass, group, starts, weights, u, sums);
+        unsigned int pixel = u * group.size / channels, c = u * group.size - pixel * channels;
+        #pragma unroll
+        for (int g = 0; g < GROUP; ++g) {
+            if (g >= group.size) break;
+            const float* factor = factors + (factor_width > 1 ? 3 * c : 0);
+            const float v = static_cast<float>(saturate<Rounded>(sums[g]));
+            target[pixel * place[1] + c * place[2]] = saturate<Out>(affine(v, factor));
+            if (++c == channels) c = 0, ++pixel;
+        }
     }
 }
 

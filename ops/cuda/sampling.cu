@@ -75,12 +75,13 @@ __global__ void sample(const In* source, const long long* base, const long long*
     const int rows = static_cast<int>(geometry[ROWS]), columns = static_cast<int>(geometry[COLUMNS]);
     const int channels = static_cast<int>(geometry[CHANNELS]);
     const int width = static_cast<int>(geometry[WIDTH]), height = static_cast<int>(geometry[HEIGHT]);
-    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    const long long plane = static_cast<long long>(height) * width;
-    if (i >= geometry[PLANES] * plane) return;
-    const int within = static_cast<int>(i % plane), x = within % width, y = within / width;
-    const In* image = source + base[sample] + i / plane * rows * columns * channels;
-    Out* out = target + out_base[sample] + i * channels;
+    // samples have less than 2^31 values (ops/copies/strided.py: LARGEST)
+    const unsigned int plane = static_cast<unsigned int>(height) * static_cast<unsigned int>(width);
+    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x, number = plane ? i / plane : 0;
+    if (plane == 0 || number >= static_cast<unsigned int>(geometry[PLANES])) return;
+    const int within = static_cast<int>(i - number * plane), y = within / width, x = within - y * width;
+    const In* image = source + base[sample] + static_cast<long long>(number) * rows * columns * channels;
+    Out* out = target + out_base[sample] + static_cast<long long>(i) * channels;
     double sx, sy;
     place(kind, params, x, y, rows, columns, map_x, map_y, map_base + 2LL * sample, within, sx, sy);
 

@@ -10,6 +10,25 @@ __device__ __forceinline__ int cell(double value, int limit) {
 
 __device__ __forceinline__ int clamp(int i, int limit) { return i < 0 ? 0 : i >= limit ? limit - 1 : i; }
 
+// C channels of a pixel between four others, of which those that are not there are `fill`.
+template <typename In, typename Out, int C>
+__device__ __forceinline__ void mixed(const In* nw, const In* ne, const In* sw, const In* se, const bool* there, float fill,
+                                      float fx, float fy, Out* out) {
+    float a[C], b[C], d[C], e[C];
+    #pragma unroll
+    for (int c = 0; c < C; ++c) {
+        a[c] = there[0] ? static_cast<float>(plain(nw[c])) : fill;
+        b[c] = there[1] ? static_cast<float>(plain(ne[c])) : fill;
+        d[c] = there[2] ? static_cast<float>(plain(sw[c])) : fill;
+        e[c] = there[3] ? static_cast<float>(plain(se[c])) : fill;
+    }
+    #pragma unroll
+    for (int c = 0; c < C; ++c) {
+        const float upper = a[c] + (b[c] - a[c]) * fx, lower = d[c] + (e[c] - d[c]) * fx;
+        out[c] = saturate<Out>(upper + (lower - upper) * fy);
+    }
+}
+
 // grid (tiles, samples); `matrices` [N][2][3] map the output's pixel centres (x, y, 1) to the input.
 template <typename In, typename Out>
 __global__ void warp(const In* source, const long long* base, const long long* geometry, const double* matrices,
@@ -19,12 +38,14 @@ __global__ void warp(const In* source, const long long* base, const long long* g
     const double* m = matrices + static_cast<long long>(sample) * 6;
     const int rows = static_cast<int>(geometry[ROWS]), columns = static_cast<int>(geometry[COLUMNS]);
     const int channels = static_cast<int>(geometry[CHANNELS]);
-    const long long height = geometry[HEIGHT], width = geometry[WIDTH];
-    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= geometry[FRAMES] * height * width) return;
-    const In* image = source + base[sample] + i / (height * width) * rows * columns * channels;
-    Out* out = target + out_base[sample] + i * channels;
-    const double u = i % width + 0.5, v = i / width % height + 0.5;
+    if (geometry[FRAMES] == 0) return;
+    // samples have less than 2^31 values (ops/copies/strided.py: LARGEST), and divisions of 64 bits took most of the time
+    const unsigned int height = static_cast<unsigned int>(geometry[HEIGHT]), width = static_cast<unsigned int>(geometry[WIDTH]);
+    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x, line = i / width, frame = line / height;
+    if (frame >= static_cast<unsigned int>(geometry[FRAMES])) return;
+    const In* image = source + base[sample] + static_cast<long long>(frame) * rows * columns * channels;
+    Out* out = target + out_base[sample] + static_cast<long long>(i) * channels;
+    const double u = static_cast<int>(i - line * width) + 0.5, v = static_cast<int>(line - frame * height) + 0.5;
     const double sx = m[0] * u + m[1] * v + m[2], sy = m[3] * u + m[4] * v + m[5];
     if (!linear) {
         const int x = cell(sx, columns), y = cell(sy, rows);
@@ -44,20 +65,12 @@ __global__ void warp(const In* source, const long long* base, const long long* g
     const long long left = clamp(x, columns), right = clamp(x + 1, columns);
     const long long top = static_cast<long long>(clamp(y, rows)) * columns;
     const long long bottom = static_cast<long long>(clamp(y + 1, rows)) * columns;
-    for (int c = 0; c < channels; ++c) {
-        float a = static_cast<float>(plain(image[(top + left) * channels + c]));
-        float b = static_cast<float>(plain(image[(top + right) * channels + c]));
-        float d = static_cast<float>(plain(image[(bottom + left) * channels + c]));
-        float e = static_cast<float>(plain(image[(bottom + right) * channels + c]));
-        if (filled) {
-            if (!(west && north)) a = fill;
-            if (!(east && north)) b = fill;
-            if (!(west && south)) d = fill;
-            if (!(east && south)) e = fill;
-        }
-        const float upper = a + (b - a) * fx, lower = d + (e - d) * fx;
-        out[c] = saturate<Out>(upper + (lower - upper) * fy);
-    }
+    const In *nw = image + (top + left) * channels, *ne = image + (top + right) * channels;
+    const In *sw = image + (bottom + left) * channels, *se = image + (bottom + right) * channels;
+    const bool corners[4] = {!filled || (west && north), !filled || (east && north), !filled || (west && south), !filled || (east && south)};
+    if (channels == 3) mixed<In, Out, 3>(nw, ne, sw, se, corners, fill, fx, fy, out);
+    else
+        for (int c = 0; c < channels; ++c) mixed<In, Out, 1>(nw + c, ne + c, sw + c, se + c, corners, fill, fx, fy, out + c);
 }
 
 enum VolumeGeometry { PRESENT, V_SLICES, V_ROWS, V_COLUMNS, V_CHANNELS, V_DEPTH, V_HEIGHT, V_WIDTH, V_FIELDS };

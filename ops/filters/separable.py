@@ -139,8 +139,8 @@ def _both_axes(
     base, to, sizes, weights, counts, scale = there
     name = f"plane<{CUDA_TYPES[out.dtype]}, {next(r for r in _RADII if r >= radius)}>"
     lane.launch(
-        "separable.cu", name, pieces * len(parts), threads, images.data, base, sizes, np.int32(pieces), np.int32(across),
-        np.int32(strips), weights, counts, scale, np.int32(windows.shape[3]), out.data, to,
+        "separable.cu", name, pieces * len(parts), threads, images.data, base, sizes, np.int32(pieces),
+        np.int32(across), np.int32(strips), weights, counts, scale, np.int32(windows.shape[3]), out.data, to,
     )  # fmt: skip
 
 
