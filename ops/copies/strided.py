@@ -18,6 +18,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
 from ..kernels import Kernels
+from . import pixels
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -277,6 +278,12 @@ def _run_cpu(plan: CopyPlan, batch: Batch, target: Target) -> None:
 
 
 def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target) -> None:
+    dims = plan.shape, plan.stride, plan.anchor, plan.extent
+    own = None if plan.affine is None else plan.affine.factors
+    if pixels.launched(
+        ctx, batch.data, plan.base, dims, target.batch.data, target.base, target.stride, own, plan.channel
+    ):
+        return
     folded = loops(plan, target)
     n, ndim = folded.dims.shape[:2]
     source, out, fill, affine = batch.data, target.batch.data, _fill(plan), plan.affine

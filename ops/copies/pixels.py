@@ -1,0 +1,50 @@
+"""Pixels: a kernel of its own for the copies that pictures of three bytes a pixel take most: a window, mirrored,
+normalised, with the channels last or first. It reads and writes aligned words, where `strided` works out the place of
+every value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I64
+from ..context import Context
+from ..kernels import Kernels
+
+_loops: Any = Kernels(".pixels_cpu", __package__)
+_THREADS = 256
+_TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
+
+
+def launched(
+    ctx: Context, source: Any, base: I64, dims: tuple[I64, I64, I64, I64], out: Any, out_base: I64, out_stride: I64,
+    factors: npt.NDArray[np.float32] | None, channel: int,
+) -> bool:  # fmt: skip
+    """Launch the copy of ``source`` into ``out``, flat arrays on the device, if it is one of these; False otherwise.
+
+    ``dims`` are shape, stride, anchor and extent [N, D], as `strided.CopyPlan` has them; ``factors`` [1 or N, K, 3] run
+    along dimension ``channel``.
+    """
+    n, ndim = dims[0].shape
+    if ndim != 3 or source.dtype != np.uint8 or out.dtype not in _TYPES:
+        return False
+    width = 1 if factors is None else factors.shape[1]
+    if width not in (1, 3):
+        return False
+    at = 0 if (dims[1][0, 0], dims[0][0, 0]) == (1, 3) else 2
+    if width == 3 and channel != at:
+        return False
+    table = np.empty((n, 6), np.int64)
+    most = _loops.table(*map(np.ascontiguousarray, (*dims, base, out_base, out_stride)), at, table)
+    if most < 0:
+        return False
+    rows = np.zeros((1, 1, 3), np.float32) if factors is None else factors
+    there, given = ctx.device.upload(table, rows)
+    name = f"pixels<{_TYPES[out.dtype]}, {str(at == 0).lower()}, {str(factors is not None).lower()}>"
+    ctx.device.launch(
+        "pixels.cu", name, (-(-int(most) // _THREADS), n), _THREADS, source, out, there, given, np.int32(width),
+        np.int32(len(rows) > 1),
+    )  # fmt: skip
+    return True
