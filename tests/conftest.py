@@ -23,7 +23,7 @@ settings.load_profile(PROFILE)
 DEMAND_GPU = os.environ.get("DALI_RUN_DEMAND_GPU") == "1"
 EMULATE_GPU = os.environ.get("DALI_RUN_EMULATE_GPU") == "1"
 IN_ROOT = set(os.listdir(ROOT))
-CACHES = {".hypothesis", ".pytest_cache", ".mypy_cache", "__pycache__", ".coverage"}
+CACHES = {".hypothesis", ".pytest_cache", ".mypy_cache", "__pycache__", ".coverage", ".benchmarks"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -87,8 +87,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.skip(reason="no GPU (set DALI_RUN_DEMAND_GPU=1 to fail instead)"))
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if strays():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Said here, not raised: an error at the end of a session hides which tests failed."""
+    for line in strays():
+        terminalreporter.write_line(line, red=True)
+
+
+def strays() -> list[str]:
+    """Traces of tests that reach beyond their place, as sentences."""
     twice = [n for n in ("ops", "readers", "writers", "pipelines", "cli") if n in sys.modules]
-    assert not twice, f"a test imported a second copy of {twice}: import dali_run.<folder> instead"
     left = set(os.listdir(ROOT)) - IN_ROOT - CACHES
-    assert not left, f"a test left {sorted(left)} in the project's folder: write below tmp_path"
+    return [
+        *([f"a test imported a second copy of {twice}: import dali_run.<folder> instead"] if twice else []),
+        *([f"a test left {sorted(left)} in the project's folder: write below tmp_path"] if left else []),
+    ]

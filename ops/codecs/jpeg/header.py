@@ -170,7 +170,7 @@ def walked(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def remember(batch: Batch, rows: NDArray[Any], scans: NDArray[Any]) -> None:
-    """What `walked` says of ``batch`` from now on."""
+    """The headers that `walked` gives for ``batch`` from now on."""
     key = id(batch.offsets)
     _walked[key] = (
         weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), weakref.ref(batch.data), rows, scans,
