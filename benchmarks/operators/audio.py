@@ -32,8 +32,6 @@ RATE, SECONDS = 16000, 10
 SPECTROGRAM = {"nfft": 512, "window_length": 400, "window_step": 160}
 MEL = {"sample_rate": float(RATE), "nfilter": 80}
 DECIBELS = {"multiplier": 10.0, "reference": 1.0, "cutoff_db": -80.0}
-WARM_UP = 1.5
-"""Seconds that a pipeline runs before the clock starts, ours and DALI's."""
 FOLDERS = 64
 
 
@@ -76,7 +74,15 @@ def make_clips(kind: str, count: int, root: Path) -> None:
 
 
 def measure_ours(
-    root: str, device: str, batch: int, threads: int, lanes: int, apart: bool, kind: str, seconds: float
+    root: str,
+    device: str,
+    batch: int,
+    threads: int,
+    lanes: int,
+    upload: Any,
+    kind: str,
+    seconds: float,
+    warm_up: float,
 ) -> dict[str, Any]:
     import itertools
 
@@ -99,14 +105,16 @@ def measure_ours(
     for name, more in (("spectrogram", SPECTROGRAM), ("mel_filter_bank", MEL), ("to_decibels", DECIBELS)):
         (x,) = b.add(name, [x], more)
     plan = compile_graph(b.build({"x": x}), Target(device), 1)
-    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=not apart)
+    options = Options(
+        num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=True, upload=upload
+    )
     requests = (Request(k * batch, batch) for k in itertools.count())
     first = time.perf_counter()
     with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
         next(engine)
         warming = time.perf_counter()
         first = warming - first
-        while time.perf_counter() - warming < WARM_UP:
+        while time.perf_counter() - warming < warm_up:
             next(engine)
         began, busy_before, n = time.perf_counter(), time.process_time(), 0
         while time.perf_counter() - began < seconds:
@@ -116,10 +124,13 @@ def measure_ours(
     busy = {s["id"]: round(s["busy_seconds"], 3) for s in report["stages"]}
     each = {o["name"]: round(o["gpu_seconds"] or o["cpu_seconds"], 3) for o in report["operators"]}
     return {"clips_per_second": n / taken, "cpu_ms_per_clip": 1e3 * processor / n, "first_batch_s": first, "busy": busy,
-            "operators": each, "rejected": report["rejected"], "memory": report["memory"]}  # fmt: skip
+            "operators": each, "rejected": report["rejected"], "uploads": report["uploads"],
+            "decoders": report["decoders"], "memory": report["memory"]}  # fmt: skip
 
 
-def measure_dali(root: str, device: str, batch: int, threads: int, kind: str, seconds: float) -> dict[str, Any]:
+def measure_dali(
+    root: str, device: str, batch: int, threads: int, kind: str, seconds: float, warm_up: float
+) -> dict[str, Any]:
     from nvidia.dali import fn, pipeline_def
 
     @pipeline_def(
@@ -142,7 +153,7 @@ def measure_dali(root: str, device: str, batch: int, threads: int, kind: str, se
     p.run()
     warming = time.perf_counter()
     first = warming - first
-    while time.perf_counter() - warming < WARM_UP:
+    while time.perf_counter() - warming < warm_up:
         p.run()
     began, busy_before, n = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - began < seconds:
@@ -172,12 +183,18 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=13000)
     parser.add_argument("--folder", type=Path, help="where the clips are made, and kept (a temporary folder otherwise)")
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument(
+        "--warm-up",
+        type=float,
+        default=1.5,
+        help="seconds that a pipeline runs before the clock starts, ours and DALI's",
+    )
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument(
         "--ours",
         default="wav-tar:256:8:4,wav:256:8:4,flac:256:16:4",
-        help="kind of files (wav, flac, wav-tar, flac-tar):batch:threads:lanes, and :apart where small batches are not "
-        "to be launched together",
+        help="kind of files (wav, flac, wav-tar, flac-tar):batch:threads:lanes, and :upload (copy or registered; "
+        "without it auto)",
     )
     parser.add_argument("--dali", default="wav:256:16,wav-tar:256:16,flac:256:16", help="kind of files:batch:threads")
     parser.add_argument("--json", type=Path)
@@ -205,8 +222,8 @@ def main() -> None:
 
         settings: list[tuple[str, dict[str, Any]]] = []
         for text in filter(None, args.ours.split(",")):
-            kind, batch, threads, lanes, *how = text.split(":")
-            ours = {"batch": int(batch), "threads": int(threads), "lanes": int(lanes), "apart": how == ["apart"]}
+            kind, batch, threads, lanes, *upload = text.split(":")
+            ours = {"batch": int(batch), "threads": int(threads), "lanes": int(lanes), "upload": (*upload, "auto")[0]}
             settings.append((f"{kind} ours {text}", {"what": "ours", "kind": kind, "root": placed(kind), **ours}))
         for text in filter(None, args.dali.split(",") if args.dali_path else []):
             kind, batch, threads = text.split(":")
@@ -215,7 +232,9 @@ def main() -> None:
         results: dict[str, list[dict[str, Any]]] = {name: [] for name, _ in settings}
         for _ in range(args.repeats):
             for name, setting in settings:
-                result = run_apart({**setting, "device": args.device, "seconds": args.seconds}, path)
+                result = run_apart(
+                    {**setting, "device": args.device, "seconds": args.seconds, "warm_up": args.warm_up}, path
+                )
                 results[name].append(result)
                 print(name, result.get("clips_per_second", result), result.get("cpu_ms_per_clip"), flush=True)
     best = {k: max((r.get("clips_per_second", 0.0) for r in v), default=0.0) for k, v in results.items()}

@@ -14,6 +14,11 @@ _LAUNCH = 1024
 """Samples that are launched together where batches are smaller (one H200: 85k images/s in batches of 256, 141k of 512,
 195k of 1024; with later kernels 270k of 1024, 180k of 2048)."""
 
+_LAUNCH_BYTES = 128 << 20
+"""Bytes that samples which are launched together may take on the host: those of 1,024 JPEGs of ImageNet, or of 400
+sounds of ten seconds. Some twenty buffers of that size are page-locked before a run is at its full speed, and that
+takes long."""
+
 
 class Intake:
     """Batches in the order of the schedule. One thread at a time takes them: the caller's while batches are computed
@@ -69,6 +74,8 @@ class Intake:
         schedule, before = iter(self._schedule), 0
         for request in schedule:
             most = min(_LAUNCH, self.launch_room, before // (4 * len(self._services.plan.target.indices)))
+            if self.sample_bytes:
+                most = min(most, int(_LAUNCH_BYTES / self.sample_bytes))
             count = most // max(1, request.n) if self.together else 1
             asked = request, *islice(schedule, (1 << max(1, count).bit_length() - 1) - 1)
             before += sum(r.n for r in asked)

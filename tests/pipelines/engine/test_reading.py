@@ -288,6 +288,23 @@ def test_small_batches_for_a_device_are_launched_together_where_they_may(whole: 
             assert few < batches(together=True, memory=Memory(host=2000)) < _RECORDS // 4
 
 
+def test_large_samples_go_in_smaller_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their buffers would take long to make."""
+    plan = compiled("null")
+
+    def batches(most: int) -> int:
+        monkeypatch.setattr("dali_run.pipelines.engine.intake._LAUNCH_BYTES", most)
+        with Sources(plan, 1) as sources:
+            feed = JobFeed(sources)
+            options = Options(num_threads=1, lanes=1, together=True, whole_batches=False)
+            with Engine(plan, feed, feed.requests(2), options) as engine:
+                collect(engine)
+            return engine.delivery.passed
+
+    assert batches(1) == _RECORDS // 2
+    assert batches(1 << 20) < _RECORDS // 4
+
+
 def test_batches_that_went_together_are_handed_out_as_they_were_asked_for() -> None:
     """One by one, with their own samples, rejects and replacements; memory is given back behind the last of them."""
     plan = compiled("null")
