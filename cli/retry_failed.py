@@ -8,19 +8,7 @@ from typing import Annotated
 import typer
 
 from .interrupts import heeded
-from .output import (
-    INTERRUPTED,
-    JOB_FAILED,
-    Json,
-    Set,
-    check_exists,
-    done,
-    errors_as_json,
-    overrides,
-    print_json,
-    say,
-    tell,
-)
+from .output import Json, Set, check_exists, end_with, errors_as_json, overrides
 
 NAME = "retry-failed"
 
@@ -53,10 +41,4 @@ def command(
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
         check_exists(output)
         result = retry_failed(output, spec, overrides(changes), progress=heeded(progress))
-    with done(result.exit_code):
-        if json:
-            print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path)})
-        elif result.exit_code in (JOB_FAILED, INTERRUPTED):
-            say(result.message)
-        elif not quiet:
-            tell(result.message)
+    end_with(result, json=json, quiet=quiet)

@@ -89,7 +89,7 @@ class _Slot:
     def __init__(self, index: int, stream: int) -> None:
         import cupy
 
-        self.lane = Lane(index, cupy.cuda.ExternalStream(stream, index))
+        self.lane = Lane(index, _borrowed(cupy.cuda.ExternalStream, stream, index))
         self._read: Any = None
 
     def free(self) -> None:
@@ -105,6 +105,14 @@ class _Slot:
 
         self._read = cupy.cuda.Event(disable_timing=True)
         self._read.record(self.lane.stream)
+
+
+def _borrowed(kind: Any, pointer: int, index: int) -> Any:
+    """PyTorch's stream as CuPy's, without the warning of CuPy 14 to take `Stream.from_external`: its streams destroy
+    what they were made of when they go."""
+    stream = kind.__new__(kind)
+    super(kind, stream).__init__(pointer, index)
+    return stream
 
 
 _mine = threading.local()

@@ -104,6 +104,66 @@ class OverTime(TypedDict):
     """Samples of each worker of several; of more than 64, of each machine."""
 
 
+class Machine(TypedDict):
+    """The machine that something ran on, and when."""
+
+    time: str
+    cpu: str
+    usable_cores: int
+    cores: int | None
+    memory_bytes: int
+    system: str
+    python: str
+    gpus: list[str]
+    cuda: str | None
+    driver: str | None
+    versions: dict[str, str]
+
+
+class Shares(TypedDict):
+    """Shares of a worker's time in which a stage was busy, waited for input, and was blocked."""
+
+    busy: float
+    waiting_for_input: float
+    blocked_on_output: float
+
+
+class Worker(TypedDict):
+    """One of several workers of a run. ``ended`` says why it did not work to the end."""
+
+    name: str
+    node: str
+    parts: int
+    samples: int
+    busy_seconds: float
+    idle_seconds: float
+    samples_per_second: float | None
+    bottleneck: str
+    stages: dict[str, Shares]
+    ended: NotRequired[str]
+
+
+class Node(TypedDict):
+    """One of several machines of a run."""
+
+    name: str
+    workers: int
+    samples: int
+    samples_per_second: float | None
+    loads: dict[str, float]
+    bottleneck: Bottleneck
+
+
+class Command(TypedDict):
+    """The start of a job: ``spec`` is a path, or the spec itself where no file holds it; ``on`` names its
+    workers."""
+
+    spec: str | dict[str, Any]
+    overrides: dict[str, Any]
+    device: str | None
+    on: NotRequired[str]
+
+
 class Report(TypedDict):
     """report.json: what a run did and cost."""
 
@@ -127,14 +187,20 @@ class Report(TypedDict):
     bottleneck: Bottleneck
     memory: dict[str, float]
     started: NotRequired[str]
-    machine: NotRequired[dict[str, Any]]
-    workers: NotRequired[list[dict[str, Any]]]
-    nodes: NotRequired[list[dict[str, Any]]]
+    machine: NotRequired[Machine]
+    workers: NotRequired[list[Worker]]
+    nodes: NotRequired[list[Node]]
     over_time: NotRequired[OverTime]
-    command: NotRequired[dict[str, Any]]
+    command: NotRequired[Command]
+    resumed_from: NotRequired[int]
     compiling_seconds: NotRequired[float]
     warm_up_seconds: NotRequired[float]
+    start_seconds: NotRequired[float]
     work_seconds: NotRequired[float]
+
+
+class Nothing(TypedDict):
+    """An empty object: there is nothing to report."""
 
 
 class Finished(TypedDict):
@@ -143,15 +209,7 @@ class Finished(TypedDict):
     exit_code: int
     message: str
     path: str | None
-    report: Report | dict[str, Any]
-
-
-class Retried(TypedDict):
-    """How a retry ended."""
-
-    exit_code: int
-    message: str
-    path: str | None
+    report: Report | Nothing
 
 
 class Checked(TypedDict):
@@ -173,25 +231,98 @@ class Forecast(TypedDict):
     measured_seconds: float | None
     samples_per_second: float | None
     bytes_per_sample: float | None
+    read_bytes_per_sample: float | None
     seconds: float | None
     bytes: int | None
 
 
+class OnMachines(TypedDict):
+    """The time of a job on several machines (``plan --nodes``), each as fast as this one was when it was measured."""
+
+    nodes: int
+    gpus: int
+    measured_on: str
+    workers: int
+    parts: int
+    seconds: float
+    efficiency: float
+    read_per_second: float | None
+    written_per_second: float
+    index_bytes: float
+    manifest_bytes: float
+    idle_workers: int
+
+
+class PlannedStage(TypedDict):
+    """Operators that will run together."""
+
+    id: str
+    kind: str
+    operators: list[str]
+
+
+class PlannedOperator(TypedDict):
+    """One operator of a plan. ``stage`` is a number in ``stages``; ``inputs`` and ``arguments`` name results of others;
+    ``outputs`` are types, shapes and layouts. ``parity`` names a library that it follows instead of DALI, ``decoders``
+    says who decodes for a GPU."""
+
+    name: str
+    op: str
+    runs_on: Literal["cpu", "mixed", "gpu"]
+    stage: int
+    inputs: list[str]
+    arguments: dict[str, str]
+    outputs: list[str]
+    parity: str | None
+    decoders: str | None
+
+
+PlannedOutput = TypedDict("PlannedOutput", {"from": str, "spec": str})
+PlannedOutput.__doc__ = """One output: the result it is, and its type, shape and layout."""
+
+
+class ShardSize(TypedDict):
+    """The most that a shard may hold."""
+
+    samples: int | None
+    bytes: int | None
+
+
+class PlannedWrite(TypedDict):
+    """The output of a job: ``fields`` says how each is stored."""
+
+    writer: str
+    path: str
+    shard: ShardSize
+    fields: dict[str, str]
+
+
+class Isolation(TypedDict):
+    """Decoders in processes of their own: when, and after how many seconds one is given up."""
+
+    mode: str
+    timeout: float
+
+
 class Planned(TypedDict):
-    """The plan and the forecast of a job."""
+    """The plan and the forecast of a job. ``upload`` says how records of containers come to a GPU, ``memory`` the
+    budgets: bytes, or a share of what is free."""
 
     name: str
     device: str
     seed: int
-    stages: list[dict[str, Any]]
-    operators: list[dict[str, Any]]
-    outputs: dict[str, Any]
+    stages: list[PlannedStage]
+    operators: list[PlannedOperator]
+    outputs: dict[str, PlannedOutput]
     fused: list[str]
     batch_size: int
     num_threads: int | str
-    memory: dict[str, Any]
-    write: dict[str, Any] | None
+    memory: dict[str, int | str]
+    upload: str | None
+    isolation: Isolation | None
+    write: PlannedWrite | None
     forecast: Forecast
+    on_machines: NotRequired[OnMachines | None]
 
 
 class Intermediate(TypedDict):
@@ -318,6 +449,7 @@ class Diagnosis(TypedDict):
 
     version: str
     findings: list[Finding]
+    remedies: list[str]
 
 
 class Begun(TypedDict):
@@ -330,13 +462,22 @@ class Begun(TypedDict):
     task: str
 
 
+class PortFinding(TypedDict):
+    """One place in a program for DALI."""
+
+    line: int
+    column: int
+    kind: str
+    text: str
+
+
 class Ported(TypedDict):
     """One program for DALI."""
 
     path: str
     runs: bool
     rewritten: bool
-    findings: list[Any]
+    findings: list[PortFinding]
 
 
 class Speed(TypedDict):
@@ -349,37 +490,90 @@ class Speed(TypedDict):
 
 
 class Result(TypedDict):
-    """One setting of a bench."""
+    """One setting of a bench. One that did not run has ``error``, or ``refused`` where a peer cannot do it, and no
+    rates."""
 
     setting: str
     engine: str
-    samples_per_second: Speed
+    refused: NotRequired[str]
+    error: NotRequired[str]
+    version: NotRequired[str | None]
+    samples_per_second: NotRequired[Speed]
+    first_batch_seconds: NotRequired[float]
+    memory: NotRequired[dict[str, float] | None]
+    report: NotRequired[Report | None]
+
+
+class Baseline(TypedDict):
+    """The bench that another was compared with; ``other_machine`` says in what that one's machine differed."""
+
+    time: str | None
+    other_machine: list[str]
+    samples_per_second: dict[str, float]
 
 
 class Benched(TypedDict):
     """The results of a bench, as ``--report FILE`` writes them and ``--baseline FILE`` reads them."""
 
     schema_version: int
+    kind: str
     command: list[str]
-    machine: dict[str, Any]
+    specs: dict[str, str]
+    overrides: dict[str, Any]
+    seconds: float
+    warm_up_batches: int
+    repeats: int
+    to_host: bool
+    encode: bool
+    machine: Machine
+    limits_gb_per_second: dict[str, float] | None
     results: list[Result]
+    baseline: NotRequired[Baseline]
+
+
+class LiveOperator(TypedDict):
+    """One operator of a job at work: the share of the last seconds in which it was busy."""
+
+    name: str
+    runs_on: Literal["cpu", "mixed", "gpu"]
+    busy: float
+
+
+class LiveQueue(TypedDict):
+    """One queue between stages, and how many batches are in it."""
+
+    name: str
+    depth: int
+    fill: int
 
 
 class Live(TypedDict):
-    """A job at work. While it is prepared there are no counts."""
+    """A job at work: rates and loads are of the last seconds. While it is prepared there are no counts."""
 
     schema_version: int
     output: str
     state: str
+    message: NotRequired[str]
     name: str
     part: list[int] | None
+    pid: int
+    host: str
+    started: float
+    written: float
     total: int
+    device: str
+    threads: int
     done: NotRequired[int]
     rejected: NotRequired[int]
     seconds: NotRequired[float]
     samples_per_second: NotRequired[float | None]
-    operators: NotRequired[list[dict[str, Any]]]
-    queues: NotRequired[list[dict[str, Any]]]
+    recent_samples_per_second: NotRequired[list[float]]
+    operators: NotRequired[list[LiveOperator]]
+    queues: NotRequired[list[LiveQueue]]
+    loads: NotRequired[dict[str, float]]
+    bottleneck: NotRequired[Bottleneck]
+    memory: NotRequired[dict[str, int]]
+    gpu_busy: NotRequired[float]
 
 
 class Loops(TypedDict):
@@ -391,12 +585,23 @@ class Loops(TypedDict):
     failed: list[str]
 
 
-class Warmed(TypedDict):
-    """The loops and kernels that were compiled ahead."""
+class LoadedKernels(TypedDict):
+    """CUDA kernels that were loaded; ``why`` says why none were."""
 
-    folder: str | None
+    listed: int
+    loaded: int
+    failed: NotRequired[list[str]]
+    why: NotRequired[str]
+
+
+class Warmed(TypedDict):
+    """The loops and kernels that were compiled ahead; of a spec, whether its job could be begun (``rehearsed``)."""
+
+    folder: str
     loops: Loops
-    kernels: dict[str, Any]
+    packs: list[str]
+    kernels: LoadedKernels
+    rehearsed: NotRequired[str]
     seconds: float
 
 
@@ -406,6 +611,14 @@ class Shipped(TypedDict):
     name: str
     path: str
     summary: str
+
+
+class ShippedText(TypedDict):
+    """A spec that comes with dali-run, and its text."""
+
+    name: str
+    path: str
+    text: str
 
 
 class Refused(TypedDict):
@@ -430,6 +643,7 @@ class Measured(TypedDict):
 
     target: str
     kind: str
+    name: NotRequired[str]
     samples: int
     corrupt: int
     codes: dict[str, int]
@@ -444,14 +658,41 @@ class Measured(TypedDict):
     sounds: NotRequired[dict[str, Any] | None]
 
 
-class Sampled(TypedDict):
-    """Sample data that was made."""
+class CocoSample(TypedDict):
+    """The part of sample data with boxes and masks."""
 
+    images: int
+    annotations: int
+
+
+class SamplePicture(TypedDict):
+    """One JPEG of sample data."""
+
+    name: str
+    number: int
+    label: int
+    width: int
+    height: int
+    subsampling: str
+    gray: bool
+    progressive: bool
+    orientation: int
+    quality: int
+
+
+class Sampled(TypedDict):
+    """Sample data that was made, or (``already_there``) had been."""
+
+    version: int
     count: int
     seed: int
     classes: list[str]
     train: int
     val: int
+    coco: CocoSample
+    sounds: int
+    pictures: list[SamplePicture]
+    already_there: NotRequired[bool]
 
 
 class Setting(TypedDict):
@@ -483,7 +724,7 @@ class Served(TypedDict):
 OUTPUTS: dict[str, tuple[str, Any]] = {
     "run": ("run", Finished),
     "convert": ("convert", Finished),
-    "retry-failed": ("retry-failed", Retried),
+    "retry-failed": ("retry-failed", Finished),
     "validate": ("validate", list[Checked]),
     "plan": ("plan", Planned),
     "init": ("init", Begun),
@@ -498,6 +739,7 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "bench": ("bench", Benched),
     "tune": ("tune", Tuned),
     "configs": ("configs", list[Shipped]),
+    "configs-name": ("configs NAME", ShippedText),
     "serve-model": ("serve-model", Served),
     "warm": ("warm", Warmed),
     "top": ("top", list[Live]),
@@ -535,16 +777,20 @@ def _schema(declared: Any) -> dict[str, Any]:
     if origin is dict:
         return {"type": "object", "additionalProperties": _schema(given[1])}
     if typing.is_typeddict(declared):
-        hints = get_type_hints(declared, include_extras=True)
         text = (declared.__doc__ or "").split("\n\n")[0]
         return {
             "type": "object",
             **({"description": text} if text and not text.startswith("dict") else {}),
             "properties": {name: _schema(tp) for name, tp in get_type_hints(declared).items()},
-            # not __required_keys__: Python does not see NotRequired in annotations that are text
-            "required": sorted(name for name, tp in hints.items() if get_origin(tp) is not NotRequired),
+            "required": sorted(_required(declared)),
         }
     raise AssertionError(f"no schema for {declared}")
+
+
+def _required(declared: Any) -> set[str]:
+    """Fields that are always there. (`__required_keys__` does not see NotRequired in annotations that are text.)"""
+    hints = get_type_hints(declared, include_extras=True)
+    return {name for name, tp in hints.items() if get_origin(tp) is not NotRequired}
 
 
 def as_page() -> str:
@@ -554,7 +800,8 @@ def as_page() -> str:
         "",
         "Commands print JSON with `--json`: on stdout, and nothing else there. Lines for people stay on stderr; exit",
         "codes are the same. Fields may be added at any time; those below stay. `dali-run schema --of run` prints the",
-        "JSON Schema of what `run --json` prints; the names are those in the first column.",
+        "JSON Schema of what `run --json` prints; the names are those in the first column. What ends any command",
+        "before it has a result is printed as [Finished](#finished), with an empty report.",
         "",
         "```sh",
         "dali-run schema --of validate",
@@ -572,7 +819,7 @@ def as_page() -> str:
     for declared in _declared():
         lines += ["", f"## {declared.__name__}", "", (declared.__doc__ or "").strip(), "", "| field | |", "|---|---|"]
         for name, tp in get_type_hints(declared).items():
-            known = "" if name in declared.__required_keys__ else ", where known"
+            known = "" if name in _required(declared) else "; may be missing"
             lines.append(f"| `{name}` | {_words(tp)}{known} |")
     return "\n".join(lines) + "\n"
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -234,6 +235,19 @@ def _on(stream: Stream | int | None, call: Callable[[], Any]) -> None:
     (found or _default_stream()).do(call)
 
 
+class _OfPointer(Stream):
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        self.__dict__ = _streams[ptr].__dict__
+
+
+class ExternalStream(_OfPointer):
+    """cupy.cuda.ExternalStream, which CuPy 14 warns of."""
+
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        warnings.warn("ExternalStream is deprecated", DeprecationWarning, stacklevel=2)
+        super().__init__(ptr, device_id)
+
+
 class Event:
     """cupy.cuda.Event."""
 
@@ -445,7 +459,7 @@ class Fake:
         runtime.hostRegister, runtime.hostUnregister = self.register, self.unregister  # type: ignore[attr-defined]
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]
         cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
-        cuda.ExternalStream = lambda ptr, device_id=-1: _streams[ptr]  # type: ignore[attr-defined]
+        cuda.ExternalStream = ExternalStream  # type: ignore[attr-defined]
         cuda.get_elapsed_time = lambda begin, end: 1e3 * (end.at - begin.at)  # type: ignore[attr-defined]
         cuda.alloc, cuda.alloc_pinned_memory = lambda size: self.allocator(size), self.alloc_pinned_memory  # type: ignore[attr-defined]
         cuda.set_allocator = lambda allocator: setattr(self, "allocator", allocator)  # type: ignore[attr-defined]
