@@ -36,13 +36,13 @@ import dali_run.transforms as ours
 NORM = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 CHAINS: dict[str, Callable[[Any], Any]] = {
     "Resize(224)": lambda M: M.Resize(224),
-    "Resize(224, bicubic)": lambda M: M.Resize(224, interpolation="bicubic"),
+    "Resize(224, bicubic)": lambda M: M.Resize(224, interpolation=M.InterpolationMode.BICUBIC),
     "RandomResizedCrop(224)": lambda M: M.RandomResizedCrop(224),
     "CenterCrop(224)": lambda M: M.CenterCrop(224),
     "RandomHorizontalFlip": lambda M: M.RandomHorizontalFlip(),
     "Pad(16, reflect)": lambda M: M.Pad(16, padding_mode="reflect"),
     "RandomRotation(30)": lambda M: M.RandomRotation(30),
-    "RandomRotation(30, bilinear)": lambda M: M.RandomRotation(30, interpolation="bilinear"),
+    "RandomRotation(30, bilinear)": lambda M: M.RandomRotation(30, interpolation=M.InterpolationMode.BILINEAR),
     "RandomAffine": lambda M: M.RandomAffine(20, translate=(0.1, 0.1), scale=(0.8, 1.2), shear=10),
     "RandomPerspective": lambda M: M.RandomPerspective(p=1),
     "ColorJitter(.4, .4, .4, .1)": lambda M: M.ColorJitter(0.4, 0.4, 0.4, 0.1),

@@ -77,10 +77,23 @@ class Transform:
             return value
         with Draws() as draws:
             if self.per_sample or images.pictures is not None:
-                programs = [self.steps(draws, shape) for shape in images.shapes]
+                programs = self._programs(draws, images.shapes)
             else:
                 programs = [self.steps(draws, images.shapes[0])] * len(images.shapes)
         return run(images, programs, self.num_threads)
+
+    def _programs(self, draws: Draws, shapes: list[Shape]) -> list[list[Done]]:
+        """The steps of each image: one list for images of one shape, as long as nothing is drawn."""
+        known: dict[Shape, list[Done]] = {}
+        found: list[list[Done]] = []
+        for shape in shapes:
+            program = known.get(shape)
+            if program is None:
+                program = self.steps(draws, shape)
+                if not draws.used:
+                    known[shape] = program
+            found.append(program)
+        return found
 
     forward = __call__
 

@@ -87,6 +87,8 @@ class Draws:
         self._words: list[int] = []
         self._taken = 0
         self._renewed = False
+        self.used = False
+        """Something was drawn."""
 
     def __enter__(self) -> Draws:
         _LOCK.acquire()
@@ -99,6 +101,7 @@ class Draws:
             _LOCK.release()
 
     def _begin(self) -> U32:
+        self.used = True
         torch = sys.modules.get("torch")
         if torch is None:
             key, self._taken = _own
@@ -164,6 +167,7 @@ class Draws:
     def normal(self, shape: Sequence[int]) -> npt.NDArray[np.float32]:
         """``torch.empty(shape).normal_()``; without torch, numbers of the same distribution."""
         torch = sys.modules.get("torch")
+        self.used = True
         if torch is not None:
             self._give_back()
             drawn: Any = torch.empty(list(shape), dtype=torch.float32).normal_()
@@ -178,6 +182,7 @@ class Draws:
     def choice(self, weights: Sequence[float]) -> int:
         """``torch.multinomial(weights, 1)``; without torch, a draw of the same distribution."""
         torch = sys.modules.get("torch")
+        self.used = True
         if torch is not None:
             self._give_back()
             return int(torch.multinomial(torch.tensor(weights), 1))

@@ -87,13 +87,19 @@ def _plans(programs: Sequence[Sequence[Done]], shapes: Sequence[Shape]) -> list[
     """The plan of each image. Images whose steps and shapes are the same share one."""
     known: dict[Any, _Plan] = {}
     found: list[_Plan] = []
+    last: tuple[Any, Any, _Plan] | None = None
     for program, shape in zip(programs, shapes, strict=True):
+        if last is not None and program is last[0] and shape is last[1]:
+            found.append(last[2])
+            continue
         key: Any = (shape, *program)
         try:
             plan = known.get(key)
         except TypeError:  # a step that holds an array
             plan, key = None, len(found)
-        found.append(plan or known.setdefault(key, _Plan(program, shape)))
+        plan = plan or known.setdefault(key, _Plan(program, shape))
+        found.append(plan)
+        last = program, shape, plan
     return found
 
 
@@ -116,15 +122,13 @@ def run(images: Images, programs: list[list[Done]], threads: int | None = None) 
 def _done(images: Images, programs: list[list[Done]], count: int) -> list[Image.Image] | Batch:
     pictures, batch, shapes, gpu = images.pictures, images.batch, images.shapes, images.gpu
     while True:
-        cuts = [next((k for k, s in enumerate(p) if s[0] in CONVERSIONS), len(p)) for p in programs]
-        now = [p[:k] for p, k in zip(programs, cuts, strict=True)]
+        now, rest = _at_conversions(programs)
         if pictures is not None:
             pictures = _in_parts(lambda some: [_picture(p, s) for p, s in some],
                                  list(zip(pictures, now, strict=True)), count)  # fmt: skip
         else:
             assert batch is not None
             batch, shapes = _tensors(batch, shapes, now, count, gpu)
-        rest = [p[k:] for p, k in zip(programs, cuts, strict=True)]
         if not any(rest):
             done: Any = pictures if batch is None else batch
             return done  # type: ignore[no-any-return]
@@ -142,6 +146,19 @@ def _done(images: Images, programs: list[list[Done]], count: int) -> list[Image.
             batch, gpu = batch if gpu is None else gpu.host(batch), None
             pictures, batch = [pillow.image(a, *how) for a in batch], None
         programs = [p[1:] for p in rest]
+
+
+def _at_conversions(programs: list[list[Done]]) -> tuple[list[list[Done]], list[list[Done]]]:
+    """The steps before the first conversion, and the others. One list that stands for several images does so after."""
+    known: dict[int, tuple[list[Done], list[Done]]] = {}
+    found = []
+    for program in programs:
+        parts = known.get(id(program))
+        if parts is None:
+            cut = next((k for k, s in enumerate(program) if s[0] in CONVERSIONS), len(program))
+            parts = known[id(program)] = program[:cut], program[cut:]
+        found.append(parts)
+    return [now for now, _ in found], [rest for _, rest in found]
 
 
 def _in_parts(work: Callable[[list[Any]], list[Any]], items: list[Any], threads: int) -> list[Any]:

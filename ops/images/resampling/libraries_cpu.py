@@ -256,13 +256,29 @@ def _whole_axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose
 
 
 @jit
+def _alike(i, k, lo, hi, size, anchor, shape, kind, flip, domain, rules):
+    """Axes of samples ``i`` and ``k`` that have the same taps."""
+    same = rules[i] == rules[k]
+    for a in range(2):
+        same = same and lo[i, a] == lo[k, a] and hi[i, a] == hi[k, a] and size[i, a] == size[k, a]
+        same = same and anchor[i, a] == anchor[k, a] and shape[i, a] == shape[k, a] and kind[i, a] == kind[k, a]
+        same = same and flip[i, a] == flip[k, a]
+        same = same and domain[i, a, 0] == domain[k, a, 0] and domain[i, a, 1] == domain[k, a, 1]
+    return same
+
+
+@jit
 def whole_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules):
     """The taps of all axes of a plan's arrays [N, 2] (y, x), one after the other: starts, weights, and a table
-    [N, 2, 6] of where those of an axis begin in both, taps, bits, and first and number of the pixels they lie on."""
+    [N, 2, 6] of where those of an axis begin in both, taps, bits, and first and number of the pixels they lie on.
+    Samples that follow one like them share its."""
     table = np.zeros((len(lo), 2, 6), np.int64)
     starts, weights = np.empty(shape.sum(), np.int32), np.empty(0, np.int32)
     at, to = 0, 0
     for i in range(len(lo)):
+        if i > 0 and _alike(i, i - 1, lo, hi, size, anchor, shape, kind, flip, domain, rules):
+            table[i] = table[i - 1]
+            continue
         for a in range(2):
             count, end = shape[i, a], domain[i, a, 1]
             first, taken, bits = _whole_axis(rules[i], lo[i, a], hi[i, a], size[i, a], anchor[i, a], count, kind[i, a],
@@ -279,19 +295,7 @@ def whole_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules):
                 row[4] = max(first.min(), domain[i, a, 0])
                 row[5] = min(first.max() + taken.shape[1], end) - row[4]
             at, to = at + count, to + taken.size
-    return starts, weights[:to], table
-
-
-@jit
-def _alike(i, k, lo, hi, size, anchor, shape, kind, flip, domain, rules):
-    """Axes of samples ``i`` and ``k`` that have the same taps."""
-    same = rules[i] == rules[k]
-    for a in range(2):
-        same = same and lo[i, a] == lo[k, a] and hi[i, a] == hi[k, a] and size[i, a] == size[k, a]
-        same = same and anchor[i, a] == anchor[k, a] and shape[i, a] == shape[k, a] and kind[i, a] == kind[k, a]
-        same = same and flip[i, a] == flip[k, a]
-        same = same and domain[i, a, 0] == domain[k, a, 0] and domain[i, a, 1] == domain[k, a, 1]
-    return same
+    return starts[:at], weights[:to], table
 
 
 @jit

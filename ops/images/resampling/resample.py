@@ -479,7 +479,10 @@ class _Pass:
         columns = (self.source, self.target, self.total, np.maximum(self.inner, 1), np.maximum(self.outputs, 1),
                    np.maximum(self.lines, 1), self.frame_stride, self.line_stride, self.tap_stride, starts, weights,
                    kept)  # fmt: skip
-        return np.stack([np.broadcast_to(c, self.source.shape) for c in columns], axis=1)
+        found = np.empty((len(self.source), len(columns)), np.int64)
+        for k, column in enumerate(columns):
+            found[:, k] = column
+        return found
 
 
 def _depth_pass(plan: ResamplePlan, offsets: I64, frames: I64, extents: I64, channels: I64) -> _Pass:
