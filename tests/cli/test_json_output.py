@@ -43,7 +43,7 @@ def strict(schema: Any) -> Any:
 
 
 def check(name: str, printed: str) -> Any:
-    """What was printed, which is what the schema says, and nothing besides."""
+    """The printed JSON, once it has proved to be as the schema says, with nothing besides."""
     found = json.loads(printed)
     validator = jsonschema.Draft202012Validator(strict(output_schema(name)))
     wrong = next(validator.iter_errors(found), None)
