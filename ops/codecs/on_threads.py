@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from ..batch import I32, I64, Batch
 from ..context import Context
 from ..errors import SampleError
 from ..gpu.lane import Lane, pinned_empty
+from ..types import DALIImageType
 from .on_host import (
     OTHERS,
     PNG,
@@ -35,6 +36,7 @@ from .on_host import (
     encoded_bytes,
 )
 from .pixels import recolour
+from .png import on_gpu as png
 
 TASK = 8
 """Images of a task, at most: as many as a request to a decoder's process holds."""
@@ -52,11 +54,19 @@ _AGAIN = "again"
 
 @dataclass(slots=True)
 class _Done:
-    """A task's result: the images' pixels, where they have any, what is odd about some, and the seconds it took."""
+    """A task's result."""
 
-    pixels: Batch
     odd: list[Odd]
-    seconds: float
+    """What is odd about some of its images."""
+    pixels: Batch | None = None
+    """Of all but `odd` ones, and of those that a next decoder made."""
+    which: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """The images of `pixels`."""
+    rows: Batch | None = None
+    """Filtered rows of PNGs, 1-D uint8."""
+    of_rows: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """The images of `rows`."""
+    seconds: float = 0.0
 
 
 class HostPart:
@@ -69,7 +79,7 @@ class HostPart:
         again. ``anchors`` [N, 2]: where each begins (y, x) in the decoded picture, if not at its corner."""
         self._batch, self._headers, self._rules, self._anchors, self._shapes = batch, headers, rules, anchors, shapes
         self._isolation = ctx.isolation
-        self._parts: list[tuple[str, list[I64], list[Future[_Done]]]] = []
+        self._parts: list[tuple[str, list[I64], list[Future[_Done]], int]] = []
         self.nbytes = 0
         """Bytes of page-locked memory, at most."""
 
@@ -92,29 +102,42 @@ class HostPart:
         ours = np.array(straight, np.int64)
         rest = [i for i in self._headers.others if self._headers.good[i]]
         self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), ours), self._others)
-        self._start(PNG, ours, self._straight)
+        room = self._room(ours)
+        by_gpu = png.takes(self._batch, ours, room)
+        self._submit(PNG, ours[by_gpu], room[by_gpu], self._filtered)
+        self._start(PNG, ours[~by_gpu], self._straight)
 
     def _start(self, name: str, which: I64, decode: Callable[[I64, Batch], list[Odd]]) -> None:
+        """Have tasks ``decode`` images to the samples of a batch."""
+
+        def task(some: I64) -> _Done:
+            part = self._stage(some)
+            odd = decode(some, part)
+            left = [i for i, problem in odd if isinstance(problem, SampleError) or problem == _AGAIN]
+            kept = ~np.isin(some, left)
+            return _Done(odd, part.take(kept), some[kept]) if left else _Done(odd, part, some)
+
+        sizes = self._shapes[which].astype(np.int64).prod(axis=1) * self._rules.dtype.itemsize
+        self._submit(name, which, sizes, task)
+
+    def _submit(self, name: str, which: I64, sizes: I64, task: Callable[[I64], _Done]) -> None:
+        """Give the threads tasks of images ``which``, whose results take ``sizes`` bytes."""
         if len(which) == 0:
             return
-        sizes = self._shapes[which].astype(np.int64).prod(axis=1) * self._rules.dtype.itemsize
-        self.nbytes += int(sizes.sum())
 
         def timed(some: I64) -> _Done:
             began = time.perf_counter()
-            part = self._stage(some)
-            return _Done(part, decode(some, part), time.perf_counter() - began)
+            done = task(some)
+            done.seconds = time.perf_counter() - began
+            return done
 
+        self.nbytes += int(sizes.sum())
         tasks = [which[a:b] for a, b in _tasks(sizes)]
-        self._parts.append((name, tasks, [threads().submit(timed, some) for some in tasks]))
+        self._parts.append((name, tasks, [threads().submit(timed, some) for some in tasks], int(sizes.sum())))
 
     def _stage(self, which: I64) -> Batch:
-        def page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
-            nbytes = n * np.dtype(dtype).itemsize
-            return pinned_empty(max(nbytes, BLOCK))[:nbytes].view(dtype)
-
         return Batch.allocate(
-            page_locked, self._shapes[which], self._rules.dtype, "HWC", self._batch.samples.take(which)
+            _page_locked, self._shapes[which], self._rules.dtype, "HWC", self._batch.samples.take(which)
         )
 
     def _place(self, part: Batch, k: int, i: int, image: Any) -> None:
@@ -157,24 +180,44 @@ class HostPart:
         results = decode_several(self._batch, headers, rules, self._isolation, use, images)
         return [(i, result) for i, result in zip(images, results, strict=True) if result]
 
+    def _room(self, which: I64) -> I64:
+        headers = self._headers
+        return png.room(headers.height[which], headers.width[which], headers.channels[which])
+
+    def _filtered(self, which: I64) -> _Done:
+        """Rows of PNGs, which the GPU makes pixels of; pixels of those that turn out odd."""
+        room = self._room(which)
+        shapes = room.astype(np.int32)[:, None]
+        rows = Batch.allocate(_page_locked, shapes, np.uint8, "", self._batch.samples.take(which))
+        refused = png.inflate(self._batch, which, rows.data, rows.offsets, room)
+        if not refused.any():
+            return _Done([], rows=rows, of_rows=which)
+        some = which[refused]
+        part = self._stage(some)
+        found = dict(self._others(some, part))
+        kept = np.array([not found.get(i) for i in some.tolist()], np.bool_)
+        odd = [(i, found.get(i, OTHERS)) for i in some.tolist()]
+        return _Done(odd, part.take(kept), some[kept], rows.take(~refused), which[~refused])
+
     # -- to the device ---------------------------------------------------------------------------------------------
 
     def finish(self, ctx: Context, lane: Lane, out: Batch) -> None:
         """Wait for the threads, report what they refused, and enqueue the copies to the places of ``out``."""
         again: list[int] = []
-        for name, tasks, futures in self._parts:
+        for name, tasks, futures, nbytes in self._parts:
             waited, seconds, odd = 0.0, 0.0, list[Odd]()
-            there = Together(lane, sum(int(self._shapes[some].astype(np.int64).prod(axis=1).sum()) for some in tasks),
-                             self._rules.dtype)  # fmt: skip
-            for some, future in zip(tasks, futures, strict=True):
+            there, few = Together(lane, nbytes), list[tuple[I64, Batch]]()
+            for future in futures:
                 began = time.perf_counter()
                 done = future.result()
                 waited += time.perf_counter() - began
                 seconds += done.seconds
-                bad = {i for i, problem in done.odd if isinstance(problem, SampleError) or problem == _AGAIN}
                 odd += done.odd
-                good = np.flatnonzero(~np.isin(some, list(bad))) if bad else slice(None)
-                there.add(done.pixels.take(good) if bad else done.pixels, some[good])
+                if done.rows is not None:
+                    there.add(done.rows, done.of_rows)
+                    few += [(done.which, done.pixels)] if done.pixels is not None and len(done.which) else []
+                elif done.pixels is not None:
+                    there.add(done.pixels, done.which)
             ctx.waited_for(name, waited)
             for i, problem in odd:
                 if isinstance(problem, SampleError):
@@ -186,9 +229,32 @@ class HostPart:
                     ctx.decoded_by(problem, 1)
             aside = len(odd) if name != TURBO else 0  # a JPEG counts where it was judged, good or bad
             ctx.decoded_by(name, sum(map(len, tasks)) - aside, seconds)
-            there.scatter(out)
+            if futures[0].result().rows is None:
+                there.scatter(out)
+                continue
+            self._restore(ctx, lane, there, out)
+            for which, part in few:
+                scatter(lane, lane.to_device(part), out, which)
         if again:
             ctx.check_later(lambda: np.array(again, np.int64))
+
+    def _restore(self, ctx: Context, lane: Lane, there: Together, out: Batch) -> None:
+        which, starts, _ = there.table()
+        headers = self._headers
+        pictures = np.zeros(len(which), png.PICTURE)
+        pictures["rows"], pictures["destination"] = starts, out.offsets[which]
+        pictures["height"], pictures["width"] = headers.height[which], headers.width[which]
+        pictures["stored"], pictures["channels"] = headers.channels[which], out.shapes[which, 2]
+        if self._anchors is not None:
+            pictures["y"], pictures["x"] = self._anchors[which, 0], self._anchors[which, 1]
+        pictures["shown_rows"], pictures["shown_columns"] = out.shapes[which, 0], out.shapes[which, 1]
+        pictures["bgr"] = self._rules.output_type is DALIImageType.BGR
+        png.restore(ctx, lane, there.data, pictures, out, which, PNG)
+
+
+def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
+    nbytes = n * np.dtype(dtype).itemsize
+    return pinned_empty(max(nbytes, BLOCK))[:nbytes].view(dtype)
 
 
 def _tasks(sizes: I64) -> list[tuple[int, int]]:
@@ -203,51 +269,54 @@ def _tasks(sizes: I64) -> list[tuple[int, int]]:
 
 
 class Together:
-    """Samples of several host batches on their way into a device batch: one array there, and one kernel."""
+    """Samples of several host batches on their way into a device batch: one array there."""
 
-    def __init__(self, lane: Lane, elements: int, dtype: Any) -> None:
-        """Room for ``elements`` on the device."""
+    def __init__(self, lane: Lane, nbytes: int) -> None:
+        """Room for ``nbytes`` on the device."""
         self._lane, self._at = lane, 0
-        self._data = lane.empty(elements, dtype)
-        self._ranges: list[npt.NDArray[Any]] = []
+        self.data = lane.empty(nbytes, np.uint8)
+        """The samples' bytes, on the device."""
+        self._added: list[tuple[I64, I64, I64]] = []
 
-    def add(self, part: Batch, where: I64) -> None:
-        """Copy ``part``, in page-locked memory, to the device: the samples ``where`` of the batch it is bound for."""
-        if len(where) == 0:
+    def add(self, part: Batch, which: I64) -> None:
+        """Copy ``part``, in page-locked memory, to the device: the samples ``which`` of the batch it is bound for."""
+        if len(which) == 0:
             return
         item, low = part.dtype.itemsize, int(part.offsets.min())
-        count = int((part.offsets + part.sizes).max()) - low
-        host = part.data[low : low + count]
-        self._lane.copy_in(self._lane.address(self._data) + self._at * item, host)
+        host = part.data[low : int((part.offsets + part.sizes).max())]
+        self._lane.copy_in(self._lane.address(self.data) + self._at, host)
         self._lane.keep(host)
-        table = np.zeros(len(where), RANGE)
-        table["source"] = (part.offsets - low + self._at) * item
-        table["destination"], table["size"] = where, part.sizes * item
-        self._ranges.append(table)
-        self._at += count
+        self._added.append((which, (part.offsets - low) * item + self._at, part.sizes * item))
+        self._at += host.nbytes
+
+    def table(self) -> tuple[I64, I64, I64]:
+        """Of all samples: which they are, where each begins in `data`, and its bytes."""
+        if not self._added:
+            return (np.empty(0, np.int64),) * 3
+        which, starts, sizes = (np.concatenate(column) for column in zip(*self._added, strict=True))
+        return which, starts, sizes
 
     def scatter(self, out: Batch) -> None:
         """Copy all samples to their places in ``out``, on the device."""
-        if not self._ranges:
-            return
-        item, table = out.dtype.itemsize, np.concatenate(self._ranges)
-        where = table["destination"].copy()
-        table["destination"] = out.offsets[where] * item
-        table["size"] = np.minimum(table["size"], out.sizes[where] * item)
-        (ranges,) = self._lane.upload(table.view(np.uint8))
-        self._lane.launch("image.cu", "scatter", (32, len(table)), _THREADS, self._data, ranges, out.data)
-        self._lane.keep(self._data)
+        which, starts, sizes = self.table()
+        _scatter(self._lane, self.data, starts, sizes, out, which)
+        self._lane.keep(self.data)
 
 
-def scatter(lane: Lane, part: Batch, out: Batch, where: I64) -> None:
-    """Copy the samples of ``part`` to places ``where`` of ``out``, both on the device and of the same shapes."""
+def scatter(lane: Lane, part: Batch, out: Batch, which: I64) -> None:
+    """Copy the samples of ``part`` to places ``which`` of ``out``, both on the device and of the same shapes."""
     item = out.dtype.itemsize
-    table = np.zeros(len(where), RANGE)
-    table["source"] = part.offsets * item
-    table["destination"] = out.offsets[where] * item
-    table["size"] = np.minimum(part.sizes, out.sizes[where]) * item
+    _scatter(lane, part.data, part.offsets * item, part.sizes * item, out, which)
+
+
+def _scatter(lane: Lane, data: Any, starts: I64, sizes: I64, out: Batch, which: I64) -> None:
+    if len(which) == 0:
+        return
+    item, table = out.dtype.itemsize, np.zeros(len(which), RANGE)
+    table["source"], table["destination"] = starts, out.offsets[which] * item
+    table["size"] = np.minimum(sizes, out.sizes[which] * item)
     (ranges,) = lane.upload(table.view(np.uint8))
-    lane.launch("image.cu", "scatter", (32, len(where)), _THREADS, part.data, ranges, out.data)
+    lane.launch("image.cu", "scatter", (32, len(which)), _THREADS, data, ranges, out.data)
 
 
 def thread_count() -> int:

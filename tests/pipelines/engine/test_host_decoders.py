@@ -45,13 +45,13 @@ def test_what_readers_begin_is_what_is_made(
     mixed: Path, decoder: str, fused: bool, engines: Any, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:  # fmt: skip
     begun: list[str] = []
-    start = on_threads.HostPart._start
+    submit = on_threads.HostPart._submit
 
-    def noted(self: Any, name: str, which: Any, decode: Callable[..., Any]) -> None:
+    def noted(self: Any, name: str, which: Any, *args: Any) -> None:
         begun.extend([threading.current_thread().name.partition("_")[0]] * len(which))
-        start(self, name, which, decode)
+        submit(self, name, which, *args)
 
-    monkeypatch.setattr(on_threads.HostPart, "_start", noted)
+    monkeypatch.setattr(on_threads.HostPart, "_submit", noted)
     expected, here = results(compile_graph(graph(mixed, fused, decoder), Target(), 7), 8)
     found, report = results(compile_graph(graph(mixed, fused, decoder), Target("gpu"), 7), 8)
     assert list(found) == list(expected)
