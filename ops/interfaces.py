@@ -89,6 +89,14 @@ class Lane(Copies, Protocol):
         """The array on the host, valid after `wait`."""
         ...
 
+    def address(self, array: DeviceArray) -> int:
+        """Where an array begins."""
+        ...
+
+    def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
+        """Copy pieces of page-locked memory to the device, by their addresses; none of them is empty."""
+        ...
+
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         """Run ``kernel`` of the file ``source`` in ops/cuda."""
         ...

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from ..kernels import Kernels
 from .driver import library
@@ -60,6 +61,15 @@ class Work:
         """Copy from the host to the device."""
         if nbytes:
             self._add(COPY_IN, to, host, nbytes, self._stream)
+
+    def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
+        """Copy many pieces from the host to the device, none of them empty, after what was to be begun before."""
+        self.submit()
+        calls = np.zeros((len(to), _COLUMNS), np.int64)
+        calls[:, 0], calls[:, 1], calls[:, 2] = self._functions[COPY_IN], to, host
+        calls[:, 3], calls[:, 4] = nbytes, self._stream
+        if status := _loops.call_all(calls, len(calls)):
+            refused(status)
 
     def copy_out(self, host: int, source: int, nbytes: int) -> None:
         """Copy from the device to the host."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import Batch
+from ..batch import I64, Batch
 from ..compiled import binaries
 from ..errors import DeviceError
 from . import driver_calls as stream_work
@@ -194,6 +194,10 @@ class Lane:
         """Copy page-locked memory to the device, asynchronously: it must hold until the lane is synchronised."""
         self._work.copy_in(address, host.ctypes.data, host.nbytes)
         self._work.submit()
+
+    def copies_in(self, to: I64, host: I64, nbytes: I64) -> None:
+        """`copy_in` of many pieces, by their addresses."""
+        self._work.copies_in(to, host, nbytes)
 
     def copy_out(self, address: int, nbytes: int) -> U8:
         """Bytes at a device address, as memory of `pinned`. The copy is asynchronous: synchronise before reading it."""

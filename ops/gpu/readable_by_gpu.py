@@ -19,6 +19,9 @@ from ..interfaces import Lane
 GATHERED = 16
 """Bytes; samples begin at multiples of it where they were gathered."""
 _THREADS, _BLOCKS = 256, 64
+_LARGE = 256 << 10
+"""Bytes of a record, in the mean, from which copy engines bring them: each copy costs the launching thread one or two
+microseconds."""
 _BYTES_OF_WARP = 2048
 """Bytes that a warp of the gather kernel asks for at a time."""
 
@@ -90,14 +93,45 @@ class Lease(ABC):
 
 
 class RegisteredLease(Lease):
-    """Of memory that is registered with CUDA, ``shift`` bytes from the array."""
+    """Of memory that is registered with CUDA, ``shift`` bytes from the array, in windows of ``window`` bytes; 0: as a
+    whole."""
 
-    def __init__(self, data: npt.NDArray[Any], shift: int) -> None:
+    def __init__(self, data: npt.NDArray[Any], shift: int, window: int = 0) -> None:
         super().__init__(data)
         self._first = data.ctypes.data + shift
+        self._window = window
 
     def sources(self, starts: I64) -> I64:
         return starts + self._first
+
+    def bring(self, lane: Lane, batch: Batch) -> Any:
+        """As of any lease; large records by the device's copy engines, which leave its cores to others. A copy must not
+        reach from one window into another."""
+        plan = self.plan(batch)
+        source, place, size = plan.records.T
+        if not plan.nbytes or int(size.sum()) < _LARGE * len(batch):
+            return super().bring(lane, batch)
+        out = lane.empty(plan.nbytes // batch.dtype.itemsize, batch.dtype)
+        source, place, size = cut_at(source, place, size, self._first, self._window)
+        lane.copies_in(place + lane.address(out), source, size)
+        lane.keep(batch.data)
+        return out
+
+
+def cut_at(source: I64, place: I64, size: I64, first: int, window: int) -> tuple[I64, I64, I64]:
+    """Records that are not empty, as pieces that lie in one window each; these begin at the address ``first``."""
+    there = size > 0
+    source, place, size = source[there], place[there], size[there]
+    if not window:
+        return source, place, size
+    begin = (source - first) // window
+    pieces = (source + size - 1 - first) // window - begin + 1
+    owner = np.repeat(np.arange(len(source)), pieces)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    edge = first + (begin[owner] + number) * window
+    low = np.maximum(source[owner], edge)
+    high = np.minimum(source[owner] + size[owner], edge + window)
+    return low, place[owner] + low - source[owner], high - low
 
 
 class FetchedLease(Lease):

@@ -145,7 +145,7 @@ class RegisteredFiles:
                 return None, why
         if len(missing) > _AT_ONCE:
             return None, "being registered"
-        lease = RegisteredLease(mapped.data, area.shared.base - mapped.data.ctypes.data)
+        lease = RegisteredLease(mapped.data, area.shared.base - mapped.data.ctypes.data, WINDOW)
         for window in wanted:
             window.leases.add(lease)
         return lease.array(), ""

@@ -99,6 +99,10 @@ class EmulatedLane:
     def synchronize(self) -> None:
         """Everything is done when its call returns."""
 
+    def copies_in(self, to: np.ndarray, host: np.ndarray, nbytes: np.ndarray) -> None:
+        for there, here, count in zip(to.tolist(), host.tolist(), nbytes.tolist(), strict=True):
+            ctypes.memmove(there, here, count)
+
     def keep(self, *things: Any) -> None:
         """Nothing is freed early here."""
 

@@ -328,6 +328,11 @@ class Work:
     def copy_in(self, to: int, host: int, nbytes: int) -> None:
         self._calls.append(lambda: self._fake.memcpy(to, host, nbytes, 1))
 
+    def copies_in(self, to: Any, host: Any, nbytes: Any) -> None:
+        for piece in zip(to.tolist(), host.tolist(), nbytes.tolist(), strict=True):
+            self.copy_in(*piece)
+        self.submit()
+
     def copy_out(self, host: int, source: int, nbytes: int) -> None:
         self._calls.append(lambda: self._fake.memcpy(host, source, nbytes, 2))
 
