@@ -57,7 +57,7 @@ class _Done:
     """A task's result."""
 
     odd: list[Odd]
-    """What is odd about some of its images."""
+    """Images that it did not decode."""
     pixels: Batch | None = None
     """Of all but `odd` ones, and of those that a next decoder made."""
     which: I64 = field(default_factory=lambda: np.empty(0, np.int64))
