@@ -73,6 +73,15 @@ def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def kernels_have_images() -> Iterator[None]:
+    """A kernel that a test launches without a GPU is on the list of those that the wheel brings images of."""
+    yield
+    if kit := sys.modules.get("tests.kit.listed_kernels"):
+        complaint = kit.complaint()
+        assert not complaint, complaint
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [i for i in items if i.get_closest_marker("gpu")]
     if not marked:

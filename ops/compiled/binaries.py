@@ -3,8 +3,8 @@
 A pack (`store.Pack`) for each major version of CUDA holds, for every kernel and architecture, an image for the driver.
 Its key is the digest of all that NVRTC would read, and the kernel where it is a template's instance; so an image is
 never taken for a source that has changed. CUDA binaries of one major version of CUDA run with every driver of that
-version, and those for 8.0 on 8.6, not the other way round; processors that are newer than all of them get PTX, which
-the driver compiles.
+version and of later ones, whatever CuPy was made for, and those for 8.0 on 8.6, not the other way round; processors
+that are newer than all of them get PTX, which the driver compiles.
 """
 
 from __future__ import annotations
@@ -66,6 +66,14 @@ def there_are_any() -> bool:
     return any(store.PACKS.glob("cuda*.pack"))
 
 
+@cache
+def majors(runtime: int, driver: int) -> tuple[int, ...]:
+    """Major versions of CUDA whose images this ``driver`` takes, as far as the wheel has any: first that of CuPy's
+    ``runtime``, whose compiler would make the same ones."""
+    there = {int(p.stem.removeprefix("cuda")) for p in store.PACKS.glob("cuda*.pack")}
+    return tuple(sorted((v for v in there if v <= driver), key=lambda v: (v != runtime, -v)))
+
+
 def find(made_from: str, kernel: str, capability: int, cuda: int) -> tuple[bytes, str] | None:
     """The image that holds ``kernel`` for a GPU of this compute capability (90 for 9.0), and the name that the kernel
     has in it; None where the wheel has none. ``kernel`` is empty for all of a source that are no templates."""
@@ -105,18 +113,38 @@ def kernels_of(source: str) -> list[str]:
     return _KERNEL.findall("\n".join(line for line in lines if not line.endswith("\\")))
 
 
-def record(source: str, kernel: str) -> None:
-    """Note down, in the file that DALI_RUN_RECORD_KERNELS names, what is launched: for the list of kernels."""
+_IN = {"unsigned char", "float"}
+_OUT = _IN | {"half", "int", "unsigned int", "double", "unsigned long long"}
+_TYPE = re.compile(r"[a-z][a-z ]*[a-z]")
+
+
+def is_common(kernel: str) -> bool:
+    """The list is to hold this kernel: it is no template, or an instance for 8-bit or float32 values."""
+    types = [t for t in kernel.partition("<")[2].rstrip(">").split(", ") if _TYPE.fullmatch(t)]
+    types = [t for t in types if t not in ("true", "false")]
+    return not types or (types[0] in _IN and _OUT.issuperset(types))
+
+
+def record(source: str, kernel: str) -> bool:
+    """Note down, in the file that DALI_RUN_RECORD_KERNELS names, what is launched: for the list of kernels. True where
+    the list lacks what it is to hold."""
+    instance = kernel if "<" in kernel else ""
     if into := os.environ.get("DALI_RUN_RECORD_KERNELS"):
         with open(into, "a") as file:
-            file.write(json.dumps([source, kernel if "<" in kernel else ""]) + "\n")
+            file.write(json.dumps([source, instance]) + "\n")
+    return is_common(instance) and (source, instance) not in _listed()
+
+
+@cache
+def _listed() -> frozenset[tuple[str, str]]:
+    return frozenset(listed())
 
 
 def main(recorded: Sequence[str]) -> None:
-    """Add what files of DALI_RUN_RECORD_KERNELS hold."""
+    """Add what files of DALI_RUN_RECORD_KERNELS hold, as far as it is common."""
     lines = {line for name in recorded for line in Path(name).read_text().splitlines()}
-    found = {(source, kernel) for source, kernel in map(json.loads, lines)} | set(listed())
-    LIST.write_text("[\n" + ",\n".join(json.dumps(row) for row in sorted(found)) + "\n]\n")
+    new = {(source, kernel) for source, kernel in map(json.loads, lines) if is_common(kernel)}
+    LIST.write_text("[\n" + ",\n".join(json.dumps(row) for row in sorted(new | set(listed()))) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -18,7 +19,23 @@ class Times:
     """Waited for compilers, of this process and of others."""
     announced = False
     """Whoever waits knows that loops are compiled."""
+    images = 0
+    """CUDA modules that were loaded from the wheel's images."""
     _told = 0.0
+
+    def __init__(self) -> None:
+        self.nvrtc: dict[str, float] = {}
+        """CUDA kernels for which there was no image, and the seconds that NVRTC, or CuPy's cache of what it made once,
+        took for them."""
+
+    @contextmanager
+    def by_nvrtc(self, kernel: str) -> Iterator[None]:
+        """Meanwhile ``kernel`` is compiled, or taken from CuPy's cache."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.nvrtc[kernel] = self.nvrtc.get(kernel, 0.0) + time.perf_counter() - began
 
     def untold(self) -> float:
         """The seconds since this was last asked."""

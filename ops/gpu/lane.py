@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..batch import I64, Batch
 from ..compiled import binaries
+from ..compiled.times import times
 from ..errors import DeviceError
 from . import driver_calls as stream_work
 from .readable_by_gpu import lease_of
@@ -213,7 +214,8 @@ class Lane:
         with _compiling, cupy.cuda.Device(self.index):
             if (ready := _image(text, None, "", self.index)) is not None:
                 return {name: ready[0].get_function(name) for name in names}
-            module = _text_module(text, self.index)
+            with times.by_nvrtc(names[0]):
+                module = _text_module(text, self.index)
             return {name: module.get_function(name).kernel for name in names}  # each keeps its module
 
     def work(self) -> stream_work.Work:
@@ -408,18 +410,20 @@ def _image(text: str, folder: Path | None, kernel: str, index: int) -> tuple[Any
         return None
     import cupy
 
-    capability = int(cupy.cuda.Device(index).compute_capability)
-    cuda = cupy.cuda.runtime.runtimeGetVersion() // 1000
-    found = binaries.find(binaries.digest(text, folder), kernel, capability, cuda)
-    if found is None:
-        return None
-    module = cupy.cuda.function.Module()
-    try:
-        with cupy.cuda.Device(index):
-            module.load(found[0])
-    except cupy.cuda.driver.CUDADriverError:  # PTX that is newer than the driver, say: NVRTC will do
-        return None
-    return module, found[1]
+    capability, runtime = int(cupy.cuda.Device(index).compute_capability), cupy.cuda.runtime
+    for cuda in binaries.majors(runtime.runtimeGetVersion() // 1000, runtime.driverGetVersion() // 1000):
+        found = binaries.find(binaries.digest(text, folder), kernel, capability, cuda)
+        if found is None:
+            continue
+        module = cupy.cuda.function.Module()
+        try:
+            with cupy.cuda.Device(index):
+                module.load(found[0])
+        except cupy.cuda.driver.CUDADriverError:  # PTX that is newer than the driver, say
+            continue
+        times.images += 1
+        return module, found[1]
+    return None
 
 
 @cache
@@ -428,7 +432,8 @@ def _load(source: str, kernel: str, index: int) -> Any:
     if (ready := _image((SOURCES / source).read_text(), SOURCES, instance, index)) is not None:
         module, name = ready
         return module.get_function(name or kernel)
-    return _module(source, (kernel,) if "<" in kernel else (), index).get_function(kernel)
+    with times.by_nvrtc(f"{source} {instance}".rstrip()):
+        return _module(source, (kernel,) if "<" in kernel else (), index).get_function(kernel)
 
 
 @cache
@@ -443,7 +448,7 @@ def _text_module(text: str, index: int) -> Any:
 def _load_text(text: str, kernel: str, index: int) -> Any:
     import cupy
 
-    with cupy.cuda.Device(index):
+    with times.by_nvrtc(kernel), cupy.cuda.Device(index):
         module = cupy.RawModule(code=text, options=("--std=c++17", f"-I{SOURCES}", "--fmad=false"))
         return module.get_function(kernel)
 

@@ -60,11 +60,20 @@ def merged(
         "memory": _peaks([r.get("memory", {}) for r in reports]),
         "command": dict(command),
         "compiling_seconds": round(max((float(r.get("compiling_seconds", 0)) for r in reports), default=0.0), 6),
+        **_kernels([r["cuda_kernels"] for r in reports if "cuda_kernels" in r]),
         "warm_up_seconds": round(sum(float(r.get("warm_up_seconds", 0)) for r in reports), 6),
         "workers": [_worker(w) for w in workers],
         "nodes": [_node(node, [w for w in workers if w.node == node], seconds) for node in nodes],
         "work_seconds": round(busy, 6),
     }
+
+
+def _kernels(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of all workers' processes; what several waited for at the same time counts once."""
+    waited: dict[str, float] = {}
+    for name, seconds in (pair for one in found for pair in one["nvrtc"].items()):
+        waited[name] = max(seconds, waited.get(name, 0.0))
+    return {"cuda_kernels": {"images": sum(one["images"] for one in found), "nvrtc": waited}} if found else {}
 
 
 def _by(reports: Iterable[Mapping[str, Any]], table: str, key: str) -> list[list[Mapping[str, Any]]]:

@@ -426,6 +426,9 @@ class JobRun:
         report["started"] = self.started.isoformat(timespec="seconds")
         report["machine"] = facts()
         report["compiling_seconds"] = round(times.untold(), 6)
+        if self.prepared.target.device == "gpu":
+            waited = {name: round(seconds, 6) for name, seconds in times.nvrtc.items()}
+            report["cuda_kernels"] = {"images": times.images, "nvrtc": waited}
         if self.first:
             report["resumed_from"] = self.first
         return self.amend(report)

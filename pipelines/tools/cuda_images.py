@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,24 +77,65 @@ def text_of(source: str) -> tuple[str, Path | None]:
     return (binaries.SOURCES / source).read_text(), binaries.SOURCES
 
 
+@cache
+def digest_of(source: str) -> str:
+    """The digest of all that NVRTC reads for an entry of the list."""
+    return binaries.digest(*text_of(source))
+
+
 def _compile(task: tuple[str, str, str, str]) -> tuple[str, str, bytes]:
     library, source, kernel, kind = task
     text, folder = text_of(source)
-    made_from = binaries.digest(text, folder)
+    made_from = digest_of(source)
     return binaries.key(kernel, kind, made_from), made_from, binaries.entry(*image(library, text, kernel, kind, folder))
 
 
 def compile_pack(out: Path, library: str, architectures: Sequence[int], processes: int) -> Iterator[tuple[int, int]]:
-    """Compile all that is listed into the pack ``out``; how many images are done, and how many there are."""
+    """Compile all that is listed into the pack ``out``; how many images are done, and how many there are. Those that
+    this compiler has made before, of the same sources, are taken from there."""
     kinds = [*(f"sm_{a}" for a in architectures), f"ptx_{binaries.PTX}"]
-    tasks = [(library, source, kernel, kind) for source, kernel in [(JPEG, ""), *binaries.listed()] for kind in kinds]
-    entries: dict[str, tuple[str, bytes]] = {}
+    tasks = [(library, source, kernel, kind) for source, kernel in everything() for kind in kinds]
+    entries: dict[str, tuple[str, bytes]] = {_COMPILER: (made_by := _version(library), b"")}
+    with suppress(OSError, ValueError):
+        before = store.Pack(out)
+        if before.holds(_COMPILER, made_by):
+            keys = [
+                (binaries.key(kernel, kind, digest_of(source)), digest_of(source)) for _, source, kernel, kind in tasks
+            ]
+            entries |= {key: (made_from, found) for key, made_from in keys if (found := before.find(key, made_from))}
+    todo = [task for task in tasks if binaries.key(task[2], task[3], digest_of(task[1])) not in entries]
+    yield len(tasks) - len(todo), len(tasks)
     with ProcessPoolExecutor(processes) as pool:
-        for done, (key, made_from, content) in enumerate(pool.map(_compile, tasks, chunksize=1), 1):
+        done = enumerate(pool.map(_compile, todo, chunksize=1), len(tasks) - len(todo) + 1)
+        for count, (key, made_from, content) in done:
             entries[key] = made_from, content
-            yield done, len(tasks)
+            yield count, len(tasks)
     out.parent.mkdir(parents=True, exist_ok=True)
     store.write_pack(out, entries)
+
+
+_COMPILER = "compiler"
+"""The entry of a pack that tells, as its stamp, which library made it."""
+
+
+def _version(library: str) -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    ctypes.CDLL(library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value} {Path(library).stat().st_size}"
+
+
+def everything() -> list[tuple[str, str]]:
+    """Sources and instances that there are to be images of."""
+    return [(JPEG, ""), *binaries.listed()]
+
+
+def without_image(capability: int, versions: Sequence[int]) -> list[str]:
+    """Kernels without an image for GPUs of this compute capability (90 for 9.0) in these versions of CUDA."""
+    return [
+        f"{source} {kernel}".rstrip()
+        for source, kernel in everything()
+        if all(binaries.find(digest_of(source), kernel, capability, version) is None for version in versions)
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -252,7 +252,7 @@ def _folders() -> Iterator[Finding]:
 
 def _compiled() -> Iterator[Finding]:
     """Where loops come from: the wheel, a folder, or a compiler on every start."""
-    from ...ops.compiled import binaries, store, target
+    from ...ops.compiled import store, target
 
     for pack in store.packs():
         yield Finding(
@@ -275,10 +275,35 @@ def _compiled() -> Iterator[Finding]:
         missing = "" if store.packs() else "; everything is compiled anew on every start"
         yield Finding("compiled code", "compiled here", "note", f"cannot be kept: no folder can be written{missing}",
                       "set NUMBA_CACHE_DIR to a folder that can be written")  # fmt: skip
-    images = [p.stem for p in store.PACKS.glob("cuda*.pack")]
-    found = f"{', '.join(images)}: compute capability {' '.join(f'{a / 10}' for a in binaries.ARCHITECTURES)}, and PTX"
-    yield Finding("compiled code", "CUDA kernels of the wheel", "ok" if images else "note",
-                  found if images else "none: NVRTC compiles them when first launched")  # fmt: skip
+    yield from _images(driver())
+
+
+def _images(found: Driver | None) -> Iterator[Finding]:
+    """Whether the wheel's CUDA images serve the GPUs that are here, and CuPy."""
+    from ...ops.compiled import binaries, store
+    from .cuda_images import everything, without_image
+
+    area, what = "compiled code", "CUDA kernels of the wheel"
+    packs = sorted(p.stem for p in store.PACKS.glob("cuda*.pack"))
+    if not packs:
+        yield Finding(area, what, "note", "none: NVRTC compiles them when first launched")
+        return
+    versions = binaries.majors(0, found.cuda[0]) if found is not None else ()
+    capabilities = sorted(
+        {10 * major + minor for major, minor in (g.compute_capability for g in found.gpus)} if found else ()
+    )
+    if not capabilities:
+        yield Finding(area, what, "ok", f"{', '.join(packs)}: compute capability "
+                      f"{' '.join(f'{a / 10}' for a in binaries.ARCHITECTURES)}, and PTX")  # fmt: skip
+    for capability in capabilities:
+        missing, all_of_them = without_image(capability, versions), len(everything())
+        here = f"{all_of_them - len(missing)} of {all_of_them} for compute capability {capability / 10}"
+        value = f"{', '.join(packs)}: {here}"
+        if missing:
+            yield Finding(area, what, "note", f"{value}; NVRTC compiles the others when first launched",
+                          f"make wheel, with CUDA={found.cuda[0] if found else ''}, of these sources")  # fmt: skip
+        else:
+            yield Finding(area, what, "ok", value)
 
 
 def _text(path: str) -> str:

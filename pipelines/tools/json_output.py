@@ -164,6 +164,15 @@ class Command(TypedDict):
     on: NotRequired[str]
 
 
+class CudaKernels(TypedDict):
+    """Where the CUDA kernels of a run, and of those before it in the process, came from."""
+
+    images: int
+    """Modules that were loaded from the wheel's images."""
+    nvrtc: dict[str, float]
+    """Kernels without an image, and the seconds that NVRTC took for them, or CuPy to load what it had kept."""
+
+
 class Report(TypedDict):
     """report.json: what a run did and cost."""
 
@@ -194,6 +203,7 @@ class Report(TypedDict):
     command: NotRequired[Command]
     resumed_from: NotRequired[int]
     compiling_seconds: NotRequired[float]
+    cuda_kernels: NotRequired[CudaKernels]
     warm_up_seconds: NotRequired[float]
     start_seconds: NotRequired[float]
     work_seconds: NotRequired[float]

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from dali_run.ops.batch import Batch
-from dali_run.ops.compiled.binaries import record
 from dali_run.ops.gpu.lane import SOURCES
+
+from .listed_kernels import launched
 
 EMULATOR = Path(__file__).with_name("cuda_emulator.h")
 _CALL = r"""
@@ -107,7 +108,7 @@ class EmulatedLane:
         """Nothing is freed early here."""
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        record(source, kernel)
+        launched(source, kernel)
         self._run(kernel, lambda: _compiled(source, kernel), grid, block, args)
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:

@@ -23,6 +23,8 @@ import numpy as np
 
 from dali_run.ops.gpu import driver_calls as stream_work
 
+from .listed_kernels import launched_of
+
 _MODULES = ("cupy", "cupy.cuda", "cupy.cuda.runtime", "cupy.cuda.driver")
 _FIRST_ADDRESS = 1 << 40
 _current = threading.local()
@@ -414,6 +416,7 @@ class Fake:
 
             def call(grid: Any, block: Any, args: Any, stream: Any = None) -> None:
                 self.launched.append((name, _current_device()))
+                launched_of(code, name)
                 if self.memory:
                     _on(stream, lambda: _run(code, name, grid, block[0], args))
 
@@ -459,7 +462,7 @@ class Fake:
         runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost = 1, 2  # type: ignore[attr-defined]
         runtime.getDeviceCount = lambda: self._devices  # type: ignore[attr-defined]
         runtime.memGetInfo = lambda: (64 << 30, 80 << 30)  # type: ignore[attr-defined]
-        runtime.runtimeGetVersion = lambda: 12000  # type: ignore[attr-defined]
+        runtime.runtimeGetVersion = runtime.driverGetVersion = lambda: 12000  # type: ignore[attr-defined]
         runtime.deviceGetAttribute = lambda attribute, index: self.attributes.get(attribute, 1)  # type: ignore[attr-defined]
         runtime.hostRegister, runtime.hostUnregister = self.register, self.unregister  # type: ignore[attr-defined]
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]

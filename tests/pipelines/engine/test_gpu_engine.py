@@ -61,7 +61,10 @@ def test_a_trace_has_a_track_for_every_thread_and_lane(pictures: Path, tmp_path:
     text = SPEC.replace("IN", str(pictures)).replace("OUT", str(tmp_path / "out"))
     spec.write_text(text.replace("{encode: raw}", "{encode: jpeg}"))
     with faked(2, memory=True):
-        run_job(spec, {}, trace=tmp_path / "trace.json")
+        result = run_job(spec, {}, trace=tmp_path / "trace.json")
+    kernels = result.report["cuda_kernels"]
+    assert kernels["images"] == 0  # of a checkout
+    assert {"image.cu", "jpeg_encode.cu"} <= kernels["nvrtc"].keys()
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert len(set(tracks.values())) == len(tracks)

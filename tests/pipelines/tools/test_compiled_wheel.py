@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from dali_run.ops.compiled import binaries, listed, store, target
+from dali_run.ops.compiled.times import Times
 from dali_run.ops.gpu import lane
+from dali_run.pipelines.tools import cuda_images
 from dali_run.pipelines.tools.compiled_wheel import add_to_wheel, loops_for
 
 PROJECT = Path(__file__).parents[3]
@@ -102,6 +104,11 @@ def test_a_wheel_with_packs_is_whole(tmp_path: Path) -> None:
 # -- CUDA -------------------------------------------------------------------------------------------------------------
 
 
+_CACHED: Any = (
+    lane._image, lane._load, lane._module, binaries._pack, binaries.majors, binaries.there_are_any,
+)  # fmt: skip
+
+
 @pytest.fixture
 def cuda_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A pack of gather.cu, whose images say what they are; the stamp of the source."""
@@ -110,7 +117,7 @@ def cuda_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     entries = {binaries.key("", kind, made_from): (made_from, binaries.entry(kind.encode(), "")) for kind in kinds}
     store.write_pack(tmp_path / binaries.pack_name(13), entries)
     monkeypatch.setattr(store, "PACKS", tmp_path)
-    for cached in (binaries._pack, binaries.there_are_any, lane._image, lane._load):
+    for cached in _CACHED:
         cached.cache_clear()
     return made_from
 
@@ -129,8 +136,31 @@ def test_gpus_get_the_image_that_runs_on_them(cuda_pack: str, capability: int, k
     assert binaries.find(cuda_pack, "", capability, 12) is None
 
 
+@pytest.mark.parametrize(
+    ("there", "runtime", "driver", "order"),
+    [
+        ((13,), 13, 13, (13,)), ((13,), 12, 13, (13,)), ((13,), 12, 12, ()), ((12,), 13, 13, (12,)),
+        ((12, 13), 12, 13, (12, 13)), ((12, 13), 13, 13, (13, 12)), ((12, 13), 12, 12, (12,)), ((), 13, 13, ()),
+    ],
+)  # fmt: skip
+def test_images_are_chosen_by_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[int, ...], runtime: int, driver: int,
+    order: tuple[int, ...],
+) -> None:  # fmt: skip
+    """The driver takes images of its version of CUDA and of those before, whichever CuPy was made for."""
+    for version in there:
+        store.write_pack(tmp_path / binaries.pack_name(version), {})
+    monkeypatch.setattr(store, "PACKS", tmp_path)
+    binaries.majors.cache_clear()
+    try:
+        assert binaries.majors(runtime, driver) == order
+    finally:
+        binaries.majors.cache_clear()
+
+
 @pytest.mark.usefixtures("cuda_pack")
-def test_kernels_come_from_images_where_the_driver_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cupy_for", [12, 13])
+def test_kernels_come_from_images_where_the_driver_takes_them(monkeypatch: pytest.MonkeyPatch, cupy_for: int) -> None:
     class DriverError(Exception):
         pass
 
@@ -159,22 +189,28 @@ def test_kernels_come_from_images_where_the_driver_takes_them(monkeypatch: pytes
 
     cupy = SimpleNamespace(
         cuda=SimpleNamespace(
-            Device=Device, runtime=SimpleNamespace(runtimeGetVersion=lambda: 13020),
+            Device=Device,
+            runtime=SimpleNamespace(runtimeGetVersion=lambda: 1000 * cupy_for, driverGetVersion=lambda: 13000),
             function=SimpleNamespace(Module=Module), driver=SimpleNamespace(CUDADriverError=DriverError),
         ),
         RawModule=lambda **_: SimpleNamespace(get_function=lambda name: ("NVRTC", name)),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     lane._module.cache_clear()
+    counts = Times()
+    monkeypatch.setattr(lane, "times", counts)
     try:
         assert lane.load("gather.cu", "gather") == (b"sm_90", "gather")
+        assert (counts.images, list(counts.nvrtc)) == (1, [])
         assert lane.load("tables.cu", "equalize") == ("NVRTC", "equalize")  # in no pack
+        assert (counts.images, list(counts.nvrtc)) == (1, ["tables.cu"])
         for cached in (lane._image, lane._load):
             cached.cache_clear()
         monkeypatch.setattr(Module, "refuses", True)
         assert lane.load("gather.cu", "gather") == ("NVRTC", "gather")
+        assert (counts.images, sorted(counts.nvrtc)) == (1, ["gather.cu", "tables.cu"])
     finally:
-        for cached in (lane._image, lane._load, lane._module, binaries._pack, binaries.there_are_any):
+        for cached in _CACHED:
             cached.cache_clear()
 
 
@@ -195,3 +231,56 @@ def test_a_change_of_what_is_included_is_seen(tmp_path: Path) -> None:
     (tmp_path / "b.cuh").write_text("2")
     binaries.digest.cache_clear()
     assert binaries.digest('#include "a.cuh"', tmp_path) != before
+
+
+def test_images_that_are_there_are_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless their source, or the compiler, is another one."""
+    compiled: list[str] = []
+
+    class Here:
+        def __init__(self, processes: int) -> None:
+            pass
+
+        def __enter__(self) -> Here:
+            return self
+
+        def __exit__(self, *exc: object) -> None:
+            pass
+
+        def map(self, work: Any, tasks: Any, chunksize: int) -> Any:
+            return map(work, tasks)
+
+    def image(library: str, text: str, kernel: str, kind: str, folder: Path | None) -> tuple[bytes, str]:
+        compiled.append(f"{kernel} {kind}")
+        return f"{kernel} of {len(text)}".encode(), kernel
+
+    made_by, sources = ["13.0"], {"a.cu": "a", "b.cu": "b"}
+    monkeypatch.setattr(cuda_images, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(cuda_images, "image", image)
+    monkeypatch.setattr(cuda_images, "_version", lambda library: made_by[0])
+    monkeypatch.setattr(cuda_images, "everything", lambda: [("a.cu", ""), ("b.cu", "blur<float>")])
+    monkeypatch.setattr(cuda_images, "text_of", lambda source: (sources[source], None))
+    monkeypatch.setattr(cuda_images, "digest_of", lambda source: binaries.digest(sources[source]))
+
+    def made() -> list[str]:
+        compiled.clear()
+        counts = list(cuda_images.compile_pack(tmp_path / binaries.pack_name(13), "libnvrtc.so.13", [90], 1))
+        assert counts[-1] == (4, 4)
+        return sorted(compiled)
+
+    everything = [" ptx_80", " sm_90", "blur<float> ptx_80", "blur<float> sm_90"]
+    assert made() == everything
+    assert made() == []
+    sources["b.cu"] = "another"
+    assert made() == everything[2:]
+    made_by[0] = "13.1"
+    assert made() == everything
+    monkeypatch.setattr(store, "PACKS", tmp_path)
+    binaries._pack.cache_clear()
+    try:
+        assert cuda_images.without_image(90, [13]) == []
+        assert cuda_images.without_image(90, [12]) == ["a.cu", "b.cu blur<float>"]
+        sources["a.cu"] = "changed"
+        assert cuda_images.without_image(90, [12, 13]) == ["a.cu"]
+    finally:
+        binaries._pack.cache_clear()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dali_run.ops.codecs.jpeg import nvjpeg
+from dali_run.ops.compiled import binaries, store
 from dali_run.ops.errors import DeviceError
 from dali_run.ops.gpu.driver import Driver, Gpu
-from dali_run.pipelines.tools import doctor
+from dali_run.pipelines.tools import cuda_images, doctor
 from tests.kit.fake_cupy import faked
 
 H200 = Gpu("NVIDIA H200", 141 << 30, (9, 0))
@@ -152,3 +154,29 @@ def test_how_containers_come_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         fake.attributes.clear()
         sys.modules["cupy.cuda.runtime"].hostRegister = fake.unregister  # of another number of arguments
         assert "cudaHostRegister: " in findings("gpu")["files in the page cache"]["value"]
+
+
+@pytest.mark.parametrize(("gap", "state"), [([], "ok"), (["warp.cu warp<float, float>"], "note")])
+def test_images_are_counted_for_the_gpu_that_is_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gap: list[str], state: str
+) -> None:
+    monkeypatch.setattr(store, "PACKS", tmp_path)
+    binaries.majors.cache_clear()
+    (tmp_path / "cuda13.pack").write_bytes(b"{}\n")
+    asked: list[tuple[int, tuple[int, ...]]] = []
+
+    def without_image(capability: int, versions: tuple[int, ...]) -> list[str]:
+        asked.append((capability, versions))
+        return gap
+
+    monkeypatch.setattr(cuda_images, "without_image", without_image)
+    try:
+        (found,) = doctor._images(Driver((13, 1), (H200, H200)))
+    finally:
+        binaries.majors.cache_clear()
+    assert asked == [(90, (13,))]
+    count = len(cuda_images.everything())
+    assert (found.status, found.value.split(";")[0]) == (
+        state, f"cuda13: {count - len(gap)} of {count} for compute capability 9.0"
+    )  # fmt: skip
+    assert bool(found.remedy) == bool(gap)
