@@ -87,7 +87,7 @@ def wrap(module: ModuleType) -> None:
         if isinstance(found, (classmethod, staticmethod)):
             setattr(owner, name, type(found)(noted(found.__func__, path)))
         elif found is not None and os.environ.get("START_UP_WITHOUT") == f"{module.__name__}:{path}":
-            setattr(owner, name, lambda *args, **named: None)
+            setattr(owner, name, lambda *_, **__: None)
         elif found is not None:
             setattr(owner, name, noted(found, path))
 
