@@ -259,6 +259,8 @@ class Batch:
         made = Batch(**{**fields, **changes})
         if self._extents is not None and "shapes" not in changes:
             object.__setattr__(made, "_extents", self._extents)
+        if "shapes" not in changes and "data" not in changes:
+            object.__setattr__(made, "_nbytes", self._nbytes)
         return made
 
     def with_data(self, data: Any, samples: Samples, nbytes: int) -> Batch:
@@ -279,7 +281,9 @@ class Batch:
         offsets = np.arange(n, dtype=np.int64)
         if size != 1:
             offsets *= size
-        return Batch(array.reshape(-1), offsets, shapes, layout, samples)
+        made = Batch(array.reshape(-1), offsets, shapes, layout, samples)
+        object.__setattr__(made, "_nbytes", n * size * array.dtype.itemsize)
+        return made
 
     @staticmethod
     def from_list(arrays: Sequence[npt.NDArray[Any]], layout: str, samples: Samples) -> Batch:

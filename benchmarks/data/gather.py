@@ -136,7 +136,7 @@ def timed(lane: Lane, work: Callable[[], None]) -> float:
     work()
     end = lane.mark()
     lane.synchronize()
-    return lane.seconds_between(begin, end)
+    return lane.seconds_since(begin, end)
 
 
 def beside(lane: Lane, ways: dict[str, Callable[[], None]]) -> dict[str, float]:

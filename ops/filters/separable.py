@@ -23,6 +23,7 @@ from .axes import F32, by_axis, geometry, host_output, on_host, spatial
 I32 = npt.NDArray[np.int32]
 
 _kernels: Any = Kernels(".separable_cpu", __package__)
+_windows: Any = Kernels(".windows_cpu", __package__)
 
 _LONGEST = 23
 """Of the laplacian's windows, as in DALI."""
@@ -207,30 +208,21 @@ class GaussianBlur(Separable, name="gaussian_blur"):
         return "sigma", "window_size"
 
     def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
-        sigma = by_axis(parts.arguments["sigma"].astype(np.float32), axes, "sigma")
-        length = by_axis(parts.arguments["window_size"].astype(np.int64), axes, "window_size")
-        bad = ~(np.isfinite(sigma) & (sigma >= 0)) | (length < 0) | ((length > 0) & (length % 2 == 0))
-        bad |= ((sigma == 0) & (length == 0)) | (sigma > _WIDEST) | (length > 6 * _WIDEST)
-        if bad.any():
-            wrong = np.flatnonzero(bad.any(axis=1))
+        sigma = np.ascontiguousarray(by_axis(parts.arguments["sigma"].astype(np.float32), axes, "sigma"))
+        asked = np.ascontiguousarray(by_axis(parts.arguments["window_size"].astype(np.int64), axes, "window_size"))
+        length, deviation = np.empty(asked.shape, np.int64), np.empty(asked.shape, np.float32)
+        longest = _windows.sizes(sigma, asked, _WIDEST, length, deviation)
+        if longest < 0:
+            wrong = np.flatnonzero((length == 0).any(axis=1))
             for m in wrong.tolist():
                 i = m if parts.sample is None else int(parts.sample[m])
-                said = f"sigma {sigma[m].tolist()}, window_size {length[m].tolist()}"
+                said = f"sigma {sigma[m].tolist()}, window_size {asked[m].tolist()}"
                 ctx.reject(i, "bad_argument", f"needs a positive sigma or an odd window_size, got {said}")
-            sigma[wrong], length[wrong] = 1, 1
-        length = np.where(length == 0, 2 * np.ceil(3 * sigma).astype(np.int64) + 1, length)
-        radius = (length - 1) // 2
-        sigma = np.where(sigma == 0, (radius - 1) * np.float32(0.3) + np.float32(0.8), sigma).astype(np.float32)
-        longest = int(length.max(initial=1))
-        windows = np.zeros((len(parts), 1, 3, longest), np.float32)
-        lengths = np.ones((len(parts), 1, 3), np.int32)
-        windows[:, 0, : 3 - axes, 0] = 1
-        away = np.arange(longest) - radius[..., None]
-        scale = np.float32(0.5) / (sigma * sigma)
-        bell = np.exp(-(away * away * scale[..., None]).astype(np.float32)).astype(np.float32)
-        bell[away > radius[..., None]] = 0
-        windows[:, 0, 3 - axes :] = bell / bell.sum(axis=-1, keepdims=True, dtype=np.float32)
-        lengths[:, 0, 3 - axes :] = length
+            length[wrong], deviation[wrong] = 1, 1
+            longest = int(length.max())
+        windows = np.empty((len(parts), 1, 3, longest), np.float32)
+        lengths = np.empty((len(parts), 1, 3), np.int32)
+        _windows.windows(length, deviation, windows, lengths)
         return windows, lengths, np.ones((len(parts), 1), np.float32)
 
 

@@ -314,14 +314,12 @@ class Lane:
         event.record(self.stream)
         return event
 
-    def seconds_between(self, begin: Any, end: Any) -> float:
-        """Device time between two marks, once the lane is synchronised; the marks are used again."""
-        seconds = self.seconds_since(begin, end)
-        self._idle_events += [begin, end]
-        return seconds
+    def used_again(self, marks: list[Any]) -> None:
+        """Take back marks that nobody looks at any more."""
+        self._idle_events += marks
 
     def seconds_since(self, begin: Any, end: Any) -> float:
-        """The same, of marks that are used further."""
+        """Device time between two marks, once the lane is synchronised."""
         import cupy
 
         return float(cupy.cuda.get_elapsed_time(begin, end)) / 1e3

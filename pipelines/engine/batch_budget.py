@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
+from ...ops.base import Operator
 from ...ops.batch import Batch, Samples
 from ...ops.errors import DaliRunError
 from ...ops.gpu.readable_by_gpu import in_device_memory
@@ -22,6 +24,9 @@ from .services import Services
 
 FOR_WORK = 0.25
 """Part of the host's budget that is kept free for chunks while workers are busy with them."""
+
+_MANY = 1024
+"""Samples of which shapes are compared with those of the batch before."""
 
 IN_PARTS = "over the memory budget: batch in parts"
 
@@ -51,6 +56,11 @@ class BatchBudget:
         for step in reversed(plan.steps):
             self._wanted[services.name_of(step)] = wanted
             wanted = wanted | set(step.needs)
+        self._by_shapes = {
+            services.name_of(s): all(type(n.op).foresee is Operator.foresee for n in s.nodes) for s in plan.steps
+        }
+        self._last: dict[str, tuple[Any, estimate.Foresight]] = {}
+        """The last estimate of each step that goes by shapes, and what it went by; any thread replaces it whole."""
         self._divisible: list[Step] = []
         """Steps before which a batch can be cut: nothing needs all of it from there on."""
         for step in reversed(plan.steps):
@@ -86,14 +96,29 @@ class BatchBudget:
 
     def _foreseen(self, env: Mapping[Edge, Batch], samples: Samples, step: Step) -> estimate.Foresight:
         needed = {e: env[e] for e in step.needs}
+        key = self._shapes(needed, samples, step)
+        known = self._last.get(self._services.name_of(step))
+        if known is not None and key is not None and known[0] == key:
+            return known[1]
         try:
-            return estimate.foresee(
+            found = estimate.foresee(
                 step.nodes, step.gives, needed, samples, self._services.plan.target.device == "null"
             )
         except DaliRunError:
             raise
         except Exception as e:
             raise _Unforeseen(e) from e
+        if key is not None:
+            self._last[self._services.name_of(step)] = key, found
+        return found
+
+    def _shapes(self, needed: Mapping[Edge, Batch], samples: Samples, step: Step) -> Any:
+        """All that the estimate goes by, where that is shapes and types alone: the next batch may have the same."""
+        if len(samples) > _MANY or not self._by_shapes[self._services.name_of(step)]:
+            return None
+        if any(len(b) != len(samples) for b in needed.values()):
+            return None
+        return len(samples), tuple((b.dtype, b.shapes.tobytes()) for b in needed.values())
 
     def parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, estimate.Foresight]]:
         """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts

@@ -28,13 +28,19 @@ class DeviceTimer:
             lane.cache[_CLOCK] = mark, time.perf_counter(), stats.new_track(f"GPU {lane.index}, lane")
         self._marks: list[tuple[Node, int, int, int, Any, Any]] = []
         self._open: Any = None
+        self._events: list[Any] = []
 
     def __call__(self, node: Node, samples: int, taken: int, given: int, after: bool) -> None:
-        event = self._lane.mark()
         if after:
-            self._marks.append((node, samples, taken, given, self._open, event))
-        else:
-            self._open = event
+            began, self._open = self._open, self._mark()
+            self._marks.append((node, samples, taken, given, began, self._open))
+        elif self._open is None:  # else the end of one is the beginning of the next
+            self._open = self._mark()
+
+    def _mark(self) -> Any:
+        event = self._lane.mark()
+        self._events.append(event)
+        return event
 
     def read(self) -> None:
         """Hand the times to the statistics."""
@@ -43,8 +49,10 @@ class DeviceTimer:
             if start is not None:
                 began, ended = (at + self._lane.seconds_since(start, mark) for mark in (begin, end))
                 self._stats.span(node.name, track, began, ended, self._iteration)
-            self._stats.called(node, samples, taken, given, self._lane.seconds_between(begin, end), device=True)
+            self._stats.called(node, samples, taken, given, self._lane.seconds_since(begin, end), device=True)
         self._marks.clear()
+        self._lane.used_again(self._events)
+        self._events = []
 
 
 class NullLane:

@@ -61,6 +61,7 @@ TABLE_START: I64 = np.cumsum(TABLE_SIZE) - TABLE_SIZE
 _plans: Any = Kernels(".plan_cpu", __package__)
 _copies: Any = Kernels(".resample_cpu", __package__)
 _presets: Any = Kernels(".libraries_cpu", __package__)
+_passes: Any = Kernels(".passes_cpu", __package__)
 
 
 @dataclass(slots=True)
@@ -403,6 +404,9 @@ _BLOCK = 256
 def _run_gpu(ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
     """Taps of all axes in one kernel, then a kernel a pass; two passes for images, three for volumes."""
     count = plan.size.shape[1]
+    if count == 2:
+        _planes_on_gpu(ctx, plan, batch, first, out, finish)
+        return
     frames, channels = _around(batch.shapes, first, count)
     extents = batch.shapes[:, first : first + count].astype(np.int64)
     kept = np.where(plan.kind == NEAREST, 1, np.minimum(extents, np.maximum(1, np.ceil(plan.support).astype(np.int64))))
@@ -447,6 +451,43 @@ def _run_gpu(ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Ba
             kernel = f"resample_pass<{_cuda(source)}, {_cuda(target)}>"
             ctx.device.launch("resample.cu", kernel, grid, _BLOCK, source, target, rows, start_of, weight_of)
             source = target
+
+
+def _planes_on_gpu(
+    ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None
+) -> None:
+    """As `_run_gpu`, of images."""
+    n = len(batch)
+    axes, regions = np.empty((n, 2, 9), np.int64), np.empty((n, 2, 3), np.float32)
+    rows = np.empty((2, n, 12), np.int64)
+    arrays = (plan.lo, plan.hi, plan.size, plan.kind, plan.support, plan.anchor, plan.shape, plan.flip, plan.across)
+    widest, starts, weights, between, most, most_last = _passes.planes(
+        *map(np.ascontiguousarray, arrays), batch.shapes, first, batch.offsets, out.offsets, axes, regions, rows
+    )
+    uploads = [axes, regions, _TABLES, TABLE, rows[0], rows[1]]
+    if finish is not None:
+        _, channels = _around(batch.shapes, first, 2)
+        uploads += [np.concatenate([channels[:, None], finish.strides], axis=1), finish.factors]
+    *for_taps, one, two = (there := ctx.device.upload(*uploads))[:6]
+    lane, source = ctx.device, batch.data
+    start_of, weight_of = ctx.empty(starts, np.int32), ctx.empty(weights, np.float32)
+    lane.launch(
+        "resample.cu", "taps", (-(-widest // _BLOCK), 2 * n), _BLOCK, *for_taps, np.int32(2), start_of, weight_of
+    )
+    middle = ctx.empty(between, np.float32)
+    lane.launch("resample.cu", f"resample_pass<{_cuda(source)}, float>", (-(-most // (4 * _BLOCK)), n), _BLOCK, source,
+                middle, one, start_of, weight_of)  # fmt: skip
+    grid = (-(-most_last // (4 * _BLOCK)), n)
+    if finish is None:
+        lane.launch("resample.cu", f"resample_pass<float, {_cuda(out.data)}>", grid, _BLOCK, middle, out.data, two,
+                    start_of, weight_of)  # fmt: skip
+        return
+    lane.launch("resample.cu", f"normalize_pass<float, {_CUDA[batch.dtype.name]}, {_cuda(out.data)}>", grid, _BLOCK,
+                middle, out.data, two, start_of, weight_of, *there[6:], np.int32(finish.factors.shape[1]),
+                np.int32(finish.factors.shape[0] > 1))  # fmt: skip
+
+
+_TABLES = np.stack([TABLE_START, TABLE_SIZE], axis=1)
 
 
 def _cuda(array: Any) -> str:
