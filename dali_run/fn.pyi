@@ -2180,13 +2180,13 @@ def video_reader(
     normalized: bool = ...,
     skip_vfr_check: bool = ...,
     additional_decode_surfaces: int = ...,
-    device: Literal['cpu'] | None = ...,
+    device: Literal['cpu', 'mixed'] | None = ...,
     name: str | None = ...,
     seed: int | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
     ...
 
 def video_reader_resize(
@@ -2246,13 +2246,13 @@ def video_reader_resize(
     normalized: bool = ...,
     skip_vfr_check: bool = ...,
     additional_decode_surfaces: int = ...,
-    device: Literal['cpu'] | None = ...,
+    device: Literal['cpu', 'mixed'] | None = ...,
     name: str | None = ...,
     seed: int | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. Threads of the CPU do it."""
+    """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
     ...
 
 def warp_affine(
@@ -3318,6 +3318,24 @@ class experimental:
             """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``."""
             ...
 
+    class inputs:
+
+        @staticmethod
+        def video(
+            *,
+            sequence_length: int,
+            last_sequence_policy: Literal['partial', 'pad'] = ...,
+            no_copy: bool = ...,
+            blocking: bool = ...,
+            affine: bool = ...,
+            device: Literal['cpu', 'mixed'] | None = ...,
+            name: str | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> DataNode:
+            """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
+            ...
+
     class readers:
 
         @staticmethod
@@ -3391,7 +3409,7 @@ class experimental:
             file_list_format: Literal['timestamps', 'frames'] = ...,
             file_list_rounding: Literal['start_down_end_up', 'start_up_end_down', 'all_up', 'all_down'] = ...,
             file_list_include_end: bool = ...,
-            device: Literal['cpu'] | None = ...,
+            device: Literal['cpu', 'mixed'] | None = ...,
             name: str | None = ...,
             seed: int | None = ...,
             preserve: bool | None = ...,
@@ -3911,13 +3929,13 @@ class hidden:
         normalized: bool = ...,
         skip_vfr_check: bool = ...,
         additional_decode_surfaces: int = ...,
-        device: Literal['cpu'] | None = ...,
+        device: Literal['cpu', 'mixed'] | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
         ...
 
     @staticmethod
@@ -3978,13 +3996,31 @@ class hidden:
         normalized: bool = ...,
         skip_vfr_check: bool = ...,
         additional_decode_surfaces: int = ...,
-        device: Literal['cpu'] | None = ...,
+        device: Literal['cpu', 'mixed'] | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. Threads of the CPU do it."""
+        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
+        ...
+
+class inputs:
+
+    @staticmethod
+    def video(
+        *,
+        sequence_length: int,
+        last_sequence_policy: Literal['partial', 'pad'] = ...,
+        no_copy: bool = ...,
+        blocking: bool = ...,
+        affine: bool = ...,
+        device: Literal['cpu', 'mixed'] | None = ...,
+        name: str | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> DataNode:
+        """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
         ...
 
 class io:
@@ -4878,13 +4914,13 @@ class readers:
         normalized: bool = ...,
         skip_vfr_check: bool = ...,
         additional_decode_surfaces: int = ...,
-        device: Literal['cpu'] | None = ...,
+        device: Literal['cpu', 'mixed'] | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
         ...
 
     @staticmethod
@@ -4945,13 +4981,13 @@ class readers:
         normalized: bool = ...,
         skip_vfr_check: bool = ...,
         additional_decode_surfaces: int = ...,
-        device: Literal['cpu'] | None = ...,
+        device: Literal['cpu', 'mixed'] | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. Threads of the CPU do it."""
+        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
         ...
 
     @staticmethod

@@ -2397,7 +2397,7 @@ class Uniform:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class VideoReader:
-    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
 
     def __init__(
         self,
@@ -2446,7 +2446,7 @@ class VideoReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class VideoReaderResize:
-    """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. Threads of the CPU do it."""
+    """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
 
     def __init__(
         self,
@@ -3625,6 +3625,27 @@ class _experimental:
             ) -> None: ...
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+    class inputs:
+
+        class Video:
+            """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
+
+            def __init__(
+                self,
+                *,
+                sequence_length: int = ...,
+                last_sequence_policy: Literal['partial', 'pad'] = ...,
+                no_copy: bool = ...,
+                blocking: bool = ...,
+                affine: bool = ...,
+                device: str | None = ...,
+                name: str | None = ...,
+                seed: int | None = ...,
+                preserve: bool | None = ...,
+                bytes_per_sample_hint: _Ints | None = ...,
+            ) -> None: ...
+            def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
     class readers:
 
         class Fits:
@@ -4216,7 +4237,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class VideoReader:
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
 
         def __init__(
             self,
@@ -4265,7 +4286,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class VideoReaderResize:
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. Threads of the CPU do it."""
+        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
 
         def __init__(
             self,
@@ -4334,6 +4355,29 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 hidden = _hidden
+
+class _inputs:
+
+    class Video:
+        """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
+
+        def __init__(
+            self,
+            *,
+            sequence_length: int = ...,
+            last_sequence_policy: Literal['partial', 'pad'] = ...,
+            no_copy: bool = ...,
+            blocking: bool = ...,
+            affine: bool = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+inputs = _inputs
 
 class _io:
 
@@ -4968,7 +5012,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Video:
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
 
         def __init__(
             self,
@@ -5017,7 +5061,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class VideoResize:
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. Threads of the CPU do it."""
+        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
 
         def __init__(
             self,

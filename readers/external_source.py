@@ -44,13 +44,22 @@ class BatchInfo:
     epoch_idx: int
 
 
-class ExternalSource(Operator, name="external_source"):
-    """Batches from a callable, an iterable or `Pipeline.feed_input`; only in Python."""
+class ProgramInput(Operator, abstract=True):
+    """Base of the operators whose data the program gives, batch after batch."""
 
     inputs = (0, 0)
-    light = True
     per_batch = True
     shared = False
+
+    def state(self) -> Any:
+        """An empty place for what the program gives: `put` says which samples it is for, `close` lets go of it."""
+        raise NotImplementedError
+
+
+class ExternalSource(ProgramInput, name="external_source"):
+    """Batches from a callable, an iterable or `Pipeline.feed_input`; only in Python."""
+
+    light = True
 
     source: Annotated[Any, Arg("callable, iterable or generator function; None for feed_input")] = None
     arity: Annotated[int, Arg("the source gives tuples of this many arrays; 0: it gives the data itself", ge=0)] = 0
@@ -111,6 +120,9 @@ class ExternalSource(Operator, name="external_source"):
             given = None if dtype is None or dtype == DALIDataType.NO_TYPE else dtype
             out.append(Spec(None if known is None else (None,) * known, given, layout or ""))
         return tuple(out)
+
+    def state(self) -> FedBatches:
+        return FedBatches()
 
     def cpu(self, ctx: Context) -> tuple[Batch, ...]:
         fed: FedBatches = ctx.source

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.base import Arg, Spec
+from ..ops.base import Arg, Spec, Stage
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.storage.inventory import Pieces
 from ..ops.storage.urls import is_url
 from ..ops.types import DALIDataType, DALIImageType, to_numpy
-from ..ops.video.decoders import NO_FRAME, PadMode, decode_into, fill_of, padded
-from ..ops.video.media import Clip, Colours, Index, require
+from ..ops.video import nvdec
+from ..ops.video.decoders import PadMode, decode_into, fill_of, padded
+from ..ops.video.media import NO_FRAME, Clip, Colours, Index, require
 from .base import Reader
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
@@ -166,11 +168,7 @@ class _Videos:
         self._files.close()
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
-        rows = self._rows[ctx.samples.index]
-        numbers = [self._numbers(*(int(v) for v in row)) for row in rows]
-        shapes = np.zeros((len(rows), 4), np.int32)
-        for i, row in enumerate(rows):
-            shapes[i] = len(numbers[i]), *self._extents[int(row[0])], 3
+        rows, numbers, shapes = self._asked(ctx)
         out = Batch.allocate(ctx.empty, shapes, self._reader.output.numpy, "FHWC", ctx.samples)
         problems: dict[int, SampleError] = {}
         files = np.unique(rows[:, 0])
@@ -184,15 +182,55 @@ class _Videos:
         if self._reader.output.normalized:
             with np.errstate(all="ignore"):  # rejected samples hold anything
                 np.divide(out.data, np.float32(255), out=out.data)
+        self._reject(ctx, rows, problems)
+        return (out, *self._others(ctx, rows, numbers))
+
+    def fetch_by_nvdec(self, ctx: Context) -> tuple[Batch, ...]:
+        """As `fetch`, decoded by NVDEC into memory of the device, each file by a thread of its own; what NVDEC refuses,
+        that thread does. All outputs are on the device."""
+        rows, numbers, shapes = self._asked(ctx)
+        out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", ctx.samples)
+        ctx.device.wait()  # the other streams write into what this one allocated
+        files = np.unique(rows[:, 0]).tolist()
+
+        def decode(file: int) -> tuple[dict[int, SampleError], list[tuple[str, float]]]:
+            problems: dict[int, SampleError] = {}
+            done: list[tuple[str, float]] = []
+            with nvdec.borrowed(ctx.device.index) as decoders:
+                which = np.flatnonzero(rows[:, 0] == file).tolist()
+                self._decode_by_nvdec(file, which, numbers, out, problems, done, decoders)
+            return problems, done
+
+        problems: dict[int, SampleError] = {}
+        for own, done in nvdec.threads().map(decode, files):
+            problems |= own
+            for why, seconds in done:
+                nvdec.report(ctx, why, seconds)
+        self._reject(ctx, rows, problems)
+        return (out, *(ctx.device.to_device(b) for b in self._others(ctx, rows, numbers)))
+
+    def _asked(self, ctx: Context) -> tuple[I64, list[list[int]], npt.NDArray[np.int32]]:
+        """The sequences of ``ctx``, the numbers of their frames, and their shapes."""
+        rows = self._rows[ctx.samples.index]
+        numbers = [self._numbers(*(int(v) for v in row)) for row in rows]
+        shapes = np.zeros((len(rows), 4), np.int32)
+        for i, row in enumerate(rows):
+            shapes[i] = len(numbers[i]), *self._extents[int(row[0])], 3
+        return rows, numbers, shapes
+
+    def _reject(self, ctx: Context, rows: I64, problems: dict[int, SampleError]) -> None:
         for i, problem in sorted(problems.items()):
             ctx.reject(i, problem.code, f"{self._parts[int(rows[i, 0])].path}: {problem}")
-        results = [out]
+
+    def _others(self, ctx: Context, rows: I64, numbers: list[list[int]]) -> list[Batch]:
+        """The outputs but the frames."""
+        results = []
         if self._reader.has_labels:
             labels = np.array([self._parts[f].label for f in rows[:, 0].tolist()], np.int32)
             results.append(scalars(labels, ctx))
         if self._reader.enable_frame_num == "sequence":
             results.append(_lists([np.array(n, np.int32) for n in numbers], np.int32, ctx))
-        elif self._reader.enable_frame_num != "none":
+        elif self._reader.enable_frame_num not in ("none", False):
             results.append(scalars(rows[:, 1].astype(np.int32), ctx))
         if self._reader.enable_timestamps:
             times = [
@@ -200,7 +238,7 @@ class _Videos:
                 for f, own in zip(rows[:, 0].tolist(), numbers, strict=True)
             ]
             results.append(_lists(times, np.float64, ctx))
-        return tuple(results)
+        return results
 
     def _numbers(self, file: int, start: int, end: int) -> list[int]:
         cut, count = self._reader.cut, len(self._times[file])
@@ -241,6 +279,34 @@ class _Videos:
             for i in which:  # those before the damage are good
                 self._decode(file, [i], numbers, out, problems)
 
+    def _decode_by_nvdec(self, file: int, which: list[int], numbers: list[list[int]], out: Batch,
+                         problems: dict[int, SampleError], done: list[tuple[str, float]], decoders: nvdec.Decoders,
+                         ) -> None:  # fmt: skip
+        """As `_decode`, with ``decoders``; ``done`` gets, for each sequence, why the CPU took it, and seconds."""
+        if file in self._problems:
+            problems.update(dict.fromkeys(which, self._problems[file]))
+            return
+        began, (height, width) = time.perf_counter(), self._extents[file]
+        size, fill = height * width * 3, fill_of(self._reader.fill)
+        places: dict[int, list[Any]] = {}
+        for i in which:
+            low = int(out.offsets[i])
+            for f, n in enumerate(numbers[i]):
+                places.setdefault(n, []).append(out.data[low + f * size : low + (f + 1) * size])
+        try:
+            with nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file]) as clip:
+                why = nvdec.decode_to(clip, places, fill, decoders)
+        except SampleError as e:
+            if len(which) == 1:
+                problems[which[0]] = e
+                return
+            for i in which:  # those before the damage are good
+                self._decode_by_nvdec(file, [i], numbers, out, problems, done, decoders)
+            return
+        finally:
+            decoders.lane.synchronize()
+        done += [(why, (time.perf_counter() - began) / len(which))] * len(which)
+
 
 def _lists(values: Sequence[npt.NDArray[np.generic]], dtype: npt.DTypeLike, ctx: Context) -> Batch:
     if not values:
@@ -251,6 +317,7 @@ def _lists(values: Sequence[npt.NDArray[np.generic]], dtype: npt.DTypeLike, ctx:
 class VideoReader(Reader, abstract=True):
     """Base of both readers of videos."""
 
+    bound = "exact where the CPU decodes; NVDEC's colours are as far away as in decoders.video"
     shuffles_list: ClassVar[bool] = True
     locations: ClassVar[tuple[str, ...]] = (*Reader.locations, "filenames")
 
@@ -324,6 +391,18 @@ class VideoReader(Reader, abstract=True):
             out.append(Spec((1 if one else self.sequence_length,), DALIDataType.INT32))
         return (*out, *([Spec((self.sequence_length,), DALIDataType.FLOAT64)] if self.enable_timestamps else []))
 
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def runs_in(self) -> tuple[Stage, ...]:
+        plain = self.output == Frames()
+        return self.stages if plain and nvdec.module() is not None else ("cpu",)
+
+    def mixed(self, ctx: Context) -> tuple[Batch, ...]:
+        source: _Videos = ctx.source
+        return source.fetch_by_nvdec(ctx)
+
     def open(self) -> _Videos:
         return _Videos(self, self.parts())
 
@@ -379,6 +458,8 @@ class ExperimentalVideo(VideoReader, name="experimental.readers.video"):
     (1,)) where there are any, the number of the first frame or of each (-1 where there is none), and their times in
     seconds.
 
+    On a GPU, NVDEC decodes where `decoders.video` has it, and frames stay on the GPU; else threads of the CPU do.
+
     In ``file_list`` the end is exclusive; a time between two frames goes up or down as ``file_list_rounding`` says, one
     that is a frame's goes to that frame.
     """
@@ -421,7 +502,7 @@ class ExperimentalVideo(VideoReader, name="experimental.readers.video"):
 
 class Video(VideoReader, name="readers.video"):
     """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the
-    arguments of DALI's older reader. Threads of the CPU decode."""
+    arguments of DALI's older reader."""
 
     aliases = ("video_reader",)
     example = "{op: readers.video, file_root: ./videos, sequence_length: 16, out: [frames, labels]}"
@@ -433,7 +514,7 @@ class Video(VideoReader, name="readers.video"):
     dtype: Annotated[DALIDataType, Arg("of the frames: UINT8 or FLOAT")] = DALIDataType.UINT8
     normalized: Annotated[bool, Arg("with dtype FLOAT: values from 0 to 1 instead of 0 to 255")] = False
     skip_vfr_check: Annotated[bool, Arg("of frame rates that vary", ignored="frames go by their own times")] = False
-    additional_decode_surfaces: Annotated[int, Arg("of NVDEC", ignored="the CPU decodes")] = 2
+    additional_decode_surfaces: Annotated[int, Arg("of NVDEC", ignored="frames are copied as they come")] = 2
 
     @property
     def cut(self) -> Sequences:

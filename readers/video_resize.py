@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from ..ops.base import Arg, Spec
+from ..ops.base import Arg, Spec, Stage
 from ..ops.batch import Batch, concat
 from ..ops.context import Context
 from ..ops.errors import Reject
@@ -17,7 +17,8 @@ from .video import Video
 
 class VideoResize(Video, Sized, name="readers.video_resize"):
     """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after
-    the other, with the arguments of both. Threads of the CPU do it.
+    the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the
+    CPU.
 
     Frames of a sequence have one size, so that a batch holds them at their old size, too, for a moment. All outputs but
     the first are those of readers.video.
@@ -25,7 +26,8 @@ class VideoResize(Video, Sized, name="readers.video_resize"):
 
     aliases = ("video_reader_resize",)
     layouts = ()
-    bound = "exact"
+    bound = Video.bound
+    repeats = False
     example = "{op: readers.video_resize, file_root: ./videos, sequence_length: 8, size: [112, 112], out: [x, labels]}"
     gpu = None  # type: ignore[assignment]
 
@@ -35,9 +37,20 @@ class VideoResize(Video, Sized, name="readers.video_resize"):
         Video.check(self)
         Sized.check(self)
 
+    def runs_in(self) -> tuple[Stage, ...]:
+        return Video.runs_in(self) if self.parity == "dali" else ("cpu",)
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         frames, *others = Video.infer(self)
         return self.resampled(frames, self._known_size(frames)), *others
+
+    def mixed(self, ctx: Context) -> Any:
+        frames, *others = Video.mixed(self, ctx)
+        inner = replace(ctx, stage="gpu", rejects=[])
+        resized = Resampling.cpu(self, inner, frames)
+        known = {r.slot for r in ctx.rejects}
+        ctx.rejects += [r for r in inner.rejects if r.slot not in known]
+        return resized, *others
 
     def cpu(self, ctx: Context, *none: Batch) -> Any:
         frames, *others = Video.cpu(self, ctx)

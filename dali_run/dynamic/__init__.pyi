@@ -2582,6 +2582,22 @@ class experimental:
         @staticmethod
         def video(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
+    class inputs:
+
+        @staticmethod
+        def video(
+            *,
+            sequence_length: int,
+            last_sequence_policy: Literal['partial', 'pad'] = ...,
+            no_copy: builtins.bool = ...,
+            blocking: builtins.bool = ...,
+            affine: builtins.bool = ...,
+            batch_size: int | None = ...,
+            device: Device | str | None = ...,
+        ) -> Any:
+            """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
+            ...
+
     class readers:
 
         class Fits(Reader):
@@ -3297,7 +3313,7 @@ class readers:
         ) -> None: ...
 
     class Video(Reader):
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader. Threads of the CPU decode."""
+        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
 
         def __init__(
             self,
@@ -3346,7 +3362,7 @@ class readers:
         ) -> None: ...
 
     class VideoResize(Reader):
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. Threads of the CPU do it."""
+        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
 
         def __init__(
             self,

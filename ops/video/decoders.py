@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,14 +16,12 @@ from ..context import Context
 from ..errors import SampleError, SpecError
 from ..types import DALIDataType
 from . import nvdec
-from .media import Clip, Index, require
+from .media import NO_FRAME, Clip, require
 
 PadMode = Literal["none", "constant", "edge", "repeat", "reflect_1001", "symmetric", "reflect_101", "reflect"]
 MAX_PIXELS = 1 << 31
 """The default limit on all frames of a sequence together; 6 GiB."""
 _RANGE = ("start_frame", "stride", "sequence_length", "end_frame")
-NO_FRAME = -1
-"""In place of a frame's number: a picture of the fill value."""
 
 
 def padded(numbers: Sequence[int], count: int, mode: PadMode) -> list[int]:
@@ -61,43 +58,6 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
     clip.decode(sorted(places), lambda number: [out[k] for k in places[number]])
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """A first look at a file: the frames that are wanted, and what is known of it."""
-
-    wanted: list[int]
-    index: Index
-    height: int
-    width: int
-
-    def on_nvdec(
-        self, encoded: npt.NDArray[np.uint8], decoders: nvdec.Decoders, out: Any, fill: npt.NDArray[np.uint8]
-    ) -> str:
-        """Decode the frames into ``out``, a flat array on the device; the reason where NVDEC cannot."""
-        size = self.height * self.width * 3
-        places: dict[int, list[int]] = {}
-        for k, n in enumerate(self.wanted):
-            places.setdefault(n, []).append(k)
-        for k in places.pop(NO_FRAME, ()):
-            _sent(decoders.lane, out[k * size : (k + 1) * size], np.tile(fill, self.height * self.width))
-        try:
-            with nvdec.NvClip(encoded, self.index, decoders) as clip:
-                clip.decode(sorted(places), lambda number: [out[k * size : (k + 1) * size] for k in places[number]])
-        except nvdec.RefusedError as e:
-            return str(e)
-        except SampleError as e:  # the CPU has the last word on damage
-            return str(e)
-        return ""
-
-
-def _sent(lane: Any, out: Any, host: npt.NDArray[np.uint8]) -> None:
-    """Copy ``host`` to the device array ``out``, on the lane's stream."""
-    staged = lane.pinned(host.nbytes)
-    staged[:] = host.reshape(-1)
-    if host.nbytes:
-        lane.copy_in(lane.address(out), staged)
-
-
 class Video(Operator, name="decoders.video"):
     """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8).
 
@@ -110,7 +70,7 @@ class Video(Operator, name="decoders.video"):
     """
 
     aliases = ("experimental.decoders.video",)
-    bound = "exact where the CPU decodes; NVDEC's pictures differ by the arithmetic of colours, up to 12 levels"
+    bound = "exact where the CPU decodes; NVDEC's colours are up to 12 levels away, those of 10 and 12 bits up to 40"
     example = "{op: decoders.video, in: files, start_frame: 0, sequence_length: 16, stride: 2, out: frames}"
 
     start_frame: Annotated[int | None, Arg("the first frame; 0 by default", per_sample=True)] = None
@@ -167,59 +127,58 @@ class Video(Operator, name="decoders.video"):
         from ..codecs.on_threads import threads
 
         if nvdec.module() is not None:
-            return self._on_nvdec(ctx, encoded, threads().map)
+            return self._on_nvdec(ctx, encoded)
         found: Batch = ctx.device.to_device(self._decoded(ctx, encoded, threads().map))
         return found
 
-    def _on_nvdec(self, ctx: Context, encoded: Batch, run: Callable[..., Iterable[Any]]) -> Batch:
+    def _on_nvdec(self, ctx: Context, encoded: Batch) -> Batch:
         """Frames on the GPU, each sample by a thread with a decoder of its own, or by that thread itself."""
-        asked = self._asked(ctx)
+        asked, run = self._asked(ctx), nvdec.threads().map
 
-        def look(i: int) -> _Look | SampleError:
+        def look(i: int) -> tuple[nvdec.NvClip, list[int]] | SampleError:
             try:
-                with Clip(encoded.sample(i)) as clip:
-                    return _Look(self._wanted(clip, *asked(i)), clip.index, clip.height, clip.width)
+                clip = nvdec.NvClip(encoded.sample(i))
             except SampleError as e:
+                return e
+            try:
+                return clip, self._wanted(clip, *asked(i))
+            except SampleError as e:
+                clip.close()
                 return e
 
         looks = list(run(look, range(len(encoded))))
         shapes = np.zeros((len(looks), 4), np.int32)
+        good: dict[int, tuple[nvdec.NvClip, list[int]]] = {}
         for i, seen in enumerate(looks):
             if isinstance(seen, SampleError):
                 ctx.reject(i, seen.code, str(seen))
             else:
-                shapes[i] = len(seen.wanted), seen.height, seen.width, 3
+                good[i] = seen
+                shapes[i] = len(seen[1]), seen[0].height, seen[0].width, 3
         out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", encoded.samples)
         ctx.device.wait()  # the other streams write into what this one allocated
         fill = fill_of(self.fill_value)
 
         def decode(i: int) -> tuple[str, float] | SampleError:
-            seen, began = looks[i], time.perf_counter()
-            low, size = int(out.offsets[i]), seen.height * seen.width * 3
-            with nvdec.borrowed(ctx.device.index) as decoders:
+            clip, wanted = good[i]
+            low, began = int(out.offsets[i]), time.perf_counter()
+            size, places = clip.height * clip.width * 3, dict[int, list[Any]]()
+            for k, n in enumerate(wanted):
+                places.setdefault(n, []).append(out.data[low + k * size : low + (k + 1) * size])
+            with nvdec.borrowed(ctx.device.index) as decoders, clip:
                 try:
-                    why = seen.on_nvdec(
-                        encoded.sample(i), decoders, out.data[low : low + len(seen.wanted) * size], fill
-                    )
-                    if why:
-                        frames = np.empty((len(seen.wanted), seen.height, seen.width, 3), np.uint8)
-                        with Clip(encoded.sample(i), seen.index) as clip:
-                            decode_into(clip, seen.wanted, fill, frames)
-                        _sent(decoders.lane, out.data[low : low + frames.size], frames)
+                    why = nvdec.decode_to(clip, places, fill, decoders)
                 except SampleError as e:
                     return e
                 finally:
                     decoders.lane.synchronize()
             return why, time.perf_counter() - began
 
-        good = [i for i, seen in enumerate(looks) if not isinstance(seen, SampleError)]
         for i, done in zip(good, run(decode, good), strict=True):
             if isinstance(done, SampleError):
                 ctx.reject(i, done.code, str(done))
             else:
-                ctx.decoded_by("CPU threads" if done[0] else "NVDEC", 1, done[1])
-                if done[0] and ctx.count is not None:
-                    ctx.count(f"not for NVDEC: {done[0]}", 1)
+                nvdec.report(ctx, *done)
         return out
 
     def _asked(self, ctx: Context) -> Callable[[int], tuple[dict[str, int], list[int] | None]]:

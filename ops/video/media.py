@@ -25,6 +25,9 @@ Places = Callable[[int], Sequence[Any]]
 """Where the frame with a number goes: arrays (height, width, 3), or of a device's memory."""
 Colours = Literal["rgb24", "yuv444p"]
 
+NO_FRAME = -1
+"""In place of a frame's number: a picture of the fill value."""
+
 _FAR = 24
 """Frames that are rather decoded than jumped over, where there is no key frame between."""
 _HIDDEN = frozenset(("vp8",))
@@ -173,7 +176,7 @@ class Clip:
             key = keys[max(bisect.bisect_right(keys, target) - 1, 0)]
             jumps = number - self._at > _FAR and numbers.get(key, 0) > self._at + 1
             if self._frames is None or number <= self._at or jumps:
-                self._frames, self._at = self._decoded(key if numbers.get(key, 0) else None), -1
+                self._frames, self._at = self._decoded(key), -1
             frame = self._next(number)
             if frame is None:  # the seek missed it: from the start, once
                 self._frames, self._at = self._decoded(None), -1
@@ -216,7 +219,7 @@ class Clip:
     def _decoded(self, start: int | None) -> Iterator[Any]:
         """Frames from the key frame at ``start`` on, or all of them."""
         try:
-            if start is None and self._untouched:
+            if self._untouched and start in (None, *self.index[1][:1]):
                 pass
             elif start is None or not self._sought(start):
                 self._container.close()  # streams without an index cannot be rewound

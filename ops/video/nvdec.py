@@ -7,17 +7,20 @@ times. Only what decodes is another. Whatever NVDEC refuses is the CPU's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from ..context import Context
+from ..errors import SampleError
 from ..gpu.lane import Lane
-from .media import Clip, Index
+from .media import NO_FRAME, Clip, Index
 
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
 """PyNvVideoCodec's names; VP8 has packets that show nothing, so that its frames are counted by decoding them."""
@@ -29,6 +32,7 @@ _BT601 = (0.299, 0.114)
 _FULL = 2
 """The range of values in which black is 0, as FFmpeg numbers it."""
 _BLOCK = 256
+_THREADS = 8
 
 
 class RefusedError(Exception):
@@ -71,7 +75,7 @@ class Decoders:
                     maxwidth=width, maxheight=height,
                 )  # fmt: skip
         except Exception as e:
-            raise RefusedError(f"{codec} of {bits} bits: {e}") from None
+            raise RefusedError(f"{codec} of {bits} bits: {_reason(e)}") from None
         self.kept[codec, bits] = (decoder, *most)
         return decoder
 
@@ -126,27 +130,32 @@ class _Frame:
 
 
 class NvClip(Clip):
-    """A clip whose pictures are surfaces of NVDEC; `convert` makes RGB of one while it is the newest."""
+    """A clip whose pictures are surfaces of NVDEC; places are flat uint8 arrays of the device."""
 
-    def __init__(self, source: npt.NDArray[np.uint8], index: Index, decoders: Decoders) -> None:
-        """Raises SampleError as `Clip` does, RefusedError where NVDEC is not asked."""
+    def __init__(self, source: str | npt.NDArray[np.uint8], index: Index | None = None) -> None:
+        """Raises SampleError as `Clip` does."""
         super().__init__(source, index)
-        self._decoders = decoders
         context = self._stream.codec_context
         self._bits = _BITS.get(str(context.pix_fmt), 0)
-        why = ""
-        if self.codec not in _CODECS or not self._bits:
-            why = f"{self.codec}, {context.pix_fmt}"
-        elif self.height % 2 or self.width % 2:
-            why = "odd sizes"
-        elif not index[0]:
-            why = "packets without times"
-        if why:
-            self.close()
-            raise RefusedError(why)
         self._matrix = matrix_of(int(context.colorspace), int(context.color_range), str(context.pix_fmt))
+        self._decoders: Decoders | None = None
+
+    def use(self, decoders: Decoders) -> Self:
+        """Decode by ``decoders``, on their stream. Raises RefusedError where NVDEC is not asked, SampleError."""
+        context = self._stream.codec_context
+        if self.codec not in _CODECS or not self._bits:
+            raise RefusedError(f"{self.codec}, {context.pix_fmt}")
+        if self.height % 2 or self.width % 2:
+            raise RefusedError("odd sizes")
+        if not self.index[0]:
+            raise RefusedError("packets without times")
+        self._decoders = decoders
+        return self
 
     def _pictures(self) -> Iterator[Any]:
+        if self._decoders is None:  # frames are counted
+            yield from super()._pictures()
+            return
         decoder = self._decoders.of(self.codec, self._bits, self.height, self.width)
         annexb = None
         extra = bytes(self._stream.codec_context.extradata or b"")
@@ -167,10 +176,15 @@ class NvClip(Clip):
         try:
             frames = [(int(surface.getPTS()), surface) for surface in decoder.Decode(packet)]
         except Exception as e:
+            assert self._decoders is not None
             self._decoders.drop(self.codec, self._bits)
-            raise RefusedError(f"{self.codec}: {e}") from None
+            raise RefusedError(f"{self.codec}: {_reason(e)}") from None
         for pts, surface in frames:
             yield _Frame(pts, surface)
+
+    def on_host(self) -> Clip:
+        """The same clip, decoded by the CPU."""
+        return Clip(self._source, self.index)
 
     def _write(self, frame: Any, places: Sequence[Any]) -> None:
         for place in places:
@@ -179,6 +193,7 @@ class NvClip(Clip):
     def convert(self, surface: Any, out: Any) -> None:
         """RGB of ``surface`` into ``out``, a flat uint8 array of the device, on the decoders' stream. Raises
         RefusedError where the surface is not what the file promised."""
+        assert self._decoders is not None
         luma, chroma = int(surface.GetPtrToPlane(0)), int(surface.GetPtrToPlane(1))
         nbytes = 1 if self._bits == 8 else 2
         pitch, rest = divmod(chroma - luma, self.height * nbytes)
@@ -195,6 +210,55 @@ class NvClip(Clip):
             np.uint64(luma), np.uint64(chroma), np.int64(pitch), np.int32(self.height), np.int32(self.width), *numbers,
             out,
         )  # fmt: skip
+
+
+def decode_to(
+    clip: NvClip, places: Mapping[int, Sequence[Any]], fill: npt.NDArray[np.uint8], decoders: Decoders
+) -> str:
+    """Frames of ``clip`` into ``places`` by their numbers: flat uint8 arrays of the device. Each frame is decoded once,
+    those without a number are of the value ``fill``; the CPU does what NVDEC refuses. The reason, where it did. The
+    stream is to be waited for. Raises SampleError."""
+    wanted = sorted(set(places) - {NO_FRAME})
+    for place in places.get(NO_FRAME, ()):
+        _send(decoders.lane, place, np.tile(fill, clip.height * clip.width))
+    try:
+        clip.use(decoders).decode(wanted, places.__getitem__)
+    except (RefusedError, SampleError) as e:  # the CPU has the last word on damage
+        picture = np.empty((clip.height, clip.width, 3), np.uint8)
+        with clip.on_host() as other:
+            for n in wanted:  # one at a time: a whole video may be more than the host has room for
+                other.decode([n], lambda _: [picture])
+                for place in places[n]:
+                    _send(decoders.lane, place, picture)
+        return str(e)
+    return ""
+
+
+def report(ctx: Context, why: str, seconds: float) -> None:
+    """Tell who decoded one sample, and ``why`` it was the CPU."""
+    ctx.decoded_by("CPU threads" if why else "NVDEC", 1, seconds)
+    if why and ctx.count is not None:
+        ctx.count(f"not for NVDEC: {why}", 1)
+
+
+@cache
+def threads() -> ThreadPoolExecutor:
+    """The threads that drive NVDEC: more of them wait for each other in the driver."""
+    return ThreadPoolExecutor(_THREADS, "nvdec")
+
+
+def _send(lane: Lane, out: Any, host: npt.NDArray[np.uint8]) -> None:
+    """Copy ``host`` to the device array ``out``, on the lane's stream."""
+    staged = lane.pinned(host.nbytes)
+    staged[:] = host.reshape(-1)
+    if host.nbytes:
+        lane.copy_in(lane.address(out), staged)
+
+
+def _reason(e: Exception) -> str:
+    """The one line of the package's messages that says what is wrong, else the first."""
+    lines = [line.strip() for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Error Type")), lines[0])
 
 
 def matrix_of(space: int, span: int, pixels: str) -> tuple[float, float, float, float, float, float, bool]:

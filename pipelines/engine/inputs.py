@@ -15,7 +15,7 @@ from ...ops.compiled.clients import on_behalf
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import Inputs, Pieces
 from ...readers.base import Reader, Source
-from ...readers.external_source import ExternalSource, FedBatches
+from ...readers.external_source import ProgramInput
 from ...readers.order import Job, Order
 from ..compile.plan import Plan
 from .engine import Request
@@ -54,7 +54,7 @@ class Sources:
                     raise SpecError(f"{node.where}: num_shards is {order.num_shards}, but there are only {order.size} "
                                     "records")  # fmt: skip
                 self.readers.append((node.id, node.name, node.op, source, order))
-            self.states |= {n.id: FedBatches() for n in plan.graph.nodes if isinstance(n.op, ExternalSource)}
+            self.states |= {n.id: n.op.state() for n in plan.graph.nodes if isinstance(n.op, ProgramInput)}
         except BaseException:
             self.close()
             raise

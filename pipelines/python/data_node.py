@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -405,7 +406,10 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
     except SpecError as e:
         raise e.at(cls.name) from None
     names = getattr(builder.nodes[edges[0].node].op, "output_names", None) if edges else None
-    if uploaded:
+    if uploaded and edges and "mixed" in builder.nodes[edges[0].node].op.runs_in():
+        at = edges[0].node
+        builder.nodes[at] = replace(builder.nodes[at], device="mixed")
+    elif uploaded:
         edges = tuple(builder.add("copy", [e], device="gpu")[0] for e in edges)
     if reserved.get("preserve"):
         builder.sinks += edges[:1]

@@ -14,7 +14,7 @@ from ...ops.gpu.lane import Lane
 from ...ops.streams import seed_sequence
 from ...ops.types import from_numpy
 from ...readers.base import Reader
-from ...readers.external_source import ExternalSource, FedBatches
+from ...readers.external_source import ExternalSource, ProgramInput
 from ..compile.infer import infer_node
 from ..compile.plan import Plan
 from ..engine.engine import Request
@@ -26,7 +26,8 @@ from .arrays import as_batch
 from .data_node import DataNode, EagerBuilder, as_result
 from .pipeline import Pipeline
 from .reader_facts import meta_of, reader_facts
-from .sources.source import Input
+from .sources.fed import Input
+from .sources.source import input_of
 from .tensors import TensorList, tensor_list
 
 
@@ -107,7 +108,7 @@ class Eager(EagerBuilder):
             run.reader_samples = {node.id: own}
             if not self.reads:  # the first reader gives the samples their names
                 self.reads, self.samples = True, own
-        elif isinstance(node.op, ExternalSource):
+        elif isinstance(node.op, ProgramInput):
             external = self.kept.input(node)
             batches = external.batches(external.poll(self.iteration, self.epoch))
             self._settle(external.name, len(batches[0]))
@@ -190,9 +191,10 @@ class Kept:
         return self._readers[node.id]
 
     def input(self, node: Node) -> Input:
-        """The source of an external_source."""
+        """The source of an external_source, or what is fed to an input."""
         if node.id not in self._inputs:
-            made = self._inputs[node.id] = Input.of(node, FedBatches(), self.batch_size)
+            assert isinstance(node.op, ProgramInput)
+            made = self._inputs[node.id] = input_of(node, node.op.state(), self.batch_size)
             for data, layout in self._fed.pop(node.name, ()):
                 made.feed(data, layout)
         return self._inputs[node.id]

@@ -29,7 +29,7 @@ from .definition import Definition
 from .reader_facts import meta_of, reader_facts
 from .session import Session
 from .settings import OperatorConcurrency, Settings, StreamPolicy
-from .sources.source import Input
+from .sources.fed import Input
 from .tensors import TensorList
 
 __all__ = ["OperatorConcurrency", "Pipeline", "StreamPolicy"]

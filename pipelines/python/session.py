@@ -21,8 +21,9 @@ from ..engine.stats import Stats
 from ..graph.nodes import Edge, Graph
 from .data_node import DataNode
 from .settings import Settings
+from .sources.fed import Input
 from .sources.processes import ParallelSource, WorkerPool
-from .sources.source import Input
+from .sources.source import SourceInput, input_of
 from .tensors import TensorList, tensor_list
 
 
@@ -91,7 +92,8 @@ class Session:
         self.sources = Sources(plan, self._settings.batch_size)
         for node in plan.graph.nodes:
             if node.id in self.sources.states and not isinstance(node.op, Reader):
-                self._opened_inputs[node.name] = Input.of(node, self.sources.states[node.id], self._settings.batch_size)
+                state = self.sources.states[node.id]
+                self._opened_inputs[node.name] = input_of(node, state, self._settings.batch_size)
         if self._settings.checkpointing:
             for i in self._opened_inputs.values():
                 i.say_if_lost()
@@ -99,14 +101,14 @@ class Session:
 
     @property
     def inputs(self) -> dict[str, Input]:
-        """The external_sources by their names."""
+        """Inputs that are fed, or ask a source, by their names."""
         self.open()
         return self._opened_inputs
 
     def start_workers(self) -> None:
         """Start the processes of parallel external_sources, once."""
         self.open()
-        parallel = [i for i in self.inputs.values() if i.op.parallel and i.has_source]
+        parallel = [i for i in self.inputs.values() if isinstance(i, SourceInput) and i.op.parallel and i.has_source]
         if not parallel or self._workers is not None or self._settings.py_num_workers < 1:
             return
         given = [
@@ -230,7 +232,7 @@ class Session:
             i.reset()
 
     def input(self, node: DataNode | str) -> Input:
-        """The external_source that ``node`` names. Raises KeyError, TypeError."""
+        """The input that ``node`` names. Raises KeyError, TypeError."""
         if not isinstance(node, (str, DataNode)):
             raise TypeError(f"an input goes by its name or its DataNode, got {node!r}")
         name = node if isinstance(node, str) else node.builder.nodes[node.edge.node].name

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import queue
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ....ops.batch import Batch
 from ....ops.errors import JobError
 from ....ops.types import DALIDataType, from_numpy, parse_dtype
 from ....readers.external_source import BatchInfo, ExternalSource, FedBatches, SampleInfo
+from ....readers.video_input import VideoInput
 from ...graph.nodes import Node
 from ...user_warnings import warn
 from ..arrays import as_batch, describe_batch
 from ..data_node import DataNode, apply
 from ..functions import wrap
+from .fed import FedVideos, Input
 
 
 @wrap("external_source")
@@ -90,17 +91,30 @@ def takes_argument(function: Callable[..., Any]) -> bool:
     return bool(positional) or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in found)
 
 
+def input_of(node: Node, state: Any, max_batch_size: int) -> Input:
+    """The input of ``node``, which is fed or asks a source; ``state`` is where its batches go."""
+    op = node.op
+    if isinstance(op, VideoInput):
+        return FedVideos(node.name, op, state, max_batch_size)
+    assert isinstance(op, ExternalSource)
+    made = SourceInput(node.name, op, state, max_batch_size)
+    source = op.source
+    if source is None:
+        return made
+    if _is_asked(source):
+        made._function = source
+        made.wants_info = takes_argument(source)
+    else:
+        made._iterator = made._begin()
+    return made
+
+
 @dataclass(slots=True)
-class Input:
+class SourceInput(Input):
     """One external_source of a pipeline: its source, and where the batches go."""
 
-    name: str
     op: ExternalSource
     state: FedBatches
-    max_batch_size: int
-    fed: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-    """Given by feed_input, as batches."""
-    last: Any = None
     workers: Any = None
     """The processes that ask the source, for parallel ones."""
     wants_info: bool = False
@@ -109,29 +123,12 @@ class Input:
     _samples: int = 0
     """Asked for in this epoch."""
 
-    @classmethod
-    def of(cls, node: Node, state: FedBatches, max_batch_size: int) -> Input:
-        """The input of an external_source node."""
-        assert isinstance(node.op, ExternalSource)
-        made = cls(node.name, node.op, state, max_batch_size)
-        source = node.op.source
-        if source is None:
-            return made
-        if _is_asked(source):
-            made._function = source
-            made.wants_info = takes_argument(source)
-        else:
-            made._iterator = made._begin()
-        return made
-
     @property
     def has_source(self) -> bool:
-        """Asks by itself; else it waits for feed_input."""
         return self.op.source is not None
 
     @property
     def is_function(self) -> bool:
-        """The source is asked by number, so that it can go on from anywhere."""
         return self._function is not None
 
     def say_if_lost(self) -> None:
@@ -179,16 +176,8 @@ class Input:
         self._iterator = self._begin()
         return next(self._iterator)
 
-    def _next_fed(self) -> Any:
-        if not self.ready and not self.op.blocking:
-            raise JobError(f"{self.name}: no data: call feed_input before each run, or run({self.name}=...)")
-        if not self.fed.empty() or not self.ready:
-            self.last = self.fed.get()  # waits for another thread to feed, where nothing is there
-        return self.last
-
     @property
     def ready(self) -> bool:
-        """There is data for one more batch."""
         return self.has_source or not self.fed.empty() or (self.op.repeat_last and self.last is not None)
 
     def reset(self) -> None:

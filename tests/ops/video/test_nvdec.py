@@ -81,10 +81,10 @@ def test_frames_are_those_of_the_cpu(name: str, how: dict[str, Any], tmp_path: P
 def test_decoders_are_kept_and_reconfigured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from dali_run.ops.codecs import on_gpu
+    from dali_run.ops.video import nvdec
 
     with ThreadPoolExecutor(1) as one:
-        monkeypatch.setattr(on_gpu, "threads", lambda: one)
+        monkeypatch.setattr(nvdec, "threads", lambda: one)
         frames = [make_video(tmp_path / f"{k}.mp4", 12, size=s) for k, s in enumerate([(64, 96), (48, 64), (64, 96)])]
         out, rejects, counts, log = decode([tmp_path / f"{k}.mp4" for k in range(3)], start_frame=2, stride=3)
     assert not rejects

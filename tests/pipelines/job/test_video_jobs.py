@@ -56,3 +56,45 @@ on_error: {{policy: skip, max_errors: 50%}}
         np.testing.assert_array_equal(a, b)
         left = (frames[k][0].shape[1] - 50) // 2
         np.testing.assert_array_equal(a, np.array(frames[k][1:11:2])[:, 4:44, left : left + 50])
+
+
+@pytest.mark.parametrize("op", ["readers.video", "experimental.readers.video", "readers.video_resize"])
+def test_readers_decode_by_nvdec(op: str, tmp_path: Path) -> None:
+    """The same sequences with and without NVDEC: files that it refuses and damaged ones included."""
+    folder = tmp_path / "in" / "0"
+    folder.mkdir(parents=True)
+    for k, codec in enumerate(("libx264", "libx265", "libx264", "mpeg4")):
+        make_video(folder / f"{k}.mp4", 10 + k, codec=codec, size=(48, 64 + 16 * (k % 2)))
+    whole = (folder / "0.mp4").read_bytes()
+    (folder / "half.mp4").write_bytes(whole[: len(whole) // 2])
+    extra = "pad_mode: edge" if op.startswith("exp") else "pad_sequences: true"
+    extra += ", size: [24, 32]" if op.endswith("resize") else ""
+    found = {}
+    for device in ("cpu", "nvdec"):
+        out = tmp_path / device
+        spec = tmp_path / "spec.yaml"
+        spec.write_text(f"""version: 1
+name: videos
+pipeline: {{batch_size: 5}}
+graph:
+  - {{op: {op}, file_root: {tmp_path / "in"}, sequence_length: 4, {extra}, enable_frame_num: sequence,
+     out: [frames, label, numbers]}}
+outputs: {{frames: frames, label: label, numbers: numbers}}
+write: {{writer: tfrecord, path: {out}, fields: {{frames: {{encode: raw}}, label: {{}}, numbers: {{encode: raw}}}}}}
+on_error: {{policy: skip, max_errors: 50%}}
+""")
+        with faked(1, memory=True) if device == "nvdec" else nullcontext(), \
+                faked_nvdec() if device == "nvdec" else nullcontext():  # fmt: skip
+            done = run_job(spec, {}, device="cpu" if device == "cpu" else "gpu")
+        assert done.exit_code == REJECTS, done.message
+        records = [r for shard in sorted(out.glob("*.tfrecord")) for r in tfrecord.tfrecord_loader(str(shard), None)]
+        found[device] = records
+    report = json.loads((tmp_path / "nvdec" / "report.json").read_text())
+    assert set(report["decoders"]) == {"NVDEC", "CPU threads"}
+    assert report["decoders"]["CPU threads"] == 4  # of MPEG-4
+    assert len(found["cpu"]) == len(found["nvdec"]) > 8
+    for a, b in zip(found["cpu"], found["nvdec"], strict=True):
+        for name in ("label", "numbers", "numbers/shape", "frames/shape"):
+            np.testing.assert_array_equal(a[name], b[name])
+        pixels = (np.frombuffer(r["frames"], np.uint8).astype(int) for r in (a, b))
+        assert np.abs(next(pixels) - next(pixels)).max() <= 12

@@ -298,7 +298,6 @@ extra: 1
         ("{op: example.turn, in: images, count: 1, fill: 3, out: a}", "fill needs an angle"),
         ("{op: example.turn, in: flag, count: 1, out: a}", "takes images, got numbers"),
         ("{op: python_function, in: images, out: a}", "operators of its own in `plugins:`"),
-        ("{op: experimental.inputs.video, out: a}", "DALI has one, dali-run does not"),
         ("{op: expr, expr: images +, out: a}", "is not an expression"),
         ("{op: expr, expr: 2 * 3, out: a}", "names no batch"),
         ("{op: expr, out: a}", "needs argument 'expr'"),
