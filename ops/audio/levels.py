@@ -45,13 +45,18 @@ class ToDecibels(Operator, name="to_decibels"):
         check_floats(specs[0])
         return Spec(specs[0].shape, DALIDataType.FLOAT, specs[0].layout)
 
+    @property
+    def factors(self) -> tuple[np.float32, np.float32]:
+        """Of binary logarithms, and the least value that has one, as a part of the reference."""
+        factor = np.float32(self.multiplier) * np.float32(np.log10(2))
+        return factor, np.float32(10.0 ** (self.cutoff_db / self.multiplier))
+
     def cpu(self, ctx: Context, magnitudes: Batch) -> Batch:
         n, sizes = len(magnitudes), magnitudes.sizes
         out = Batch.allocate(ctx.empty, magnitudes.shapes, np.float32, magnitudes.layout, magnitudes.samples)
         if out.data.size == 0:
             return out
-        factor = np.float32(self.multiplier) * np.float32(np.log10(2))
-        least = np.float32(10.0 ** (self.cutoff_db / self.multiplier))
+        factor, least = self.factors
         if ctx.stage != "cpu":
             self._on_gpu(ctx, magnitudes, factor, least, out)
             return out

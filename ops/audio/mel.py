@@ -92,6 +92,14 @@ def check_floats(spec: Spec) -> None:
         raise SpecError(f"takes FLOAT, got {spec}; cast it first")
 
 
+def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any]:
+    """``filters``, as int32, and ``weights`` on the device, kept by the lane under ``key``."""
+    if key not in lane.cache:
+        lane.cache[key] = lane.upload(filters.astype(np.int32))[0], lane.upload(weights)[0]
+    found: tuple[Any, Any] = lane.cache[key]
+    return found
+
+
 def weigh(
     ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, odd: npt.NDArray[np.bool_]
 ) -> Batch:
@@ -108,12 +116,11 @@ def weigh(
         _cpu.filter_bank(data.data, np.ascontiguousarray(data.offsets), rows, filters, weights, out.data, out.offsets)
         return out
     lane = ctx.device
-    if key not in lane.cache:
-        lane.cache[key] = lane.upload(filters.astype(np.int32))[0], lane.upload(weights)[0]
+    tables = tables_on(lane, key, filters, weights)
     base, there, to = lane.upload(data.offsets, rows, out.offsets)
     most = int((rows[:, 0] * rows[:, 2]).max()) * len(filters)
     lane.launch("audio/features.cu", "filter_bank", (-(-most // 256), len(data)), 256, data.data, base, there,
-                *lane.cache[key], np.int32(len(filters)), out.data, to)  # fmt: skip
+                *tables, np.int32(len(filters)), out.data, to)  # fmt: skip
     return out
 
 
@@ -169,13 +176,18 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
     gpu = cpu
 
     def _of_one_size(self, ctx: Context, spectra: Batch, axis: int, bins: int) -> Batch:
+        key, filters, weights = self.tables(bins)
+        return weigh(ctx, spectra, axis, filters, weights, key, spectra.sizes == 0)
+
+    def tables(self, bins: int) -> tuple[str, I64, F32]:
+        """The `bank` for spectra of ``bins`` frequencies, after a name for it."""
         filters, weights = bank(
             bins, self.sample_rate, self.nfilter, self.freq_low, self._highest, self.mel_formula, self.normalize,
             self.parity == "kaldi",
         )  # fmt: skip
         key = f"mel {bins} {self.sample_rate} {self.nfilter} {self.freq_low} {self._highest} {self.mel_formula} " \
               f"{self.normalize} {self.parity}"  # fmt: skip
-        return weigh(ctx, spectra, axis, filters, weights, key, spectra.sizes == 0)
+        return key, filters, weights
 
     def _of_several_sizes(self, ctx: Context, spectra: Batch, axis: int) -> Batch:
         """Spectra of transforms of different sizes: rare, so one at a time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,26 @@ _KALDI_EMPHASIS = np.float32(0.97)
 _SHARED = 2048  # complex numbers in a block's shared memory (spectrogram.cu)
 _LARGEST_RADIX = 13  # of spectrogram.cu
 _BLOCK = 256
+_CPP = {False: "false", True: "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """The further steps that a GPU takes of spectra at once: sums of runs of frequencies, in decibels where ``factor`` is not 0."""
+
+    filters: Any
+    """Of `mel.bank`, int32 on the device; so are the weights."""
+    weights: Any
+    count: int
+    scale: float = 1.0
+    factor: float = 0.0
+    """Of binary logarithms."""
+    least: float = 0.0
+
+
+def fits(size: int) -> bool:
+    """Transforms of ``size`` fit into the shared memory of a GPU's block, as `Bands` needs."""
+    return size <= _SHARED
 
 
 @lru_cache(64)
@@ -117,6 +138,12 @@ class Spectrogram(Operator, name="spectrogram"):
         return np.where(lengths > 0, (lengths - odd) // self.window_step + 1, 0)
 
     def cpu(self, ctx: Context, audio: Batch) -> Batch:
+        return self.computed(ctx, audio, None)
+
+    gpu = cpu
+
+    def computed(self, ctx: Context, audio: Batch, bands: Bands | None) -> Batch:
+        """The spectrograms, or, on a GPU, what ``bands`` make of them."""
         audio = one_channel(ctx, audio)
         lengths = audio.sizes
         frames = self.frames(lengths)
@@ -126,16 +153,16 @@ class Spectrogram(Operator, name="spectrogram"):
             else:
                 ctx.reject(i, "bad_shape", f"the signal has {int(lengths[i])} samples, fewer than a window of "
                            f"{self.window_length}; give center_windows: true, or pad it first")  # fmt: skip
-        bins = np.full_like(frames, self.size // 2 + 1)
+        bins = np.full_like(frames, self.size // 2 + 1 if bands is None else bands.count)
         shapes = np.stack([bins, frames] if self.layout == "ft" else [frames, bins], axis=1).astype(np.int32)
         out = Batch.allocate(ctx.empty, shapes, np.float32, self.layout, audio.samples)
         kaldi = self.parity == "kaldi"
         scale = np.float32(1 / 32768) if audio.dtype == np.int16 and not kaldi else np.float32(1)
-        run = self._on_cpu if ctx.stage == "cpu" else self._on_gpu
-        run(ctx, audio, lengths, frames, scale, out)
+        if ctx.stage == "cpu":
+            self._on_cpu(ctx, audio, lengths, frames, scale, out)
+        else:
+            self._on_gpu(ctx, audio, lengths, frames, scale, out, bands)
         return out
-
-    gpu = cpu
 
     def _on_cpu(self, ctx: Context, audio: Batch, lengths: I64, frames: I64, scale: np.float32, out: Batch) -> None:
         kaldi, found = self.parity == "kaldi", plan(self.size)
@@ -162,7 +189,9 @@ class Spectrogram(Operator, name="spectrogram"):
             powers = np.sqrt(powers) if self.power == 1 else powers
             out.sample(i)[...] = powers.T if self.layout == "ft" else powers
 
-    def _on_gpu(self, ctx: Context, audio: Batch, lengths: I64, frames: I64, scale: np.float32, out: Batch) -> None:
+    def _on_gpu(
+        self, ctx: Context, audio: Batch, lengths: I64, frames: I64, scale: np.float32, out: Batch, bands: Bands | None
+    ) -> None:
         if out.data.size == 0:
             return
         found = plan(self.size, _LARGEST_RADIX)
@@ -176,13 +205,17 @@ class Spectrogram(Operator, name="spectrogram"):
             audio.offsets, lengths.astype(np.int32), frames.astype(np.int32), out.offsets
         )
         scratch = lane.empty(2 if shared else 2 * len(audio) * blocks * self.size, np.float32)
+        mel = bands or Bands(scratch, scratch, 0)
+        kernel = f"spectrogram<{KINDS[audio.dtype]}, {_CPP[shared]}, {_CPP[bands is not None]}>"
         lane.launch(
-            "audio/spectrogram.cu", f"spectrogram<{KINDS[audio.dtype]}, {'true' if shared else 'false'}>",
+            "audio/spectrogram.cu", kernel,
             (blocks, len(audio)), _BLOCK,
             audio.data, base, counts, windows, *tables, np.int32(len(found.radices)), np.int32(self.size),
             np.int32(self.window_length), np.int32(self.before), np.int32(self.window_step), np.int32(pairs),
             np.int32(self.reflect_padding), scale, np.int32(self.parity == "kaldi"), _KALDI_EMPHASIS,
             np.int32(self.power == 1), np.int32(self.layout == "ft"), scratch, out.data, to,
+            mel.filters, mel.weights, np.int32(mel.count), np.float32(mel.scale),
+            np.float32(mel.factor), np.float32(mel.least),
         )  # fmt: skip
 
 

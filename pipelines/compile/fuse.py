@@ -4,6 +4,7 @@ colour operators                           uint8 pixels go through all of them, 
 resize, crop_mirror_normalize              only the window that stays is resampled, straight into its final form
 decoder, resize [, crop_mirror_normalize]  on a GPU, the decoder's planes are resampled without a picture between; on a
                                            CPU, blocks that the result does not show are not transformed
+spectrogram, mel_filter_bank [, to_decibels]   on a GPU, spectra stay within the blocks that make them
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from dataclasses import replace
 from ...ops.base import Operator
 from ...ops.fused import colors as fused_colors
 from ...ops.fused import decode_resize as fused_decode
+from ...ops.fused import log_mel as fused_mel
 from ...ops.fused import resize_normalize as fused
 from ...ops.fused.colors import JoinedColors
 from ...ops.fused.decode_resize import DecodeResize, can_decode_into, decoder_arguments, shows_a_part
+from ...ops.fused.log_mel import LogMel
 from ...ops.fused.resize_normalize import ResizeCropMirrorNormalize, can_join, joined_arguments
 from ..graph.nodes import Edge, Graph, Node
 from ..graph.renumber import renumber
@@ -32,7 +35,7 @@ def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int
     """The graph with chains joined, what was joined (in words), and the node whose seed each new node has."""
     rules: tuple[Rule, ...] = (_COLORS, _RESIZE_AND_NORMALIZE)
     if target.device != "null":
-        rules = (*rules, _DECODE_AND_RESIZE)
+        rules = (*rules, _DECODE_AND_RESIZE, _MEL, _DECIBELS)
     nodes = {n.id: n for n in graph.nodes}
     seeds = {n.id: n.id for n in graph.nodes}
     for join, first, second in rules:
@@ -43,7 +46,8 @@ def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int
                 continue
             op, args = joined
             name = f"{before.name}+{node.name}"
-            parts = {first: before.name} | ({second + k: v for k, v in node.parts.items()} or {second: node.name})
+            parts = {first + k: v for k, v in before.parts.items()} or {first: before.name}
+            parts |= {second + k: v for k, v in node.parts.items()} or {second: node.name}
             nodes[node.id] = replace(
                 node, op=op, args=args, inputs=before.inputs, stage=before.stage, name=name, parts=parts
             )
@@ -82,6 +86,16 @@ def _decode_and_resize(before: Node, node: Node) -> Joined | None:
     return DecodeResize(decode=before.op, resize=node.op, per_sample=frozenset(args)), args
 
 
+def _mel(before: Node, node: Node) -> Joined | None:
+    return None if isinstance(before.op, LogMel) else _decibels(before, node)
+
+
+def _decibels(before: Node, node: Node) -> Joined | None:
+    if node.stage != "gpu" or not fused_mel.can_join(before.op, node.op):
+        return None
+    return fused_mel.joined(before.op, node.op), {}
+
+
 def _colors(before: Node, node: Node) -> Joined | None:
     if not node.specs or not fused_colors.can_join(before.op, node.op, before.specs[0], node.specs[0]):
         return None
@@ -89,6 +103,8 @@ def _colors(before: Node, node: Node) -> Joined | None:
     return JoinedColors(first=before.op, second=node.op, per_sample=frozenset(args)), args
 
 
+_MEL = (_mel, fused_mel.SPECTROGRAM, fused_mel.MEL)
+_DECIBELS = (_decibels, "", fused_mel.DECIBELS)
 _COLORS = (_colors, fused_colors.FIRST, fused_colors.SECOND)
 _RESIZE_AND_NORMALIZE = (_resize_and_normalize, fused.RESIZE, fused.NORMALIZE)
 _DECODE_AND_RESIZE = (_decode_and_resize, fused_decode.DECODE, fused_decode.RESIZE)

@@ -50,15 +50,34 @@ struct Signal {
     }
 };
 
+// What becomes of the spectra of a block where MEL: sums of runs of them (filter_bank of features.cu), and, unless
+// `factor` is 0, their decibels.
+struct Bands {
+    const int* filters;  // [bands][3] first frequency, how many, first weight
+    const float* weights;
+    int bands;
+    float scale, factor, least;
+
+    __device__ float operator()(const float* powers, int band) const {
+        const int* filter = filters + 3 * band;
+        const float *at = powers + filter[0], *weight = weights + filter[2];
+        float total = 0;
+        for (int k = 0; k < filter[1]; ++k) total += weight[k] * at[k];
+        return factor == 0 ? total : log2f(fmaxf(least, total * scale)) * factor;
+    }
+};
+
 // grid (groups of windows, samples). `scratch` holds a transform for each block where they do not fit into SHARED.
-template <typename In, bool FITS>
+template <typename In, bool FITS, bool MEL>
 __global__ void spectrogram(const In* data, const long long* base, const int* lengths, const int* frames,
                             const float* window, const int* radices, const float2* roots, const float2* twiddles,
                             const int* place, int passes, int size, int width, int before, int step, int pairs,
                             int reflect, float scale, int leveled, float emphasis, int magnitudes, int frequency_first,
-                            float2* scratch, float* out, const long long* out_base) {
+                            float2* scratch, float* out, const long long* out_base, const int* filters,
+                            const float* weights, int bands, float loudness, float factor, float least) {
     __shared__ float2 shared[FITS ? SHARED : 1];
     __shared__ double partial[2 * MOST_PAIRS][32];
+    __shared__ float powers[MEL ? SHARED + 2 * MOST_PAIRS : 1];  // bins of one window after the other
     const int sample = blockIdx.y, count = frames[sample], bins = size / 2 + 1;
     const Signal<In> signal = {data + base[sample], lengths[sample], reflect, scale};
     const long long block = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
@@ -123,7 +142,19 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
             float value = 0.25f * (re * re + im * im);
             if (magnitudes) value = sqrtf(value);
             const long long t = first + frame;
-            target[frequency_first ? static_cast<long long>(k) * count + t : t * bins + k] = value;
+            if (MEL) powers[frame * bins + k] = value;
+            else target[frequency_first ? static_cast<long long>(k) * count + t : t * bins + k] = value;
+        }
+        __syncthreads();
+        if (!MEL) continue;
+        const Bands of = {filters, weights, bands, loudness, factor, least};
+        for (int i = threadIdx.x; i < 2 * pairs * bands; i += blockDim.x) {
+            const int band = frequency_first ? i / (2 * pairs) : i % bands;
+            const int frame = frequency_first ? i % (2 * pairs) : i / bands;
+            const long long t = first + frame;
+            if (t >= count) continue;
+            target[frequency_first ? static_cast<long long>(band) * count + t : t * bands + band] =
+                of(powers + frame * bins, band);
         }
         __syncthreads();
     }
