@@ -32,7 +32,8 @@ _CPP = {False: "false", True: "true"}
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """The further steps that a GPU takes of spectra at once: sums of runs of frequencies, in decibels where ``factor`` is not 0."""
+    """The steps after spectra that a GPU takes at once: sums of runs of frequencies, in decibels if ``factor`` is not
+    0."""
 
     filters: Any
     """Of `mel.bank`, int32 on the device; so are the weights."""
