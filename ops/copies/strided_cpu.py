@@ -55,6 +55,9 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
         fills = fill[i if fill.shape[0] > 1 else 0]
         factor = _factors_of(factors, i)
         index[:] = 0
+        if border == 0 and ndim == 3 and rows > 1 and _is_box(dims[i]):
+            _box(dst, out_base[i], dims[i], fills)
+            rows = 0
         for _ in range(rows):
             at, to, inside = base[i], out_base[i], rows > 0  # true; a literal would be compiled for apart
             for d in range(ndim - 2):
@@ -72,6 +75,25 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
                 if index[d] < dims[i, d, SHAPE]:
                     break
                 index[d] = 0
+
+
+@jit
+def _is_box(dims):
+    """Nothing of the sample lies in the source, and its lines are contiguous."""
+    row, col = dims[1], dims[2]
+    outside = dims[0, EXTENT] == 0 or row[EXTENT] == 0 or col[EXTENT] == 0
+    return outside and col[OUT_STRIDE] == 1 and row[OUT_STRIDE] == col[SHAPE]
+
+
+@jit
+def _box(dst, to, dims, fill):
+    """A line that is filled, and others that are its copies."""
+    n, step = dims[1, SHAPE] * dims[2, SHAPE], dims[0, OUT_STRIDE]
+    _filled(dst, to, 0, dims[1, SHAPE], 0, dims[2, SHAPE], dims[1], dims[2], fill)
+    for y in range(1, dims[0, SHAPE]):
+        first, line = dst[to : to + n], dst[to + y * step : to + y * step + n]
+        for x in range(n):
+            line[x] = first[x]
 
 
 @jit
