@@ -41,8 +41,8 @@ from .png import on_gpu as png
 TASK = 8
 """Images of a task, at most: as many as a request to a decoder's process holds."""
 BLOCK = 8 << 20
-"""Bytes of page-locked memory that a task takes, unless one image is larger: of one size, since the pool gives a block
-out again only for the size that it was made for, and making one takes milliseconds."""
+"""Bytes of page-locked memory that a task takes, at most, unless one image is larger."""
+_SMALLEST = 1 << 18
 
 RANGE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
 _THREADS = 256
@@ -131,8 +131,9 @@ class HostPart:
             done.seconds = time.perf_counter() - began
             return done
 
-        self.nbytes += int(sizes.sum())
-        tasks = [which[a:b] for a, b in _tasks(sizes)]
+        cuts = _tasks(sizes)
+        self.nbytes += sum(_block(int(sizes[a:b].sum())) for a, b in cuts)
+        tasks = [which[a:b] for a, b in cuts]
         self._parts.append((name, tasks, [threads().submit(timed, some) for some in tasks], int(sizes.sum())))
 
     def _stage(self, which: I64) -> Batch:
@@ -254,7 +255,13 @@ class HostPart:
 
 def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
     nbytes = n * np.dtype(dtype).itemsize
-    return pinned_empty(max(nbytes, BLOCK))[:nbytes].view(dtype)
+    return pinned_empty(_block(nbytes))[:nbytes].view(dtype)
+
+
+def _block(nbytes: int) -> int:
+    """Bytes of the block for ``nbytes``, of few sizes: the pool gives one out again only for the size that it was made
+    for, and making one takes milliseconds."""
+    return nbytes if nbytes > BLOCK else max(_SMALLEST, 1 << max(nbytes - 1, 0).bit_length())
 
 
 def _tasks(sizes: I64) -> list[tuple[int, int]]:

@@ -37,6 +37,34 @@ def test_tasks_hold_all_images_in_order_and_fit_their_blocks(
         assert b - a == on_threads.TASK or sum(sizes[a : b + 1]) > 10, (a, b, c)
 
 
+def test_blocks_are_of_few_sizes_and_on_the_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are made are those that `HostPart.nbytes` has told of, whatever the pictures' sizes."""
+    (tmp_path / "a").mkdir()
+    rng, made, told = np.random.default_rng(0), list[int](), list[int]()
+    for i in range(40):
+        side = 900 if i % 20 == 7 else int(rng.integers(10, 500))
+        Image.new("RGB", (side, 2 * side), (i, 0, 0)).save(tmp_path / "a" / f"{i:02d}.{'png' if i % 2 else 'webp'}")
+    pinned_empty, submit = on_threads.pinned_empty, on_threads.HostPart._submit
+
+    def noted(nbytes: int) -> Any:
+        made.append(nbytes)
+        return pinned_empty(nbytes)
+
+    def summed(self: on_threads.HostPart, *args: Any) -> None:
+        before = self.nbytes
+        submit(self, *args)
+        told.append(self.nbytes - before)
+
+    monkeypatch.setattr(on_threads, "pinned_empty", noted)
+    monkeypatch.setattr(on_threads.HostPart, "_submit", summed)
+    monkeypatch.setattr(on_threads, "BLOCK", 1 << 21)
+    with faked():
+        results(compile_graph(graph(tmp_path, fused=True), Target("gpu"), 7), 40)
+    assert sum(made) == sum(told)
+    assert {n for n in made if n <= 1 << 21} <= {1 << k for k in range(18, 22)}
+    assert [n for n in made if n > 1 << 21] == [1800 * (1 + 3 * 900)] * 2  # each alone
+
+
 @pytest.mark.parametrize("block", [1, 40_000, 8 << 20])
 @pytest.mark.parametrize("fused", [False, True])
 def test_isolated_formats_are_asked_for_several_at_a_time(
