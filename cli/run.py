@@ -77,6 +77,10 @@ def command(
       dali-run run spec.yaml --on processes:4 --device cpu
       dali-run run spec.yaml --on ray://head:10001
     """
+    if device is not None and on is None:  # it starts while the rest is imported
+        from ..ops.gpu.start import start_named
+
+        start_named(device)
     from ..pipelines.fleet.run import run as run_by_many
     from ..pipelines.job.run import run_job
     from .progress import shown

@@ -7,8 +7,10 @@ Whoever uses the GPU meanwhile waits for the context in the driver, as for one o
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from .driver import library
 
@@ -25,6 +27,16 @@ def start_ahead(indices: Sequence[int]) -> None:
                 # no daemon: the program must not end in the midst of it, under the driver's feet
                 _started[index] = threading.Thread(target=_start, args=(index,), name=f"start GPU {index}")
                 _started[index].start()
+
+
+def start_named(device: str) -> None:
+    """Begin to start the GPU that a setting names (``gpu``, ``gpu:2``; ``auto``: the first, where there is CuPy to use
+    it) before all else is known; none where it names several, which have processes of their own."""
+    name, _, number = device.partition(":")
+    if name == "gpu" and (not number or number.isdecimal()):
+        start_ahead([int(number or 0)])
+    elif device == "auto" and ("cupy" in sys.modules or find_spec("cupy") is not None):
+        start_ahead([0])
 
 
 def _start(index: int) -> None:

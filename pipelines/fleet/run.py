@@ -67,7 +67,7 @@ def run(
     if not local:  # the driver's machine need not have a GPU
         asked = "cpu" if device == "cpu" else "null"
     path = known_spec(path)
-    prepared = prepare(path, overrides, device=asked)
+    prepared = prepare(path, overrides, device=asked, ahead=on is None)
     target = prepared.plan.target
     alone = on is None and (len(target.indices) < 2 or append or trace is not None or check_divisible(prepared))
     config = write_config(prepared)

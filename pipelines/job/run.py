@@ -17,7 +17,7 @@ from ...ops.base import Operator
 from ...ops.batch import Batch
 from ...ops.compiled.times import times
 from ...ops.errors import DeviceError, JobError, SpecError
-from ...ops.gpu.start import start_ahead
+from ...ops.gpu.start import start_ahead, start_named
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
@@ -120,13 +120,17 @@ def prepare(
     *,
     device: str | None = None,
     part: tuple[int, int] | None = None,
+    ahead: bool = False,
 ) -> Prepared:
-    """Read and compile a spec; ``part`` (i, n) is one of n jobs that write one data set.
+    """Read and compile a spec; ``part`` (i, n) is one of n jobs that write one data set. ``ahead``: it will run in this
+    process, so its GPU may start meanwhile.
 
     Raises SpecError, DeviceError.
     """
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
+    if ahead:
+        start_named(device or settings.device)
     target = resolve_target(device or settings.device)
     if part is not None:
         check_parts(built.graph, part)
@@ -173,7 +177,7 @@ def run_job(
     shown."""
     if append and (fresh or limit is not None):
         raise SpecError(f"--append adds to what is there: leave out {'--fresh' if fresh else '--limit'}")
-    prepared = prepared or prepare(path, overrides, device=device, part=part)
+    prepared = prepared or prepare(path, overrides, device=device, part=part, ahead=True)
     if prepared.target.device == "gpu":
         start_ahead(prepared.target.indices)
     for remark in prepared.built.notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dali_run.pipelines.engine import engine as engines
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.engine.null_device import NullLane
+from dali_run.pipelines.job import run as runs
 from dali_run.pipelines.spec.build import load_spec
 
 
@@ -77,6 +79,37 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "library", library)
     start._start(0)
     assert driver.called == []
+
+
+@pytest.mark.parametrize("cupy", [True, False])
+@pytest.mark.parametrize(
+    ("device", "gpus"),
+    [
+        ("gpu", [0]), ("gpu:3", [3]), ("gpu:0,1", []), ("gpu:all", []), ("gpu:x", []), ("cpu", []), ("null", []),
+        ("auto", None),
+    ],
+)  # fmt: skip
+def test_the_gpu_that_a_setting_names(
+    monkeypatch: pytest.MonkeyPatch, device: str, gpus: list[int] | None, cupy: bool
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(start, "start_ahead", asked.extend)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.setattr(start, "find_spec", lambda name: object() if cupy else None)
+    start.start_named(device)
+    assert asked == ([0] * cupy if gpus is None else gpus)
+
+
+def test_a_job_starts_its_gpu_before_it_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever only looks at a spec starts none."""
+    events: list[str] = []
+    monkeypatch.setattr(runs, "start_named", lambda device: events.append(f"start {device}"))
+    monkeypatch.setattr(runs, "resolve_target", lambda device: events.append(f"resolve {device}") or Target())  # type: ignore[func-returns-value]
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("IN", str(tmp_path)))
+    runs.prepare(tmp_path / "spec.yaml")
+    runs.prepare(tmp_path / "spec.yaml", ahead=True)
+    runs.prepare(tmp_path / "spec.yaml", device="gpu", ahead=True)
+    assert events == ["resolve auto", "start auto", "resolve auto", "start gpu", "resolve gpu"]
 
 
 # -- the engine meanwhile ---------------------------------------------------------------------------------------------
