@@ -7,6 +7,7 @@ draw number ``k`` is a pure function of the three, so nothing has to be stored, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -77,11 +78,20 @@ def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
     The product of a 32-bit integer rounded to float32 and a float32 is exact in float64, so that the sum rounds once
     more than a fused multiply-add only where float64 itself rounds; equal to DALI on all values compared.
     """
-    a = np.asarray(low, np.float32)
-    b = np.nextafter(np.asarray(high, np.float32), a)
-    factor = (b - a) * np.float32(2.0**-32)
-    v = (draws.astype(np.float32).astype(np.float64) * factor.astype(np.float64) + a).astype(np.float32)
+    if isinstance(low, np.float32) and isinstance(high, np.float32):
+        a, b, factor = _range(low, high)
+    else:
+        a, b, factor = _ends(np.asarray(low, np.float32), np.asarray(high, np.float32))
+    v = (draws.astype(np.float32).astype(np.float64) * factor + a).astype(np.float32)
     return np.minimum(v, b)
+
+
+def _ends(a: Any, high: Any) -> tuple[Any, Any, Any]:
+    b = np.nextafter(high, a)
+    return a, b, ((b - a) * np.float32(2.0**-32)).astype(np.float64)
+
+
+_range = lru_cache(64)(_ends)
 
 
 def seed_sequence(seed: int, n: int) -> U32:

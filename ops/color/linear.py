@@ -27,6 +27,7 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 _kernels: Any = Kernels(".linear_cpu", __package__)
+_twists: Any = Kernels(".twist_cpu", __package__)
 
 _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]])
 """RGB to luma and two axes of chroma, with the three digits that DALI has."""
@@ -321,20 +322,14 @@ def twist(
 ) -> tuple[F32, F32]:  # fmt: skip
     """[M, 3, 3] matrices and [M, 3] offsets: the pixel in YIQ, chroma turned and stretched, back, contrast about
     ``half``, brightness. Each argument is [M], or None for none."""
-    ones = np.ones(count)
-    stretch = ones if saturation is None else saturation.astype(np.float64)
-    angle = 0 * ones if hue is None else np.deg2rad(hue.astype(np.float64))
-    gain = ones if value is None else value.astype(np.float64)
-    light = ones if brightness is None else brightness.astype(np.float64)
-    slope = ones if contrast is None else contrast.astype(np.float64)
-    chroma = np.zeros((count, 3, 3))
-    chroma[:, 0, 0] = 1
-    chroma[:, 1, 1] = chroma[:, 2, 2] = stretch * np.cos(angle)
-    chroma[:, 1, 2] = stretch * np.sin(angle)
-    chroma[:, 2, 1] = -chroma[:, 1, 2]
-    matrices = (gain * light * slope)[:, None, None] * (_FROM_YIQ @ chroma @ _TO_YIQ)
-    offsets = np.repeat(((half - half * slope) * light)[:, None], 3, axis=1)
-    return matrices.astype(np.float32), offsets.astype(np.float32)
+    matrices, offsets = np.empty((count, 3, 3), np.float32), np.empty((count, 3), np.float32)
+    given = [(hue, _ZERO), (saturation, _ONE), (value, _ONE), (brightness, _ONE), (contrast, _ONE)]
+    arrays = (none if a is None else np.ascontiguousarray(a, np.float32) for a, none in given)
+    _twists.twist(*arrays, half, _FROM_YIQ, _TO_YIQ, matrices, offsets)
+    return matrices, offsets
+
+
+_ZERO, _ONE = np.zeros(1, np.float32), np.ones(1, np.float32)
 
 
 def scale(ctx: Context, images: Batch, parts: Pictures, factor: F32, offset: F32, dtype: np.dtype[Any]) -> Batch:
