@@ -83,7 +83,8 @@ def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
     else:
         a, b, factor = _ends(np.asarray(low, np.float32), np.asarray(high, np.float32))
     v = (draws.astype(np.float32).astype(np.float64) * factor + a).astype(np.float32)
-    return np.minimum(v, b)
+    below: F32 = np.minimum(v, b)
+    return below
 
 
 def _ends(a: Any, high: Any) -> tuple[Any, Any, Any]:
