@@ -95,7 +95,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; its exit code. Errors end as lines on stderr, never as a traceback."""
     open_missing_streams()
     with interruptible(process=arguments is None):
-        return _run(arguments)
+        code = _run(arguments)
+    if arguments is None:
+        _leave_hung_gpus(code)
+    return code
+
+
+def _leave_hung_gpus(code: int) -> None:
+    """End the process here where a GPU hangs: at its usual end CUDA would wait for that."""
+    waits = sys.modules.get("dali_run.ops.gpu.waits")
+    if waits is not None and waits.any_hung():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

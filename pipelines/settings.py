@@ -44,6 +44,15 @@ class RunSettings:
     decode_timeout: Annotated[
         float, Arg("seconds of CPU time that such a decoder may take for an image", ge=0.01, le=86400)
     ] = TIMEOUT
+    gpu_timeout: Annotated[
+        float,
+        Arg(
+            "seconds that a GPU may take to end a batch that it was given; if a kernel or copy takes longer, the GPU "
+            "counts as hung, and what is open is done by another process, or by the next run",
+            ge=1,
+            le=86400 * 7,
+        ),
+    ] = 600.0
     memory: Annotated[
         Memory,
         Arg(

@@ -20,6 +20,7 @@ from ..compiled.times import times
 from ..errors import DeviceError
 from . import driver_calls as stream_work
 from .readable_by_gpu import lease_of
+from .waits import waiting
 
 SOURCES = Path(__file__).parents[1] / "cuda"
 
@@ -262,14 +263,15 @@ class Lane:
 
     def wait(self) -> None:
         """Wait for all work on this lane, and hold on to what it holds."""
-        self.stream.synchronize()
+        with waiting(self.index):
+            self.stream.synchronize()
 
     def give_back(self, *, mine: bool) -> None:
         """Wait for all work on this lane and give back memory that is only kept for later: what nobody holds, and, in
         the thread that is launching on this lane (``mine``), what its work held and what operators keep."""
         import cupy
 
-        self.stream.synchronize()
+        self.wait()
         if mine:
             self._in_flight.clear()
             for kept in self.cache.values():
@@ -281,7 +283,7 @@ class Lane:
 
     def synchronize(self) -> None:
         """Wait for all work on this lane, and let go of what it held."""
-        self.stream.synchronize()
+        self.wait()
         self.forget()
 
     def forget(self) -> None:

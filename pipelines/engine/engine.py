@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.errors import JobError
+from ...ops.errors import DeviceError, JobError
 from ...ops.gpu.lane import pinned_empty
 from ...ops.gpu.start import start_ahead
+from ...ops.gpu.waits import Watch, unwatch, watch
 from ...ops.interfaces import Copies
 from ...readers.fetch.gpu_reads import lender_for
 from ...readers.fetch.lost_pages import lost_files
@@ -62,6 +63,9 @@ _QUICK, _PROMPT = 1e-3, 4e-3
 """Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
 thread costs 10 to 50 us, estimating memory more, and with the GIL so short a task gains nothing from another
 thread."""
+
+_LOOK = 0.2
+"""Seconds after which somebody who waits for threads looks whether they wait for a GPU that hangs."""
 
 _PATIENCE = 16
 """Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""
@@ -113,6 +117,9 @@ class Engine:
         self._threads: list[threading.Thread] = []
         self._started = False
         self._error: BaseException | None = None
+        self.hung = False
+        """A GPU of it does not come to an end."""
+        self._watch: Watch | None = None
         self._light = is_light(plan)
         self._slow = 0
         """Batches that took too long to be computed in the caller's thread, less those that did not."""
@@ -196,6 +203,9 @@ class Engine:
         self.delivery = here
         if lanes:  # when there are all channels that its failure would stop
             self._thread("open", self.device_part.open)
+        if lanes and self.plan.target.device == "gpu":
+            self._watch = Watch(self.plan.target.indices, self.options.gpu_timeout, self._hang)
+            watch(self._watch)
 
     def _staging(self, nbytes: int) -> Any:
         """Memory for bytes that are bound for a device: page-locked once that is open. Until then nothing waits for
@@ -234,6 +244,13 @@ class Engine:
             self._error = as_ours(error)
         self._stop_channels()
 
+    def _hang(self, index: int) -> None:
+        """GPU ``index`` does not come to an end. Threads that wait for it are left to wait."""
+        self.hung = True
+        self._fail(DeviceError(f"GPU {index} has not ended a batch within {self.options.gpu_timeout:g} s "
+                               "(pipeline.gpu_timeout) and counts as hung; this process cannot use it any more. "
+                               "`dali-run doctor` and dmesg show how the GPU is"))  # fmt: skip
+
     def _stop_channels(self) -> None:
         self.device_part.stop()
         for channel in self.channels:
@@ -257,7 +274,9 @@ class Engine:
             then()
 
     def stop(self, *, wait: bool = True) -> None:
-        """End the run promptly: nothing new is started, threads are waited for."""
+        """End the run promptly: nothing new is started, threads are waited for, but those that wait for a GPU that
+        hangs."""
+        wait = wait and not self.hung
         self._abandoned.put(None)
         self._stop_channels()
         if self._started:
@@ -269,11 +288,24 @@ class Engine:
         for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
                 with suppress(RuntimeError):  # it could not be started
-                    thread.join()
-        self.device_part.close()
+                    self._join(thread)
+        if self._watch is None:
+            self.device_part.close()
+        elif not self.hung:
+            closing = threading.Thread(target=self.device_part.close, name="close", daemon=True)
+            closing.start()
+            self._join(closing)
+            unwatch(self._watch)
+        if self.hung:  # to let go of anything of it would wait, too
+            return
         if self.host_part.lender is not None:
             if_it_works(self.host_part.lender.close)
         self.device_part.lift_limits()
+
+    def _join(self, thread: threading.Thread) -> None:
+        """Wait for the end of a thread, unless a GPU hangs that it waits for."""
+        while thread.is_alive() and not self.hung:
+            thread.join(_LOOK if self._watch is not None else None)
 
     def __enter__(self) -> Engine:
         return self

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...ops.errors import DaliRunError, DeviceError, SpecError
+from ...ops.gpu.waits import any_hung
 from ...writers.shards.lock import BusyError, identify
 from ..engine.inputs import Sources
 from ..job.part import OpenJob
@@ -136,7 +137,7 @@ class Member:
         report = {k: v for k, v in ended.report.items() if k not in _LONG}
         self._wire.send({"ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
                          "rejected": result.rejected, "report": report})  # fmt: skip
-        return ended.exit_code != FAILED  # a fresh process may have better luck
+        return ended.exit_code != FAILED and not any_hung()  # a fresh process may have better luck
 
     def _teller(self, part: tuple[int, int]) -> Callable[[Progress], None]:
         last = 0.0

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_run.ops.gpu import waits
 from dali_run.pipelines.job.run import CLEAN, FAILED, run_job
 from tests.kit.fake_cupy import Stream, Work, faked
 
@@ -80,6 +83,45 @@ def test_a_job_whose_device_is_lost_continues_later(
     assert "the GPU failed: cudaErrorIllegalAddress: an illegal memory access was encountered; " in result.message
     assert result.message.endswith("Run the same command again: it continues after the last finished shard")
     assert result.report["samples"]["read"] < 24
+    with faked(memory=True):
+        assert run_job(spec).exit_code == CLEAN
+    assert shards(spec.parent / "out") == shards(spec.parent / "whole")
+
+
+class Endless:
+    """The ``first``th wait for the device does not end before `over`. Rounds of the watchdog begin after its start."""
+
+    def __init__(self, first: int) -> None:
+        self.left, self.begun, self.over = first, threading.Event(), threading.Event()
+
+    def wrap(self, synchronize: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                self.begun.set()
+                self.over.wait()
+            return synchronize(*args, **kwargs)
+
+        return called
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_job_whose_gpu_hangs_ends_with_that_reason_and_continues(
+    spec: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    with faked(memory=True):
+        assert run_job(spec, {"write.path": str(spec.parent / "whole")}).exit_code == CLEAN
+    endless = Endless(first)
+    monkeypatch.setattr(waits, "_hung", set())
+    with faked(memory=True), monkeypatch.context() as patch:
+        patch.setattr(Stream, "synchronize", endless.wrap(Stream.synchronize))
+        patch.setattr(waits, "_pause", lambda seconds: endless.begun.wait() and time.sleep(0.001))
+        result = run_job(spec, {"pipeline.gpu_timeout": 1})
+        endless.over.set()
+    assert result.exit_code == FAILED
+    assert "GPU 0 has not ended a batch within 1 s (pipeline.gpu_timeout) and counts as hung" in result.message
+    assert result.message.endswith("Run the same command again: it continues after the last finished shard")
+    assert waits.any_hung()
     with faked(memory=True):
         assert run_job(spec).exit_code == CLEAN
     assert shards(spec.parent / "out") == shards(spec.parent / "whole")

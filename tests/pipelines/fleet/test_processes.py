@@ -24,6 +24,7 @@ from dali_run.pipelines.fleet.processes import Processes
 from dali_run.pipelines.fleet.run import run
 from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, Progress, run_job
 from dali_run.writers.shards.verify import verify
+from tests.kit.fake_cupy import faked
 from tests.kit.held import held
 
 ROOT = Path(__file__).parents[3]
@@ -290,6 +291,68 @@ def test_only_workers_touch_cuda_each_with_its_own_gpu(
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     assert {pid for pid, _, _ in notes}.isdisjoint({str(nursery), str(os.getpid())})
     assert {(above, visible) for _, above, visible in notes} == {(str(nursery), "3"), (str(nursery), "5")}
+
+
+HANGING = """
+import os, sys, threading, time
+from tests.kit.fake_cupy import Stream, faked
+from dali_run.ops.gpu import waits
+
+stand_in = faked(memory=True)
+stand_in.__enter__()  # and takes the place of this module, which goes
+sys.stand_in = stand_in
+globals().update(vars(sys.modules["cupy"]))
+if os.environ["CUDA_VISIBLE_DEVICES"] == "1":
+    begun, synchronize, calls = threading.Event(), Stream.synchronize, []
+
+    def hang(*args, **kwargs):
+        calls.append(1)
+        if len(calls) < int(os.environ["FIRST"]):
+            return synchronize(*args, **kwargs)
+        with open(os.environ["HANGS"], "a") as file:
+            file.write("x")
+        begun.set()
+        threading.Event().wait()
+
+    Stream.synchronize = hang
+    waits._pause = lambda seconds: begun.wait() and time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("first", [1, 3])  # in the midst of a part, and when all of it was done
+def test_the_work_of_a_gpu_that_hangs_is_done_by_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Its process is ended, begun once more, ended again; the output is that of one GPU."""
+    monkeypatch.setenv("FIRST", str(first))
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    rng = np.random.default_rng(7)
+    for k in range(48):
+        (tmp_path / "in" / "a" / f"{k:02d}.jpg").write_bytes(rng.integers(0, 255, 40, np.uint8).tobytes())
+    file = tmp_path / "spec.yaml"
+    file.write_text(f"""
+version: 1
+name: hanging
+pipeline: {{batch_size: 2, num_threads: 1, device: "gpu:all", seed: 3, gpu_timeout: 1}}
+graph:
+  - {{op: readers.file, file_root: {tmp_path / "in"}, out: [x, label]}}
+  - {{op: cast, in: x, dtype: INT16, device: gpu, out: x}}
+outputs: {{x: x}}
+write: {{writer: tfrecord, path: {tmp_path / "out"}, shard: {{samples: 4}}, fields: {{x: {{encode: raw}}}}}}
+""")
+    (tmp_path / "lib" / "cupy").mkdir(parents=True)
+    (tmp_path / "lib" / "cupy" / "__init__.py").write_text(HANGING)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'lib'}:{ROOT}")
+    monkeypatch.setenv("HANGS", str(tmp_path / "hangs"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    notes: list[str] = []
+    with faked(devices=2, memory=True):
+        one = run_job(file, {"write.path": str(tmp_path / "one")}, device="gpu:0")
+        result = run(file, note=notes.append)
+    assert (one.exit_code, result.exit_code) == (CLEAN, CLEAN), (result.message, notes)
+    assert contents(tmp_path / "out") == contents(tmp_path / "one")
+    assert len((tmp_path / "hangs").read_text()) in (1, 2), "it was not restarted more than once"
+    assert {w["name"] for w in result.report["workers"] if w["parts"]} >= {"GPU 0"}
 
 
 def test_inputs_and_outputs_at_urls(
