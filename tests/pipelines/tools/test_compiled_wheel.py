@@ -15,13 +15,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.compiled import binaries, listed, store, target
 from dali_run.ops.compiled.times import Times
 from dali_run.ops.gpu import lane
+from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.tools import cuda_images
 from dali_run.pipelines.tools.compiled_wheel import add_to_wheel, loops_for
+from tests.kit.operators import apply, operator
 
 PROJECT = Path(__file__).parents[3]
 JOB = """
@@ -284,3 +288,53 @@ def test_images_that_are_there_are_not_compiled_again(tmp_path: Path, monkeypatc
         assert cuda_images.without_image(90, [12, 13]) == ["a.cu"]
     finally:
         binaries._pack.cache_clear()
+
+
+@pytest.mark.gpu(emulated=False)
+def test_images_run_on_this_gpu_and_nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made by the NVRTC that CuPy has here, of a kernel and of a template's instance."""
+    import cupy
+
+    cupy.cuda.nvrtc.getVersion()  # loads the library
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    libraries = sorted({line.split()[-1] for line in maps if "libnvrtc.so" in line})
+    if not libraries:
+        pytest.skip("NVRTC is part of another library here")
+    load_operators()
+    capability = int(cupy.cuda.Device(0).compute_capability)
+    wanted = [("color.cu", ""), ("noise.cu", "gaussian<unsigned char>")]
+    monkeypatch.setattr(cuda_images, "everything", lambda: wanted)
+    monkeypatch.setattr(binaries, "ARCHITECTURES", (capability,))
+    version = cupy.cuda.runtime.driverGetVersion() // 1000
+    folder = tmp_path / "packs"
+    for _ in cuda_images.compile_pack(folder / binaries.pack_name(version), libraries[0], [capability], 2):
+        pass
+    pictures = np.random.default_rng(5).integers(0, 256, (3, 40, 50, 3), np.uint8)
+    batch = Batch.from_list(list(pictures), "HWC", Samples.numbered(3))
+    grey = operator("color_space_conversion", image_type="RGB", output_type="GRAY")
+    noise = operator("noise.gaussian", stddev=20.0)
+
+    def results() -> list[np.ndarray]:
+        gpu = lane.Lane()
+        with gpu:
+            made = [apply(op, gpu.to_device(batch), lane=gpu, seed=3)[0] for op in (grey, noise)]
+            made = [gpu.to_host(one) for one in made]
+            gpu.synchronize()
+        return [np.array(one.sample(k)) for one in made for k in range(3)]
+
+    for cached in _CACHED:
+        cached.cache_clear()
+    by_nvrtc = results()
+    monkeypatch.setattr(store, "PACKS", folder)
+    counts = Times()
+    monkeypatch.setattr(lane, "times", counts)
+    for cached in _CACHED:
+        cached.cache_clear()
+    try:
+        by_images = results()
+    finally:
+        for cached in _CACHED:
+            cached.cache_clear()
+    assert (counts.images, counts.nvrtc) == (2, {})
+    for a, b in zip(by_nvrtc, by_images, strict=True):
+        np.testing.assert_array_equal(a, b)
