@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ FEATURES = """
   - {op: to_decibels, in: mel, out: decibels}
   - {op: mfcc, in: decibels, n_mfcc: 5, out: features}
   - {op: normalize, in: features, axes: [1], epsilon: 1.0e-6, out: features}
-outputs: {features: features, rate: rates}
+outputs: {npy: features, rate: rates}
 """
 READ = "  - {op: readers.file, file_root: IN, file_filters: ['*'], out: [files, labels]}"
 
@@ -62,13 +64,14 @@ def write(folder: Path, graph: str, into: str, name: str = "spec.yaml") -> Path:
 
 def arrays(out: Path) -> dict[str, np.ndarray]:
     """The features by the key of their sample."""
-    import tfrecord
-
     found = {}
-    for shard in sorted(out.glob("*.tfrecord")):
-        for k, record in enumerate(tfrecord.tfrecord_loader(str(shard), None)):
-            values = np.frombuffer(record["features"], np.float32).reshape(record["features/shape"])
-            found[f"{shard.name}/{k}"] = values
+    for shard in sorted(out.glob("*.tar")):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                if member.name.endswith(".npy"):
+                    content = tar.extractfile(member)
+                    assert content is not None
+                    found[f"{shard.name}/{member.name}"] = np.load(io.BytesIO(content.read()))
     return found
 
 
@@ -82,7 +85,7 @@ def test_bad_files_cost_themselves_on_the_cpu_and_on_a_gpu(sounds: Path, tmp_pat
     results: dict[str, Any] = {}
     for device in ("cpu", "gpu"):
         out = tmp_path / device
-        spec = write(tmp_path, graph, f"{{writer: tfrecord, path: {out}, fields: {{features: {{encode: raw}}}}}}")
+        spec = write(tmp_path, graph, f"{{writer: webdataset, path: {out}, fields: {{npy: {{encode: npy}}}}}}")
         if device == "cpu" or real:
             done = run_job(spec, {}, device=device)
         else:
@@ -113,7 +116,7 @@ def test_records_of_containers_decode_as_files_do(sounds: Path, tmp_path: Path, 
     for name, reader in (("files", READ), ("records", "  - " + CONTAINERS[writer].replace("OUT", str(packed)))):
         out = tmp_path / name
         text = reader.replace("IN", str(sounds)) + FEATURES.rstrip()
-        spec = write(tmp_path, text, f"{{writer: tfrecord, path: {out}, fields: {{features: {{encode: raw}}}}}}")
+        spec = write(tmp_path, text, f"{{writer: webdataset, path: {out}, fields: {{npy: {{encode: npy}}}}}}")
         done = run_job(spec, {}, device="cpu")
         assert done.exit_code == REJECTS, done.message
         found[name] = list(arrays(out).values())
