@@ -55,7 +55,7 @@ def rate(threads: int, seconds: float, images: int, work: Callable[[int], object
 
 
 def works(pictures: list[Path], isolation: Isolation) -> dict[str, tuple[int, Callable[[int], object]]]:
-    """What is measured, by name, and the images that a call decodes."""
+    """The measured things, by name, and the images that a call decodes."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         webps, pngs = (
             [memoryview(data) for data in pool.map(lambda p, kind=kind: encoded(kind, p), pictures)]
