@@ -1,7 +1,8 @@
 """Augmentation beside DALI: the same definitions in both libraries, in turns, and what they make compared.
 
     python benchmarks/operators/augment.py [--device gpu|cpu] [--batch 256] [--size 256] [--seconds 2] [--rounds 3]
-                                 [--cases NAME,...] [--dali-python PYTHON] [--json FILE]
+                                 [--cases NAME,...] [--dali-path SITE_PACKAGES] [--dali-python PYTHON]
+                                 [--json FILE]
 
 Pictures lie in memory (on the GPU's with --device gpu), go through a chain, and with --device gpu through
 crop_mirror_normalize to float16. Two processes stand ready, one for each library; each case is run in turns, --rounds
@@ -9,8 +10,9 @@ times --seconds each, and the best rate of each counts, because other work on th
 the least processor time an image, whose ratio says more than the rates' on a busy machine. Then
 both run the case once more without normalising, with DALI's random numbers, and the pictures are compared.
 
-DALI is imported by --dali-python (this Python by default); CuPy must be there, too, with --device gpu. The case "none"
-is what feeding and normalising take alone. Ends with 1 where pictures differ by more than the operators' bounds.
+DALI is imported by --dali-python (this Python by default), from --dali-path where that is given; CuPy must be there,
+too, with --device gpu. The case "none" is what feeding and normalising take alone. Ends with 1 where pictures differ by
+more than the operators' bounds.
 """
 
 from __future__ import annotations
@@ -185,9 +187,10 @@ def serve(options: argparse.Namespace) -> int:
 class Child:
     """The process of a library."""
 
-    def __init__(self, python: str, library: str, arguments: list[str]) -> None:
+    def __init__(self, python: str, library: str, arguments: list[str], path: str | None = None) -> None:
         here = str(Path(__file__).resolve())
-        self._process = subprocess.Popen([python, here, "--side", library, *arguments], text=True,
+        found = os.environ if path is None else os.environ | {"PYTHONPATH": path}
+        self._process = subprocess.Popen([python, here, "--side", library, *arguments], text=True, env=found,
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
 
     def answer(self) -> dict[str, Any]:
@@ -235,6 +238,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", default="")
+    parser.add_argument("--dali-path", help="folder that `import nvidia.dali` works from")
     parser.add_argument("--dali-python", default=sys.executable)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--side", default="", help=argparse.SUPPRESS)
@@ -248,7 +252,7 @@ def main() -> int:
     arguments = ["--device", options.device, "--batch", str(options.batch), "--size", str(options.size),
                  "--threads", str(options.threads)]  # fmt: skip
     ours = Child(sys.executable, "dali_run", arguments)
-    theirs = Child(options.dali_python, "dali", arguments)
+    theirs = Child(options.dali_python, "dali", arguments, options.dali_path)
     for name, side in (("dali_run", ours), ("DALI", theirs)):
         if error := side.answer().get("error"):
             print(f"{name}: {error}", file=sys.stderr)

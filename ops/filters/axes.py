@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import I64, Batch
+from ..batch import I64, Batch, elements
 from ..context import Context
 from ..conversion import saturate
 from ..errors import SpecError
@@ -42,10 +42,12 @@ def geometry(shapes: I64, layout: str) -> I64:
     dimension."""
     first, axes = spatial(layout, shapes.shape[1])
     out = np.ones((len(shapes), 5), np.int64)
-    out[:, 0] = shapes[:, :first].prod(axis=1)
+    if first:
+        out[:, 0] = elements(shapes[:, :first])
     out[:, 4 - axes : 4] = shapes[:, first : first + axes]
-    out[:, 4] = shapes[:, first + axes :].prod(axis=1)
-    out[out.prod(axis=1) == 0, 0] = 0
+    if first + axes < shapes.shape[1]:
+        out[:, 4] = elements(shapes[:, first + axes :])
+    out[elements(out) == 0, 0] = 0
     return out
 
 

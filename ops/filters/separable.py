@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec, Stage
-from ..batch import Batch
+from ..batch import Batch, elements
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
@@ -89,7 +89,7 @@ class Separable(Operator, abstract=True):
         """A kernel for each axis that any picture has a window along, for each term."""
         lane = ctx.device
         out = Batch.allocate(ctx.empty, images.shapes, dtype, images.layout, images.samples)
-        most = int(where.prod(axis=1).max(initial=0))
+        most = int(elements(where).max(initial=0))
         if most == 0:
             return out
         radius = int(lengths[:, 0, 1:].max()) // 2

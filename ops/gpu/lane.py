@@ -96,6 +96,8 @@ class Lane:
             with self.gpu:
                 self.stream = _idle_stream(index) if stream is None else stream
             self._work = self.work()
+            runtime = cupy.cuda.runtime
+            self._memcpy, self._to_device = runtime.memcpyAsync, runtime.memcpyHostToDevice
         except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
         self._closed = False
@@ -194,8 +196,8 @@ class Lane:
 
     def copy_in(self, address: int, host: npt.NDArray[Any]) -> None:
         """Copy page-locked memory to the device, asynchronously: it must hold until the lane is synchronised."""
-        self._work.copy_in(address, host.ctypes.data, host.nbytes)
-        self._work.submit()
+        if host.nbytes:  # one call alone takes less than a table of calls
+            self._memcpy(address, host.ctypes.data, host.nbytes, self._to_device, self.stream.ptr)
 
     def copies_in(self, to: I64, host: I64, nbytes: I64) -> None:
         """`copy_in` of many pieces, by their addresses."""
