@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -37,6 +38,12 @@ def command(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; delete existing output.")] = False,
     append: Annotated[bool, typer.Option("--append", help="Add what SRC got since the last run.")] = False,
     follow_links: FollowLinks = False,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="Of pictures that are encoded anew: cpu, gpu, gpu:N, gpu:all.")
+    ] = "cpu",
+    on: Annotated[
+        str | None, typer.Option(metavar="WHERE", help="Several workers: processes:N, ray or ray://HOST:PORT.")
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the spec that does it, and stop.")] = False,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -53,7 +60,10 @@ def command(
       dali-run convert data/train out --to webdataset --samples 1000 --shuffle
       dali-run convert train.lmdb out --to tfrecord --size 1GB
       dali-run convert data/train out --to lmdb --resize 256 --format jpeg --quality 90
+      dali-run convert data/train out --to tfrecord --samples 10000 --resize 256 --device gpu:all
+      dali-run convert train.lmdb out --to webdataset --samples 10000 --on processes:8
     """
+    from ..pipelines.fleet.run import run
     from ..pipelines.job.convert import Wanted, conversion, convert
     from ..pipelines.spec.variables import setting
     from .progress import shown
@@ -70,9 +80,10 @@ def command(
     wanted = Wanted(to, name, samples, size, shuffle, seed, resize, enlarge, format_, quality, options, names, limit,
                     follow_links)  # fmt: skip
     if show:
-        print_json(conversion(source, target, wanted, say))
+        spec = conversion(source, target, wanted, say)
+        print_json({**spec, "pipeline": {**spec["pipeline"], "device": device}})
         return
     with errors_as_json(json), shown(quiet=quiet or json) as progress:
-        result = convert(source, target, wanted, fresh=fresh, append=append, progress=heeded(progress),
-                         note=(lambda _: None) if quiet else say)  # fmt: skip
+        result = convert(source, target, wanted, fresh=fresh, append=append, device=device, progress=heeded(progress),
+                         note=(lambda _: None) if quiet else say, by=partial(run, on=on))  # fmt: skip
     end_with(result, json=json, quiet=quiet)

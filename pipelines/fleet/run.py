@@ -52,11 +52,13 @@ def run(
     progress: Callable[[Progress], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
     look: Look | None = None,
+    made_of: Mapping[str, Any] | None = None,
+    amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report,
 ) -> JobResult:
     """Run the job of a spec, or continue it, with workers ``on`` this machine (``processes:4``) or a Ray cluster
     (``ray``, ``ray://host:10001``). Without ``on``, a job on several GPUs has a process for each, any other is
     `run_job`'s, which alone keeps samples for ``look``. ``workers``: at most so many, ``cores`` of each, on a cluster.
-    Raises as `run_job`.
+    ``made_of`` and ``amend`` are as for `run_job`, which says what is raised, too.
 
     The output is the one that a single process makes, to the byte, if its shards are cut by samples.
     """
@@ -75,7 +77,8 @@ def run(
         if not local:
             prepared = prepare(path, overrides, device=device)
         return run_job(path, overrides, device=device, limit=limit, fresh=fresh, append=append, trace=trace,
-                       progress=progress, note=note, prepared=prepared, look=look)  # fmt: skip
+                       progress=progress, note=note, prepared=prepared, look=look, made_of=made_of,
+                       amend=amend)  # fmt: skip
     for remark in prepared.built.notes:
         note(str(remark))
     why = check_divisible(prepared)
@@ -84,7 +87,12 @@ def run(
     if why is not None:
         note(f"{why}, so every part has shards of its own: files are cut otherwise than by one process")
     job = _text(path, overrides or {}, target, limit)
-    command = {"spec": job.path, "overrides": dict(overrides or {}), "device": device, "on": on}
+    command = {
+        "spec": job.path if made_of is None else dict(made_of),
+        "overrides": dict(overrides or {}),
+        "device": device,
+        "on": on,
+    }
     with Whole(config, fresh=fresh) as whole:
         if whole.was_joined:
             return _joined_before(whole)
@@ -101,7 +109,7 @@ def run(
 
             assert on is not None
             crew = Actors(job, on, workers, cores, note)
-        return _led(whole, crew, prepared, command, progress, note)
+        return _led(whole, crew, prepared, command, progress, note, amend)
 
 
 def check(on: str, append: bool, trace: object) -> None:
@@ -116,6 +124,7 @@ def check(on: str, append: bool, trace: object) -> None:
 def _led(
     whole: Whole, workers: AbstractContextManager[Crew[Any]], prepared: Prepared, command: Mapping[str, Any],
     progress: Callable[[Progress], None], note: Callable[[str], None],
+    amend: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> JobResult:  # fmt: skip
     on_error = prepared.spec.on_error
     config = whole.config
@@ -130,6 +139,7 @@ def _led(
     report["over_time"] = driver.watch.over_time()
     report["start_seconds"] = round(driver.began - began, 6)
     report |= {"started": started.isoformat(timespec="seconds"), "machine": facts()}
+    report = amend(report)
     if code:
         return JobResult(code, message, report, config.url or config.path)
     whole.join(report)

@@ -208,21 +208,25 @@ def convert(
     *,
     fresh: bool = False,
     append: bool = False,
+    device: str = "cpu",
     progress: Callable[[Progress], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
+    by: Callable[..., JobResult] = run_job,
 ) -> JobResult:
-    """Convert ``source`` into directory ``target``, or continue a conversion; ``append`` adds what came since. ``note``
-    gets, line by line, the fields that get another name.
+    """Convert ``source`` into directory ``target``, or continue a conversion; ``append`` adds what came since.
+    ``device``: where pictures are resized and encoded. ``note`` gets, line by line, the fields that get another name.
+    ``by`` runs the job: `run_job`, or one with its arguments that has several workers.
 
     Raises SpecError, JobError.
     """
     spec = conversion(source, target, wanted, note)
+    spec["pipeline"]["device"] = device
     amend = _with_kept if wanted.touches_pictures else dict
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         path = Path(folder) / "convert.json"
         path.write_text(json.dumps(spec, indent=2))
         try:
-            return run_job(path, fresh=fresh, append=append, progress=progress, made_of=spec, amend=amend)
+            return by(path, fresh=fresh, append=append, progress=progress, made_of=spec, amend=amend)
         except SpecError as e:
             raise SpecError(_without_place(str(e), path)) from None
         except JobError as e:

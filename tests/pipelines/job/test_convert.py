@@ -11,6 +11,7 @@ import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from rich.console import Console
 
 from dali_run.cli import main as cli
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.pipelines.job.convert import Wanted, conversion, convert
+from dali_run.pipelines.fleet.run import run as run_by_many
+from dali_run.pipelines.job.convert import Wanted, conversion, convert, is_conversion
 from dali_run.pipelines.job.retry import retry_failed
-from dali_run.pipelines.job.run import FAILED
+from dali_run.pipelines.job.run import FAILED, run_job
 from dali_run.pipelines.show.terminal import report_view
 from dali_run.pipelines.tools.datasets import open_data
 from dali_run.readers.fetch import lost_pages
@@ -600,3 +602,33 @@ def test_columns_that_differ_are_named_and_the_odd_one_costs_its_rows(tmp_path: 
     assert result.exit_code == 3
     assert result.report["samples"]["written"] == 2
     assert "0.parquet" in (tmp_path / "out/rejects.jsonl").read_text()
+
+
+@pytest.mark.parametrize("resize", [None, 30])
+def test_several_processes_give_the_files_of_one(pictures: Path, tmp_path: Path, resize: int | None) -> None:
+    wanted = Wanted("webdataset", samples=2, shuffle=True, resize=resize)
+    one, several = (
+        convert(pictures, tmp_path / name, wanted, by=by)
+        for name, by in (("one", run_job), ("several", partial(run_by_many, on="processes:2")))
+    )
+    assert one.exit_code == several.exit_code == 0
+    files = {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir() if p.name != "report.json"}
+    assert {p.name: p.read_bytes() for p in (tmp_path / "several").iterdir() if p.name != "report.json"} == files
+    assert several.report["samples"] == one.report["samples"]
+    assert len(several.report["workers"]) == 2
+    assert is_conversion(several.report["command"]["spec"])
+    assert convert(pictures, tmp_path / "several", wanted).ran is False
+
+
+def test_a_conversion_is_divided_by_samples_only(pictures: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="samples"):
+        convert(pictures, tmp_path / "out", Wanted("tfrecord"), by=partial(run_by_many, on="processes:2"))
+
+
+def test_pictures_on_a_device(pictures: Path, tmp_path: Path) -> None:
+    """As for a GPU, without one: the kernels of the CPU, in a GPU's places."""
+    wanted = Wanted("webdataset", samples=5, resize=30)
+    for device in ("cpu", "null"):
+        assert convert(pictures, tmp_path / device, wanted, device=device).exit_code == 0
+    files = {p.name: p.read_bytes() for p in (tmp_path / "cpu").glob("*.tar")}
+    assert {p.name: p.read_bytes() for p in (tmp_path / "null").glob("*.tar")} == files
