@@ -66,9 +66,15 @@ class NoOrigins:
 
 def part_key(key: str, part: int) -> str:
     """The key of part ``part`` of the record ``key``: ``a/b.mp4`` and 3 are ``a/b-000003.mp4``."""
-    folder, slash, name = key.rpartition("/")
-    stem, dot, extension = name.partition(".")
-    return f"{folder}{slash}{stem}-{part:06d}{dot}{extension}"
+    before, after = _halves(key.encode("utf-8", "surrogateescape"))
+    return (b"%b-%06d%b" % (before, part, after)).decode("utf-8", "surrogateescape")
+
+
+def _halves(key: bytes) -> tuple[bytes, bytes]:
+    """The key of a record before and after the number of a part."""
+    folder, slash, name = key.rpartition(b"/")
+    stem, dot, extension = name.partition(b".")
+    return folder + slash + stem, dot + extension
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,23 @@ class Samples:
         """Where sample ``i`` of this batch came from."""
         origin = self.origins.origin(int(self.index[i]))
         return origin if self.part is None else replace(origin, key=part_key(origin.key, int(self.part[i])))
+
+    def names(self) -> list[bytes]:
+        """The keys of all samples, as `origin` gives them, in UTF-8."""
+        part = self.part
+        if part is None:
+            return self._names_of(self.index)
+        first = np.flatnonzero(np.diff(self.index, prepend=self.index[:1] - 1))  # parts of a record stand together
+        halves = [_halves(name) for name in self._names_of(self.index[first])]
+        record = np.repeat(np.arange(len(first)), np.diff(first, append=len(part)))
+        return [b"%b-%06d%b" % (halves[r][0], k, halves[r][1])
+                for r, k in zip(record.tolist(), part.tolist(), strict=True)]  # fmt: skip
+
+    def _names_of(self, index: I64) -> list[bytes]:
+        told = getattr(self.origins, "keys", None)  # data sets may know them without making an Origin of each
+        if told is not None:
+            return list(told(index))
+        return [self.origins.origin(i).key.encode("utf-8", "surrogateescape") for i in index.tolist()]
 
     @staticmethod
     def numbered(n: int, start: int = 0) -> Samples:

@@ -72,7 +72,7 @@ class Records:
 
     def sample_keys(self) -> list[str]:
         """The samples' own keys."""
-        return [self.samples.origin(i).key for i in range(len(self.samples))]
+        return [name.decode("utf-8", "surrogateescape") for name in self.samples.names()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dali_run.ops.batch import Batch, Samples, elements
+from dali_run.ops.batch import Batch, Origin, Samples, elements, part_key
+from dali_run.writers.base import Records
+from dali_run.writers.formats.columns import keys_of
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 64, 65, 300])
@@ -62,3 +64,35 @@ def test_dense_names_what_differs() -> None:
     assert not batch.is_uniform
     with pytest.raises(ValueError, match=r"\(2, 3\) for '000000000', \(3, 2\) for '000000002'"):
         batch.dense()
+
+
+class Named:
+    """A data set whose records have names; ``keys`` of many at once, where it is asked to have them."""
+
+    names = ("a/b.mp4", "a.b/c", "ünter/x.tar.gz", ".hidden", "\udcff/n.jpg")
+
+    def __init__(self, many: bool) -> None:
+        if many:
+            self.keys = lambda index: [self.names[i].encode("utf-8", "surrogateescape") for i in index.tolist()]
+
+    def origin(self, index: int) -> Origin:
+        return Origin(self.names[index], "")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_names_are_the_keys_of_all_samples(many: bool) -> None:
+    """Of records and of parts, in any order, also of none."""
+    index = np.array([0, 0, 1, 3, 2, 2, 2, 4, 0], np.int64)
+    part = np.array([0, 7, 2, 0, 5, 4, 1_234_567, 3, 1], np.int32)
+    for parts in (None, part):
+        for n in (9, 1, 0):
+            at = np.arange(n, dtype=np.int64)
+            samples = Samples(at.astype(np.int32), at, at, index[:n], Named(many), None if parts is None else parts[:n])
+            keys = [samples.origin(i).key for i in range(n)]
+            assert [name.decode("utf-8", "surrogateescape") for name in samples.names()] == keys
+            assert Records(samples, {}).sample_keys() == keys
+            column = keys_of(samples)
+            assert [bytes(column.data[a : a + k]).decode("utf-8", "surrogateescape") for a, k in
+                    zip(column.starts.tolist(), column.sizes.tolist(), strict=True)] == keys  # fmt: skip
+    assert part_key("a/b.c.mp4", 3) == "a/b-000003.c.mp4"
+    assert part_key("x", 3) == "x-000003"

@@ -151,12 +151,7 @@ def from_values(values: Sequence[bytes]) -> Column:
 
 def keys_of(samples: Samples) -> Column:
     """The samples' own keys, in UTF-8."""
-    if samples.part is not None:
-        return from_values([samples.origin(i).key.encode("utf-8", "surrogateescape") for i in range(len(samples))])
-    told = getattr(samples.origins, "keys", None)  # data sets may know them without making an Origin of each
-    if told is not None:
-        return from_values(told(samples.index))
-    return from_values([samples.origin(i).key.encode("utf-8", "surrogateescape") for i in range(len(samples))])
+    return from_values(samples.names())
 
 
 def position_names(samples: Samples) -> Column:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Write
 from ..bytes import sidecar
 from .columns import Column, check_field, elements, kind_of, position_names, total_of
 from .extensions import file_columns, single
-from .names import safe_path, split_extension
+from .names import COMMON, safe_path, split_extension
 from .names import texts as as_texts
 
 OWN_NAMES = {"inputs", "journal", "manifest", "rejects", "report"}
@@ -78,16 +79,19 @@ class Taken:
         """These are taken from here on."""
         self.names.add(name)
         self.files.update(files)
-        self.folders.update(_folders(name))
+        self.folders.update(_above(name.rpartition("/")[0]))
 
     def free(self, name: str, files: Sequence[str]) -> bool:
         """Nobody has the name, no file stands where a folder is wanted, and no folder where a file is."""
-        return name not in self.names and self.files.isdisjoint(_folders(name)) and self.folders.isdisjoint(files)
+        folders = _above(name.rpartition("/")[0])
+        return name not in self.names and self.files.isdisjoint(folders) and self.folders.isdisjoint(files)
 
 
-def _folders(name: str) -> list[str]:
-    parts = name.split("/")
-    return ["/".join(parts[:k]) for k in range(1, len(parts))]
+@lru_cache(1 << 12)
+def _above(folder: str) -> tuple[str, ...]:
+    """A folder and those that hold it."""
+    parts = folder.split("/")
+    return tuple("/".join(parts[:k]) for k in range(1, len(parts) + 1)) if folder else ()
 
 
 @dataclass(slots=True)
@@ -177,7 +181,14 @@ class FilesShard(Shard):
 def _name(key: str) -> str:
     """Below the root, without extension, apart from our own files: also as a folder, and whatever the case (there are
     file systems without)."""
-    name = split_extension(safe_path(key))[0]
-    first, slash, _ = name.lower().partition("/")
-    ours = re.split("[.-]", first, maxsplit=1)[0] in OWN_NAMES or (slash and first.endswith(".jsonl"))
-    return f"_{name}" if ours else name
+    common = COMMON.fullmatch(key)
+    name = common[1] if common is not None else split_extension(safe_path(key))[0]
+    first, slash, _ = name.partition("/")
+    return f"_{name}" if _is_ours(first, bool(slash)) else name
+
+
+@lru_cache(1 << 12)
+def _is_ours(first: str, folder: bool) -> bool:
+    """The first part of a name, or of its folders, may be one of a job's own files."""
+    lower = first.lower()
+    return re.split("[.-]", lower, maxsplit=1)[0] in OWN_NAMES or (folder and lower.endswith(".jsonl"))
