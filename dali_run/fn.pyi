@@ -520,6 +520,21 @@ def crop_mirror_normalize(
     """Crop, mirror left to right and normalise: scale * (x - mean) / std + shift."""
     ...
 
+def cut_video(
+    input: _Tensor,
+    input1: _Tensor,
+    /,
+    *,
+    container: Literal['mp4', 'mkv', 'webm', 'mov'] = ...,
+    sound: bool = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Clips of videos as files of their own, without encoding them again."""
+    ...
+
 def debayer(
     input: _Tensor,
     /,
@@ -2141,6 +2156,19 @@ def uniform(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Uniform in [min, max), or one of ``values``."""
+    ...
+
+def video_cuts(
+    input: _Tensor,
+    /,
+    *,
+    seconds: DataNode | float = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Where videos can be cut without encoding them again: at key frames. FLOAT64 of shape (clips, 2), start and end of each clip in seconds."""
     ...
 
 def video_reader(

@@ -586,6 +586,22 @@ class CropMirrorNormalize:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class CutVideo:
+    """Clips of videos as files of their own, without encoding them again."""
+
+    def __init__(
+        self,
+        *,
+        container: Literal['mp4', 'mkv', 'webm', 'mov'] = ...,
+        sound: bool = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class DLTensorPythonFunction:
     """Call a Python function with DLPack capsules of the data of each sample, or with lists of them; only in Python."""
 
@@ -2388,6 +2404,21 @@ class Uniform:
         dtype: DALIDataType | npt.DTypeLike | None = ...,
         range: DataNode | _Floats = ...,
         values: DataNode | _Floats | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class VideoCuts:
+    """Where videos can be cut without encoding them again: at key frames. FLOAT64 of shape (clips, 2), start and end of each clip in seconds."""
+
+    def __init__(
+        self,
+        *,
+        seconds: DataNode | float = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,

@@ -126,6 +126,7 @@ def test_opens_with_a_comment_and_compiles_for_both_devices(name: str) -> None:
     reads_plainly = "_to_" in name or name in (
         "librispeech_logmel.yaml",
         "video_clips.yaml",
+        "video_cuts.yaml",
         "video_frames.yaml",
     )  # whose readers decode
     assert bool(decodes) == (not reads_plainly)

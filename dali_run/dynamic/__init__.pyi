@@ -441,6 +441,19 @@ def crop_mirror_normalize(
 @overload
 def crop_mirror_normalize(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
+def cut_video(
+    input0: _Input,
+    input1: _Input,
+    /,
+    *,
+    container: Literal['mp4', 'mkv', 'webm', 'mov'] = ...,
+    sound: builtins.bool = ...,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> Any:
+    """Clips of videos as files of their own, without encoding them again."""
+    ...
+
 @overload
 def debayer(
     input: _V,
@@ -1634,6 +1647,21 @@ def transpose(
 
 @overload
 def transpose(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
+def video_cuts(
+    input: _V,
+    /,
+    *,
+    seconds: Tensor | Batch | float = ...,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> _V:
+    """Where videos can be cut without encoding them again: at key frames. FLOAT64 of shape (clips, 2), start and end of each clip in seconds."""
+    ...
+
+@overload
+def video_cuts(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
 @overload
 def warp_affine(

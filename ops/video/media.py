@@ -53,16 +53,19 @@ class Clip:
         """``source``: a path, or the file's bytes. ``index``: of the same file, if it is known. ``colours``: of the
         pictures, RGB, or the stream's own Y, Cb and Cr. ``threads``: that decode it; one, where files are decoded
         beside each other. Raises SampleError."""
+        self.container: Any
+        """The file, as av has it."""
+        self.stream: Any
         self._known, self._colours, self._threads = index, colours, threads
         self._av = av = require()
         self._converter: Any = None
         self._straight = Converter()
-        self._errors = (av.error.FFmpegError, ValueError, EOFError)
+        self.errors: tuple[type[Exception], ...] = (av.error.FFmpegError, ValueError, EOFError)
         self._source = source
         if not isinstance(source, str) and not len(source):
             raise SampleError("truncated", "the file is empty")
         self._open()
-        context = self._stream.codec_context
+        context = self.stream.codec_context
         self.height, self.width = int(context.height), int(context.width)
         if self.height < 1 or self.width < 1:
             self.close()
@@ -74,15 +77,15 @@ class Clip:
     def _open(self) -> None:
         source, self._untouched = self._source, True
         try:
-            self._container = require().open(source if isinstance(source, str) else io.BytesIO(source.data))
-        except self._errors as e:
-            raise SampleError(_code(e), f"no video that FFmpeg reads: {_reason(e)}") from None
-        streams = self._container.streams.video
+            self.container = require().open(source if isinstance(source, str) else io.BytesIO(source.data))
+        except self.errors as e:
+            raise SampleError(_code(e), f"no video that FFmpeg reads: {reason(e)}") from None
+        streams = self.container.streams.video
         if not streams:
             self.close()
             raise SampleError("unsupported", "there is no video stream in it")
-        self._stream = streams[0]
-        context = self._stream.codec_context
+        self.stream = streams[0]
+        context = self.stream.codec_context
         if context is None:
             self.close()
             raise SampleError("unsupported", "there is no decoder for its video stream")
@@ -101,20 +104,20 @@ class Clip:
         self._frames = None  # a generator would hold it
         self._straight.close()
         with suppress(Exception):
-            self._container.close()
+            self.container.close()
 
     @property
     def codec(self) -> str:
         """FFmpeg's name of the stream's codec: h264, hevc, vp9, av1, ..."""
-        return str(self._stream.codec_context.codec.canonical_name)
+        return str(self.stream.codec_context.codec.canonical_name)
 
     @property
     def guess(self) -> int:
         """About how many frames there are, by the header alone."""
-        if self._stream.frames:
-            return int(self._stream.frames)
-        rate = float(self._stream.average_rate or 25)
-        duration = self._container.duration
+        if self.stream.frames:
+            return int(self.stream.frames)
+        rate = float(self.stream.average_rate or 25)
+        duration = self.container.duration
         return max(1, int(rate * duration / 1e6)) if duration else 250
 
     @cached_property
@@ -124,11 +127,11 @@ class Clip:
 
     def _indexed(self) -> Index:
         times, keys = [], []
-        if self._stream.codec_context.name in _HIDDEN:
+        if self.stream.codec_context.name in _HIDDEN:
             return [], []
         self._untouched = False
         try:
-            for packet in self._container.demux(self._stream):
+            for packet in self.container.demux(self.stream):
                 if packet.size == 0 or packet.is_discard:
                     continue
                 if packet.pts is None:
@@ -136,10 +139,10 @@ class Clip:
                 times.append(packet.pts)
                 if packet.is_keyframe:
                     keys.append(packet.pts)
-        except self._errors as e:
+        except self.errors as e:
             if not times:
-                raise SampleError("corrupt_data", f"its packets cannot be read: {_reason(e)}") from None
-        declared = int(self._stream.frames)
+                raise SampleError("corrupt_data", f"its packets cannot be read: {reason(e)}") from None
+        declared = int(self.stream.frames)
         if len(times) < declared:
             raise SampleError("truncated", f"{len(times)} of {declared} frames are there")
         if len(set(times)) != len(times) or not keys:
@@ -155,7 +158,7 @@ class Clip:
     def times(self) -> npt.NDArray[np.float64]:
         """Seconds at which each frame is shown; NaN-free, one for each frame. Raises SampleError."""
         times, _ = self.index
-        found = [float(t * self._stream.time_base) for t in times] if times else self._shown
+        found = [float(t * self.stream.time_base) for t in times] if times else self._shown
         if not found:
             raise SampleError("corrupt_data", "no frame of it can be decoded")
         return np.array(found, np.float64)
@@ -222,23 +225,23 @@ class Clip:
             if self._untouched and start in (None, *self.index[1][:1]):
                 pass
             elif start is None or not self._sought(start):
-                self._container.close()  # streams without an index cannot be rewound
+                self.container.close()  # streams without an index cannot be rewound
                 self._open()
             self._untouched = False
             yield from self._pictures()
-        except self._errors as e:
+        except self.errors as e:
             if isinstance(e, EOFError):
                 return
-            raise SampleError("corrupt_data", f"damaged: {_reason(e)}") from None
+            raise SampleError("corrupt_data", f"damaged: {reason(e)}") from None
 
     def _pictures(self) -> Iterator[Any]:
         """Frames from where the container is: each has a pts, and `_write` makes a picture of it."""
-        yield from self._container.decode(self._stream)
+        yield from self.container.decode(self.stream)
 
     def _sought(self, start: int) -> bool:
         try:
-            self._container.seek(start, stream=self._stream, backward=True)
-        except self._errors:
+            self.container.seek(start, stream=self.stream, backward=True)
+        except self.errors:
             return False
         return True
 
@@ -270,7 +273,8 @@ class Clip:
         return rows[:, : 3 * size[0]].reshape(size[1], size[0], 3)
 
 
-def _reason(e: BaseException) -> str:
+def reason(e: BaseException) -> str:
+    """The words of an error of FFmpeg's."""
     return str(getattr(e, "strerror", None) or e or type(e).__name__)
 
 

@@ -135,14 +135,14 @@ class NvClip(Clip):
     def __init__(self, source: str | npt.NDArray[np.uint8], index: Index | None = None) -> None:
         """Raises SampleError as `Clip` does."""
         super().__init__(source, index)
-        context = self._stream.codec_context
+        context = self.stream.codec_context
         self._bits = _BITS.get(str(context.pix_fmt), 0)
         self._matrix = matrix_of(int(context.colorspace), int(context.color_range), str(context.pix_fmt))
         self._decoders: Decoders | None = None
 
     def use(self, decoders: Decoders) -> Self:
         """Decode by ``decoders``, on their stream. Raises RefusedError where NVDEC is not asked, SampleError."""
-        context = self._stream.codec_context
+        context = self.stream.codec_context
         if self.codec not in _CODECS or not self._bits:
             raise RefusedError(f"{self.codec}, {context.pix_fmt}")
         if self.height % 2 or self.width % 2:
@@ -158,10 +158,10 @@ class NvClip(Clip):
             return
         decoder = self._decoders.of(self.codec, self._bits, self.height, self.width)
         annexb = None
-        extra = bytes(self._stream.codec_context.extradata or b"")
+        extra = bytes(self.stream.codec_context.extradata or b"")
         if self.codec in ("h264", "hevc") and extra[:1] == b"\1":  # lengths before its units, as MP4 has them
-            annexb = self._av.bitstream.BitStreamFilterContext(f"{self.codec}_mp4toannexb", self._stream)
-        for packet in self._container.demux(self._stream):
+            annexb = self._av.bitstream.BitStreamFilterContext(f"{self.codec}_mp4toannexb", self.stream)
+        for packet in self.container.demux(self.stream):
             if packet.size:
                 for unit in annexb.filter(packet) if annexb is not None else [packet]:
                     yield from self._fed(decoder, bytes(unit), unit.pts)

@@ -498,7 +498,8 @@ class _Build:
         return edges, {one.name: one.config for one in fields}
 
     def comes_from_reader(self, edge: Edge) -> bool:
-        return isinstance(self.graph.nodes[edge.node].op, Reader)
+        op = self.graph.nodes[edge.node].op
+        return isinstance(op, Reader) or op.makes_files
 
     def encoder(self, one: WriteField, edge: Edge | None, label: str) -> Edge | None:
         """The node that encodes a field."""

@@ -1,0 +1,172 @@
+"""video_cuts, cut_video: clips of a video that begin at key frames, without decoding or encoding anything."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Arg, Operator, Spec
+from ..batch import Batch
+from ..codecs.decoders import check_encoded
+from ..context import Context
+from ..errors import SampleError, SpecError
+from ..types import DALIDataType
+from .media import Clip, reason, require
+
+Container = Literal["mp4", "mkv", "webm", "mov"]
+_MUXERS = {"mkv": "matroska"}
+"""FFmpeg's names, where they are not the usual ending."""
+_APART = 1.0
+"""Seconds by which sound may stand before or after its pictures in a file."""
+
+
+def cuts_of(clip: Clip, seconds: float) -> list[tuple[float, float]]:
+    """Start and end of each clip in seconds; a clip is at least ``seconds`` long, but for the last. Raises
+    SampleError.
+
+    It begins at a key frame after which nothing is shown that is older: pictures that are shown before a key frame and
+    stored after it need the frames before.
+    """
+    times: list[int] = []
+    keys: list[int] = []
+    try:
+        for packet in clip.container.demux(clip.stream):
+            if packet.size == 0 or packet.is_discard:
+                continue
+            if packet.pts is None:
+                raise SampleError("unsupported", "it has frames without times, so that it cannot be cut")
+            keys += [len(times)] if packet.is_keyframe else []
+            times.append(packet.pts)
+    except clip.errors as e:
+        raise SampleError("corrupt_data", f"its packets cannot be read: {reason(e)}") from None
+    if not keys:
+        raise SampleError("corrupt_data", "there is no key frame in it")
+    oldest = np.minimum.accumulate(np.array(times, np.int64)[::-1])[::-1]
+    base = Fraction(clip.stream.time_base)
+    starts: list[int] = []
+    for k in keys:
+        if oldest[k] == times[k] and (not starts or (times[k] - starts[-1]) * base >= seconds):
+            starts.append(times[k])
+    if not starts:
+        raise SampleError("unsupported", "none of its key frames is a place to cut at")
+    ordered = sorted(times)
+    last = ordered[-1] + (ordered[-1] - ordered[-2] if len(ordered) > 1 else 1)
+    return [(float(a * base), float(b * base)) for a, b in zip(starts, [*starts[1:], last], strict=True)]
+
+
+def remuxed(clip: Clip, start: float, end: float, container: str, sound: bool) -> bytes:
+    """The packets of ``clip`` from the key frame at ``start`` to the one at ``end`` (seconds) as a file of its own,
+    which begins at 0. Raises SampleError."""
+    av, base = require(), Fraction(clip.stream.time_base)
+    first, stop = (round(Fraction(s) / base) for s in (start, end))
+    tracks = [clip.stream, *(clip.container.streams.audio if sound else ())]
+    out = io.BytesIO()
+    try:
+        clip.container.seek(max(first - round(_APART / base), 0), stream=clip.stream, backward=True)
+        with av.open(out, "w", format=_MUXERS.get(container, container), options={"fflags": "+bitexact"}) as made:
+            into = {t.index: made.add_stream_from_template(t) for t in tracks}
+            begun = done = False
+            for packet in clip.container.demux(tracks):
+                if packet.size == 0 or packet.pts is None:
+                    continue
+                track = packet.stream
+                at = float(packet.pts * Fraction(track.time_base))
+                if track.index == clip.stream.index:
+                    begun |= packet.pts == first and packet.is_keyframe
+                    done |= begun and packet.is_keyframe and packet.pts >= stop
+                    if not begun or done:
+                        if at > end + _APART:
+                            break
+                        continue
+                elif not start <= at < end:
+                    if at > end + _APART:
+                        break
+                    continue
+                shift = round(Fraction(start) / Fraction(track.time_base))
+                packet.pts -= shift
+                packet.dts = None if packet.dts is None else packet.dts - shift
+                packet.stream = into[track.index]
+                made.mux(packet)
+    except clip.errors as e:
+        raise SampleError("unsupported", f"it cannot be cut into {container}: {reason(e)}") from None
+    if not begun:
+        raise SampleError("out_of_bounds", f"there is no key frame at {start} s")
+    return out.getvalue()
+
+
+class VideoCuts(Operator, name="video_cuts"):
+    """Where videos can be cut without encoding them again: at key frames. FLOAT64 of shape (clips, 2), start and end of
+    each clip in seconds.
+
+    A clip is at least ``seconds`` long, but for the last one of a video. Key frames that later pictures reach back
+    over are left out. The input is files of any container and codec that FFmpeg reads. `split_samples` makes a sample
+    of each clip, and `cut_video` its file.
+    """
+
+    example = "{op: video_cuts, in: files, seconds: 10, out: cuts}"
+
+    seconds: Annotated[float, Arg("the least length of a clip; 0: one for each key frame", ge=0, per_sample=True)] = 0.0
+
+    def check(self) -> None:
+        require()
+
+    def infer(self, *specs: Spec) -> Spec:
+        check_encoded(specs[0])
+        return Spec((None, 2), DALIDataType.FLOAT64)
+
+    def cpu(self, ctx: Context, encoded: Batch) -> Batch:
+        seconds, found = ctx.arg("seconds", np.float64), []
+        for i in range(len(encoded)):
+            try:
+                with Clip(encoded.sample(i)) as clip:
+                    cuts = cuts_of(clip, float(seconds[i]))
+            except SampleError as e:
+                ctx.reject(i, e.code, str(e))
+                cuts = []
+            found.append(np.array(cuts, np.float64).reshape(-1, 2))
+        return Batch.from_list(found, "", encoded.samples)
+
+
+class CutVideo(Operator, name="cut_video"):
+    """Clips of videos as files of their own, without encoding them again.
+
+    Inputs: files, and for each the start and the end of a clip in seconds (FLOAT64 of shape (2,)), as `video_cuts`
+    gives them. The output is the clip's bytes, for ``encode: keep``. It begins at 0, and the frames are those of the
+    whole video, to the bit.
+    """
+
+    inputs = (2, 2)
+    makes_files = True
+    example = "{op: cut_video, in: [files, cut], container: mp4, out: clip}"
+
+    container: Annotated[Container, Arg("of the clip; one that can hold the codec")] = "mp4"
+    sound: Annotated[bool, Arg("keep the sound")] = True
+
+    def check(self) -> None:
+        require()
+
+    def infer(self, *specs: Spec) -> Spec:
+        check_encoded(specs[0])
+        if specs[1].dtype not in (None, DALIDataType.FLOAT64) or specs[1].ndim not in (None, 1):
+            raise SpecError(f"the second input is start and end of a clip (FLOAT64, shape (2,)), got {specs[1]}; put "
+                            "video_cuts and split_samples before it")  # fmt: skip
+        return Spec((None,), DALIDataType.UINT8)
+
+    def cpu(self, ctx: Context, encoded: Batch, cuts: Batch) -> Batch:
+        made: list[npt.NDArray[np.uint8]] = []
+        for i in range(len(encoded)):
+            data = b""
+            try:
+                where: Any = cuts.sample(i)
+                if where.shape != (2,) or not 0 <= float(where[0]) < float(where[1]):
+                    raise SampleError("bad_argument", f"start and end of a clip are two rising numbers, got {where}")
+                with Clip(encoded.sample(i)) as clip:
+                    data = remuxed(clip, float(where[0]), float(where[1]), self.container, self.sound)
+            except SampleError as e:
+                ctx.reject(i, e.code, str(e))
+            made.append(np.frombuffer(data, np.uint8))
+        return Batch.from_list(made, "", encoded.samples)
