@@ -29,11 +29,12 @@ class FftPlan:
 
 
 @lru_cache(64)
-def plan(size: int, largest: int = 5) -> FftPlan | None:
-    """The plan of a transform of ``size``; None where that has a prime factor above ``largest``."""
+def plan(size: int, largest: int = 5, eights: bool = False) -> FftPlan | None:
+    """The plan of a transform of ``size``; None where that has a prime factor above ``largest``. ``eights``: passes of
+    radix 8 first, where there is room for so many numbers in registers."""
     radices: list[int] = []
     left = size
-    for radix in (4, 2, 3, 5, *range(7, largest + 1, 2)):
+    for radix in (*[8] * eights, 4, 2, 3, 5, *range(7, largest + 1, 2)):
         while left % radix == 0:
             radices.append(radix)
             left //= radix

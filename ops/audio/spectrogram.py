@@ -195,7 +195,7 @@ class Spectrogram(Operator, name="spectrogram"):
     ) -> None:
         if out.data.size == 0:
             return
-        found = plan(self.size, _LARGEST_RADIX)
+        found = plan(self.size, _LARGEST_RADIX, eights=True)
         assert found is not None
         lane, shared = ctx.device, self.size <= _SHARED
         pairs = max(1, min(4, _SHARED // self.size))

@@ -7,31 +7,81 @@ __device__ inline float2 times(float2 a, float2 b) { return make_float2(a.x * b.
 __device__ inline float2 plus(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 __device__ inline float2 minus(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
 
-// The transform of the `radix` numbers `step` apart at `at`; all but the first are turned by `turns` then.
-__device__ inline void butterfly(float2* at, int step, int radix, const float2* roots, const float2* turns) {
+// The transform of four numbers, in place.
+__device__ inline void four(float2& x0, float2& x1, float2& x2, float2& x3) {
+    const float2 a = plus(x0, x2), b = minus(x0, x2), c = plus(x1, x3), d = minus(x1, x3);
+    x0 = plus(a, c);
+    x1 = make_float2(b.x + d.y, b.y - d.x);
+    x2 = minus(a, c);
+    x3 = make_float2(b.x - d.y, b.y + d.x);
+}
+
+// A block's numbers. In shared memory there is a gap after every eight: without them, threads whose numbers are eight
+// apart would wait for the same banks.
+template <bool FITS>
+struct Numbers {
+    float2* first;
+
+    __device__ float2& operator[](int i) const { return first[FITS ? i + (i >> 3) : i]; }
+};
+
+// The transform of the `radix` numbers `step` apart from `at` on; all but the first are turned by `turns` then.
+template <bool FITS>
+__device__ inline void butterfly(Numbers<FITS> all, int at, int step, int radix, const float2* roots,
+                                 const float2* turns) {
+    if (radix == 8) {
+        const float half = 0.70710678118654752f;
+        float2 even[4], odd[4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            const float2 a = all[at + q * step], b = all[at + (q + 4) * step];
+            even[q] = plus(a, b);
+            odd[q] = minus(a, b);
+        }
+        odd[1] = make_float2(half * (odd[1].x + odd[1].y), half * (odd[1].y - odd[1].x));
+        odd[2] = make_float2(odd[2].y, -odd[2].x);
+        odd[3] = make_float2(half * (odd[3].y - odd[3].x), -half * (odd[3].x + odd[3].y));
+        four(even[0], even[1], even[2], even[3]);
+        four(odd[0], odd[1], odd[2], odd[3]);
+        all[at] = even[0];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            if (q) all[at + 2 * q * step] = times(even[q], turns[2 * q - 1]);
+            all[at + (2 * q + 1) * step] = times(odd[q], turns[2 * q]);
+        }
+        return;
+    }
     if (radix == 4) {
-        const float2 a = plus(at[0], at[2 * step]), b = minus(at[0], at[2 * step]);
-        const float2 c = plus(at[step], at[3 * step]), d = minus(at[step], at[3 * step]);
-        at[0] = plus(a, c);
-        at[step] = times(make_float2(b.x + d.y, b.y - d.x), turns[0]);
-        at[2 * step] = times(minus(a, c), turns[1]);
-        at[3 * step] = times(make_float2(b.x - d.y, b.y + d.x), turns[2]);
+        float2 a = all[at], b = all[at + step], c = all[at + 2 * step], d = all[at + 3 * step];
+        four(a, b, c, d);
+        all[at] = a;
+        all[at + step] = times(b, turns[0]);
+        all[at + 2 * step] = times(c, turns[1]);
+        all[at + 3 * step] = times(d, turns[2]);
         return;
     }
     if (radix == 2) {
-        const float2 a = at[0], b = at[step];
-        at[0] = plus(a, b);
-        at[step] = times(minus(a, b), turns[0]);
+        const float2 a = all[at], b = all[at + step];
+        all[at] = plus(a, b);
+        all[at + step] = times(minus(a, b), turns[0]);
         return;
     }
     float2 x[LARGEST_RADIX];
-    for (int q = 0; q < radix; ++q) x[q] = at[q * step];
+    for (int q = 0; q < radix; ++q) x[q] = all[at + q * step];
     for (int s = 0; s < radix; ++s) {
         float2 sum = x[0];
         for (int q = 1, m = s; q < radix; ++q, m = m + s >= radix ? m + s - radix : m + s) sum = plus(sum, times(x[q], roots[m]));
-        at[s * step] = s ? times(sum, turns[s - 1]) : sum;
+        all[at + s * step] = s ? times(sum, turns[s - 1]) : sum;
     }
 }
+
+// Division of numbers that are not negative; most divisors here are powers of two.
+struct Divisor {
+    int by, shift;
+
+    __device__ explicit Divisor(int by_) : by(by_), shift(by_ & (by_ - 1) ? -1 : 31 - __clz(by_)) {}
+    __device__ int operator()(int i) const { return shift >= 0 ? i >> shift : i / by; }
+};
 
 template <typename In>
 struct Signal {
@@ -49,6 +99,12 @@ struct Signal {
         return static_cast<float>(data[i]) * scale;
     }
 };
+
+// Of one of two windows that made one complex signal: `a` and `b` at a frequency and at its negative.
+__device__ inline float power(float2 a, float2 b, int half) {
+    const float re = half ? a.y + b.y : a.x + b.x, im = half ? a.x - b.x : a.y - b.y;
+    return 0.25f * (re * re + im * im);
+}
 
 // What becomes of the spectra of a block where MEL: sums of runs of them (filter_bank of features.cu), and, unless
 // `factor` is 0, their decibels.
@@ -75,13 +131,14 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
                             int reflect, float scale, int leveled, float emphasis, int magnitudes, int frequency_first,
                             float2* scratch, float* out, const long long* out_base, const int* filters,
                             const float* weights, int bands, float loudness, float factor, float least) {
-    __shared__ float2 shared[FITS ? SHARED : 1];
+    __shared__ float2 shared[FITS ? SHARED + SHARED / 8 : 1];
     __shared__ double partial[2 * MOST_PAIRS][32];
     __shared__ float powers[MEL ? SHARED + 2 * MOST_PAIRS : 1];  // bins of one window after the other
     const int sample = blockIdx.y, count = frames[sample], bins = size / 2 + 1;
     const Signal<In> signal = {data + base[sample], lengths[sample], reflect, scale};
     const long long block = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
-    float2* work = FITS ? shared : scratch + block * size;
+    const Divisor by_size(size), by_frames(2 * pairs), by_bins(bins), by_bands(MEL ? bands : 1);
+    const Numbers<FITS> work = {FITS ? shared : scratch + block * size};
     float* target = out + out_base[sample];
     for (int first = blockIdx.x * 2 * pairs; first < count; first += gridDim.x * 2 * pairs) {
         if (leveled) {
@@ -100,8 +157,21 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
             }
             __syncthreads();
         }
+        const long long low = static_cast<long long>(first) * step - before;
+        const bool inside = !leveled && low >= 0 && first + 2 * pairs <= count &&
+                            low + static_cast<long long>(2 * pairs - 1) * step + width <= signal.n;
         for (int i = threadIdx.x; i < pairs * size; i += blockDim.x) {
-            const int pair = i / size, k = i - pair * size;
+            const int pair = by_size(i), k = i - pair * size;
+            if (inside) {
+                float2 both = make_float2(0.0f, 0.0f);
+                if (k < width) {
+                    const In* at = signal.data + low + (2 * pair * step + k);
+                    both.x = static_cast<float>(at[0]) * scale * window[k];
+                    both.y = static_cast<float>(at[step]) * scale * window[k];
+                }
+                work[i] = both;
+                continue;
+            }
             float two[2] = {0.0f, 0.0f};
             for (int half = 0; half < 2; ++half) {
                 const int frame = first + 2 * pair + half;
@@ -122,9 +192,10 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
         const float2* turns = twiddles;
         for (int pass = 0; pass < passes; ++pass) {
             const int radix = radices[pass], part = length / radix, each = size / radix;
+            const Divisor by_each(each), by_part(part);
             for (int i = threadIdx.x; i < pairs * each; i += blockDim.x) {
-                const int pair = i / each, rest = i - pair * each, block_of = rest / part, j = rest - block_of * part;
-                butterfly(work + pair * size + block_of * length + j, part, radix, roots + pass * LARGEST_RADIX,
+                const int pair = by_each(i), rest = i - pair * each, block_of = by_part(rest), j = rest - block_of * part;
+                butterfly(work, pair * size + block_of * length + j, part, radix, roots + pass * LARGEST_RADIX,
                           turns + j * (radix - 1));
             }
             turns += part * (radix - 1);
@@ -132,25 +203,34 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
             __syncthreads();
         }
         // Neighbouring threads write neighbouring places.
-        for (int i = threadIdx.x; i < 2 * pairs * bins; i += blockDim.x) {
-            const int k = frequency_first ? i / (2 * pairs) : i % bins;
-            const int frame = frequency_first ? i % (2 * pairs) : i / bins;
-            if (first + frame >= count) continue;
-            const float2* whole = work + frame / 2 * size;
-            const float2 a = whole[place[k]], b = whole[place[k ? size - k : 0]];
-            const float re = frame % 2 ? a.y + b.y : a.x + b.x, im = frame % 2 ? a.x - b.x : a.y - b.y;
-            float value = 0.25f * (re * re + im * im);
-            if (magnitudes) value = sqrtf(value);
-            const long long t = first + frame;
-            if (MEL) powers[frame * bins + k] = value;
-            else target[frequency_first ? static_cast<long long>(k) * count + t : t * bins + k] = value;
+        if (MEL) {
+            for (int i = threadIdx.x; i < pairs * bins; i += blockDim.x) {
+                const int pair = by_bins(i), k = i - pair * bins;
+                const int whole = pair * size;
+                const float2 a = work[whole + place[k]], b = work[whole + place[k ? size - k : 0]];
+                for (int half = 0; half < 2; ++half) {
+                    const float value = power(a, b, half);
+                    powers[(2 * pair + half) * bins + k] = magnitudes ? sqrtf(value) : value;
+                }
+            }
+        } else {
+            for (int i = threadIdx.x; i < 2 * pairs * bins; i += blockDim.x) {
+                const int k = frequency_first ? by_frames(i) : i - by_bins(i) * bins;
+                const int frame = frequency_first ? i - k * 2 * pairs : by_bins(i);
+                if (first + frame >= count) continue;
+                const int whole = frame / 2 * size;
+                const float value = power(work[whole + place[k]], work[whole + place[k ? size - k : 0]], frame % 2);
+                const long long t = first + frame;
+                target[frequency_first ? static_cast<long long>(k) * count + t : t * bins + k] =
+                    magnitudes ? sqrtf(value) : value;
+            }
         }
         __syncthreads();
         if (!MEL) continue;
         const Bands of = {filters, weights, bands, loudness, factor, least};
         for (int i = threadIdx.x; i < 2 * pairs * bands; i += blockDim.x) {
-            const int band = frequency_first ? i / (2 * pairs) : i % bands;
-            const int frame = frequency_first ? i % (2 * pairs) : i / bands;
+            const int band = frequency_first ? by_frames(i) : i - by_bands(i) * bands;
+            const int frame = frequency_first ? i - band * 2 * pairs : by_bands(i);
             const long long t = first + frame;
             if (t >= count) continue;
             target[frequency_first ? static_cast<long long>(band) * count + t : t * bands + band] =
