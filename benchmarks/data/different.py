@@ -22,7 +22,12 @@ from PIL import Image, JpegImagePlugin
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dali_run.pipelines.bench.web_mix import varied
+from dali_run.pipelines.tools.sample_data import make_sample_data
 
+GIGABYTES = 4.0
+"""More than any cache of a processor."""
+_DRAWN = 120
+"""Pictures that are drawn where no folder is given; three quarters of them are used."""
 _AT_ONCE = 16
 """Variants of a picture that a process makes before the next one."""
 
@@ -69,9 +74,18 @@ def write_different(files: list[Path], root: Path, nbytes: int) -> list[Path]:
 
 
 def data_files(folder: Path, scratch: Path, gigabytes: float) -> list[Path]:
-    """The files of ``folder``, or so many gigabytes made of them in ``scratch``."""
-    files = sorted(p for p in folder.iterdir() if p.is_file())
+    """The files of ``folder`` and of folders in it, or so many gigabytes made of them in ``scratch``."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
     return write_different(files, scratch, int(gigabytes * 1e9)) if gigabytes else files
+
+
+def images_of(folder: Path | None, scratch: Path, gigabytes: float) -> list[Path]:
+    """`data_files` of ``folder``; where there is none, of pictures that are drawn, and `GIGABYTES` unless so many are
+    asked for."""
+    if folder is not None:
+        return data_files(folder, scratch / "different", gigabytes)
+    make_sample_data(scratch / "sample", _DRAWN, 0)
+    return data_files(scratch / "sample" / "train", scratch / "different", gigabytes or GIGABYTES)
 
 
 def main() -> None:

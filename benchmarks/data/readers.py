@@ -1,7 +1,9 @@
 """Records a second without decoding: this package's readers, `tfrecord` and `webdataset`, interleaved in one run.
 
-    python benchmarks/data/readers.py [--images FOLDER] [--records 4000] [--rounds 5] [--batch 256] [--threads 2]
-        [--json F]
+    python benchmarks/data/readers.py [--gigabytes 4] [--images FOLDER [--records 4000]] [--rounds 5] [--batch 256]
+        [--threads 2] [--json F]
+
+Without FOLDER, pictures are drawn, and gigabytes of different records made of them.
 
 Every reader delivers the bytes of each image and its label. Ours gives whole batches: views of the mapped file, as the
 engine uses them on a CPU, or copies in one buffer, as on the way to a GPU. The packages copy each record into a bytes
@@ -32,7 +34,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.data.different import data_files
+from benchmarks.data.different import GIGABYTES, images_of
 from dali_run.ops.context import Context
 from dali_run.pipelines.bench.machine import facts
 from dali_run.pipelines.engine.workers import Pool
@@ -155,23 +157,21 @@ def limits(folder: Path, threads: int) -> dict[str, Callable[[], int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=Path, default=Path("../shared/data/imagenet_sample"))
-    parser.add_argument("--records", type=int, default=4000)
-    parser.add_argument("--gigabytes", type=float, default=0, help="of different records; their number follows")
+    parser.add_argument("--images", type=Path, help="a folder of JPEGs; without, pictures are drawn")
+    parser.add_argument("--records", type=int, default=4000, help="made of FOLDER's files, again and again")
+    parser.add_argument(
+        "--gigabytes", type=float, default=0, help=f"of different records instead; without FOLDER {GIGABYTES:g}"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2, help="of our readers; the packages have one")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    images = [p.read_bytes() for p in sorted(options.images.glob("*.JPEG"))]
-    if images and options.gigabytes:
-        with tempfile.TemporaryDirectory() as scratch:
-            images = [p.read_bytes() for p in data_files(options.images, Path(scratch), options.gigabytes)]
+    with tempfile.TemporaryDirectory() as scratch:
+        images = [p.read_bytes() for p in images_of(options.images, Path(scratch), options.gigabytes)]
+    if options.gigabytes or options.images is None:
         options.records = len(images)
-    if not images:
-        rng = np.random.default_rng(0)
-        images = [rng.bytes(int(n)) for n in rng.normal(110_000, 30_000, 200).clip(5_000)]
     features = {"image": "string", "label": "int64"}
     pool = Pool(max(1, options.threads - 1), "reader")  # the calling thread works too
     with tempfile.TemporaryDirectory() as name:

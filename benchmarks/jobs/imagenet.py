@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.data.different import data_files
 from benchmarks.data.host_planning import data_set, reader
+from benchmarks.jobs import apart
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 WARM_UP = 1.5
@@ -174,20 +174,8 @@ def measure_dali(
 
 
 def run_apart(arguments: dict[str, Any], path: str | None) -> dict[str, Any]:
-    """One measurement in a process of its own."""
-    env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), env.get("PYTHONPATH"), path]))
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", json.dumps(arguments)],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        return {"error": done.stderr.strip().splitlines()[-3:]}
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+    """One measurement of this file in a process of its own."""
+    return apart.run_apart(__file__, arguments, path)
 
 
 def main() -> None:
@@ -214,8 +202,7 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        child = json.loads(args.child)
-        print(json.dumps({"ours": measure_ours, "dali": measure_dali}[child.pop("what")](**child)))
+        apart.answer(args.child, {"ours": measure_ours, "dali": measure_dali})
         return
     with (
         tempfile.TemporaryDirectory(dir=args.scratch) as scratch,

@@ -16,7 +16,6 @@ import argparse
 import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -27,6 +26,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.jobs import apart
 
 RATE, SECONDS = 16000, 10
 SPECTROGRAM = {"nfft": 512, "window_length": 400, "window_step": 160}
@@ -163,19 +166,6 @@ def measure_dali(
     return {"clips_per_second": n / taken, "cpu_ms_per_clip": 1e3 * processor / n, "first_batch_s": first}
 
 
-def run_apart(arguments: dict[str, Any], path: str | None) -> dict[str, Any]:
-    """One measurement in a process of its own."""
-    env = dict(os.environ)
-    more = path if arguments["what"] == "dali" else None
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), env.get("PYTHONPATH"), more]))
-    command = [sys.executable, __file__, "--child", json.dumps(arguments)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"error": done.stderr.strip().splitlines()[-3:]}
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dali-path", help="folder that `import nvidia.dali` works from; `here`: as it is installed")
@@ -201,8 +191,7 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        child = json.loads(args.child)
-        print(json.dumps({"ours": measure_ours, "dali": measure_dali}[child.pop("what")](**child)))
+        apart.answer(args.child, {"ours": measure_ours, "dali": measure_dali})
         return
     path = None if args.dali_path == "here" else args.dali_path
     with tempfile.TemporaryDirectory() as scratch:
@@ -232,9 +221,8 @@ def main() -> None:
         results: dict[str, list[dict[str, Any]]] = {name: [] for name, _ in settings}
         for _ in range(args.repeats):
             for name, setting in settings:
-                result = run_apart(
-                    {**setting, "device": args.device, "seconds": args.seconds, "warm_up": args.warm_up}, path
-                )
+                asked = {**setting, "device": args.device, "seconds": args.seconds, "warm_up": args.warm_up}
+                result = apart.run_apart(__file__, asked, path if setting["what"] == "dali" else None)
                 results[name].append(result)
                 print(name, result.get("clips_per_second", result), result.get("cpu_ms_per_clip"), flush=True)
     best = {k: max((r.get("clips_per_second", 0.0) for r in v), default=0.0) for k, v in results.items()}

@@ -1,8 +1,10 @@
 """Images resized to a shorter side of 256 and packed as JPEGs into tar shards: configs/imagenet_resize.yaml and a
 two-process script of Pillow and webdataset, whole runs in turns.
 
-    python benchmarks/operators/imagenet_resize.py [--images FOLDER] [--copies 30 | --gigabytes 4] [--rounds 5]
+    python benchmarks/operators/imagenet_resize.py [--gigabytes 4] [--images FOLDER [--copies 30]] [--rounds 5]
         [--json out.json]
+
+Without FOLDER, pictures are drawn, and gigabytes of different files made of them.
 
 Same files, sizes, filter (triangular, with antialiasing: Pillow's BILINEAR), quality 90 and chroma subsampling;
 start-up is part of each run. The script decodes whole pictures as ours does (Pillow's `draft` would give others).
@@ -31,7 +33,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.data.different import data_files
+from benchmarks.data.different import GIGABYTES, images_of
 
 QUALITY, SIDE, SHARD = 90, 256, 10_000
 ROOT = Path(__file__).parents[2]
@@ -124,9 +126,11 @@ def main() -> None:
         script(Path(data), Path(out), int(processes), int(subsampling))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=Path, default=ROOT / "../shared/data/imagenet_sample")
-    parser.add_argument("--copies", type=int, default=30)
-    parser.add_argument("--gigabytes", type=float, default=0, help="of different files, instead of copies of FOLDER's")
+    parser.add_argument("--images", type=Path, help="a folder of JPEGs; without, pictures are drawn")
+    parser.add_argument("--copies", type=int, default=30, help="of each of FOLDER's files")
+    parser.add_argument(
+        "--gigabytes", type=float, default=0, help=f"of different files instead; without FOLDER {GIGABYTES:g}"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="threads of ours, processes of the script")
     parser.add_argument(
@@ -138,8 +142,8 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        images = data_files(options.images, scratch / "different", options.gigabytes)
-        copies = 1 if options.gigabytes else options.copies
+        images = images_of(options.images, scratch, options.gigabytes)
+        copies = 1 if options.gigabytes or options.images is None else options.copies
         for i, file in enumerate(images):
             folder = scratch / "data" / f"n{i % 10:03d}"
             folder.mkdir(parents=True, exist_ok=True)

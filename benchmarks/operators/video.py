@@ -15,7 +15,6 @@ import argparse
 import itertools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.jobs import apart
 
 SHORTER = 256
 SEQUENCE = 16
@@ -106,8 +109,7 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        child = json.loads(args.child)
-        print(json.dumps({"ours": ours, "ffmpeg": ffmpeg}[child.pop("what")](**child)))
+        apart.answer(args.child, {"ours": ours, "ffmpeg": ffmpeg})
         return
     from dali_run.pipelines.bench.media_mix import write_videos
 
@@ -121,13 +123,10 @@ def main() -> None:
         for _, codec, job, what in turns:
             asked = {"what": what, "job": job, "threads": args.threads, "seconds": args.seconds,
                      "root": str((args.folder or Path(scratch)) / codec)}  # fmt: skip
-            env = {
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
-            }
-            done = subprocess.run([sys.executable, __file__, "--child", json.dumps(asked)], env=env, check=True,
-                                  stdout=subprocess.PIPE, text=True)  # fmt: skip
-            results.setdefault((codec, job, what), []).append(json.loads(done.stdout.splitlines()[-1]))
+            result = apart.run_apart(__file__, asked)
+            if "error" in result:
+                sys.exit(f"{codec} {job} {what}: {result['error']}")
+            results.setdefault((codec, job, what), []).append(result)
             print(codec, job, what, results[codec, job, what][-1], flush=True)
     for codec, job in itertools.product(args.codecs.split(","), args.jobs.split(",")):
         mine, theirs = results[codec, job, "ours"], results[codec, job, "ffmpeg"]
