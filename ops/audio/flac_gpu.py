@@ -46,7 +46,8 @@ def decode(ctx: Context, encoded: Batch, files: I64) -> tuple[Batch, I64]:
     nbytes = numbers * taken[:, _plan.WIDE] // 8
     room = (nbytes + 15) // 16 * 16
     taken[:, _plan.OUT] = np.cumsum(room) - room
-    taken[:, _plan.WORK] = np.cumsum(numbers) - numbers
+    fours = (numbers + 3) // 4 * 4
+    taken[:, _plan.WORK] = np.cumsum(fours) - fours
     frames = -(-taken[:, _plan.TOTAL] // taken[:, _plan.BLOCK])
     taken[:, _plan.SLOT] = np.cumsum(frames) - frames
     count = int(frames.sum())
@@ -55,7 +56,7 @@ def decode(ctx: Context, encoded: Batch, files: I64) -> tuple[Batch, I64]:
         taken, np.repeat(np.arange(len(which), dtype=np.int32), frames), np.full(count, _NOWHERE, np.int32),
         np.zeros(len(which), np.int32),
     )  # fmt: skip
-    work, out = lane.empty(int(numbers.sum()), np.int32), lane.empty(int(room.sum()), np.uint8)
+    work, out = lane.empty(int(fours.sum()), np.int32), lane.empty(int(room.sum()), np.uint8)
     tiles = -(-int(taken[:, _plan.SIZE].max()) // _SEARCHED)
     lane.launch(_SOURCE, "find", (tiles, len(which)), 256, encoded.data, rows, starts)
     lane.launch(_SOURCE, "decode", -(-count // _THREADS), _THREADS, encoded.data, rows, owners, np.int32(count), starts,

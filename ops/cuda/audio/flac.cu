@@ -66,30 +66,44 @@ extern "C" __global__ void find(const unsigned char* data, const long long* file
     }
 }
 
-// The bits of a file, from some byte on; zeros after its end. At least 33 of them lie in `buffer` between calls.
+// The bits of a file, from some byte on; zeros after its end. At least 33 of them lie in `buffer` between calls. Every
+// lane of a warp reads elsewhere, so that at any time one of them would wait for memory: words are asked for 16 bytes
+// ahead.
 struct Bits {
-    const unsigned* words;
+    const unsigned* words;  // from a multiple of 16 bytes on
     int taken, stop, left;
-    unsigned ahead;
     unsigned long long buffer;
+    uint4 now, ahead;
 
     __device__ Bits(const unsigned char* at, long long size) {
-        const int odd = static_cast<int>(reinterpret_cast<unsigned long long>(at) & 3);
+        const int odd = static_cast<int>(reinterpret_cast<unsigned long long>(at) & 15);
         words = reinterpret_cast<const unsigned*>(at - odd);
         stop = static_cast<int>((size + odd + 3) / 4);
         taken = 0, left = 0, buffer = 0;
-        ahead = word();
+        now = load(0);
+        ahead = load(4);
+        for (int k = 0; k < odd / 4; ++k) next();
         fill();
         fill();
-        skip(8 * odd);
+        skip(odd % 4 * 8);
     }
-    __device__ unsigned word() const { return taken < stop ? __byte_perm(words[taken], 0, 0x0123) : 0; }
+    __device__ uint4 load(int k) const {
+        if (k + 4 <= stop) return *reinterpret_cast<const uint4*>(words + k);
+        return make_uint4(k < stop ? words[k] : 0, k + 1 < stop ? words[k + 1] : 0, k + 2 < stop ? words[k + 2] : 0, 0);
+    }
+    __device__ unsigned next() {
+        const unsigned word = __byte_perm(now.x, 0, 0x0123);
+        now.x = now.y, now.y = now.z, now.z = now.w;
+        if ((++taken & 3) == 0) {
+            now = ahead;
+            ahead = load(taken + 4);
+        }
+        return word;
+    }
     __device__ void fill() {
         if (left > 32) return;
-        buffer |= static_cast<unsigned long long>(ahead) << (32 - left);
+        buffer |= static_cast<unsigned long long>(next()) << (32 - left);
         left += 32;
-        ++taken;
-        ahead = word();
     }
     __device__ unsigned top() const { return static_cast<unsigned>(buffer >> 32); }
     // At most 32.
@@ -137,18 +151,27 @@ __device__ inline bool rice(Bits& in, int k, int& residual) {
     return true;
 }
 
+// Write sample n, the newest of `history`: four at a time where `wide`.
+__device__ inline void put(int* out, int n, const int* history, int wasted, bool wide) {
+    if (!wide) out[n] = history[0] << wasted;
+    else if ((n & 3) == 3)
+        *reinterpret_cast<int4*>(out + n - 3) =
+            int4{history[3] << wasted, history[2] << wasted, history[1] << wasted, history[0] << wasted};
+}
+
 // Residuals and what is predicted from the MOST samples before each, at most; `kind` is the subframe's. Samples are held
 // to `width` bits, so that no sum differs from the CPU's, whose integers are longer.
 template <int MOST>
 __device__ bool predicted(Bits& in, int kind, int size, int width, int wasted, int* out) {
     const int order = kind < 32 ? kind - 8 : kind - 31;
+    const bool wide = (reinterpret_cast<unsigned long long>(out) & 15) == 0;
     int history[MOST], weights[MOST];
     for (int k = 0; k < MOST; ++k) history[k] = weights[k] = 0;
     for (int n = 0; n < order; ++n) {
 #pragma unroll
         for (int k = MOST - 1; k > 0; --k) history[k] = history[k - 1];
         history[0] = in.read_signed(width);
-        out[n] = history[0] << wasted;
+        put(out, n, history, wasted, wide);
     }
     int shift = 0;
     if (kind < 32) {
@@ -187,8 +210,11 @@ __device__ bool predicted(Bits& in, int kind, int size, int width, int wasted, i
 #pragma unroll
         for (int k = MOST - 1; k > 0; --k) history[k] = history[k - 1];
         history[0] = static_cast<int>(value);
-        out[n] = history[0] << wasted;
+        put(out, n, history, wasted, wide);
     }
+    if (wide)
+        for (int k = 0; k < (size & 3); ++k)
+            out[size - 1 - k] = (k == 0 ? history[0] : k == 1 ? history[1] : history[2]) << wasted;
     return outside == 0;
 }
 
@@ -257,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const bool side = head.layout == 9 ? channel == 0 : head.layout >= 8 && channel == 1;
             good = subframe(in, head.block, static_cast<int>(file[BITS]) + side, out + channel * head.block);
         }
-        const long long odd = reinterpret_cast<unsigned long long>(at + head.bytes) & 3;
+        const long long odd = reinterpret_cast<unsigned long long>(at + head.bytes) & 15;
         const long long used = head.bytes - odd + (in.place() + 7) / 8;
         good = good && start + used + 2 <= size;
         good = good && checksum(at, used, tables) == (at[used] << 8 | at[used + 1]);
