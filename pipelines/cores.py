@@ -10,8 +10,16 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def threads_of(num_threads: int | Literal["auto"]) -> int:
-    """Worker threads; ``auto`` is one for each core that this process may use."""
-    return usable_cores() if num_threads == "auto" else num_threads
+    """Worker threads; ``auto`` is one for each core that this process may use, or its share of them where torchrun
+    started several on this machine."""
+    return max(1, usable_cores() // local_ranks()) if num_threads == "auto" else num_threads
+
+
+def local_ranks() -> int:
+    """Processes of one training or job that torchrun (or what does as it does) started on this machine, with all cores
+    and all memory for each. Slurm and MPI bind those that they start."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(told)) if told.isascii() and told.isdecimal() else 1
 
 
 def usable_cores() -> int:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .cores import local_ranks
+
 HOST_SHARE, GPU_SHARE = 0.5, 0.8
 """Parts of the host's memory and of the GPU's free memory that a run may hold by default."""
 
@@ -33,8 +35,8 @@ class Memory:
     """Of the memory that is free on the GPU when the run starts."""
 
     def host_bytes(self) -> int:
-        """The budget on this machine."""
-        return _resolve(self.host, HOST_SHARE, host_memory())
+        """The budget on this machine; where torchrun started several processes on it, an equal part of the default."""
+        return _resolve(self.host, HOST_SHARE / local_ranks(), host_memory())
 
     def gpu_bytes(self, free: int) -> int:
         """The budget on a GPU with ``free`` bytes."""

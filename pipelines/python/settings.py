@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import inspect
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from operator import index
@@ -13,6 +12,7 @@ from typing import Any
 from ...ops.gpu.lane import gpu_count
 from ...ops.types import DALIDataType
 from ..compile.place import Target
+from ..cores import threads_of
 from ..settings import checked
 from ..spec.model import Settings as SpecSettings
 from ..user_warnings import warn
@@ -98,7 +98,7 @@ class Settings:
                     raise ValueError(f"output_ndim must not be negative, got {n}")
         self.batch_size = max(index(batch_size or 0), 0)  # what it must be is known when the pipeline is built
         self.auto_threads = num_threads in (None, -1)
-        self.num_threads = index(num_threads) if num_threads and num_threads > 0 else len(os.sched_getaffinity(0))
+        self.num_threads = index(num_threads) if num_threads and num_threads > 0 else threads_of("auto")
         self.device_id = _checked_devices(device_id)
         self.seed = int(seed) if seed is not None and seed >= 0 else None
         self.run_seed = self.seed if self.seed is not None else secrets.randbits(31)
