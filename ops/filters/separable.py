@@ -95,7 +95,8 @@ class Separable(Operator, abstract=True):
         radius = int(lengths[:, 0, 1:].max()) // 2
         if (
             self.symmetric and images.dtype == np.uint8 and dtype in (np.uint8, np.float32)
-            and radius <= _RADII[-1] and (lengths[:, 0, 0] == 1).all() and where[:, 4].max() <= _CHANNELS
+            and radius <= _RADII[-1] and (lengths[:, 0, 0] == 1).all() and 1 <= where[0, 4] <= _CHANNELS
+            and (where[:, 4] == where[0, 4]).all()
         ):  # fmt: skip
             _both_axes(lane, images, parts, where, windows, lengths, factors, max(1, radius), out)
             return out
@@ -130,15 +131,15 @@ def _both_axes(
     out: Batch,
 ) -> None:  # fmt: skip
     """8-bit pictures through both windows in one kernel."""
-    channels = np.maximum(where[:, 4], 1)
-    needed = int((-(-where[:, 3] // _ACROSS) * channels).max())
-    threads = min(_MOST, -(-needed // 32) * 32)
-    across = int((-(-where[:, 3] // (_ACROSS * (threads // channels)))).max())
+    channels, reach = int(where[0, 4]), next(r for r in _RADII if r >= radius)
+    needed = -(-int(where[:, 3].max()) // _ACROSS)
+    across = -(-needed // (_MOST // channels))
+    threads = -(-max(-(-needed // across) * channels, 2 * reach * channels) // 32) * 32
     strips = -(-int(where[:, 2].max()) // _STRIP)
     pieces = across * strips * int((where[:, 0] * where[:, 1]).max())
     there = lane.upload(parts.offsets, parts.places(out), where, windows, lengths, factors)
     base, to, sizes, weights, counts, scale = there
-    name = f"plane<{CUDA_TYPES[out.dtype]}, {next(r for r in _RADII if r >= radius)}>"
+    name = f"plane<{CUDA_TYPES[out.dtype]}, {reach}, {channels}>"
     lane.launch(
         "separable.cu", name, pieces * len(parts), threads, images.data, base, sizes, np.int32(pieces),
         np.int32(across), np.int32(strips), weights, counts, scale, np.int32(windows.shape[3]), out.data, to,
