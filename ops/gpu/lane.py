@@ -340,7 +340,9 @@ def foreign(value: Any) -> Any:
     where that speaks DLPack: an array interface need not name the stream that the array's kernels are queued on."""
     import cupy
 
-    if hasattr(value, "__dlpack__") and not isinstance(value, cupy.ndarray):
+    if isinstance(value, cupy.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
         with suppress(BufferError, TypeError, RuntimeError, ValueError):  # a type that DLPack has not, say
             return cupy.from_dlpack(value.detach() if hasattr(value, "detach") else value)
     return cupy.asarray(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,9 @@ def settled(array: Any, *, copy: bool = False) -> Any:
     the engine goes on with it on streams of its own."""
     import cupy
 
+    if not copy and array.flags.c_contiguous and array.device.id == cupy.cuda.runtime.getDevice():
+        cupy.cuda.get_current_stream().synchronize()
+        return array
     with array.device:
         packed = cupy.array(array, order="C", copy=copy or None)
         cupy.cuda.get_current_stream().synchronize()
@@ -136,7 +140,11 @@ def _from_list(arrays: list[Any], layout: str, samples: Samples | None) -> Batch
 
 
 def _samples(samples: Samples | None, n: int) -> Samples:
-    return Samples.numbered(n) if samples is None else samples
+    return _numbered(n) if samples is None else samples
+
+
+_numbered = lru_cache(8)(Samples.numbered)
+"""Names that the engine replaces by its own."""
 
 
 def _fitting(layout: str, ndim: int, dtype: Any) -> str:

@@ -65,6 +65,8 @@ class Array:
     def ndim(self) -> int:
         return len(self.shape)
 
+    flags = types.SimpleNamespace(c_contiguous=True)
+
     @property
     def strides(self) -> tuple[int, ...]:
         return tuple(int(np.prod(self.shape[k + 1 :])) * self.dtype.itemsize for k in range(self.ndim))
@@ -460,6 +462,7 @@ class Fake:
         cupy, cuda, runtime, driver = (types.ModuleType(name) for name in _MODULES)
         runtime.memcpyAsync, runtime.memcpy, runtime.memsetAsync = self.memcpy_async, self.memcpy, self.memset  # type: ignore[attr-defined]
         runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost = 1, 2  # type: ignore[attr-defined]
+        runtime.getDevice = _current_device  # type: ignore[attr-defined]
         runtime.getDeviceCount = lambda: self._devices  # type: ignore[attr-defined]
         runtime.memGetInfo = lambda: (64 << 30, 80 << 30)  # type: ignore[attr-defined]
         runtime.runtimeGetVersion = runtime.driverGetVersion = lambda: 12000  # type: ignore[attr-defined]
