@@ -42,7 +42,7 @@ TASK = 8
 """Images of a task, at most: as many as a request to a decoder's process holds."""
 BLOCK = 8 << 20
 """Bytes of page-locked memory that a task takes, at most, unless one image is larger."""
-_SMALLEST = 1 << 18
+_SMALL, _STEP = 1 << 18, 1 << 20
 
 RANGE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
 _THREADS = 256
@@ -240,7 +240,7 @@ class HostPart:
             ctx.check_later(lambda: np.array(again, np.int64))
 
     def _restore(self, ctx: Context, lane: Lane, there: Together, out: Batch) -> None:
-        which, starts, _ = there.table()
+        which, starts, _ = there.copy()
         headers = self._headers
         pictures = np.zeros(len(which), png.PICTURE)
         pictures["rows"], pictures["destination"] = starts, out.offsets[which]
@@ -261,7 +261,7 @@ def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
 def _block(nbytes: int) -> int:
     """Bytes of the block for ``nbytes``, of few sizes: the pool gives one out again only for the size that it was made
     for, and making one takes milliseconds."""
-    return nbytes if nbytes > BLOCK else max(_SMALLEST, 1 << max(nbytes - 1, 0).bit_length())
+    return nbytes if nbytes > BLOCK else _SMALL if nbytes <= _SMALL else -(-nbytes // _STEP) * _STEP
 
 
 def _tasks(sizes: I64) -> list[tuple[int, int]]:
@@ -284,28 +284,31 @@ class Together:
         self.data = lane.empty(nbytes, np.uint8)
         """The samples' bytes, on the device."""
         self._added: list[tuple[I64, I64, I64]] = []
+        self._pieces: list[tuple[int, int, int]] = []
 
     def add(self, part: Batch, which: I64) -> None:
-        """Copy ``part``, in page-locked memory, to the device: the samples ``which`` of the batch it is bound for."""
-        if len(which) == 0:
+        """Take ``part``, in page-locked memory: the samples ``which`` of the batch it is bound for."""
+        if int(part.sizes.sum()) == 0:
             return
         item, low = part.dtype.itemsize, int(part.offsets.min())
         host = part.data[low : int((part.offsets + part.sizes).max())]
-        self._lane.copy_in(self._lane.address(self.data) + self._at, host)
+        self._pieces.append((self._lane.address(self.data) + self._at, host.ctypes.data, host.nbytes))
         self._lane.keep(host)
         self._added.append((which, (part.offsets - low) * item + self._at, part.sizes * item))
         self._at += host.nbytes
 
-    def table(self) -> tuple[I64, I64, I64]:
-        """Of all samples: which they are, where each begins in `data`, and its bytes."""
+    def copy(self) -> tuple[I64, I64, I64]:
+        """Enqueue the copies to the device. Of all samples: which they are, where each begins in `data`, its bytes."""
         if not self._added:
             return (np.empty(0, np.int64),) * 3
+        to, host, nbytes = np.array(self._pieces, np.int64).T.copy()
+        self._lane.copies_in(to, host, nbytes)
         which, starts, sizes = (np.concatenate(column) for column in zip(*self._added, strict=True))
         return which, starts, sizes
 
     def scatter(self, out: Batch) -> None:
         """Copy all samples to their places in ``out``, on the device."""
-        which, starts, sizes = self.table()
+        which, starts, sizes = self.copy()
         _scatter(self._lane, self.data, starts, sizes, out, which)
         self._lane.keep(self.data)
 
