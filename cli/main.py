@@ -5,7 +5,9 @@ Nothing but typer is imported until a command runs, so that help and completion 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -94,6 +96,8 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException; 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; its exit code. Errors end as lines on stderr, never as a traceback."""
     open_missing_streams()
+    if arguments is None:  # the process ends with it: to look for garbage then takes a tenth of a second, or three
+        atexit.register(gc.freeze)
     with interruptible(process=arguments is None):
         code = _run(arguments)
     if arguments is None:

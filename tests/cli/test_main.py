@@ -159,3 +159,26 @@ def test_the_shell_completes(words: str, offered: str) -> None:
     command = [sys.executable, "-m", "dali_run.cli.main"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == [offered]
+
+
+END = """
+import gc, sys
+gc.disable()
+from dali_run.cli.main import main
+
+class Garbage:
+    def __del__(self):
+        print("collected")
+
+garbage = Garbage()
+garbage.itself = garbage
+del garbage
+sys.argv = ["dali-run", "--version"]
+main()
+"""
+
+
+def test_a_command_ends_without_a_last_search_for_garbage() -> None:
+    done = subprocess.run([sys.executable, "-c", END], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("dali-run")
+    assert "collected" not in done.stdout
