@@ -35,7 +35,7 @@ def modules_after(code: str) -> list[str]:
         (["--version"], {"numpy", "rich", "yaml"}, 7),
         (["run", "--help"], {"numpy", "rich", "yaml"}, 7),
         (["no-such-command"], {"numpy", "rich", "yaml"}, 7),
-        (["validate", "configs/quickstart.yaml"], {"rich"}, 150),
+        (["validate", "configs/quickstart.yaml"], {"rich"}, 155),
         (["validate", *(f"configs/{p.name}" for p in sorted((ROOT / "configs").glob("*.yaml")))], {"rich"}, 190),
         (["plan", "configs/quickstart.yaml", "--set", "data=none", "--json"], {"rich"}, 180),
         (["plan", "configs/quickstart.yaml", "--set", "data=none"], set(), 185),
