@@ -103,8 +103,8 @@ def steps(images: str, gigabytes: float, dali: str | None, dali_python: str | No
         script("several", 4, "jobs/confirm_gpu.py", images, "--steps", "several", *of, gpus=2),
         script("resize", 2, "operators/imagenet_resize.py", "--images", images, "--rounds", "1",
                *(("--copies", "1") if small else ()), *of, gpus=0),
-        script("transforms", 2, "operators/transforms.py", *of, gpus=0),
-        script("dynamic", 2, "operators/dynamic.py", *python, *of, gpus=0, dali=True),
+        script("transforms", 2, "operators/transforms.py", "--device", device, *of, gpus=on),
+        script("dynamic", 2, "operators/dynamic.py", "--device", device, *beside, *python, *of, gpus=on, dali=True),
         script("memory", 3, "jobs/memory.py", "--seconds", "10" if small else "60", *of, gpus=0),
     ]  # fmt: skip
 
