@@ -85,9 +85,10 @@ _BEGINNINGS = {
 """The signatures, by their first two bytes."""
 
 
-def probe(data: memoryview) -> Header:
-    """The header of any image but a JPEG. Raises SampleError: what is wrong, in words."""
-    name = recognise(data)
+def probe(data: memoryview, name: str = "") -> Header:
+    """The header of any image but a JPEG, of format ``name`` where that is known. Raises SampleError: what is wrong, in
+    words."""
+    name = name or recognise(data)
     try:
         header = _PROBES[name](data)
     except (struct.error, IndexError, OverflowError) as e:  # an offset or a field that lies beyond the end

@@ -202,8 +202,9 @@ def others_of(batch: Batch) -> Others:
     for i in np.flatnonzero(_headers.rows_of(batch)["status"] == _headers.NOT_JPEG).tolist():
         data = encoded_bytes(batch, i)
         try:
-            if recognise(data) != "jpeg":
-                found[i] = probe(data)
+            name = recognise(data)
+            if name != "jpeg":
+                found[i] = probe(data, name)
         except SampleError as e:
             found[i] = e.bare()
     others = Others.of(found)
