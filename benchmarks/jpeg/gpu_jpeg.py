@@ -220,17 +220,13 @@ def needed_bytes(lane: Lane) -> dict[str, int]:
 
 
 def floors(lane: Lane, times: dict[str, float], rate: float) -> dict[str, dict[str, float]]:
-    """Of every kernel: its milliseconds, the bytes it needs, their milliseconds at the copy rate, and the ratio."""
+    """Of every kernel: its milliseconds, the bytes it needs, their milliseconds at the copy rate, and the ratio.
+    Resizing wide pictures is a part of resizing."""
     result = {}
     for name, nbytes in needed_bytes(lane).items():
         if name in times:
-            floor = 1e3 * nbytes / rate
-            result[name] = {
-                "ms": times[name],
-                "bytes": nbytes,
-                "floor_ms": floor,
-                "ratio": times[name] / max(floor, 1e-9),
-            }
+            floor, ms = 1e3 * nbytes / rate, times[name] + times.get(f"{name}_wide", 0.0)
+            result[name] = {"ms": ms, "bytes": nbytes, "floor_ms": floor, "ratio": ms / max(floor, 1e-9)}
     return result
 
 

@@ -143,6 +143,7 @@ struct Batch {
     const i32 *dense_first;       // of pictures in many scans
     const i32 *pixel_first;
     const i32 *resize_first;
+    const i32 *wide_first;        // of pictures whose rows are wide: these are not among those
     const Resize *resize;
     const Pixels *pixels;
     const Scan *scans;

@@ -3,8 +3,51 @@
 #include "jpeg_idct.cu"
 #include "jpeg_scans.cu"
 
-KERNEL __launch_bounds__(IDCT_THREADS, 4) jpeg_dense(const Batch *batch) {
-    __shared__ __align__(16) int workspace[IDCT_THREADS / 8 * TILE_BLOCK];
+#define DENSE_THREADS 256
+#define DENSE_ROUNDS (IDCT_GROUPS / (DENSE_THREADS / 32))  // groups of four blocks a warp
+
+// Workspace of a block: rows of 12 words, blocks 104 words apart, so that no access of a warp meets a bank twice.
+#define TILE_ROW 12
+#define TILE_BLOCK 104
+
+// Both passes of a block in its workspace, by eight lanes of a warp; a lane's row comes out. Returns the bits of all values
+// between the passes, above 16384.
+DEVICE u32 transform(int *tile, int lane, u32 *low, u32 *high) {
+    int v[8];
+    u32 wide = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = tile[i * TILE_ROW + lane];
+    idct8(v, 1 << 10);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        v[i] >>= 11;
+        wide |= (u32)(v[i] + 16384);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8; i++) tile[i * TILE_ROW + lane] = v[i];
+    __syncwarp();
+    int4 left4 = *(const int4 *)(tile + lane * TILE_ROW), right4 = *(const int4 *)(tile + lane * TILE_ROW + 4);
+    v[0] = left4.x, v[1] = left4.y, v[2] = left4.z, v[3] = left4.w;
+    v[4] = right4.x, v[5] = right4.y, v[6] = right4.z, v[7] = right4.w;
+    idct8(v, (128 << 18) + (1 << 17));
+    *low = pack_saturated(v[1] >> 18, v[0] >> 18, pack_saturated(v[3] >> 18, v[2] >> 18, 0));
+    *high = pack_saturated(v[5] >> 18, v[4] >> 18, pack_saturated(v[7] >> 18, v[6] >> 18, 0));
+    __syncwarp();
+    return wide;
+}
+
+// The same where all but the first coefficient are zero.
+DEVICE u32 transform_flat(int dc, u32 *low, u32 *high) {
+    int v = (int)((u32)dc * 8192 + (1 << 10)) >> 11;
+    u32 wide = (u32)(v + 16384);
+    v = (int)((u32)v * 8192 + (128 << 18) + (1 << 17)) >> 18;
+    *low = *high = pack_saturated(v, v, pack_saturated(v, v, 0));
+    return wide;
+}
+
+KERNEL __launch_bounds__(DENSE_THREADS, 4) jpeg_dense(const Batch *batch) {
+    __shared__ __align__(16) int workspace[DENSE_THREADS / 8 * TILE_BLOCK];
     int slot = locate_by_warp(batch->dense_first, batch->count * 3, blockIdx.x), at = slot / 3, c = slot - 3 * at;
     if (batch->status[at]) return;
     const Image &image = batch->images[at];
@@ -21,8 +64,8 @@ KERNEL __launch_bounds__(IDCT_THREADS, 4) jpeg_dense(const Batch *batch) {
         place[i] = natural / 8 * TILE_ROW + natural % 8;
     }
     int roi_groups = component.roi_groups, pitch = component.pitch;
-    int group = (blockIdx.x - batch->dense_first[slot]) * IDCT_GROUPS + warp * IDCT_ROUNDS;
-    int left = min(IDCT_ROUNDS, roi_groups * component.roi_rows - group);
+    int group = (blockIdx.x - batch->dense_first[slot]) * IDCT_GROUPS + warp * DENSE_ROUNDS;
+    int left = min(DENSE_ROUNDS, roi_groups * component.roi_rows - group);
     if (left <= 0) return;
     int y = group / roi_groups, x = group - y * roi_groups;
     const i16 *coefficients = batch->coefficients + image.coefficients + (component.plane - image.component[0].plane);

@@ -3,40 +3,54 @@
 // any order, so the result is libjpeg-turbo's bit for bit, as long as its 16-bit SIMD code does not wrap: intermediate
 // values that large are reported (OUT_OF_RANGE). Only blocks in the region of interest are computed.
 //
-// Eight lanes take a block: lane i first its column i, then its row i. A warp takes four blocks side by side at a time.
+// A lane takes a block, a warp 32 of them side by side: their coefficients pass through shared memory, where eight lanes put
+// those of a block into their places.
 #include "jpeg_dc.cu"
 
-#define IDCT_THREADS 256
-#define IDCT_ROUNDS 8                                   // groups of four blocks a warp
-#define IDCT_GROUPS (IDCT_THREADS / 32 * IDCT_ROUNDS)   // a block of threads
+#define IDCT_THREADS 128
+#ifndef IDCT_BLOCKS
+#define IDCT_BLOCKS 5  // on a multiprocessor, at least
+#endif
+#define IDCT_WARPS (IDCT_THREADS / 32)
+#define IDCT_ROUNDS 4                               // times 32 blocks a warp
+#define IDCT_GROUPS (8 * IDCT_WARPS * IDCT_ROUNDS)  // groups of four blocks a block of threads
 
-// Workspace of a block: rows of 12 words, blocks 104 words apart, so that no access of a warp meets a bank twice.
-#define TILE_ROW 12
-#define TILE_BLOCK 104
+// Workspace of a warp, in bytes: a column of one block as eight halves, the same column of the next block and so on; then
+// their next columns, and so on, with 16 bytes between, so that the coefficients of one block lie in different banks.
+#define COLUMNS (16 * 32 + 16)
+#define WARP_SPACE (8 * COLUMNS)
+#define CHUNKS_AT_ONCE 4                            // eights of coefficients that eight lanes load before they place them
+#define CHUNKS (32 * 8 + 4 * CHUNKS_AT_ONCE)        // of a warp's blocks, and empty ones to fill the last turn
 
 __constant__ u8 NATURAL_ORDER[64] = {  // T.81, figure A.6: zig-zag index to 8 * row + column
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
     35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-// One dimension of the transform, in place. The result is scaled by 2^13; `bias` is added to it.
+// a + b + c in one instruction: the compiler would rather keep partial sums that two results share, and then needs more.
+DEVICE int sum3(int a, int b, int c) {
+#ifndef EMULATED
+    int sum;
+    asm("{.reg .s32 t; add.s32 t, %1, %2; add.s32 %0, t, %3;}" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+    return sum;
+#else
+    return a + b + c;
+#endif
+}
+
+// One dimension of the transform, in place. The result is scaled by 2^13; `bias` is added to it. libjpeg's sums of products,
+// multiplied out as far as it saves instructions: a product with a sum is one, and so are three summands.
 DEVICE void idct8(int *x, int bias) {
-    int z1 = (x[2] + x[6]) * 4433;                        // 0.541196100
-    int even2 = z1 - x[6] * 15137, even3 = z1 + x[2] * 6270;  // 1.847759065, 0.765366865
-    int even0 = (x[0] + x[4]) * 8192 + bias, even1 = (x[0] - x[4]) * 8192 + bias;
-    int sum0 = even0 + even3, sum3 = even0 - even3, sum1 = even1 + even2, sum2 = even1 - even2;
+    int even = x[0] * 8192 + bias, even0 = even + x[4] * 8192, even1 = even - x[4] * 8192;
+    int even2 = x[2] * 4433 - x[6] * 10704, even3 = x[2] * 10703 + x[6] * 4433;  // 0.541196100, 1.306562965
+    int z3 = x[7] + x[3], z4 = x[5] + x[1];
+    int odd02 = z4 * 9633 - z3 * 6436, odd13 = z3 * 9633 + z4 * 6437;  // 1.175875602, 0.785694958
+    int odd0 = odd02 - x[1] * 7373 - x[7] * 4927, odd1 = odd13 - x[3] * 20995 - x[5] * 4176;
+    int odd2 = odd02 - x[5] * 20995 + x[3] * 4177, odd3 = odd13 - x[7] * 7373 + x[1] * 4926;
 
-    int z5 = (x[7] + x[3] + x[5] + x[1]) * 9633;          // 1.175875602
-    int z3 = z5 - (x[7] + x[3]) * 16069;                  // 1.961570560
-    int z4 = z5 - (x[5] + x[1]) * 3196;                   // 0.390180644
-    z1 = (x[7] + x[1]) * 7373;                            // 0.899976223
-    int z2 = (x[5] + x[3]) * 20995;                       // 2.562915447
-    int odd0 = x[7] * 2446 - z1 + z3, odd1 = x[5] * 16819 - z2 + z4;    // 0.298631336, 2.053119869
-    int odd2 = x[3] * 25172 - z2 + z3, odd3 = x[1] * 12299 - z1 + z4;   // 3.072711026, 1.501321110
-
-    x[0] = sum0 + odd3, x[7] = sum0 - odd3;
-    x[1] = sum1 + odd2, x[6] = sum1 - odd2;
-    x[2] = sum2 + odd1, x[5] = sum2 - odd1;
-    x[3] = sum3 + odd0, x[4] = sum3 - odd0;
+    x[0] = sum3(even3, odd3, even0), x[7] = sum3(even3, -odd3, even0);
+    x[1] = sum3(even2, odd2, even1), x[6] = sum3(even2, -odd2, even1);
+    x[2] = sum3(-even2, odd1, even1), x[5] = sum3(-even2, -odd1, even1);
+    x[3] = sum3(-even3, odd0, even0), x[4] = sum3(-even3, -odd0, even0);
 }
 
 // Where the blocks of a component are. Divisions by sampling factors are multiplications: exact below 2^14.
@@ -60,132 +74,161 @@ struct BlockGrid {
     }
 };
 
-// A lane's first two coefficients of a block; entries: its place among those of block 0.
-struct First {
-    u32 one, other;
-    DEVICE void fetch(const u32 *entries, u64 block) {
-        int lane = threadIdx.x & 7, count = (int)(block >> 32) & 0xffff;
-        one = lane < count ? entries[(u32)block] : 0;
-        other = lane + 8 < count ? entries[(u32)block + 8] : 0;
+// A coefficient, if wanted; nothing writes them while this kernel runs.
+DEVICE u32 load_entry(const u32 *entries, u32 i, bool wanted) {
+    u32 entry = 0;
+#ifndef EMULATED
+    asm volatile("{.reg .pred p; .reg .u64 a; setp.ne.u32 p, %2, 0; mad.wide.u32 a, %3, 4, %1; @p ld.global.nc.u32 %0, [a];}"
+                 : "=r"(entry) : "l"(entries), "r"((u32)wanted), "r"(i));
+#else
+    if (wanted) entry = entries[i];
+#endif
+    return entry;
+}
+
+// Shared memory by bytes from an address that stays in a register.
+struct SharedBytes {
+#ifndef EMULATED
+    u32 address;
+    DEVICE explicit SharedBytes(const void *first) : address((u32)__cvta_generic_to_shared(first)) {
+        asm volatile("" : "+r"(address));
     }
+    DEVICE u32 word(u32 at) const {
+        u32 one;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(one) : "r"(address + at) : "memory");
+        return one;
+    }
+    DEVICE uint2 pair(u32 at) const {
+        uint2 two;
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(two.x), "=r"(two.y) : "r"(address + at) : "memory");
+        return two;
+    }
+    DEVICE void put_half(u32 at, int half) const {
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(address + at), "h"((u16)half) : "memory");
+    }
+#else
+    u8 *address;
+    explicit SharedBytes(const void *first) : address((u8 *)first) {}
+    u32 word(u32 at) const { return *(const u32 *)(address + at); }
+    uint2 pair(u32 at) const { return *(const uint2 *)(address + at); }
+    void put_half(u32 at, int half) const { *(u16 *)(address + at) = (u16)half; }
+#endif
 };
 
-// Both passes of a block in its workspace, by eight lanes of a warp; a lane's row comes out. Returns the bits of all values
-// between the passes, above 16384.
-DEVICE u32 transform(int *tile, int lane, u32 *low, u32 *high) {
-    int v[8];
-    u32 wide = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = tile[i * TILE_ROW + lane];
-    idct8(v, 1 << 10);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        v[i] >>= 11;
-        wide |= (u32)(v[i] + 16384);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < 8; i++) tile[i * TILE_ROW + lane] = v[i];
-    __syncwarp();
-    int4 left4 = *(const int4 *)(tile + lane * TILE_ROW), right4 = *(const int4 *)(tile + lane * TILE_ROW + 4);
-    v[0] = left4.x, v[1] = left4.y, v[2] = left4.z, v[3] = left4.w;
-    v[4] = right4.x, v[5] = right4.y, v[6] = right4.z, v[7] = right4.w;
-    idct8(v, (128 << 18) + (1 << 17));
-    *low = pack_saturated(v[1] >> 18, v[0] >> 18, pack_saturated(v[3] >> 18, v[2] >> 18, 0));
-    *high = pack_saturated(v[5] >> 18, v[4] >> 18, pack_saturated(v[7] >> 18, v[6] >> 18, 0));
-    __syncwarp();
-    return wide;
-}
-
-// The same where all but the first coefficient are zero.
-DEVICE u32 transform_flat(int dc, u32 *low, u32 *high) {
-    int v = (int)((u32)dc * 8192 + (1 << 10)) >> 11;
-    u32 wide = (u32)(v + 16384);
-    v = (int)((u32)v * 8192 + (128 << 18) + (1 << 17)) >> 18;
-    *low = *high = pack_saturated(v, v, pack_saturated(v, v, 0));
-    return wide;
-}
-
-KERNEL __launch_bounds__(IDCT_THREADS, 5) jpeg_idct(const Batch *batch) {
-    __shared__ uint2 dequant[64];  // by zig-zag index: byte in the workspace, factor
-    __shared__ __align__(16) int workspace[IDCT_THREADS / 8 * TILE_BLOCK];
+KERNEL __launch_bounds__(IDCT_THREADS, IDCT_BLOCKS) jpeg_idct(const Batch *batch) {
+    __shared__ u32 dequant[64];  // by zig-zag index: byte in a block's workspace, factor (16..31)
+    __shared__ __align__(16) u8 workspace[IDCT_WARPS * WARP_SPACE];
+    __shared__ uint2 chunks[IDCT_WARPS][CHUNKS];  // first coefficient; byte of its block in the workspace, how many (16..21)
+    __shared__ BlockGrid grid;
     int slot = locate_by_warp(batch->idct_first, batch->count * 3, blockIdx.x), at = slot / 3, c = slot - 3 * at;
     if (batch->status[at]) return;
     const Image &image = batch->images[at];
     const Component &component = image.component[c];
     if (threadIdx.x < 64) {
-        const u8 *table = batch->raw + image.raw + component.quant;
+        const u8 *factors = batch->raw + image.raw + component.quant;
         int i = threadIdx.x, place = NATURAL_ORDER[i];
-        u32 factor = component.quant_wide ? table[2 * i] << 8 | table[2 * i + 1] : table[i];
-        dequant[i] = make_uint2(4 * (place / 8 * TILE_ROW + place % 8), (u32)(i16)factor);
+        u32 factor = component.quant_wide ? factors[2 * i] << 8 | factors[2 * i + 1] : factors[i];
+        dequant[i] = (u32)(place % 8 * COLUMNS + place / 8 * 2) | factor << 16;
     }
-    int lane = threadIdx.x & 7, nth = (threadIdx.x >> 3) & 3, warp = threadIdx.x >> 5;
-    int *tile = workspace + (threadIdx.x >> 3) * TILE_BLOCK;
+    if (threadIdx.x == 64) grid.open(image, component);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    u32 own = warp * WARP_SPACE + 16 * lane;  // the lane's own block in the workspace
     const u64 *blocks = batch->blocks + image.blocks;
-    const u32 *entries = batch->entries + lane;
-    int roi_groups = component.roi_groups, pitch = component.pitch, restart = image.restart;
-    BlockGrid grid;
-    grid.open(image, component);
-    int group = (blockIdx.x - batch->idct_first[slot]) * IDCT_GROUPS + warp * IDCT_ROUNDS;
-    int left = min(IDCT_ROUNDS, roi_groups * component.roi_rows - group);
-    bool idle = left <= 0;
-    group = idle ? 0 : group;
-    int y = group / roi_groups, first_x = 4 * component.roi_group + nth, behind_x = first_x + 4 * roi_groups;
-    int x = first_x + 4 * (group - y * roi_groups);
-    y += component.roi_row;
-    int in_row = grid.row(y), index = in_row + grid.column(x);
-    u8 *row = batch->planes + component.plane + (i64)(8 * y + lane) * pitch;
-    // While a block is computed, the next one's record is on its way, and then its first coefficients.
-    u64 block = blocks[index];
-    First next;
-    next.fetch(entries, block);
-    __syncthreads();  // for the table
-    if (idle) return;
-    bool wrapped = false;
-    for (;;) {
-        int here = x, at_here = index;
-        u8 *to = row + 8 * x;
-        u64 now = block;
-        if (--left > 0) {
-            x += 4;
-            if (x == behind_x) {
-                x = first_x, row += (i64)8 * pitch;
-                in_row = grid.row(++y);
-            }
-            index = in_row + grid.column(x);
-            block = blocks[index];
-        }
-        bool real = here < grid.per_row;
-        int count = (int)(now >> 32) & 0xffff;
-        int dc = (restart ? dc_of_block(image, blocks, c, at_here) : (int)(i16)(now >> 48)) * (int)dequant[0].y;
-        u32 low, high, wide;
-        if (__all_sync(~0u, count == 0)) {  // flat: both passes are the same for all
-            wide = transform_flat(dc, &low, &high);
-            next.fetch(entries, block);
-        } else {
-            *(uint4 *)(tile + lane * TILE_ROW) = make_uint4(0, 0, 0, 0);
-            *(uint4 *)(tile + lane * TILE_ROW + 4) = make_uint4(0, 0, 0, 0);
-            __syncwarp();
-            if (lane == 0) tile[0] = dc;
-            const u32 *mine = entries + (u32)now;
+    const u32 *entries = kept(batch->entries + (lane & 7));
+    const SharedBytes space(workspace), table(dequant), listed(chunks[warp] + (lane >> 3));
+    const u32 bound = (u32)(lane & 7) << 16 | 0xffff;  // chunks above it have a coefficient for this lane
+    int roi_groups = component.roi_groups, groups = roi_groups * component.roi_rows, pitch = component.pitch;
+    u8 *plane = batch->planes + component.plane;
+    bool restart = image.restart != 0, wrapped = false;
+    int group = (blockIdx.x - batch->idct_first[slot]) * IDCT_GROUPS + 8 * warp + (lane >> 2);
+    int x = 0, y = 0, index = 0;
+    auto find = [&]() -> u64 {  // the lane's block, and its record; beyond the last one, nothing
+        if (group >= groups) return 0;
+        y = (int)((u32)group / (u32)roi_groups);
+        x = 4 * (component.roi_group + group - y * roi_groups) + (lane & 3);
+        y += component.roi_row;
+        index = grid.row(y) + grid.column(x);
+        return blocks[index];
+    };
+    __syncthreads();
+    u64 block = find();
 #pragma unroll 1
-            for (int i = lane; i < count;) {
-                bool two = i + 8 < count;
-                uint2 how = dequant[next.one >> 16 & 63];
-                *(int *)((u8 *)tile + how.x) = (i16)next.one * (int)how.y;
-                how = dequant[next.other >> 16 & 63];
-                if (two) *(int *)((u8 *)tile + how.x) = (i16)next.other * (int)how.y;
-                i += 16, mine += 16;
-                if (i < count) next.one = mine[0];
-                if (i + 8 < count) next.other = mine[8];
-            }
-            next.fetch(entries, block);
-            __syncwarp();
-            wide = transform(tile, lane, &low, &high);
+    for (int left = IDCT_ROUNDS; __any_sync(~0u, group < groups);) {
+        u64 now = block;
+        bool real = group < groups && x < grid.per_row;
+        u8 *to = plane + (i64)8 * y * pitch + 8 * x;
+        int dc = restart && group < groups ? dc_of_block(image, blocks, c, index) : (int)(i16)(now >> 48);
+        dc *= (int)dequant[0] >> 16;
+        u32 far = (u32)(dc + 32768);  // of all coefficients: beyond 16 bits
+        // The next round's record is on its way meanwhile.
+        group = --left ? group + 8 * IDCT_WARPS : groups;
+        block = find();
+        *(uint4 *)(workspace + own) = make_uint4((u32)(u16)dc, 0, 0, 0);
+#pragma unroll
+        for (int i = 1; i < 8; i++) *(uint4 *)(workspace + own + i * COLUMNS) = make_uint4(0, 0, 0, 0);
+        // Eight lanes take eight coefficients at a time, of whichever block: so all have about the same to do.
+        int count = (int)(now >> 32) & 0xffff;
+        u32 before = warp_sum((u32)(count + 7) >> 3), total = __shfl_sync(~0u, before, 31);
+        uint2 *chunk = chunks[warp] + before - ((u32)(count + 7) >> 3);
+#pragma unroll 1
+        for (int i = 0; i < count; i += 8) *chunk++ = make_uint2((u32)now + i, (u32)(count - i) << 16 | own);
+        if (lane < 4 * CHUNKS_AT_ONCE) chunks[warp][total + lane] = make_uint2(0, 0);
+        __syncwarp();
+        uint2 these[2][CHUNKS_AT_ONCE];
+        u32 coming[2][CHUNKS_AT_ONCE];
+        auto fetch = [&](int turn, u32 first) {
+#pragma unroll
+            for (int k = 0; k < CHUNKS_AT_ONCE; k++) these[turn][k] = listed.pair(8 * first + 32 * k);
+#pragma unroll
+            for (int k = 0; k < CHUNKS_AT_ONCE; k++) coming[turn][k] = load_entry(entries, these[turn][k].x, these[turn][k].y > bound);
+        };
+        auto place = [&](int turn) {
+            u32 how[CHUNKS_AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < CHUNKS_AT_ONCE; k++) how[k] = table.word(coming[turn][k] >> 14 & 0xfc);
+#pragma unroll
+            for (int k = 0; k < CHUNKS_AT_ONCE; k++)
+                if (these[turn][k].y > bound) {
+                    int value = (i16)coming[turn][k] * ((int)how[k] >> 16);
+                    far |= (u32)(value + 32768);
+                    space.put_half((these[turn][k].y & 0xffff) + (how[k] & 0xffff), value);
+                }
+        };
+        if (total) fetch(0, 0);
+#pragma unroll 1
+        for (u32 i = 0; i < total; i += 8 * CHUNKS_AT_ONCE) {  // one turn is on its way while the other is placed
+            bool more = i + 4 * CHUNKS_AT_ONCE < total;
+            if (more) fetch(1, i + 4 * CHUNKS_AT_ONCE);
+            place(0);
+            if (!more) break;
+            if (i + 8 * CHUNKS_AT_ONCE < total) fetch(0, i + 8 * CHUNKS_AT_ONCE);
+            place(1);
         }
-        wrapped |= real && wide >= 32768;
-        if (real) *(uint2 *)to = make_uint2(low, high);
-        if (left <= 0) break;
+        __syncwarp();
+        int v[8][8];
+        u32 wide = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint4 all = *(const uint4 *)(workspace + own + i * COLUMNS);
+            u32 words[4] = {all.x, all.y, all.z, all.w};
+            int column[8];
+#pragma unroll
+            for (int j = 0; j < 4; j++) column[2 * j] = (i16)words[j], column[2 * j + 1] = (int)words[j] >> 16;
+            idct8(column, 1 << 10);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                v[j][i] = column[j] >> 11;
+                wide |= (u32)(v[j][i] + 16384);
+            }
+        }
+        wrapped |= (real && wide >= 32768) || far >= 65536;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            idct8(v[j], (128 << 18) + (1 << 17));
+            u32 low = pack_saturated(v[j][1] >> 18, v[j][0] >> 18, pack_saturated(v[j][3] >> 18, v[j][2] >> 18, 0));
+            u32 high = pack_saturated(v[j][5] >> 18, v[j][4] >> 18, pack_saturated(v[j][7] >> 18, v[j][6] >> 18, 0));
+            if (real) *(uint2 *)(to + (i64)j * pitch) = make_uint2(low, high);
+        }
     }
     if (wrapped) mark(batch, image, at, OUT_OF_RANGE);
 }

@@ -89,6 +89,7 @@ struct __align__(16) ResizeShared {
     DEVICE float *ring(int area, int nth, int channel) {
         return (float *)(pixels + 4 * area) + ((nth & (RING - 1)) * 3 + channel) * RESIZE_THREADS + threadIdx.x;
     }
+    DEVICE float *column_sums(int nth) { return (float *)(pixels + 4 * AREA_AND_SUMS) + 12 * nth; }
     DEVICE float *sum(int i) { return (float *)(pixels + 4 * AREA_AND_SUMS) + i * RESIZE_THREADS + threadIdx.x; }
 };
 static_assert(4 * (AREA_ALONE - AREA_AND_SUMS) * 48 >= 12 * 4 * RESIZE_THREADS, "the sums fit");
@@ -228,9 +229,42 @@ DEVICE void filter_columns(const ResizeShared &shared, int area, int start, int 
     }
 }
 
-KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
+// A segment of a wide row touches few columns, so a thread takes a row of one: columns [first, behind) are those whose taps
+// reach the segment at x. Their sums wait in shared memory, all of a column together.
+DEVICE void filter_rows(ResizeShared &shared, int x, int behind_x, int first, int behind, int first_column) {
+    const Axis &across = shared.resize.axis[0];
+    const int *starts = (const int *)(shared.weights_x + across.taps * across.count);
+    for (int item = threadIdx.x; item < 4 * (behind - first); item += blockDim.x) {
+        int nth = first + (item >> 2), row = item & 3, column = first_column + nth, start = starts[column];
+        int low = max(0, x - start), high = min(across.taps, behind_x - start);
+        float *sums = shared.column_sums(nth) + 3 * row, sum[3] = {0.0f, 0.0f, 0.0f};
+        if (low > 0) sum[0] = sums[0], sum[1] = sums[1], sum[2] = sums[2];
+        const float *weights = shared.weights_x + column, *pixels = (const float *)shared.pixels + row;
+        int place[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) place[j] = place_of(start - x + low + j, AREA_AND_SUMS);
+#pragma unroll 1
+        for (int k = low; k < high; k += 4) {
+            float four[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) four[j] = k + j < high ? weights[(k + j) * across.count] : 0.0f;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                if (k + j >= high) break;
+#pragma unroll
+                for (int c = 0; c < 3; c++) sum[c] = fmaf(four[j], pixels[12 * place[j] + 4 * c], sum[c]);
+                place[j]++;
+            }
+        }
+        sums[0] = sum[0], sums[1] = sum[1], sums[2] = sum[2];
+    }
+}
+
+// A tile of the output. WIDE: of a picture whose rows take several segments, and of whose outputs few are under way at a time.
+template <bool WIDE> DEVICE void resize_tile(const Batch *batch) {
     __shared__ ResizeShared shared;
-    int at = locate(batch->resize_first, batch->count, blockIdx.x);
+    const i32 *first_block = WIDE ? batch->wide_first : batch->resize_first;
+    int at = locate(first_block, batch->count, blockIdx.x);
     if (batch->status[batch->resize[at].image]) return;
     for (int i = threadIdx.x; i < (int)(sizeof(Resize) / 4); i += blockDim.x)
         ((u32 *)&shared.resize)[i] = ((const u32 *)(batch->resize + at))[i];
@@ -247,7 +281,7 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     __syncthreads();
     const Axis &across = shared.resize.axis[0], &down = shared.resize.axis[1];
 
-    int tile = blockIdx.x - batch->resize_first[at];
+    int tile = blockIdx.x - first_block[at];
     int tiles = (across.count + blockDim.x - 1) / blockDim.x;
     int first_column = tile % tiles * blockDim.x, done = tile / tiles * down.tile;  // rows finished
     int last_column = min(first_column + (int)blockDim.x, across.count) - 1;
@@ -269,13 +303,13 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     int my_start = starts_x[column], opened = done;  // outputs begun
     // Sums of the outputs under way are in registers where they are few at a time, as in downscaling.
     int crowd = 0;
-    for (int i = done + (int)threadIdx.x; i + SLOTS < behind_row; i += blockDim.x) crowd |= starts_y[i + SLOTS] < starts_y[i] + down.taps;
-    bool few = !__syncthreads_or(crowd);
+    for (int i = done + (int)threadIdx.x; !WIDE && i + SLOTS < behind_row; i += blockDim.x) crowd |= starts_y[i + SLOTS] < starts_y[i] + down.taps;
+    bool few = !__syncthreads_or(crowd) || WIDE;
     int width = shared.end_x - shared.begin_x;
-    int area = few ? width <= SEGMENT(AREA_ALONE) ? AREA_ALONE : AREA_AND_SUMS
+    int area = WIDE ? AREA_AND_SUMS : few ? width <= SEGMENT(AREA_ALONE) ? AREA_ALONE : AREA_AND_SUMS
                    : width <= SEGMENT(AREA_AND_RING) ? AREA_AND_RING : AREA_AND_BOTH;
     // Where rows have one segment and the filter is short, a column's weights wait where the sums would.
-    bool cached = few && width <= SEGMENT(AREA_AND_SUMS) && across.taps <= 12;
+    bool cached = !WIDE && few && width <= SEGMENT(AREA_AND_SUMS) && across.taps <= 12;
     if (cached) {
         area = AREA_AND_SUMS;
         for (int k = 0; k < across.taps; k++) *shared.sum(k) = shared.weights_x[k * across.count + column];
@@ -290,7 +324,8 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     for (int y = shared.begin_y; y < shared.end_y; y += 4) {
         float sum[4][3];
         for (int x = shared.begin_x; x < shared.end_x; x += segment) {
-            __syncthreads();
+            int first = 0, behind = 0;  // columns that the segment touches
+            if (WIDE) behind = __syncthreads_count(mine && my_start < x + segment); else __syncthreads();
             int items = min(segment, shared.end_x - x);
             items = 2 * ((items + 3) >> 2);
             if ((int)threadIdx.x < items) put(shared, area, threadIdx.x, rows);
@@ -300,11 +335,15 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
             }
             int nth = (y - shared.begin_y) & (TABLE_ROWS - 1);
             if (few && nth == 0) weigh_rows(shared, shared.weights_y, shared.starts_y, y, done, shared.behind_row);
-            __syncthreads();
+            if (WIDE) first = __syncthreads_count(mine && my_start + across.taps <= x); else __syncthreads();
             int next_x = x + segment, next_y = y;
             if (next_x >= shared.end_x) next_x = shared.begin_x, next_y += 4;
             if (next_y < shared.end_y && next_x + 4 * ((int)threadIdx.x >> 1) < min(next_x + segment, shared.end_x))
                 fetch(shared, next_x, next_y, threadIdx.x, rows);
+            if (WIDE) {
+                filter_rows(shared, x, x + segment, first, behind, first_column);
+                continue;
+            }
             if (x == shared.begin_x) {
 #pragma unroll
                 for (int i = 0; i < 12; i++) sum[i / 3][i % 3] = 0.0f;
@@ -318,6 +357,16 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
             if (x + segment < shared.end_x) {
 #pragma unroll
                 for (int i = 0; i < 12; i++) *shared.sum(i) = sum[i / 3][i % 3];
+            }
+        }
+        if (WIDE) {
+            __syncthreads();
+            const float4 *sums = (const float4 *)shared.column_sums(column - first_column);
+#pragma unroll
+            for (int i = 0; i < 3; i++) {
+                float4 four = sums[i];
+                sum[4 * i / 3][4 * i % 3] = four.x, sum[(4 * i + 1) / 3][(4 * i + 1) % 3] = four.y;
+                sum[(4 * i + 2) / 3][(4 * i + 2) % 3] = four.z, sum[(4 * i + 3) / 3][(4 * i + 3) % 3] = four.w;
             }
         }
         if (few) {
@@ -376,6 +425,9 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
         }
     }
 }
+
+KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) { resize_tile<false>(batch); }
+KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize_wide(const Batch *batch) { resize_tile<true>(batch); }
 
 KERNEL jpeg_layout(const Batch *batch) {  // sizes, for the host to check its mirror of the records
     if (threadIdx.x || blockIdx.x) return;

@@ -131,6 +131,15 @@ inline int __syncthreads_or(int predicate) {
     __syncthreads();
     return any;
 }
+inline int __syncthreads_count(int predicate) {
+    static int count;
+    __syncthreads();
+    count = 0;
+    __syncthreads();
+    count += predicate != 0;
+    __syncthreads();
+    return count;
+}
 inline unsigned exchange(unsigned x, unsigned from, bool valid) {
     emulator::warp().slot[emulator::lane()] = x;
     __syncwarp();

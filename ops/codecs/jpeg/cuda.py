@@ -3,7 +3,7 @@
 Everything here works on arrays with one row an image; nothing costs Python time per image, and nothing waits for the
 device. A batch is one upload of metadata, one memset and a dozen launches on a stream of the caller's:
 
-    tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize
+    tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize, resize_wide
                       -> scans                         -> dense
 
 The second row is for pictures in many scans, progressive ones.
@@ -46,6 +46,7 @@ KERNELS = (
     "jpeg_pixels",
     "jpeg_weights",
     "jpeg_resize",
+    "jpeg_resize_wide",
 )
 
 # Status bits, as in jpeg_common.cuh.
@@ -62,8 +63,9 @@ ENTRIES_EACH = SUBSEQUENCE_BITS // 2 + 64
 UNSTUFF_THREADS = 256
 UNSTUFF_CHUNK = UNSTUFF_THREADS * 32
 DC_THREADS = 512
-IDCT_THREADS = 256
-IDCT_GROUPS = 64
+IDCT_THREADS = 128
+IDCT_GROUPS = 128
+DENSE_THREADS = 256
 SCAN_THREADS = 32
 MOST_LEVELS = 16  # of scans that refine one another: there are 14 bits at most
 PIXEL_THREADS = 256
@@ -72,6 +74,8 @@ PIXEL_SPAN = 508
 RESIZE_THREADS = 256
 RESIZE_WORK = 1_500_000  # of a block of threads, about, in instructions of one
 RESIZE_BLOCKS = 132 * 4  # about as many as a GPU holds at once
+RESIZE_SEGMENT = 576  # pixels of a row, of four rows, that a block of threads has at a time
+RESIZE_SLOTS = 3  # outputs that it has under way at a time
 LOOKUP_BITS = 9
 PAIR_BITS = 10
 
@@ -124,7 +128,7 @@ _POINTERS = (
         np.uint64,
         "weights filters out status tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first",
     )
-    + _fields(np.uint64, "dense_first pixel_first resize_first resize pixels scans")
+    + _fields(np.uint64, "dense_first pixel_first resize_first wide_first resize pixels scans")
 )
 _POINTER_NAMES = tuple(name for name, _ in _POINTERS)
 BATCH = np.dtype(
@@ -233,8 +237,8 @@ class Sheet:
         return {name: base + place.start for name, place in self._places.items()}
 
 
-_TRAVELLING = IMAGE.itemsize + 11 * 4
-"""Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, six exclusive sums, of which
+_TRAVELLING = IMAGE.itemsize + 12 * 4
+"""Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, seven exclusive sums, of which
 those of the inverse DCTs have three."""
 _TRAVELLERS = 14
 """No more arrays than these travel, each to a multiple of 256 bytes."""
@@ -402,6 +406,7 @@ class Output:
     resize: NDArray[Any] | None = None  # RESIZE
     windows: I32 | None = None  # x0, y0, x1, y1: the stored pixels that a resize reads, for `limit`
     blocks_first: I32 | None = None  # exclusive sums of the thread blocks of the last kernel
+    wide_first: I32 | None = None  # the same of pictures with wide rows, which have a kernel of their own
     weights: int = 0
     threads: int = RESIZE_THREADS
     round_to_uint8: bool = True
@@ -493,16 +498,19 @@ def resize_output(
     region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]
     places = [np.ascontiguousarray(a, np.int64) for a in (sampling.size, sampling.anchor, sampling.shape)]
     limited = np.empty((0, 2, 2), np.int64) if domain is None else domain
-    rows, first = plan.sheet.take("resize", n, RESIZE), plan.sheet.take("resize_first", plan.heads + 1, np.int32)
+    rows = plan.sheet.take("resize", n, RESIZE)
+    first, wide_first = (plan.sheet.take(name, plan.heads + 1, np.int32) for name in ("resize_first", "wide_first"))
     shapes, offsets = np.empty((n, 2), np.int32), np.empty(n, np.int64)
     windows, totals = np.empty((n, 4), np.int32), np.empty(_loops.TOTALS_OF_RESIZES, np.int64)
     _loops.plan_resizes(
         plan.images, plan.status, plan.orientation if orient else np.ones(n, np.int32), *region, *places,
         np.ascontiguousarray(sampling.kind), np.ascontiguousarray(sampling.flip), limited,
         np.empty(0, np.bool_) if mirror is None else mirror.astype(np.bool_), channels, layout == "CHW", _FILTER_TABLES,
-        (RESIZE_THREADS, RESIZE_WORK, RESIZE_BLOCKS), rows, rows["axis"], shapes, offsets, windows, first, totals,
+        (RESIZE_THREADS, RESIZE_WORK, RESIZE_BLOCKS, RESIZE_SEGMENT, RESIZE_SLOTS), rows, rows["axis"], shapes, offsets,
+        windows, first, wide_first, totals,
     )  # fmt: skip
     _check(totals[_loops.THREAD_BLOCKS])
+    _check(totals[_loops.WIDE_BLOCKS])
     mul, add = _affine(tuple(mean), tuple(std), scale, shift)
     return Output(
         shapes=shapes,
@@ -513,6 +521,7 @@ def resize_output(
         resize=rows,
         windows=windows,
         blocks_first=first,
+        wide_first=wide_first,
         weights=int(totals[_loops.WEIGHTS]),
         threads=int(totals[_loops.THREADS]),
         round_to_uint8=round_to_uint8,
@@ -641,13 +650,15 @@ class Decoder:
             ("jpeg_dc", n, DC_THREADS),
             ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
             ("jpeg_scans", len(plan.records) - n, SCAN_THREADS),
-            ("jpeg_dense", int(plan.dense_first[-1]), IDCT_THREADS),
+            ("jpeg_dense", int(plan.dense_first[-1]), DENSE_THREADS),
         ]
         if output.pixels is not None:
             launches.append(("jpeg_pixels", last, PIXEL_THREADS))
         if output.resize is not None:
             launches.append(("jpeg_weights", 2 * len(plan), 128))
             launches.append(("jpeg_resize", last, output.threads))
+            if output.wide_first is not None:
+                launches.append(("jpeg_resize_wide", int(output.wide_first[-1]), output.threads))
         return launches
 
 

@@ -302,9 +302,12 @@ def limit_blocks(
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, first: Any) -> Any:
+def tile_resizes(
+    axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, segment: Any, slots: Any, first: Any, wide_first: Any
+) -> Any:
     """How many output rows a block of threads takes (``tile`` of the axes y), and the exclusive sums of blocks, the
-    total after them; returns it.
+    total after them; returns both totals. Pictures whose rows take several ``segment`` of pixels, and of which no more
+    than ``slots`` outputs are under way at a time, are counted in ``wide_first``, all others in ``first``.
 
     A block's work is counted in instructions of a thread: about 20 a source pixel, 20 and 4 a tap for what a column
     makes of a source row, 50 a pixel of the output. Source rows that two tiles read are worked on twice: that costs a
@@ -319,25 +322,31 @@ def tile_resizes(axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, 
         if 0 < works[i] < 1e15:
             total += works[i] * down.count
     goal = min(np.float64(block_work), total / (2 * blocks_at_once))
-    blocks = np.int64(0)
+    blocks, wides = np.int64(0), np.int64(0)
     for share in (5, 3, 2, 1):
-        blocks = np.int64(0)
+        blocks, wides = np.int64(0), np.int64(0)
         for i in range(len(axis)):
             across, down = axis[i, 0], axis[i, 1]
-            first[i] = blocks
+            first[i], wide_first[i] = blocks, wides
             if across.count > 0 and down.count > 0:
-                rows = max(goal / works[i], share * (down.taps + 3) / abs(np.float64(down.scale)))
+                high = abs(np.float64(down.scale))
+                rows = max(goal / works[i], share * (down.taps + 3) / high)
                 tile = np.int64(down.count if rows >= down.count else rows if rows >= 1 else 1)
                 tiles = _ceil(np.int64(down.count), tile)
                 down.tile = _ceil(np.int64(down.count), tiles)
-                blocks += _ceil(np.int64(across.count), threads) * _ceil(np.int64(down.count), np.int64(down.tile))
-        first[len(axis) :] = blocks
-        if 2 * blocks >= blocks_at_once:
+                own = _ceil(np.int64(across.count), threads) * _ceil(np.int64(down.count), np.int64(down.tile))
+                span = min(np.int64(across.count), threads) * abs(np.float64(across.scale)) + across.taps
+                if span > segment and slots * high >= down.taps + 1.01:
+                    wides += own
+                else:
+                    blocks += own
+        first[len(axis) :], wide_first[len(axis) :] = blocks, wides
+        if 2 * (blocks + wides) >= blocks_at_once:
             break
-    return blocks
+    return blocks, wides
 
 
-ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, TOTALS_OF_RESIZES = range(5)
+ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, WIDE_BLOCKS, TOTALS_OF_RESIZES = range(6)
 """Places in the totals that `plan_resizes` gives."""
 
 
@@ -345,7 +354,7 @@ ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, TOTALS_OF_RESIZES = range(5)
 def plan_resizes(
     images: Any, status: Any, orientation: Any, lo: Any, hi: Any, support: Any, size: Any, anchor: Any, shape: Any,
     kind: Any, flip: Any, domain: Any, mirror: Any, channels: Any, planar: Any, tables: Any, limits: Any, rows: Any,
-    axis: Any, shapes: Any, offsets: Any, windows: Any, first: Any, totals: Any,
+    axis: Any, shapes: Any, offsets: Any, windows: Any, first: Any, wide_first: Any, totals: Any,
 ) -> None:  # fmt: skip
     """Fill the records of resizing images into packed outputs.
 
@@ -354,9 +363,9 @@ def plan_resizes(
     ``tables`` [filters, 2]: first entry (-1: no table) and last index of each filter's table. ``limits``: threads of a
     block at most, and what `tile_resizes` takes. Out come the records ``rows`` and ``axis`` (x, y), the outputs'
     ``shapes`` and ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the exclusive sums of
-    thread blocks and the totals.
+    thread blocks, of pictures with wide rows apart, and the totals.
     """
-    most_threads, block_work, blocks_at_once = limits
+    most_threads, block_work, blocks_at_once, segment, slots = limits
     elements = weights = np.int64(0)
     widest = 1
     stored, strides = np.empty(2, np.int64), np.empty(2, np.int64)
@@ -415,5 +424,7 @@ def plan_resizes(
         elements += out_w * out_h * channels
         widest = max(widest, axis[i, 0].count)
     threads = _ceil(_ceil(widest, _ceil(widest, most_threads)), 32) * 32
-    totals[THREAD_BLOCKS] = tile_resizes(axis, threads, block_work, blocks_at_once, first)
+    totals[THREAD_BLOCKS], totals[WIDE_BLOCKS] = tile_resizes(
+        axis, threads, block_work, blocks_at_once, segment, slots, first, wide_first
+    )
     totals[ELEMENTS], totals[WEIGHTS], totals[THREADS] = elements, weights, threads

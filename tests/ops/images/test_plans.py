@@ -117,7 +117,8 @@ def test_resizing_of_jpegs(kind: int) -> None:
         assert (tile[:, 1] <= found.resize["axis"]["count"][:, 1]).all()
         expected.resize["axis"]["tile"] = tile
         np.testing.assert_array_equal(expected.resize, found.resize)
-        np.testing.assert_array_equal(reference.resize_tiles(found), found.blocks_first)
+        assert found.wide_first is not None
+        np.testing.assert_array_equal(reference.resize_tiles(found), found.blocks_first + found.wide_first)
         good = plan.status == 0
         assert expected.windows is not None
         np.testing.assert_array_equal(expected.windows[good], found.windows[good])

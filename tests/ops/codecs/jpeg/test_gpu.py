@@ -47,6 +47,12 @@ def reference(file: bytes, colour: str = "RGB") -> NDArray[np.uint8]:
     return np.asarray(simplejpeg.decode_jpeg(file, colour))
 
 
+def reference_size(file: bytes) -> tuple[int, int]:
+    """Height and width as shown."""
+    width, height = ImageOps.exif_transpose(Image.open(io.BytesIO(file))).size
+    return height, width
+
+
 def pixels(**options: Any) -> Any:
     return lambda plan: jpeg_gpu.pixel_output(plan, **({"orient": False} | options))
 
@@ -474,6 +480,36 @@ def test_few_outputs_of_a_large_picture(harness: Harness, subsampling: str) -> N
     assert not status.any()
     expected = expected_resize(reference(file), (5.7, 1901.5, 33), (3.3, 1109.0, 70), resample.TRIANGULAR)
     np.testing.assert_allclose(result, expected, atol=0.03)
+
+
+def test_wide_rows_are_filtered_to_the_same_bits(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of pictures with wide rows and the other one add the same taps in the same order, beside narrow
+    pictures, whichever way a picture lies, in a window, mirrored."""
+    files = [encode(1400, 700, subsampling="4:2:0", quality=60), encode(60, 40), encode(900, 1500, quality=50)]
+    files = [with_orientation(file, o) for file, o in zip(files * 2, (1, 3, 6, 2, 1, 8), strict=True)]
+    shown = np.array([reference_size(file) for file in files], np.float32)
+
+    def output(plan: jpeg_gpu.DecodePlan) -> jpeg_gpu.Output:
+        lo, hi, interp = shown * np.float32(0.02), shown * np.float32(0.97), np.full(6, DALIInterpType.INTERP_LINEAR)
+        whole = resample.plan(lo, hi, np.full((6, 2), (60, 70)), interp, interp, antialias=True)
+        crop = whole.window(np.full((6, 2), (4, 3)), np.full((6, 2), (50, 61)))
+        return jpeg_gpu.resize_output(plan, crop, mirror=np.arange(6) % 2 == 1, round_to_uint8=False)
+
+    wide = []
+
+    def counted(plan: jpeg_gpu.DecodePlan) -> jpeg_gpu.Output:
+        made = output(plan)
+        assert made.wide_first is not None
+        wide.append(np.diff(made.wide_first[:7]) > 0)
+        return made
+
+    results, status = harness.decode(files, counted, window=True)
+    monkeypatch.setattr(jpeg_gpu, "RESIZE_SEGMENT", 1 << 30)
+    others, _ = harness.decode(files, counted, window=True)
+    assert not status.any()
+    np.testing.assert_array_equal(wide, [[True, False, True] * 2, [False] * 6])
+    for result, other in zip(results, others, strict=True):
+        np.testing.assert_array_equal(result, other)
 
 
 def test_workspace_is_reused(harness: Harness) -> None:
