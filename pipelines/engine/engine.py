@@ -171,7 +171,6 @@ class Engine:
             self.host_part.lender = lender_for(
                 self.options.upload,
                 self.plan.target.indices,
-                self.options.num_threads,
                 int(self.budget.host.limit * _REGISTERED),
                 lambda nbytes: self.budget.host.hold(_REGISTERED_FILES, nbytes, wait=False),
                 lambda way, nbytes: self.stats.count(self.stats.uploads, way, nbytes),

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ops.errors import SpecError
-from ...readers.fetch.gpu_reads import first_way
+from ...readers.fetch.gpu_reads import FIRST
 from ...readers.fetch.upload_choice import UploadChoice
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
-from ..cores import threads_of
 from ..engine.inputs import JobFeed, Sources
 from .run import CLEAN, JobResult, JobRun, Prepared, Progress, write_config
 
@@ -36,9 +35,8 @@ class OpenJob:
         self.sources = sources
         self.who = who
         self._feed = JobFeed(sources, limit)
-        target, settings = prepared.target, prepared.spec.pipeline
         # parts may be too short to find it out: what one has measured the next one goes on with
-        self._choice = UploadChoice(first_way(target.indices, threads_of(settings.num_threads)))
+        self._choice = UploadChoice(FIRST)
         self._warm = False
 
     @property

@@ -332,12 +332,10 @@ def test_the_plan_says_how(packed: Path, tmp_path: Path) -> None:
     gathered = "gathered by the GPU out of registered files"
     assert describe_job(spec, device="cpu")["upload"] is None
     few = {"pipeline.num_threads": "3"}
-    measured = f"{gathered}, or copied by the host: the first seconds tell which is faster (they begin with "
-    assert describe_job(spec, few, device="null")["upload"] == f"{measured}that)"
+    measured = f"{gathered}, or copied by the host: the first seconds tell which is faster"
+    assert describe_job(spec, few, device="null")["upload"] == measured
     with faked() as fake:
-        assert describe_job(spec, few)["upload"] == f"{measured}that)"
-        enough = {"pipeline.num_threads": "4"}
-        assert describe_job(spec, enough)["upload"] == f"{measured}this)"
+        assert describe_job(spec, few)["upload"] == measured
         assert describe_job(spec, {"pipeline.upload": "registered"})["upload"] == gathered
         assert describe_job(spec, {"pipeline.upload": "copy"})["upload"] == "copied by the host (upload: copy)"
         assert "kvikio" in describe_job(spec, {"pipeline.upload": "kvikio"})["upload"]
