@@ -34,6 +34,7 @@ _kernels: Any = Kernels(".file_cpu", __package__)
 
 MEDIA_FILTERS = ("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm", "*.jp2",
                  "*.webp", "*.flac", "*.ogg", "*.wav")  # fmt: skip
+VIDEO_FILTERS = ("*.mp4", "*.mov", "*.mkv", "*.webm", "*.avi", "*.ts", "*.mpg", "*.mpeg")
 MAX_FILE = 2**31 - 1
 """Sizes are 32 bits wide in a Batch."""
 _OPENING = 1 << 15  # bytes that could be read in the time that a file takes to open

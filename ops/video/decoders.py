@@ -133,7 +133,9 @@ class Video(Operator, name="decoders.video"):
 
     def _on_nvdec(self, ctx: Context, encoded: Batch) -> Batch:
         """Frames on the GPU, each sample by a thread with a decoder of its own, or by that thread itself."""
-        asked, run = self._asked(ctx), nvdec.threads().map
+        from ..codecs.on_threads import threads
+
+        asked = self._asked(ctx)
 
         def look(i: int) -> tuple[nvdec.NvClip, list[int]] | SampleError:
             try:
@@ -146,7 +148,7 @@ class Video(Operator, name="decoders.video"):
                 clip.close()
                 return e
 
-        looks = list(run(look, range(len(encoded))))
+        looks = list(threads().map(look, range(len(encoded))))
         shapes = np.zeros((len(looks), 4), np.int32)
         good: dict[int, tuple[nvdec.NvClip, list[int]]] = {}
         for i, seen in enumerate(looks):
@@ -174,7 +176,7 @@ class Video(Operator, name="decoders.video"):
                     decoders.lane.synchronize()
             return why, time.perf_counter() - began
 
-        for i, done in zip(good, run(decode, good), strict=True):
+        for i, done in zip(good, nvdec.threads().map(decode, good), strict=True):
             if isinstance(done, SampleError):
                 ctx.reject(i, done.code, str(done))
             else:

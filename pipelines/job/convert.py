@@ -56,7 +56,7 @@ PEEK = 64
 
 _EXTENSIONS = (
     "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "npy", "cls", "txt", "json", "wav", "flac", "ogg",
-    "mp3", "mp4", "mkv",
+    "mp3", "mp4", "mkv", "webm", "mov", "avi",
 )  # fmt: skip
 """Fields of these names were members of archives once, and become them again."""
 

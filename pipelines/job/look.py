@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...ops.batch import Batch, Samples
 from ...ops.codecs.formats import recognise
 from ...ops.errors import DaliRunError, SampleError
+from ...ops.video.glimpse import is_video
 from ...readers.base import Reader
 from ...writers.shards.rejects import RejectRow
 from ..compile.plan import Plan
@@ -109,7 +110,9 @@ class Look:
 
 
 def _format(data: bytes) -> str:
-    """The format of an encoded picture; nothing for anything else."""
+    """The format of an encoded picture, or "video"; nothing for anything else."""
+    if is_video(data):
+        return "video"
     try:
         return recognise(memoryview(data))
     except SampleError:

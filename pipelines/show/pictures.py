@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from PIL import Image
 _WIDTH, _HEIGHT = 640, 120
 SIGNAL = 1000
 """Numbers in a row that are drawn as a signal."""
+ACROSS, FRAMES, FRAME_SIDE = 4, 8, 160
+"""Of contact sheets of videos: frames in a row, frames at most, and pixels of a frame's longer side."""
 SPECTRA = ("ft", "tf")
 """Layouts of spectrograms."""
 
@@ -46,15 +49,41 @@ def draw_spectrum(sample: NDArray[Any], layout: str) -> Image.Image:
     return Image.fromarray(((values - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))
 
 
+def contact_sheet(frames: Sequence[NDArray[np.uint8]]) -> Image.Image:
+    """Frames of one size (HWC, RGB) in rows of four, with a thin line between them."""
+    height, width = frames[0].shape[:2]
+    across = min(len(frames), ACROSS)
+    rows = -(-len(frames) // across)
+    sheet = np.full((rows * (height + 1) - 1, across * (width + 1) - 1, 3), 255, np.uint8)
+    for k, frame in enumerate(frames):
+        y, x = k // across * (height + 1), k % across * (width + 1)
+        sheet[y : y + height, x : x + width] = frame
+    return Image.fromarray(sheet)
+
+
+def _sequence(sample: NDArray[Any], layout: str) -> Image.Image | None:
+    """A contact sheet of some frames of a sequence, at even distances."""
+    frames = sample if layout == "FHWC" else sample.transpose(0, 2, 3, 1)
+    some = frames[np.unique(np.linspace(0, len(frames) - 1, FRAMES).round().astype(int))]
+    scale = -(-max(some.shape[1:3]) // FRAME_SIDE)
+    drawn = as_picture(np.concatenate(some[:, ::scale, ::scale]), "HWC")
+    if drawn is None:
+        return None
+    pixels = np.asarray(drawn.convert("RGB"))
+    return contact_sheet(np.split(pixels, len(some)))
+
+
 def as_picture(sample: NDArray[Any], layout: str) -> Image.Image | None:
     """An image as people can see it, None for what is no image: HWC or CHW, 1 or 3 channels (or H x W alone). Signals
-    and spectrograms are drawn."""
+    and spectrograms are drawn; of sequences of frames, some make a contact sheet."""
     if sample.size == 0 or sample.dtype.kind not in "uifb":
         return None
     if is_signal(sample, layout):
         return draw_signal(sample)
     if layout in SPECTRA and sample.ndim == 2:
         return draw_spectrum(sample, layout)
+    if layout in ("FHWC", "FCHW") and sample.ndim == 4:
+        return _sequence(sample, layout)
     if layout in ("HWC", "CHW") and sample.ndim == 3:
         pixels = sample if layout == "HWC" else sample.transpose(1, 2, 0)
     elif layout == "HW" and sample.ndim == 2:

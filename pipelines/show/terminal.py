@@ -313,7 +313,9 @@ def value_in_words(f: Mapping[str, Any]) -> str:
     """A field of a sample: what it is, how large, its range."""
     parts = [f["what"]]
     if "width" in f:
-        parts.append(f"{f['width']} x {f['height']} {f['mode']}")
+        parts.append(f"{f['width']} x {f['height']} {f.get('mode', '')}".rstrip())
+    if "codec" in f:
+        parts.append(f"{f['codec']}, {count(f['frames'], 'frame')}, {f['seconds']:g} s")
     if "shape" in f:
         parts.append(f"{f['dtype']}[{'x'.join(map(str, f['shape'])) or 'scalar'}]")
     if "min" in f:

@@ -13,6 +13,7 @@ import re
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,15 @@ from ...ops.codecs.formats import recognise
 from ...ops.context import Context
 from ...ops.errors import JobError, SampleError, SpecError
 from ...ops.storage.urls import is_url, plain_path
+from ...ops.video.glimpse import glimpse, is_video
 from ...readers.base import Reader
+from ...readers.file import MEDIA_FILTERS, VIDEO_FILTERS
 from ...readers.parquet.reader import columns_of
 from ...readers.records.message import message_fields
 from ...readers.records.varint import varint
 from ...writers.bytes import sidecar
 from ..plugins import load_operators
-from ..show.pictures import as_picture
+from ..show.pictures import FRAME_SIDE, FRAMES, as_picture, contact_sheet
 from .intermediates import save_pictures
 from .remote_sample import skeleton
 
@@ -98,11 +101,19 @@ def inspect_data(
 
 
 def _pictures(record: Record) -> Iterator[tuple[str, Image.Image]]:
-    """The fields of a record that can be seen: encoded images that decode, arrays that look like images."""
+    """The fields of a record that can be seen: encoded images and videos that decode, arrays that look like images or
+    sequences of frames."""
     for name, value in record.fields.items():
-        if isinstance(value, bytes) and "width" in (facts := describe(value)) and "problem" not in facts:
+        if isinstance(value, bytes) and is_video(value):
+            with suppress(SampleError):
+                yield name, contact_sheet(glimpse(value, FRAMES, FRAME_SIDE)[1])
+        elif isinstance(value, bytes) and "width" in (facts := describe(value)) and "problem" not in facts:
             with Image.open(io.BytesIO(value)) as image:
                 yield name, image.convert("RGB")
+        elif isinstance(value, np.ndarray) and value.ndim == 4 and value.dtype == np.uint8 and value.shape[3] == 3:
+            picture = as_picture(value, "FHWC")
+            if picture is not None:
+                yield name, picture
         elif isinstance(value, np.ndarray) and value.ndim == 3:
             picture = as_picture(value, "HWC" if value.shape[2] in (1, 3) else "CHW")
             if picture is not None:
@@ -110,12 +121,16 @@ def _pictures(record: Record) -> Iterator[tuple[str, Image.Image]]:
 
 
 def describe(value: Any) -> dict[str, Any]:
-    """A field described: ``{"what", ...}`` and, for images, ``{"format", "width", "height", "mode", "problem"}``."""
+    """A field described: ``{"what", ...}`` and, for images, ``{"format", "width", "height", "mode", "problem"}``,
+    for videos ``{"codec", "width", "height", "frames", "seconds"}``."""
     if isinstance(value, bytes):
         try:
             return {"bytes": len(value), **_image(value)}
         except SampleError:
             pass
+        if is_video(value):
+            with suppress(SampleError):
+                return {"what": "video", "bytes": len(value), **glimpse(value)[0]}
         if value[:6] == b"\x93NUMPY":
             try:
                 return describe(np.load(io.BytesIO(value), allow_pickle=False))
@@ -226,7 +241,9 @@ def _folder(target: Path) -> DataSet:
     if databases and databases == [p for p in inside if p.is_dir()]:
         return _lmdb(databases)
     if any(p.is_dir() for p in inside):
-        return read_through("folders of files", "readers.file", {"file_root": str(target)}, _file_fields)
+        filters = [*MEDIA_FILTERS, *VIDEO_FILTERS]
+        told = {"file_root": str(target), "file_filters": filters}
+        return read_through("folders of files", "readers.file", told, _file_fields)
     return _files([p for p in inside if p.is_file()], target)
 
 

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageFile, ImageOps
 
+from ...ops.video.glimpse import glimpse, is_video
+from ..show.pictures import FRAME_SIDE, FRAMES, contact_sheet
+
 SIDE = 192
 """Pixels of the longer side."""
 _QUALITY = 80
@@ -70,6 +73,8 @@ def _apart(encoded: Sequence[bytes]) -> list[bytes | None]:
 def _made(data: bytes) -> bytes:
     """The thumbnail; nothing where there is none."""
     try:
+        if is_video(data):
+            return thumbnail(contact_sheet(glimpse(data, FRAMES, FRAME_SIDE)[1]))
         with Image.open(io.BytesIO(data)) as image:
             image.draft("RGB", (SIDE, SIDE))
             return thumbnail(ImageOps.exif_transpose(image))

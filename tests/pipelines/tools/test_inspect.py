@@ -58,7 +58,7 @@ def test_every_kind_of_intermediate_becomes_its_file(tmp_path: Path) -> None:
 def test_what_is_no_image_is_no_picture() -> None:
     assert as_picture(np.zeros((4, 5, 2), np.uint8), "HWC") is None
     assert as_picture(np.zeros((0, 5, 3), np.uint8), "HWC") is None
-    assert as_picture(np.zeros((2, 4, 5, 3), np.uint8), "FHWC") is None
+    assert as_picture(np.zeros((2, 4, 5, 2), np.uint8), "FHWC") is None
     assert as_picture(np.zeros(5, np.float32), "") is None
 
 
