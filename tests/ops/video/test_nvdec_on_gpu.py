@@ -1,0 +1,50 @@
+"""NVDEC itself, where there is a GPU with video engines and PyNvVideoCodec: frames beside the CPU's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dali_run.ops.base import coerce, parameter
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
+from dali_run.ops.video import nvdec
+from dali_run.ops.video.decoders import Video
+
+from ...kit.videos import make_video
+
+pytest.importorskip("av")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "codec", "pixels", "most"),
+    [
+        ("a.mp4", "libx264", "yuv420p", 12), ("full.mkv", "libx264", "yuvj420p", 12),
+        ("h.mp4", "libx265", "yuv420p", 12),
+        ("deep.mp4", "libx265", "yuv420p10le", 40), ("v.webm", "libvpx-vp9", "yuv420p", 12),
+    ],
+)  # fmt: skip
+def test_frames_are_those_of_the_cpu(name: str, codec: str, pixels: str, most: int, tmp_path: Path) -> None:
+    from dali_run.ops.gpu.lane import Lane
+
+    if nvdec.module() is None:
+        pytest.skip("there is no PyNvVideoCodec that finds a driver")
+    frames = make_video(tmp_path / name, 40, codec=codec, pixels=pixels, size=(144, 160), gop=12)
+    batch = Batch.from_list([np.fromfile(tmp_path / name, np.uint8)], "", Samples.numbered(1))
+    lane = Lane(0)
+    for wanted in (list(range(40)), [39, 0, 3, 3], [5, 6, 2, 20]):
+        op = Video(frames=coerce(parameter(Video, "frames"), wanted))
+        counts: dict[str, int] = {}
+        with lane:
+            ctx = Context(op, "mixed", batch.samples, device=lane)
+            ctx.decoders = lambda decoder, n, _, counts=counts: counts.update({decoder: n})
+            out = lane.to_host(op.mixed(ctx, batch))
+            lane.synchronize()
+        assert not ctx.rejects
+        assert counts == {"NVDEC": 1}
+        away = np.abs(out.sample(0).astype(int) - np.array([frames[n] for n in wanted]))
+        assert away.max() <= most
+        assert away.mean() < 3
