@@ -328,13 +328,16 @@ class Whole:
         return [Part(i, borders[i], borders[i + 1], self.left[i]) for i in range(n)]
 
 
-def driven(samples: int, shard: int, nodes: int, each: int, rate: float, spread: float, hours: float) -> dict[str, Any]:
+def driven(
+    samples: int, shard: int, nodes: int, each: int, rate: float, spread: float, hours: float,
+    device: str = "cpu",
+) -> dict[str, Any]:  # fmt: skip
     """A job on a simulated cluster, by the real driver."""
     clock = Clock()
     fleet.time = clock  # type: ignore[assignment]
     whole = Whole(samples, shard)
     cluster = Cluster(clock, nodes, each, rate, whole, spread=spread, hours_to_loss=hours, away=300, seed=1)
-    run = fleet.Driver(whole, cluster, Budget(), "cpu", lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    run = fleet.Driver(whole, cluster, Budget(), device, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     began = time.process_time()
     code, text = run.run()
     cpu = time.process_time() - began

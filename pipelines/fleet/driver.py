@@ -380,7 +380,7 @@ class Driver:
         while self._todo and self._idle:
             self._give(self._idle.popitem()[0], self._todo.popleft())
         # a second part waits with its worker, where there is plenty: nobody then waits for the driver
-        most = (self._left - self.read) / _AHEAD / max(1, len(self._hands))
+        most = (self._left - self.read) / _AHEAD / max(1, self.crew.room())  # those that have not come yet, too
         while self._with_one and len(self._todo) > 2 * len(self._hands) and self._todo[0].left <= most:
             self._give(self._with_one.popitem()[0], self._todo.popleft())
 

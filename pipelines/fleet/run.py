@@ -71,7 +71,11 @@ def run(
     path = known_spec(path)
     prepared = prepare(path, overrides, device=asked, ahead=on is None)
     target = prepared.plan.target
-    alone = on is None and (len(target.indices) < 2 or append or trace is not None or check_divisible(prepared))
+    several = len(target.indices) > 1
+    together = "" if not several else _why_together(prepared, append, trace)
+    alone = on is None and (not several or bool(together))
+    if alone and together:
+        note(f"one process drives all GPUs, because {together}; a process for each does about twice as much")
     config = write_config(prepared)
     if alone or (not fresh and _in_one_piece(config)):
         if not local:
@@ -110,6 +114,13 @@ def run(
             assert on is not None
             crew = Actors(job, on, workers, cores, note)
         return _led(whole, crew, prepared, command, progress, note, amend)
+
+
+def _why_together(prepared: Prepared, append: bool, trace: object) -> str:
+    """Why a job on several GPUs is one process'; empty where each GPU has its own."""
+    if append:
+        return "inputs are added"
+    return "the run is traced" if trace is not None else check_divisible(prepared) or ""
 
 
 def check(on: str, append: bool, trace: object) -> None:

@@ -48,6 +48,14 @@ def test_a_hundred_nodes_of_unequal_speed_are_near_linear(model: Any) -> None:
     assert found["parts"] == 3200
 
 
+def test_large_parts_of_gpus_are_not_given_ahead(model: Any) -> None:
+    """The first ones are most of a worker's share: one that had two of them would end last, alone. The first worker
+    that comes is alone for a while, and gets no more for that."""
+    found = model.driven(100_000_000, 10_000, 1, 4, 200_000.0, 0.3, 0.0, "gpu")
+    assert found["parts"] == 16
+    assert found["linear"] > 0.9
+
+
 def test_a_part_that_kills_its_workers_is_left_alone_and_the_rest_is_done(model: Any) -> None:
     class Poisoned(model.Cluster):  # type: ignore[misc, name-defined]
         def on_ended(self, what: Any) -> list[Any]:

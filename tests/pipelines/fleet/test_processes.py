@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -22,7 +23,7 @@ from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.fleet.job_text import JobText, Seat
 from dali_run.pipelines.fleet.processes import Processes
 from dali_run.pipelines.fleet.run import run
-from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, Progress, run_job
+from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Progress, run_job
 from dali_run.writers.shards.verify import verify
 from tests.kit.fake_cupy import faked
 from tests.kit.held import held
@@ -353,6 +354,24 @@ write: {{writer: tfrecord, path: {tmp_path / "out"}, shard: {{samples: 4}}, fiel
     assert contents(tmp_path / "out") == contents(tmp_path / "one")
     assert len((tmp_path / "hangs").read_text()) in (1, 2), "it was not restarted more than once"
     assert {w["name"] for w in result.report["workers"] if w["parts"]} >= {"GPU 0"}
+
+
+def test_a_job_that_cannot_be_divided_says_why_one_process_drives_all_gpus(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("dali_run.pipelines.fleet.run")
+    notes: list[str] = []
+    done = JobResult(CLEAN, "", {}, tmp_path)
+    monkeypatch.setattr(module, "run_job", lambda *args, **options: done)
+    with faked(devices=2):
+        by_bytes = {"write.shard": "{samples: 5, bytes: 4000}"}
+        assert run(spec, by_bytes, device="gpu:all", note=notes.append) is done
+        assert run(spec, device="gpu:all", append=True, note=notes.append) is done
+        assert run(spec, by_bytes, device="gpu:0", note=notes.append) is done
+    assert [n.partition(";")[0] for n in notes] == [
+        "one process drives all GPUs, because its shards are cut by bytes",
+        "one process drives all GPUs, because inputs are added",
+    ]
 
 
 def test_inputs_and_outputs_at_urls(
