@@ -362,22 +362,27 @@ def _alloc_pinned(nbytes: int) -> Any:
     step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
     size = max(-(-nbytes // step) * step, 512)
     pool = cupy.get_default_pinned_memory_pool()
-    idle = pool.n_free_blocks()
     try:
         block = cupy.cuda.alloc_pinned_memory(size)
     except Exception:  # CUDARuntimeError: too much is locked already
         pool.free_all_blocks()
         return cupy.cuda.alloc_pinned_memory(size)
     with _pinning:
-        _pinned["made"] += size * (pool.n_free_blocks() >= idle)
+        where = getattr(block, "ptr", id(block))
+        if where not in _known:  # by its place: other threads take and give back blocks all the while
+            _known.add(where)
+            _pinned["made"] += size
         if _pinned["made"] > PINNED_SPARE:
             _pinned["made"] = 0
+            _known.clear()
             pool.free_all_blocks()
     return block
 
 
 PINNED_SPARE = 4 << 30
 _pinned = {"made": 0}
+_known: set[int] = set()
+"""Where blocks are that have been counted."""
 _pinning = threading.Lock()
 
 

@@ -185,6 +185,7 @@ class PinnedPool:
         self.idle: list[int] = []
         self.freed = 0
         self.full = False
+        self.others: list[int] = []
 
     def n_free_blocks(self) -> int:
         return len(self.idle)
@@ -195,11 +196,20 @@ class PinnedPool:
         self.idle.clear()
 
     def malloc(self, size: int) -> int:
+        self.idle += self.others
         if size in self.idle:
-            self.idle.remove(size)
-        elif self.full:
+            return self.idle.pop(self.idle.index(size))
+        if self.full:
             raise OutOfMemoryError
-        return size
+        return Block(size)
+
+
+class Block(int):
+    """Page-locked memory, by its size."""
+
+    @property
+    def ptr(self) -> int:
+        return id(self)
 
 
 def test_idle_page_locked_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +226,11 @@ def test_idle_page_locked_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             pool.idle += [lanes._alloc_pinned(n) for n in (1000, 100_000)]
         assert pool.freed == 0
         assert len(pool.idle) == 2
+        pool.others = [Block(512)] * 3
+        for _ in range(100):  # while other threads give back what they had taken
+            pool.idle += [lanes._alloc_pinned(100_000)]
+        assert pool.freed == 0
+        pool.others, pool.idle[:] = [], []
         for n in range(1, 400):  # always others
             pool.idle.append(lanes._alloc_pinned(512 * n))
             assert sum(pool.idle) <= 2 << 20
