@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -86,33 +87,33 @@ class HostPart:
     def keep(self, others: dict[int, Any]) -> None:
         """Take whole pictures that are decoded already."""
 
-        def placed(which: I64, part: Batch) -> list[Odd]:
+        def placed(host: HostPart, which: I64, part: Batch) -> list[Odd]:
             for k, i in enumerate(which.tolist()):
-                self._place(part, k, i, others[i])
+                host._place(part, k, i, others[i])
             return []
 
         self._start(OTHERS, np.array(sorted(others), np.int64), placed)
 
     def start(self, which: I64) -> None:
         """Decode the JPEGs ``which`` on the threads."""
-        self._start(TURBO, which, self._jpegs)
+        self._start(TURBO, which, HostPart._jpegs)
 
     def start_others(self, straight: Sequence[int]) -> None:
         """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes."""
         ours = np.array(straight, np.int64)
         rest = [i for i in self._headers.others if self._headers.good[i]]
-        self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), ours), self._others)
+        self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), ours), HostPart._others)
         room = self._room(ours)
         by_gpu = png.takes(self._batch, ours, room)
-        self._submit(PNG, ours[by_gpu], room[by_gpu], self._filtered)
-        self._start(PNG, ours[~by_gpu], self._straight)
+        self._submit(PNG, ours[by_gpu], room[by_gpu], HostPart._filtered)
+        self._start(PNG, ours[~by_gpu], HostPart._straight)
 
-    def _start(self, name: str, which: I64, decode: Callable[[I64, Batch], list[Odd]]) -> None:
+    def _start(self, name: str, which: I64, decode: Callable[[HostPart, I64, Batch], list[Odd]]) -> None:
         """Have tasks ``decode`` images to the samples of a batch."""
 
-        def task(some: I64) -> _Done:
-            part = self._stage(some)
-            odd = decode(some, part)
+        def task(host: HostPart, some: I64) -> _Done:
+            part = host._stage(some)
+            odd = decode(host, some, part)
             left = [i for i, problem in odd if isinstance(problem, SampleError) or problem == _AGAIN]
             kept = ~np.isin(some, left)
             return _Done(odd, part.take(kept), some[kept]) if left else _Done(odd, part, some)
@@ -120,14 +121,18 @@ class HostPart:
         sizes = self._shapes[which].astype(np.int64).prod(axis=1) * self._rules.dtype.itemsize
         self._submit(name, which, sizes, task)
 
-    def _submit(self, name: str, which: I64, sizes: I64, task: Callable[[I64], _Done]) -> None:
-        """Give the threads tasks of images ``which``, whose results take ``sizes`` bytes."""
+    def _submit(self, name: str, which: I64, sizes: I64, task: Callable[[HostPart, I64], _Done]) -> None:
+        """Give the threads tasks of images ``which``, whose results take ``sizes`` bytes. Those that have not begun
+        when nobody wants the batch any more end at once."""
         if len(which) == 0:
             return
+        wanted = weakref.ref(self)
 
         def timed(some: I64) -> _Done:
-            began = time.perf_counter()
-            done = task(some)
+            began, host = time.perf_counter(), wanted()
+            if host is None:
+                return _Done([])
+            done = task(host, some)
             done.seconds = time.perf_counter() - began
             return done
 

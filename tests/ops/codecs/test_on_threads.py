@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import on_host, on_threads
+from dali_run.ops.codecs import on_gpu, on_host, on_threads
 from dali_run.ops.codecs.decoders import Image as Image_
 from dali_run.ops.codecs.isolation.processes import Isolation
 from dali_run.ops.context import Context
@@ -148,3 +148,37 @@ def test_headers_taken_together_are_those_taken_one_by_one(
         found.append((rows, sorted(headers.others.items()), sorted(rejects), headers.bad))
     assert found[0] == found[1]
     assert 1 <= found[0][-1] < 16
+
+
+def test_a_batch_that_nobody_wants_any_more_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the end of a run that has read ahead: what is in the queue takes neither time nor memory."""
+    files = []
+    for i in range(30):
+        data = io.BytesIO()
+        Image.new("RGB", (40, 40), (i, 0, 0)).save(data, "PNG")
+        files.append(np.frombuffer(data.getvalue(), np.uint8))
+    batch, queued, made = Batch.from_list(files, "", Samples.numbered(30)), list[Callable[[], Any]](), list[int]()
+
+    class Queue:
+        def submit(self, work: Callable[[Any], Any], some: Any) -> None:
+            queued.append(lambda: work(some))
+
+    pinned_empty = on_threads.pinned_empty
+
+    def noted(nbytes: int) -> Any:
+        made.append(nbytes)
+        return pinned_empty(nbytes)
+
+    monkeypatch.setattr(on_threads, "threads", Queue)
+    monkeypatch.setattr(on_threads, "pinned_empty", noted)
+    with faked():
+        ctx = Context(Image_(), "mixed", batch.samples)
+        begun = on_gpu.begin(ctx, batch, on_host.Rules())
+        assert begun is not None
+        assert len(queued) == 4
+        assert len(queued[0]().of_rows) == 8
+        assert len(made) == 1
+        del begun, ctx
+        for work in queued[1:]:
+            assert len(work().of_rows) == 0
+        assert len(made) == 1
