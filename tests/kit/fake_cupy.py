@@ -100,6 +100,10 @@ class Array:
         part = self[where]
         _on(_current_stream(), lambda: ctypes.memmove(part.data.ptr, other.data.ptr, part.nbytes))
 
+    def fill(self, value: Any) -> None:
+        values = np.full(self.shape, value, self.dtype)
+        _on(_current_stream(), lambda: ctypes.memmove(self.data.ptr, values.ctypes.data, self.nbytes))
+
     def view(self, dtype: Any) -> Array:
         return self._as(self.nbytes // np.dtype(dtype).itemsize, dtype)
 

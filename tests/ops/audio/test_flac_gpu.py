@@ -22,7 +22,7 @@ CLIPS = [(1, 1, 0.0), (1, 9000, 0.5), (2, 13001, 1.0), (2, 4096, 0.2), (3, 5000,
 """Channels, samples, compression level."""
 
 
-@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     if request.param == "emulated":
         monkeypatch.setattr("dali_run.ops.gpu.lane.pinned_empty", lambda n: np.empty(n, np.uint8))

@@ -22,7 +22,7 @@ from tests.kit.emulated_lane import EmulatedLane
 from tests.kit.operators import batch_of
 
 
-@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "emulated":
         yield EmulatedLane()

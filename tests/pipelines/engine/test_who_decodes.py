@@ -274,12 +274,12 @@ def test_decoders_of_a_batch_on_the_gpu(imagenet: list[Path], decoder: str) -> N
         return results(plan, batch)
 
     alone, report = run(64, hw_decoder_load=0.65)
-    assert report["decoders"]["cuda"] > 100
+    assert report["decoders"]["cuda"] > 0.8 * len(imagenet)
     assert "engines" not in report["decoders"]
     found, report = run(64, jpeg_decoder="nvjpeg", hw_decoder_load=0.4)
     if "engines" not in report["decoders"]:
         pytest.skip("this GPU has no JPEG engines")
-    assert report["decoders"]["engines"] > 25
+    assert report["decoders"]["engines"] > 0.2 * len(imagenet)
     assert found.keys() == alone.keys()
     for key, value in alone.items():
         assert np.abs(found[key].astype(np.float64) - value).mean() <= 1.5, key

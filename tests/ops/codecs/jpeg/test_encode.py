@@ -59,7 +59,7 @@ class GuardedLane(EmulatedLane):
         assert all((strip == 0x5A).all() for strip in self._strips)
 
 
-@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "emulated":
         yield GuardedLane()

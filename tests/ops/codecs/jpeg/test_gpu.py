@@ -21,7 +21,7 @@ from dali_run.ops.types import DALIInterpType
 from tests.kit.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
 
 
-@pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def harness(request: pytest.FixtureRequest) -> Harness:
     return Harness(EmulatedRuntime() if request.param == "emulated" else GpuRuntime())
 

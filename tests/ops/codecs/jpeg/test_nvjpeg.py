@@ -166,7 +166,7 @@ def assert_close(got: Batch, want: Batch, mean: float, level: float = 1.0) -> No
             assert difference.mean() <= mean, k
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 @pytest.mark.parametrize("load", [-1.0, 0.0, 0.5, 1.0])
 def test_imagenet_on_the_gpu(imagenet: list[Path], lane: Any, load: float) -> None:
     blobs = [f.read_bytes() for f in imagenet]
@@ -177,7 +177,7 @@ def test_imagenet_on_the_gpu(imagenet: list[Path], lane: Any, load: float) -> No
     assert_close(got, on_cpu(op, blobs)[0], mean=1e-4 if load == 0 else 1.0)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 @pytest.mark.parametrize(
     ("output_type", "dtype", "level"),
     [
@@ -205,7 +205,7 @@ def test_colour_and_type_on_the_gpu(
     assert_close(got, on_cpu(op, blobs)[0], mean=1.5, level=level)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_orientation_and_every_format_on_the_gpu(lane: Any) -> None:
     picture = smooth(48, 80)
     blobs = []
@@ -221,7 +221,7 @@ def test_orientation_and_every_format_on_the_gpu(lane: Any) -> None:
     assert_close(got, on_cpu(op, blobs)[0], mean=1.0)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_random_crop_on_the_gpu(imagenet: list[Path], lane: Any) -> None:
     blobs = [f.read_bytes() for f in imagenet[:40]]
     op = ImageRandomCrop(jpeg_decoder="nvjpeg", hw_decoder_load=0.7, jpeg_fancy_upsampling=True)
@@ -230,7 +230,7 @@ def test_random_crop_on_the_gpu(imagenet: list[Path], lane: Any) -> None:
     assert_close(got, on_cpu(op, blobs, seed=5)[0], mean=1.0)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_bad_images_on_the_gpu_cost_only_themselves(imagenet: list[Path], lane: Any) -> None:
     good = [f.read_bytes() for f in imagenet[:20]]
     blobs = [*good[:10], b"", good[3][:4000], b"GARBAGE", good[4][: len(good[4]) // 2] + b"\xff\xd9", *good[10:]]
@@ -246,7 +246,7 @@ def test_bad_images_on_the_gpu_cost_only_themselves(imagenet: list[Path], lane: 
     assert_close(again, want, mean=1.0)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(emulated=False)
 def test_a_retry_is_left_to_the_cpu(imagenet: list[Path], lane: Any) -> None:
     blobs = [f.read_bytes() for f in imagenet[:4]]
     op = Image()

@@ -23,7 +23,7 @@ from tests.kit.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
 from tests.kit.progressive import DEFAULT, Picture, Scan, segment
 
 
-@pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def harness(request: pytest.FixtureRequest) -> Harness:
     """Each buffer of the decoder is an allocation of its own, with a strip behind it that no kernel may write."""
     return Harness(EmulatedRuntime() if request.param == "emulated" else GpuRuntime(), jpeg_gpu.ApartDecoder)

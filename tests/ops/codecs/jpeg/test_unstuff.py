@@ -17,7 +17,7 @@ EOI = 0xD9
 HEADER = 37  # bytes before the first scan
 
 
-@pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def runtime(request: pytest.FixtureRequest) -> Any:
     return EmulatedRuntime() if request.param == "emulated" else GpuRuntime()
 

@@ -25,7 +25,7 @@ from tests.pipelines.engine.test_who_decodes import graph, results
 pytestmark = pytest.mark.skipif(not png.available(), reason="no libdeflate here")
 
 SIZES = [(1, 1), (2, 1), (1, 40), (31, 33), (32, 5), (33, 32), (64, 3), (65, 70), (100, 31)]
-GPUS = ["emulated", pytest.param("real", marks=pytest.mark.gpu)]
+GPUS = ["emulated", pytest.param("real", marks=pytest.mark.gpu(emulated=False))]
 
 
 @pytest.fixture(params=GPUS)
