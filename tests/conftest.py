@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import secrets
@@ -69,6 +70,7 @@ def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with faked(2, memory=True):
         yield
+        gc.collect()  # pipelines that a test left close their lanes here, while there is something to close
 
 
 @pytest.fixture(autouse=True)
