@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,7 +71,10 @@ def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with faked(2, memory=True):
         yield
-        gc.collect()  # pipelines that a test left close their lanes here, while there is something to close
+        gc.collect()  # pipelines that a test left are closed by a thread: in here, while there is something to close
+        for thread in threading.enumerate():
+            if thread.name == "abandoned":
+                thread.join(60)
 
 
 @pytest.fixture(autouse=True)
