@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def test_listed_loops_are_there() -> None:
     assert not known, "record the list anew (docs/start-up.md)"
     for loop in listed.loops():
         function = loops.function_of(loops.defined[f"{PACKAGE}.{loop.module}", loop.function])
+        taken = len(inspect.signature(function).parameters)
+        assert taken == len(loop.types), f"{loop.function} of {loop.module} takes other arguments: record the list anew"
         assert loops.key_of(function, tuple(map(of_words, loop.types))) == loops.key_in_words(loop)
         assert loops.file_of(function).resolve() == ahead.file_of(loop.module).resolve()
 
