@@ -17,6 +17,7 @@ from ...ops.base import Spec as BatchSpec
 from ...ops.errors import SpecError
 from ...ops.formulas import expression
 from ...readers.base import Reader
+from ...readers.external_source import ProgramInput
 from ...writers.base import ENCODED, FieldConfig, Writer, make_writer, options_of
 from ..compile.infer import infer_node
 from ..compile.place import Target, impossible
@@ -227,6 +228,8 @@ class _Build:
             self.say(step, f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}{hint}")
         if step.device != "auto" and step.device not in cls.stages:
             self.say(step, f"cannot run on {step.device}; it has kernels for {', '.join(cls.stages)}")
+        if issubclass(cls, ProgramInput) and self.spec.write is not None:
+            self.say(step, "is fed by a Python program, and a job that writes has none; read data with readers.*")
         edges = [e for e in inputs if e is not None]
         if len(self.problems.found) > before or not fine or step.broken or len(edges) < len(inputs):
             return ()

@@ -15,7 +15,9 @@ from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.graph.conditionals import Merge, Split
 from dali_run.pipelines.graph.nodes import Edge, Graph, Node
 from dali_run.pipelines.graph.rules import verify
+from dali_run.pipelines.plugins import find_operator
 from dali_run.pipelines.spec.build import load_spec
+from dali_run.readers.external_source import ProgramInput
 
 from ...kit.specs import VALID, errors, load
 
@@ -593,3 +595,14 @@ def test_dtype_names(tmp_path: Path) -> None:
     for name, dtype in (("FLOAT16", DALIDataType.FLOAT16), ("float32", DALIDataType.FLOAT)):
         steps = f"  - {MAKE}\n  - {{op: example.turn, in: images, count: 1, dtype: {name}, out: x}}"
         assert node(graph_of(steps, "[x]", tmp_path), "example.turn").op.dtype is dtype  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["external_source", "experimental.inputs.video"])
+def test_jobs_have_no_program_that_feeds_them(name: str, tmp_path: Path) -> None:
+    assert issubclass(find_operator(name), ProgramInput)
+    text = f"version: 1\ngraph:\n  - {{op: {name}, name: x, out: fed}}\noutputs: {{x: fed}}\n"
+    if name.endswith("video"):
+        text = text.replace("name: x", "name: x, sequence_length: 2")
+    load(text, tmp_path)
+    with pytest.raises(SpecError, match=r"3:.* is fed by a Python program"):
+        load(text + "write: {writer: numpy, path: out, fields: {x: {}}}\n", tmp_path)
