@@ -13,8 +13,8 @@ from .pipelines.python.functions import Namespace, operator_function
 _functions = Namespace(__name__, "", operator_function, str)
 _NAMESPACES = (
     "auto_aug", "decoders", "encoders", "experimental", "experimental.decoders", "experimental.decoders.hidden",
-    "experimental.hidden", "experimental.readers", "hidden", "io", "io.file", "noise", "random", "readers",
-    "readers.hidden", "reductions", "segmentation", "transforms",
+    "experimental.hidden", "experimental.inputs", "experimental.readers", "hidden", "inputs", "io", "io.file", "noise",
+    "random", "readers", "readers.hidden", "reductions", "segmentation", "transforms",
 )  # fmt: skip
 for _path in _NAMESPACES:
     # so that `import dali_run.fn.readers` works before the registry was asked

@@ -69,6 +69,8 @@ class _Hand:
         self.worker = worker
         self.worked = Worked(worker.name, worker.node)
         self.ready = False
+        self.ends = False
+        """It has failed, and takes no more parts: its process ends by itself, and a fresh one may have better luck."""
         self.process: Mapping[str, Any] = {}
         self.parts: deque[Part] = deque()
         """The one that it runs, and the next."""
@@ -259,6 +261,7 @@ class Driver:
 
     def _ended(self, hand: _Hand, told: Message) -> str:
         part = hand.parts.popleft()
+        hand.ends = told["code"] == FAILED
         self._feed(hand)
         hand.left = hand.rejected = 0
         if told["report"]:
@@ -292,6 +295,7 @@ class Driver:
         text = f"{hand.worker.name} on {hand.worker.node}: {told['problem']}"
         if "part" in told:
             part = hand.parts.popleft()
+            hand.ends = told["kind"] == "device"
             self._feed(hand)
             return self._failed(part, text)
         if told["kind"] == "spec":
@@ -351,7 +355,9 @@ class Driver:
         for part in reversed(hand.parts):
             if part is not running:
                 self._todo.appendleft(part)
-        if running is not None:
+        if running is not None and hand.ends:  # it has not begun this one: what it failed with was counted then
+            self._todo.appendleft(running)
+        elif running is not None:
             running.tries += 1
             running.problem = text
             self._fails_in_a_row += 1
@@ -364,8 +370,10 @@ class Driver:
     # -- giving -------------------------------------------------------------------------------------------------------
 
     def _feed(self, hand: _Hand) -> None:
-        """A worker can take another part."""
-        if hand.parts:
+        """A worker can take another part, unless it ends."""
+        if hand.ends:
+            self._with_one.pop(hand, None)
+        elif hand.parts:
             self._with_one[hand] = None
         else:
             self._with_one.pop(hand, None)

@@ -40,10 +40,10 @@ def test_what_header_code_raises_costs_its_sample(
 ) -> None:
     reading = threading.local()
 
-    def stumbles(data: memoryview) -> Header:
+    def stumbles(data: memoryview, *name: str) -> Header:
         if bytes(data).endswith(POISON) and not getattr(reading, "now", False):
             raise problem("stumbled")
-        return probe(data)
+        return probe(data, *name)
 
     monkeypatch.setattr(on_host, "probe", stumbles)
     if where == "foresight":
@@ -70,7 +70,7 @@ def test_what_header_code_raises_costs_its_sample(
 
 
 def test_a_policy_of_failing_fails_with_the_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stumbles(data: memoryview) -> Header:
+    def stumbles(data: memoryview, *name: str) -> Header:
         raise OverflowError("stumbled")
 
     monkeypatch.setattr(on_host, "probe", stumbles)

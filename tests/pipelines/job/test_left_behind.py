@@ -21,9 +21,10 @@ def alive() -> Counter[str]:
     gc.collect()
     found: Counter[str] = Counter()
     for thing in gc.get_objects():
-        if isinstance(thing, (SampleError, Batch)):
-            found[type(thing).__name__] += 1
-        elif isinstance(thing, types.TracebackType) and "dali_run" in thing.tb_frame.f_code.co_filename:
+        kind = type(thing)  # isinstance would ask a weak proxy's object, which may be gone
+        if issubclass(kind, (SampleError, Batch)):
+            found[kind.__name__] += 1
+        elif kind is types.TracebackType and "dali_run" in thing.tb_frame.f_code.co_filename:
             found[f"traceback in {thing.tb_frame.f_code.co_qualname}"] += 1
     return found
 

@@ -184,10 +184,10 @@ def test_lists_of_inputs_unpack_to_what_they_promise() -> None:
 
 class _Named:
     def __init__(self, keys: list[str]) -> None:
-        self.keys = keys
+        self.names = keys
 
     def origin(self, index: int) -> Origin:
-        return Origin(self.keys[index], "x")
+        return Origin(self.names[index], "x")
 
 
 @pytest.mark.parametrize("extension", ["gz", "json", "lock", "bin"])
