@@ -65,7 +65,7 @@ thread costs 10 to 50 us, estimating memory more, and with the GIL so short a ta
 thread."""
 
 _LOOK = 0.2
-"""Seconds after which somebody who waits for threads looks whether they wait for a GPU that hangs."""
+"""Seconds after which a thread that waits for others looks whether they wait for a GPU that hangs."""
 
 _PATIENCE = 16
 """Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""
