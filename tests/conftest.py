@@ -9,7 +9,10 @@ import secrets
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.util import resolve_name
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -58,6 +61,39 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A pipeline that was given no seed draws one; in a test always the same."""
     if PROFILE == "fixed":
         secrets.randbits = random.Random(item.nodeid).getrandbits
+
+
+def pytest_configure() -> None:
+    """A patched function of a module is seen, and forgotten, by all that find it through `Kernels`. These keep what they
+    have found: a patch would depend on the tests before it, and the tests after it on the patch."""
+    patch: Any = pytest.MonkeyPatch
+    setattr_, undo = patch.setattr, patch.undo
+
+    def setattr_and_forget(self: Any, *args: Any, **kwargs: Any) -> None:
+        setattr_(self, *args, **kwargs)
+        if self._setattr:
+            target, name, _ = self._setattr[-1]
+            forget(target, name)
+
+    def undo_and_forget(self: Any) -> None:
+        patched = [(target, name) for target, name, _ in self._setattr]
+        undo(self)
+        for target, name in patched:
+            forget(target, name)
+
+    patch.setattr, patch.undo = setattr_and_forget, undo_and_forget
+
+
+def forget(target: Any, name: str) -> None:
+    """Make every `Kernels` of the module ``target`` find ``name`` anew."""
+    if not isinstance(target, ModuleType) or not target.__name__.startswith("dali_run."):
+        return
+    from dali_run.ops.kernels import Kernels
+
+    for module in [m for n, m in list(sys.modules.items()) if n.startswith("dali_run.")]:
+        for found in list(vars(module).values()):
+            if isinstance(found, Kernels) and resolve_name(found._name, found._package) == target.__name__:
+                vars(found).pop(name, None)
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 
 from . import store, target
 from .clients import client
+from .interrupts import hold_interrupts
 from .listed import Loop
 from .signatures import in_words
 from .stamp import PACKAGE, stamp
@@ -284,9 +285,10 @@ def _set_environment(codegen: Any, environment: Any) -> None:
 
 @cache
 def install() -> bool:
-    """Set the hooks; False for a Numba that has no such places."""
+    """Set the hooks; False for a Numba that has no such places. Signals wait for the compiler from here on."""
     from numba.core import ccallback, codegen, dispatcher
 
+    hold_interrupts()
     base, compiler, library = dispatcher._DispatcherBase, dispatcher._FunctionCompiler, codegen.CPUCodeLibrary
     places = (
         (dispatcher.Dispatcher, "compile enable_caching"),

@@ -151,20 +151,32 @@ def test_other_processors_and_none(source: Path, tmp_path: Path, variables: dict
     assert ended(start(source, tmp_path / "cache", SHOW, **variables))["found"] == RIGHT
 
 
-def test_an_interrupt_leaves_no_half_function(source: Path, tmp_path: Path) -> None:
+def test_interrupts_wait_until_nothing_is_half_compiled(source: Path, tmp_path: Path) -> None:
+    """One in the midst of it leaves Numba's tables of functions half filled, and every later call fails."""
     script = (
         """
-import signal, threading
-signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGINT))
-interrupted = 0
-for wait in (0.002, 0.05, 0.2, 0.4):
-    try:  # around the timer, too: a machine that is busy takes its time between two lines
-        signal.setitimer(signal.ITIMER_REAL, wait)
+import signal
+from numba.core.compiler_lock import global_compiler_lock as lock
+calls, sent, early, interrupted = 0, 0, [], 0
+def handler(number, frame):
+    if lock.is_locked():
+        early.append(frame)
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, handler)
+def now_and_then(*_):
+    global calls, sent
+    calls += 1
+    if calls % 5000 == 0 and lock.is_locked():
+        sent += 1
+        signal.raise_signal(signal.SIGINT)
+while sent < 3:
+    sys.setprofile(now_and_then)
+    try:
         tested.both(np.arange(5.0))
-        signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         interrupted += 1
-assert interrupted
+    sys.setprofile(None)
+assert sent and interrupted and not early, (sent, interrupted, early)
 """
         + SHOW
     )

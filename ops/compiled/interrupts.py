@@ -1,0 +1,95 @@
+"""Signals wait while Numba compiles. An exception that a handler raises in the midst of it (Ctrl-C) leaves tables half
+filled and libraries unfinished, and every later call fails."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from functools import cache
+from types import FrameType
+from typing import Any
+
+_KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+
+
+class _State:
+    """Of the main thread alone, which runs all handlers."""
+
+    depth = 0
+    """How often it holds Numba's lock."""
+
+
+_state = _State()
+_handlers: dict[int, Any] = {}
+"""The handlers in whose places `_wait` stands, or stood."""
+_arrived: list[tuple[int, FrameType | None]] = []
+
+
+def _wait(number: int, frame: FrameType | None) -> None:
+    """Handle a signal when the compiler is done. An exception at the wrong moment can leave this handler in its place:
+    then it passes signals on."""
+    if _state.depth:
+        _arrived.append((number, frame))
+    else:
+        _handlers[number](number, frame)
+
+
+def _hold() -> None:
+    for kind in _KINDS:
+        handler = signal.getsignal(kind)
+        if callable(handler) and handler is not _wait and not getattr(handler, "ends_the_process", False):
+            _handlers[kind] = handler
+            signal.signal(kind, _wait)
+
+
+def _let_go() -> None:
+    try:
+        for kind, handler in _handlers.items():
+            if signal.getsignal(kind) is _wait:
+                signal.signal(kind, handler)
+    finally:
+        _deliver()
+
+
+def _deliver() -> None:
+    if _arrived:
+        number, frame = _arrived.pop(0)
+        try:
+            _handlers[number](number, frame)
+        finally:
+            _deliver()
+
+
+@cache
+def hold_interrupts() -> None:
+    """From here on a signal that arrives while Numba compiles is handled when that is done. Handlers that have
+    ``ends_the_process`` are called at once: there will be no later call."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    lock: Any = type(global_compiler_lock)
+    acquire, release = lock.acquire, lock.release
+
+    # Python runs handlers after calls and at jumps back: never between `depth += 1` and the `try` that follows it.
+    def held_acquire(self: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            acquire(self)
+            return
+        _state.depth += 1
+        try:
+            if _state.depth == 1:
+                _hold()
+            acquire(self)
+        except BaseException:
+            _state.depth -= 1
+            if not _state.depth:
+                _let_go()
+            raise
+
+    def held_release(self: Any) -> None:
+        release(self)
+        if threading.current_thread() is threading.main_thread():
+            _state.depth -= 1
+            if not _state.depth:
+                _let_go()
+
+    lock.acquire, lock.release = held_acquire, held_release
