@@ -64,8 +64,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_configure() -> None:
-    """A patched function of a module is seen, and forgotten, by all that find it through `Kernels`. These keep what they
-    have found: a patch would depend on the tests before it, and the tests after it on the patch."""
+    """A patched function of a module is seen, and forgotten, by all that find it through `Kernels`. Those keep what
+    they found: a patch would depend on the tests before it, and the tests after it on the patch."""
     patch: Any = pytest.MonkeyPatch
     setattr_, undo = patch.setattr, patch.undo
 
