@@ -133,11 +133,12 @@ def _index(mapped: Mapped, i: int) -> I64:
         if cached is not None and _inside(cached[0], size):
             return _located(mapped, i, cached[0] + start)
     blocks = [np.empty((0, _COLUMNS), np.int64)]
-    at = start
-    while at < start + size:
-        rows = np.empty((_BLOCK, _COLUMNS), np.int64)
-        n, at = walk(mapped.data, at, start + size, rows)
+    at, found, search = start, 0, size // 4 + 1  # as many parts as a file can have
+    while at < start + size and (left := mapped.records_left(i, found)):
+        rows = np.empty((min(_BLOCK, left), _COLUMNS), np.int64)
+        n, at, search = walk(mapped.data, at, start + size, search, rows)
         blocks.append(rows[:n].copy())
+        found += n
     rows = np.concatenate(blocks)
     if i in mapped.damage and (len(rows) == 0 or rows[-1, _KIND] == 0):
         rows = np.concatenate([rows, [[start + size, 0, 0, LOST]]])

@@ -60,33 +60,40 @@ def _record(data: Any, at: Any, stop: Any) -> Any:
             return np.int64(GOOD), size, parts, at
 
 
-@numba.njit("Tuple((int64, int64))(uint8[::1], int64, int64, int64[:, ::1])", nogil=True, cache=True)
-def walk(data: Any, at: Any, stop: Any, rows: Any) -> Any:
-    """Records from ``at`` until ``stop`` or until ``rows`` is full: how many, and where to go on.
+@numba.njit("Tuple((int64, int64, int64))(uint8[::1], int64, int64, int64, int64[:, ::1])", nogil=True, cache=True)
+def walk(data: Any, at: Any, stop: Any, search: Any, rows: Any) -> Any:
+    """Records from ``at`` until ``stop`` or until ``rows`` is full: how many, where to go on, and what is left of
+    ``search``.
 
-    After damage the next place is looked for where a whole record stands, followed by another or by the end.
+    After damage the next place is looked for where a whole record stands, followed by another or by the end. ``search``
+    is how many parts of records that turn out not to be whole may be looked at: parts can be shared by all records of a
+    file that was made for that, and each would be followed to the end. Once those are spent the rest is LOST.
     """
     n = 0
     while at < stop and n < len(rows):
         kind, size, parts, after = _record(data, at, stop)
         rows[n, START], rows[n, SIZE], rows[n, PARTS], rows[n, KIND] = at, size, parts, kind
         if kind != GOOD:
+            search -= parts
             begin = at
             after = stop
             at += 4
-            while stop - at >= 8:
+            while stop - at >= 8 and search > 0:
                 if _u32(data, at) == MAGIC:
-                    found, _, _, behind = _record(data, at, stop)
-                    if found == GOOD and (behind == stop or _record(data, behind, stop)[0] == GOOD):
+                    found, _, tried, next_ = _record(data, at, stop)
+                    if found == GOOD and next_ != stop:
+                        found, _, tried, _ = _record(data, next_, stop)
+                    if found == GOOD:
                         after = at
                         break
+                    search -= tried
                 at += 4
-            if kind == TRUNCATED and after < stop:
+            if kind == TRUNCATED and (after < stop or search <= 0):
                 rows[n, KIND] = LOST
             rows[n, SIZE], rows[n, PARTS] = after - begin, 0
         at = after
         n += 1
-    return n, at
+    return n, at, search
 
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[:, ::1])", nogil=True, cache=True)

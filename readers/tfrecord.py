@@ -194,11 +194,13 @@ def _walk(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
 
     at, stop, search = int(mapped.starts[i]), int(mapped.starts[i] + mapped.sizes[i]), _search(mapped, i)
     blocks: list[tuple[Any, ...]] = []
-    while at < stop:
-        most = min(_BLOCK, (stop - at) // 16 + 2)  # of the framing alone a record has 16 bytes
+    found = 0
+    while at < stop and (left := mapped.records_left(i, found)):
+        most = min(_BLOCK, left, (stop - at) // 16 + 2)  # of the framing alone a record has 16 bytes
         offsets, sizes, kinds = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32)
         n, at, search = walk(mapped.data, at, stop, search, check, offsets, sizes, kinds)
         blocks.append((offsets[:n].copy(), sizes[:n].copy(), kinds[:n].copy()))
+        found += n
     if not blocks:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
     offsets, sizes, kinds = index_cache.joined(blocks)

@@ -12,6 +12,7 @@ import hashlib
 import mmap
 import os
 import stat
+import sys
 import tempfile
 import weakref
 import zlib
@@ -50,6 +51,8 @@ FREE_UNPACKED = 1 << 26
 """Bytes that a gzip'ed file may unpack to whatever its size."""
 BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
 """Above so many bytes a file that is packed more than so many times is a bomb: runs of a byte shrink 1,030 times."""
+FREE_RECORDS = 1 << 20
+"""Records that a gzip'ed file may hold whatever its size; from there on one for each packed byte."""
 _COPY = 1 << 16  # bytes unpacked at a time, and what damage may cost
 
 
@@ -128,6 +131,18 @@ class Mapped:
                 self.damage[i] = f"unpacks to more than {e}; if it is no bomb, unpack it yourself (gunzip)"
             out.flush()
             return os.dup(out.fileno())
+
+    def records_left(self, i: int, found: int) -> int:
+        """How many records after the first ``found`` ones are looked for in file ``i``. 0 where a gzip'ed file is a
+        bomb of records that hold next to nothing: the rest of it is damage."""
+        if not self.unpacked[i]:
+            return sys.maxsize
+        most = max(FREE_RECORDS, int(self.stored[i]))
+        if found >= most:
+            self.damage.setdefault(
+                i, f"unpacks to more than {most} records; if it is no bomb, unpack it yourself (gunzip)"
+            )
+        return max(most - found, 0)
 
     def __len__(self) -> int:
         return len(self.paths)

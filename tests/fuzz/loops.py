@@ -97,11 +97,13 @@ def run_tfrecord(data: Bytes) -> None:
 
 
 def run_recordio(data: Bytes) -> None:
-    at = 0
+    at, search = 0, len(data) // 4 + 1
     while at < len(data):
         rows = np.empty((3, recordio_cpu.COLUMNS), I64)
-        n, after = recordio_cpu.walk(data, at, len(data), rows)
+        n, after, left = recordio_cpu.walk(data, at, len(data), search, rows)
         assert after > at
+        assert left <= search
+        search = left
         at, rows = after, rows[:n]
         assert (rows[:, :2] >= 0).all()
         assert (rows[:, 0] + rows[:, 1] <= len(data) + 4).all()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError
+from dali_run.readers import recordio_cpu
 from dali_run.readers.fetch import index_cache
 from dali_run.readers.mxnet import MXNet
 from tests.kit.readers import content, fetch, open_reader
@@ -135,6 +136,28 @@ def test_records_that_are_no_images(tmp_path: Path) -> None:
     assert [(r.slot, r.code) for r in rejects] == [(i, "corrupt_record") for i in (1, 2, 3, 4)]
     assert (content(data)[0], content(data)[5]) == (b"good", b"")
     assert labels.sample(5).tolist() == [2.0]
+
+
+def test_parts_that_many_records_share_are_not_followed_for_each(tmp_path: Path) -> None:
+    """Many records begin that all go on with the same parts, which have no end: 640 kB took 10 s of processor time."""
+    good = [record(image(k, b"good")) for k in range(3)]
+
+    def shared(starts: int, parts: int) -> bytes:
+        begin = [MAGIC + struct.pack("<I", 1 << 29 | 8 * (starts - k - 1)) for k in range(starts)]
+        return b"".join(begin) + part(2, b"") * parts
+
+    def walked(data: bytes) -> tuple[list[int], int, int]:
+        rows, most = np.empty((99, recordio_cpu.COLUMNS), np.int64), len(data) // 4 + 1
+        n, at, left = recordio_cpu.walk(np.frombuffer(bytearray(data), np.uint8), 0, len(data), most, rows)
+        assert at == len(data)
+        return rows[:n, recordio_cpu.KIND].tolist(), most - left, most
+
+    kinds, tried, most = walked(good[0] + shared(4000, 4000) + good[1] + good[2])
+    assert kinds == [recordio_cpu.GOOD, recordio_cpu.LOST]
+    assert most <= tried < most + 4002
+    kinds, tried, most = walked(good[0] + shared(1, 4000) + good[1] + good[2])
+    assert kinds == [recordio_cpu.GOOD, recordio_cpu.LOST, recordio_cpu.GOOD, recordio_cpu.GOOD]
+    assert tried == 4001
 
 
 def test_fuzz(tmp_path: Path) -> None:
