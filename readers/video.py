@@ -274,7 +274,7 @@ class _Videos:
                 clip.decode(wanted, lambda number: [views[k][f] for k, f in places[number]])
         except SampleError as e:
             if len(which) == 1:
-                problems[which[0]] = e
+                problems[which[0]] = e.bare()
                 return
             for i in which:  # those before the damage are good
                 self._decode(file, [i], numbers, out, problems)
@@ -298,7 +298,7 @@ class _Videos:
                 why = nvdec.decode_to(clip, places, fill, decoders)
         except SampleError as e:
             if len(which) == 1:
-                problems[which[0]] = e
+                problems[which[0]] = e.bare()
                 return
             for i in which:  # those before the damage are good
                 self._decode_by_nvdec(file, [i], numbers, out, problems, done, decoders)

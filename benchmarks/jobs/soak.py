@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import shutil
 import sys
 import tempfile
@@ -20,6 +19,8 @@ import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+RESIDENT = {"resident": "VmRSS", "anonymous": "RssAnon", "shared": "RssShmem"}
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -50,10 +51,11 @@ def make(folder: Path, count: int) -> None:
         (place / f"{i:06d}-{name}").write_bytes(mutated(data, rng) if i % 20 == 7 else data)
 
 
-def resident() -> int:
-    """Bytes of this process that are in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+def resident() -> dict[str, int]:
+    """Bytes of this process in memory: all, its own (``anonymous``), and shared or page-locked (``shared``)."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    kilobytes = {key: int(lines[name].split()[0]) for key, name in RESIDENT.items()}
+    return {key: 1024 * value for key, value in kilobytes.items()}
 
 
 def on_gpu(device: str) -> int:
@@ -92,8 +94,10 @@ def main() -> int:
             samples = result.report["samples"]
             rows.append(
                 {"at": round(started - began, 1), "per_second": round(samples["read"] / seconds, 1),
-                 "rejected": samples["rejected"], "resident": resident(), "gpu": on_gpu(asked.device)}
+                 "rejected": samples["rejected"], **resident(), "gpu": on_gpu(asked.device)}
             )  # fmt: skip
+            # A soak that is stopped has told so far.
+            asked.out.write_text(json.dumps({"jobs": len(rows), "rows": rows}))
             shutil.rmtree(out)
             seed += 1
             if time.monotonic() - told > 60:
@@ -101,6 +105,9 @@ def main() -> int:
                 sys.stdout.write(json.dumps(rows[-1]) + "\n")
                 sys.stdout.flush()
     steady = rows[max(1, len(rows) // 10) :]
+    if len(steady) < 3:
+        sys.stderr.write(f"{len(rows)} jobs tell nothing: it takes four and more (--seconds, --images)\n")
+        return 1
     third = max(1, len(steady) // 3)
     ratio = {
         key: median(r[key] for r in steady[-third:]) / max(1, median(r[key] for r in steady[:third]))

@@ -337,7 +337,7 @@ class Audio(Operator, name="decoders.audio"):
             try:
                 sounds[i].read_into(out.sample(i).reshape(-1) if out is not None and straight[i] else into)
             except SampleError as e:
-                return e
+                return e.bare()
             finally:
                 sounds[i].close()
             return None

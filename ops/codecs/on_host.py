@@ -468,7 +468,7 @@ def decode(
             if rules.on_damage != "reject" and e.code in DAMAGE:
                 try:
                     decode_jpeg(data, row, int(headers.orientation[i]), rules, anchor, out, i, ctx.isolation, True)
-                    headers.damaged[i] = e
+                    headers.damaged[i] = e.bare()
                     continue
                 except SampleError:
                     pass

@@ -162,7 +162,7 @@ class HostPart:
                 data = encoded_bytes(self._batch, i)
                 decode_jpeg(data, row, orientation, self._rules, anchor, part, k, self._isolation)
             except SampleError as e:
-                bad.append((i, e))
+                bad.append((i, e.bare()))
         return bad
 
     def _straight(self, which: I64, part: Batch) -> list[Odd]:

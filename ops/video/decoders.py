@@ -141,12 +141,12 @@ class Video(Operator, name="decoders.video"):
             try:
                 clip = nvdec.NvClip(encoded.sample(i))
             except SampleError as e:
-                return e
+                return e.bare()
             try:
                 return clip, self._wanted(clip, *asked(i))
             except SampleError as e:
                 clip.close()
-                return e
+                return e.bare()
 
         looks = list(threads().map(look, range(len(encoded))))
         shapes = np.zeros((len(looks), 4), np.int32)
@@ -171,7 +171,7 @@ class Video(Operator, name="decoders.video"):
                 try:
                     why = nvdec.decode_to(clip, places, fill, decoders)
                 except SampleError as e:
-                    return e
+                    return e.bare()
                 finally:
                     decoders.lane.synchronize()
             return why, time.perf_counter() - began
@@ -200,7 +200,7 @@ class Video(Operator, name="decoders.video"):
                     decode_into(clip, wanted, fill_of(self.fill_value), out)
                     return out
             except SampleError as e:
-                return e
+                return e.bare()
 
         empty = np.zeros((0, 0, 0, 3), np.uint8)
         videos = list(run(decode, range(len(encoded))))

@@ -283,7 +283,7 @@ class Engine:
         if self.services.isolation is not None:
             self.services.isolation.close()
         self.host_part.stopped = True  # chunks that have not begun end at once, instead of never: batches wait for them
-        self.host_part.pool.shutdown(wait=wait)
+        self.host_part.close(wait=wait)
         for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
                 with suppress(RuntimeError):  # it could not be started

@@ -69,6 +69,12 @@ class HostPart:
         self.reads_at_once = self._reading()
         """Batches that may be read at the same time."""
 
+    def close(self, *, wait: bool) -> None:
+        """End the threads, and keep no memory."""
+        self.pool.shutdown(wait=wait)
+        self._recycler.close()
+        self._read_recycler.close()
+
     def _reading(self) -> int:
         """As many as the next queue has room for, the one that waits for room and the one that was just taken. 1
         where a kernel keeps state between batches, or where the thread that reads also cuts batches into chunks: it is
@@ -221,7 +227,7 @@ class HostPart:
             with self._budget.host.work(nbytes):
                 done = self.computed(step, it, env, samples, nbytes, band)
             if chunks.add(k, done):
-                self.join_chunks(name, step, it, [part for part in chunks.parts if part is not None])
+                self.join_chunks(name, step, it, chunks.take())
                 chunks.done()
         except BaseException as e:  # raised where the batch is taken
             chunks.fail(e)

@@ -29,6 +29,11 @@ class Latch(Generic[T]):
             self._left -= 1
             return self._left == 0
 
+    def take(self) -> list[T]:
+        """The parts that came, to be joined. They are forgotten here: the engine keeps a step's last latch."""
+        taken, self.parts = self.parts, []
+        return [part for part in taken if part is not None]
+
     def done(self) -> None:
         """The parts are joined: threads that wait may go on."""
         self.ended = time.perf_counter()

@@ -38,6 +38,7 @@ from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.device import as_ours
 from ..engine.engine import Options
 from ..engine.inputs import JobFeed, Sources
+from ..engine.memory.trim import trim
 from ..engine.options import lanes_for
 from ..engine.warm_up import rehearse
 from ..graph.as_json import described
@@ -379,6 +380,8 @@ class JobRun:
         except BaseException as e:
             self.live.end("failed", str(e))
             raise
+        finally:
+            trim()  # jobs one after the other in one process
 
     def _run(self) -> JobResult:
         try:

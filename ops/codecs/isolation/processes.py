@@ -182,7 +182,7 @@ class Isolation:
             try:
                 results.append(self._run(header.format, data, request, take, int(k == held)))
             except SampleError as e:
-                results.append(e)
+                results.append(e.bare())
         return results
 
     def _used(self, worker: _Worker, answer: Mapping[str, Any], use: Callable[[Pixels], T]) -> T | SampleError:
@@ -191,7 +191,7 @@ class Isolation:
         try:
             return use(worker.view(answer))
         except SampleError as e:
-            return e
+            return e.bare()
 
     def _image(self, data: memoryview, header: Header, adjust: bool, max_pixels: int, lenient: bool) -> dict[str, Any]:
         return {"what": "image", "size": len(data), "timeout": self.timeout, "pixels": header.width * header.height,

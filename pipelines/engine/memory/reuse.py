@@ -29,8 +29,18 @@ class Recycler:
         nbytes = n * np.dtype(dtype).itemsize
         if not _SMALLEST <= nbytes <= self._largest:
             return host_empty(n, dtype)
-        lease = np.asarray(_Block(self._free, self._block(nbytes)))
+        lease = np.asarray(_Block(self, self._block(nbytes)))
         return lease[:nbytes].view(dtype)
+
+    def close(self) -> None:
+        """Keep nothing any more, what is out included: an engine that has ended may wait long for the collector."""
+        self._largest = 0
+        self._free.clear()
+
+    def back(self, block: npt.NDArray[np.uint8]) -> None:
+        """A block is needed no more."""
+        if self._largest:
+            self._free.append(block)
 
     def _block(self, nbytes: int) -> npt.NDArray[np.uint8]:
         for _ in range(len(self._free)):
@@ -47,9 +57,9 @@ class Recycler:
 class _Block:
     """The owner of a block that is out; NumPy's views hold it."""
 
-    def __init__(self, free: deque[npt.NDArray[np.uint8]], block: npt.NDArray[np.uint8]) -> None:
-        self._free, self._block = free, block
+    def __init__(self, recycler: Recycler, block: npt.NDArray[np.uint8]) -> None:
+        self._recycler, self._block = recycler, block
         self.__array_interface__ = block.__array_interface__
 
     def __del__(self) -> None:
-        self._free.append(self._block)
+        self._recycler.back(self._block)

@@ -83,3 +83,16 @@ def test_large_arrays_are_not_kept() -> None:
         if kept:
             assert recycler.empty(megabytes << 20, np.uint8).ctypes.data == address
             recycler._free.clear()
+
+
+def test_what_has_ended_keeps_nothing() -> None:
+    """An engine may wait long for the collector, and blocks come back later still."""
+    recycler = Recycler()
+    out = recycler.empty(2 << 20, np.uint8)
+    recycler.empty(2 << 20, np.uint8)
+    assert len(recycler._free) == 1
+    recycler.close()
+    assert not recycler._free
+    del out
+    assert not recycler._free
+    assert len(recycler.empty(2 << 20, np.uint8)) == 2 << 20
