@@ -77,6 +77,8 @@ def parse_limit(value: Any) -> Limit:
 
 def memory_of(given: Mapping[str, Any] | None) -> Memory:
     """``{"host": "4GiB", "gpu": "50%"}`` as the Python API takes it. Raises ValueError."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(f"memory must be like {{'host': '4GiB', 'gpu': '50%'}}, got {given!r}")
     unknown = set(given or {}) - {"host", "gpu"}
     if unknown:
         raise ValueError(f"memory has the keys host and gpu, got {', '.join(sorted(map(repr, unknown)))}")

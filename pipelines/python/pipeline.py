@@ -76,6 +76,10 @@ class Pipeline:
         names = defined.names or [f"output {i}" for i in range(len(defined.outputs))]
         return type(self).__name__, settings, dict(zip(names, defined.outputs, strict=True))
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} has threads and open files: it cannot be pickled or copied; make "
+                        "one in each process, or send what serialize() gives")  # fmt: skip
+
     def __repr__(self) -> str:
         from .shown import as_text
 

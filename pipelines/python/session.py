@@ -49,6 +49,7 @@ class Session:
         self.prefetched = False
         self.ended = False
         self._opened = False
+        self._closed = False
         self._opened_inputs: dict[str, Input] = {}
         self._workers: WorkerPool | None = None
         self._engine: Engine | None = None
@@ -84,8 +85,12 @@ class Session:
         return self.built
 
     def open(self) -> None:
-        """Open the data sets and start worker processes, once."""
+        """Open the data sets and start worker processes, once. Raises RuntimeError where they were closed."""
         plan = self.plan  # building it may have opened them
+        if self._closed:
+            raise RuntimeError(
+                "the pipeline is closed: its threads have ended and its data sets are closed; make it anew"
+            )
         if self._opened:
             return
         self._opened = True
@@ -261,6 +266,7 @@ class Session:
 
     def let_go(self) -> tuple[Engine | None, Callable[[], None]]:
         """The engine, which is to be stopped, and a function that closes its inputs then."""
+        self._closed = self._opened
         engine, workers, sources = self._engine, self._workers, self.sources
         self._engine = self._workers = self.sources = None
         if engine is not None:

@@ -7,13 +7,14 @@ import inspect
 import secrets
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Any
+from typing import Any, get_args
 
 from ...ops.gpu.lane import gpu_count
 from ...ops.types import DALIDataType
 from ..compile.place import Target
 from ..cores import threads_of
 from ..settings import checked
+from ..spec.model import Policy
 from ..spec.model import Settings as SpecSettings
 from ..user_warnings import warn
 
@@ -85,22 +86,30 @@ class Settings:
 
         Raises ValueError for impossible sizes and settings, TypeError for wrong types and unknown settings.
         """
-        if num_threads is not None and num_threads < 1 and num_threads != -1:
-            raise ValueError(f"num_threads must be positive, got {num_threads}")
+        threads = -1 if num_threads is None else _integer("num_threads", num_threads)
+        if threads < 1 and threads != -1:
+            raise ValueError(f"num_threads must be positive, got {threads}")
         for t in output_dtype if isinstance(output_dtype, (list, tuple)) else [output_dtype]:
             if t is not None and not isinstance(t, DALIDataType):
                 raise TypeError(f"output_dtype must be types.DALIDataType, a list of these, or None, got {t!r}")
             if t is DALIDataType.NO_TYPE:
                 raise ValueError("output_dtype must not be NO_TYPE; None stands for any type")
         if output_ndim is not None:
-            for n in output_ndim if isinstance(output_ndim, Sequence) else [output_ndim]:
-                if n is not None and n < 0:
+            for n in output_ndim if isinstance(output_ndim, (list, tuple)) else [output_ndim]:
+                if n is not None and _integer("output_ndim", n) < 0:
                     raise ValueError(f"output_ndim must not be negative, got {n}")
-        self.batch_size = max(index(batch_size or 0), 0)  # what it must be is known when the pipeline is built
-        self.auto_threads = num_threads in (None, -1)
-        self.num_threads = index(num_threads) if num_threads and num_threads > 0 else threads_of("auto")
+        for layout in output_layout if isinstance(output_layout, (list, tuple)) else [output_layout]:
+            if layout is not None and not isinstance(layout, str):
+                raise TypeError(f"output_layout must be text, a list of texts, or None, got {layout!r}")
+        if checkpoint is not None and not isinstance(checkpoint, (bytes, str)):
+            raise TypeError(f"checkpoint must be what Pipeline.checkpoint() gave, got {checkpoint!r}")
+        # what it must be is known when the pipeline is built
+        self.batch_size = 0 if batch_size is None else max(_integer("batch_size", batch_size), 0)
+        self.auto_threads = threads == -1
+        self.num_threads = threads_of("auto") if self.auto_threads else threads
         self.device_id = _checked_devices(device_id)
-        self.seed = int(seed) if seed is not None and seed >= 0 else None
+        drawn = seed is None or _integer("seed", seed) < 0
+        self.seed = None if drawn else _integer("seed", seed)
         self.run_seed = self.seed if self.seed is not None else secrets.randbits(31)
         self.prefetch = _checked_depth(prefetch_queue_depth)
         self.exec_pipelined = exec_pipelined
@@ -110,16 +119,16 @@ class Settings:
         self.memory_stats = enable_memory_stats
         self.checkpointing = enable_checkpointing or checkpoint is not None
         self.checkpoint = checkpoint
-        self.py_num_workers = py_num_workers
-        self.py_start_method = py_start_method
+        self.py_num_workers = _integer("py_num_workers", py_num_workers)
+        self.py_start_method = _one_of("py_start_method", py_start_method, ("fork", "spawn"))
         self.py_callback_pickler = py_callback_pickler
         self.output_dtype = output_dtype
         self.output_ndim = output_ndim
         self.output_layout = output_layout
-        self.on_error = on_error
+        self.on_error = _one_of("on_error", on_error, get_args(Policy))
         self.run = checked(settings, inspect.signature(Settings.__init__).parameters)
-        self.stream_policy = StreamPolicy[stream_policy] if isinstance(stream_policy, str) else stream_policy
-        self.concurrency = OperatorConcurrency[concurrency] if isinstance(concurrency, str) else concurrency
+        self.stream_policy = _member("stream_policy", stream_policy, StreamPolicy)
+        self.concurrency = _member("concurrency", concurrency, OperatorConcurrency)
         _say_ignored(bytes_per_sample, max_streams, default_cuda_stream_priority, stream_policy, concurrency,
                      set_affinity)  # fmt: skip
 
@@ -190,13 +199,35 @@ class Settings:
         return {**given, **self.run.plain()}
 
 
+def _integer(name: str, value: Any) -> int:
+    """An integer, or a float that is one, as DALI takes for seeds."""
+    try:
+        return int(value) if isinstance(value, float) and value.is_integer() else index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if isinstance(value, str) and value in allowed:
+        return value
+    raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _member(name: str, value: Any, kind: type[enum.Enum]) -> Any:
+    """``value``, a member of ``kind`` or its name; None stays."""
+    if value is None or isinstance(value, kind):
+        return value
+    return kind[_one_of(name, value, tuple(kind.__members__))]
+
+
 def _checked_devices(device_id: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
     """A GPU, several, or None; negative numbers mean none, as in DALI."""
     if device_id is None:
         return None
-    if not isinstance(device_id, Sequence):
-        return int(device_id) if device_id >= 0 else None
-    several = tuple(int(i) for i in device_id)
+    if not isinstance(device_id, Sequence) or isinstance(device_id, (str, bytes)):
+        one = _integer("device_id", device_id)
+        return one if one >= 0 else None
+    several = tuple(_integer("device_id", i) for i in device_id)
     if not several or min(several) < 0 or len(set(several)) < len(several):
         raise ValueError(f"device_id takes a number, or different numbers from 0 on, got {list(several)}")
     return several[0] if len(several) == 1 else several

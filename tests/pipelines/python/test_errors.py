@@ -1,5 +1,7 @@
 """Errors: of the types that DALI raises, and with the line of the program, the operator and the sample."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -185,3 +187,49 @@ def test_operators_that_dali_has_and_this_engine_has_not(monkeypatch: pytest.Mon
         find_operator("readers.fil")
     assert "did you mean readers.file" in str(caught.value)
     assert "_" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *((name, value) for name in ("batch_size", "num_threads", "seed", "py_num_workers", "prefetch_queue_depth",
+                                     "output_ndim", "device_id") for value in ("abc", 1.5, b"x", {}, np.nan)),
+        *((name, value) for name in ("on_error", "py_start_method", "stream_policy", "concurrency", "upload", "rng",
+                                     "isolation", "parity") for value in ("abc", 1.5, ["fail"], b"skip")),
+        *(("memory", value) for value in ("abc", 1.5, b"x", -3)),
+        *((name, value) for name in ("output_dtype", "output_layout") for value in (1.5, b"x", [1.5])),
+        *(("checkpoint", value) for value in (1.5, {}, 7)),
+    ],
+)  # fmt: skip
+def test_an_argument_of_pipeline_that_is_wrong_is_named(name: str, wrong: Any) -> None:
+    """`on_error="skp"` dropped samples that fail, in silence."""
+    with pytest.raises((TypeError, ValueError), match=name):
+        Pipeline(**{"batch_size": 2, "num_threads": 1, "device_id": None, name: wrong})
+
+
+@pytest.mark.parametrize("fed", [True, False])
+def test_a_pipeline_that_was_closed_says_so(fed: bool) -> None:
+    @pipeline_def(batch_size=2, num_threads=1, device_id=None, enable_checkpointing=True, prefetch_queue_depth=1)
+    def definition() -> Any:
+        return fn.external_source(name="x") if fed else fn.random.coin_flip()
+
+    pipe = definition()
+    pipe.close()  # before it began
+    if fed:
+        pipe.feed_input("x", [IMAGE] * 2)
+    (kept,) = pipe.run()
+    pipe.close()
+    pipe.close()
+    calls = [pipe.run, pipe.schedule_run, pipe.reader_meta, pipe.checkpoint]
+    for call in calls + ([lambda: pipe.feed_input("x", [IMAGE] * 2)] if fed else []):
+        with pytest.raises(RuntimeError, match="the pipeline is closed"):
+            call()
+    assert len(kept) == 2
+    kept.as_array()
+
+
+def test_a_pipeline_is_not_copied() -> None:
+    pipe = Pipeline(2, 1, None)
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot be pickled or copied"):
+            copied(pipe)
