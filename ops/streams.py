@@ -79,7 +79,7 @@ def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
     more than a fused multiply-add only where float64 itself rounds; equal to DALI on all values compared.
     """
     if isinstance(low, np.float32) and isinstance(high, np.float32):
-        a, b, factor = _range(low, high)
+        a, b, factor = uniform_range(low, high)
     else:
         a, b, factor = _ends(np.asarray(low, np.float32), np.asarray(high, np.float32))
     v = (draws.astype(np.float32).astype(np.float64) * factor + a).astype(np.float32)
@@ -92,7 +92,8 @@ def _ends(a: Any, high: Any) -> tuple[Any, Any, Any]:
     return a, b, ((b - a) * np.float32(2.0**-32)).astype(np.float64)
 
 
-_range = lru_cache(64)(_ends)
+uniform_range = lru_cache(64)(_ends)
+"""For `uniform`: the first number, the last one, and the factor of draws."""
 
 
 def seed_sequence(seed: int, n: int) -> U32:

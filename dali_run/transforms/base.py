@@ -80,7 +80,7 @@ class Transform:
                 programs = self._programs(draws, images.shapes)
             else:
                 programs = [self.steps(draws, images.shapes[0])] * len(images.shapes)
-        return run(images, programs, self.num_threads)
+        return run(images, programs, self.num_threads, drawn=draws.used)
 
     def _programs(self, draws: Draws, shapes: list[Shape]) -> list[list[Done]]:
         """The steps of each image: one list for images of one shape, as long as nothing is drawn."""

@@ -16,6 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.kernels import Kernels
+
+_loops: Any = Kernels("..ops.libraries.torchvision_window_cpu", __package__)
+
 _KEYS, _SHIFT = 624, 397
 _DEFAULT_SEED = 67280421310721
 """PyTorch's."""
@@ -49,12 +53,12 @@ def _next(key: U32) -> U32:
     return made
 
 
-def _tempered(key: U32) -> list[int]:
+def _tempered(key: U32) -> U32:
     """The words that ``key`` stands for."""
     y = key ^ (key >> np.uint32(11))
     y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
     y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
-    words: list[int] = (y ^ (y >> np.uint32(18))).tolist()
+    words: U32 = y ^ (y >> np.uint32(18))
     return words
 
 
@@ -74,7 +78,8 @@ def manual_seed(seed: int) -> None:
 
 
 @cache
-def _range(low: float, high: float) -> tuple[float, float]:
+def span(low: float, high: float) -> tuple[float, float]:
+    """Width and begin of a range, as ``uniform_`` computes with it."""
     first = np.float32(low)
     return float(np.float32(high) - first), float(first)
 
@@ -85,6 +90,8 @@ class Draws:
     def __init__(self) -> None:
         self._key: U32 | None = None
         self._words: list[int] = []
+        self._drawn = np.empty(0, np.uint32)
+        """The same as an array."""
         self._taken = 0
         self._renewed = False
         self.used = False
@@ -110,8 +117,13 @@ class Draws:
             left, place = int(raw[8:12].view(np.int32)[0]), int(raw[16:24].view(np.uint64)[0])
             key = raw[24 : 24 + 8 * _KEYS].view(np.uint64).astype(np.uint32)
             self._taken = _KEYS if left == 1 else place
-        self._words, self._renewed = _tempered(key), False
+        self._temper(key)
+        self._renewed = False
         return key
+
+    def _temper(self, key: U32) -> None:
+        self._drawn = _tempered(key)
+        self._words = self._drawn.tolist()
 
     def _give_back(self) -> None:
         global _own
@@ -128,7 +140,7 @@ class Draws:
             if self._renewed:
                 view[24 : 24 + 8 * _KEYS].view(np.uint64)[:] = self._key
             torch.set_rng_state(raw)
-        self._key, self._words, self._taken = None, [], 0
+        self._key, self._words, self._drawn, self._taken = None, [], self._drawn[:0], 0
 
     def word(self) -> int:
         """The next 32 bits."""
@@ -138,7 +150,7 @@ class Draws:
             self._key = self._begin() if self._key is None else self._key
             if self._taken >= _KEYS:
                 self._key, self._taken, self._renewed = _next(self._key), 0, True
-                self._words = _tempered(self._key)
+                self._temper(self._key)
             word = self._words[self._taken]
         self._taken += 1
         return word
@@ -149,12 +161,25 @@ class Draws:
 
     def uniform(self, low: float, high: float) -> float:
         """``torch.empty(1).uniform_(low, high)``."""
-        span, first = _range(low, high)
-        return float(np.float32((self.word() & 0xFFFFFF) * 2.0**-24 * span + first))
+        width, first = span(low, high)
+        return float(np.float32((self.word() & 0xFFFFFF) * 2.0**-24 * width + first))
 
     def integer(self, low: int, high: int) -> int:
         """``torch.randint(low, high, (1,))``."""
         return self.word() % (high - low) + low
+
+    def window(self, height: int, width: int, ranges: npt.NDArray[np.float64]) -> tuple[int, int, int, int] | None:
+        """A window (top, left, height, width) as torchvision's RandomResizedCrop draws it: its height is 0 where no try
+        gave one. None, and nothing is drawn, where the words at hand may not be enough."""
+        if self._key is None:
+            self._key = self._begin()
+        found = np.empty(5, np.int64)
+        _loops.crop_window(self._drawn, self._taken, height, width, ranges, found)
+        top, left, high, wide, taken = found.tolist()
+        if taken < 0:
+            return None
+        self._taken = taken
+        return top, left, high, wide
 
     def permutation(self, n: int) -> list[int]:
         """``torch.randperm(n)``."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ops.libraries.torchvision import MODES
 from .base import Device, InterpolationMode, RandomTransform, Transform, fill_of, mode_of, two
-from .draws import Draws, logarithms
+from .draws import Draws, logarithms, span
 from .steps import Done, Shape
 
 BILINEAR, NEAREST = InterpolationMode.BILINEAR, InterpolationMode.NEAREST
@@ -148,11 +148,15 @@ class RandomResizedCrop(Transform):
         self.scale, self.ratio = tuple(scale), tuple(ratio)
         self.interpolation, self.antialias = mode_of(interpolation), antialias
         self._logarithms = logarithms(self.ratio)
+        self._ranges = np.array([*span(*self.scale), *span(*self._logarithms)])
 
     def window(self, draws: Draws, shape: Shape) -> tuple[int, int, int, int]:
         """A random (top, left, height, width)."""
         _, height, width = shape
-        for _ in range(10):
+        drawn = draws.window(height, width, self._ranges)
+        if drawn is not None and drawn[2]:
+            return drawn
+        for _ in range(10 if drawn is None else 0):
             area = height * width * draws.uniform(self.scale[0], self.scale[1])
             ratio = float(np.float32(math.exp(draws.uniform(self._logarithms[0], self._logarithms[1]))))
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))

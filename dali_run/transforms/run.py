@@ -17,6 +17,7 @@ from PIL import Image
 from ..ops.batch import I32, I64, Batch, Samples, concat, elements, host_empty
 from ..ops.context import Context
 from ..ops.errors import SpecError
+from ..ops.gpu.repeated import repeats_of
 from ..ops.images.resampling.resample import bounded, preset, preset_on_gpu
 from ..ops.images.resize import Resize
 from ..ops.kernels import Kernels
@@ -68,9 +69,11 @@ def _memory(n: int, dtype: Any) -> npt.NDArray[Any]:
 class _Plan:
     """The steps of one image between conversions: runs of `torchvision`'s steps, and those that are done apart."""
 
-    __slots__ = ("apart", "runs", "shape")
+    __slots__ = ("apart", "key", "runs", "shape")
 
-    def __init__(self, steps: Sequence[Done], shape: Shape) -> None:
+    def __init__(self, steps: Sequence[Done], shape: Shape, key: Any) -> None:
+        self.key = key
+        """Shape and steps; None where a step holds an array."""
         self.runs: list[list[tuple[Done, Shape]]] = [[]]
         self.apart: list[Done] = []
         for step in steps:
@@ -94,10 +97,9 @@ def _plans(programs: Sequence[Sequence[Done]], shapes: Sequence[Shape]) -> list[
             continue
         key: Any = (shape, *program)
         try:
-            plan = known.get(key)
+            plan = known.get(key) or known.setdefault(key, _Plan(program, shape, key))
         except TypeError:  # a step that holds an array
-            plan, key = None, len(found)
-        plan = plan or known.setdefault(key, _Plan(program, shape))
+            plan = _Plan(program, shape, None)
         found.append(plan)
         last = program, shape, plan
     return found
@@ -108,18 +110,23 @@ def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="transforms")
 
 
-def run(images: Images, programs: list[list[Done]], threads: int | None = None) -> Any:
-    """The results of ``programs``, the steps of each image."""
-    count = usable_cores() if threads is None else threads
+@lru_cache(4)
+def _cores(_process: int) -> int:
+    return usable_cores()
+
+
+def run(images: Images, programs: list[list[Done]], threads: int | None = None, *, drawn: bool = True) -> Any:
+    """The results of ``programs``, the steps of each image, which hold numbers that were ``drawn``."""
+    count = _cores(os.getpid()) if threads is None else threads
     if all(len(p) == 1 and p[0][0] == "crop" for p in programs):
         views = images.windows([p[0][1:] for p in programs])
         if views is not None:
             return views
     with images.gpu or nullcontext():
-        return images.finish(_done(images, programs, count))
+        return images.finish(_done(images, programs, count, drawn))
 
 
-def _done(images: Images, programs: list[list[Done]], count: int) -> list[Image.Image] | Batch:
+def _done(images: Images, programs: list[list[Done]], count: int, drawn: bool) -> list[Image.Image] | Batch:
     pictures, batch, shapes, gpu = images.pictures, images.batch, images.shapes, images.gpu
     while True:
         now, rest = _at_conversions(programs)
@@ -128,7 +135,7 @@ def _done(images: Images, programs: list[list[Done]], count: int) -> list[Image.
                                  list(zip(pictures, now, strict=True)), count)  # fmt: skip
         else:
             assert batch is not None
-            batch, shapes = _tensors(batch, shapes, now, count, gpu)
+            batch, shapes = _tensors(batch, shapes, now, count, gpu, drawn)
         if not any(rest):
             done: Any = pictures if batch is None else batch
             return done  # type: ignore[no-any-return]
@@ -150,6 +157,9 @@ def _done(images: Images, programs: list[list[Done]], count: int) -> list[Image.
 
 def _at_conversions(programs: list[list[Done]]) -> tuple[list[list[Done]], list[list[Done]]]:
     """The steps before the first conversion, and the others. One list that stands for several images does so after."""
+    each = {id(p): p for p in programs}.values()
+    if not any(step[0] in CONVERSIONS for p in each for step in p):
+        return programs, []
     known: dict[int, tuple[list[Done], list[Done]]] = {}
     found = []
     for program in programs:
@@ -183,35 +193,77 @@ def _picture(image: Image.Image, steps: Sequence[Done]) -> Image.Image:
 
 
 def _tensors(
-    batch: Batch, shapes: list[Shape], programs: list[list[Done]], threads: int, gpu: Gpu | None = None
+    batch: Batch,
+    shapes: list[Shape],
+    programs: list[list[Done]],
+    threads: int,
+    gpu: Gpu | None = None,
+    drawn: bool = True,
 ) -> tuple[Batch, list[Shape]]:
     if not any(programs):
         return batch, shapes
     plans = _plans(programs, shapes)
     shapes = [p.shape for p in plans]
-    if any(p is not plans[0] and [_way(s) for s in p.apart] != [_way(s) for s in plans[0].apart] for p in plans):
-        found = [_together(batch.take(slice(i, i + 1)), [p], 1, gpu) for i, p in enumerate(plans)]
+    number = {id(p): k for k, p in enumerate({id(p): p for p in plans}.values())}
+    which = np.array([number[id(p)] for p in plans])
+    each = list({id(p): p for p in plans}.values())
+    if len(each) > 1 and len({tuple(map(_way, p.apart)) for p in each}) > 1:
+        found = [
+            _together(batch.take(slice(i, i + 1)), [p], np.zeros(1, np.int64), 1, gpu) for i, p in enumerate(plans)
+        ]
         if len({b.dtype for b in found}) > 1:
             raise ValueError("the images of a call must have one type in the end")
         return concat(found, batch.samples, None if gpu is None else gpu.empty), shapes
-    return _together(batch, plans, threads, gpu), shapes
+    if gpu is not None and not drawn and len(each) == 1 and each[0].key is not None:
+        return _again(gpu, batch, each[0]), shapes
+    return _together(batch, each, which, threads, gpu), shapes
 
 
-def _together(batch: Batch, plans: list[_Plan], threads: int, gpu: Gpu | None) -> Batch:
-    """The results of images whose steps apart are of the same kinds."""
-    stages = _stages(batch, plans)
+def _again(gpu: Gpu, batch: Batch, plan: _Plan) -> Batch:
+    """The results of the same steps for all images: the launches of an earlier call, where there was one for images of
+    these shapes."""
+    everything, lane = np.zeros(len(batch), np.int64), gpu.lane
+
+    def launch(where: Any) -> tuple[list[Batch], bool]:
+        gpu.lane = where
+        try:
+            return [_on_gpu(gpu, batch, _stages(batch, [plan], everything), where.empty)], True
+        finally:
+            gpu.lane = lane
+
+    return repeats_of(lane).run(_Memory(gpu), plan.key, [batch], batch.samples, launch, None)[0]
+
+
+class _Memory:
+    """The lane of ``gpu``, with memory that can be a tensor's."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._lane, self.empty = gpu.lane, gpu.empty
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lane, name)
+
+
+def _on_gpu(gpu: Gpu, batch: Batch, stages: list[_Stage], last: Callable[[int, Any], Any]) -> Batch:
+    """The results of ``stages``; ``last`` allocates memory for them."""
+    for stage in stages:
+        empty = last if stage is stages[-1] else gpu.lane.empty
+        out = Batch.allocate(empty, stage.shapes, stage.dtype, "CHW", batch.samples)
+        stage.on_gpu(gpu, batch, out)
+        batch = out
+    return batch
+
+
+def _together(batch: Batch, each: list[_Plan], which: I64, threads: int, gpu: Gpu | None) -> Batch:
+    """The results of images whose steps apart are of the same kinds: image i has plan ``each[which[i]]``."""
+    stages = _stages(batch, each, which)
     if not stages:
         return batch
-    last = stages[-1]
     if gpu is not None:
-        for stage in stages:
-            out = Batch.allocate(gpu.empty if stage is last else gpu.lane.empty, stage.shapes, stage.dtype, "CHW",
-                                 batch.samples)  # fmt: skip
-            stage.on_gpu(gpu, batch, out)
-            batch = out
-        return batch
+        return _on_gpu(gpu, batch, stages, gpu.empty)
+    last = stages[-1]
     out = Batch.allocate(_memory, last.shapes, last.dtype, "CHW", batch.samples)
-    n, starts = len(plans), np.ascontiguousarray(batch.offsets)
+    n, starts = len(which), np.ascontiguousarray(batch.offsets)
     size = n if n == 1 else max(1, min(_CHUNK, n // (2 * threads)))
     parts = iter(range(0, n, size))  # threads take the next one from it
 
@@ -258,32 +310,37 @@ class _Stage:
         out.data[: len(made)] = gpu.lane.to_device(out.replace(data=made)).data
 
 
-def _stages(batch: Batch, plans: list[_Plan]) -> list[_Stage]:
+def _stages(batch: Batch, each: list[_Plan], which: I64) -> list[_Stage]:
+    """The stages of images of which image i has plan ``each[which[i]]``."""
     found: list[_Stage] = []
     shapes, dtype = batch.shapes, batch.dtype
-    apart = plans[0].apart
+    apart = each[0].apart
     k = taken = 0
     while k <= len(apart):
-        runs = [p.runs[k][taken:] for p in plans]
+        runs = [p.runs[k][taken:] for p in each]
         taken = 0
         if any(runs):
-            found.append(_Steps(runs, shapes) if dtype == np.uint8 else _Floats(None, runs, shapes, dtype))
+            if dtype == np.uint8:
+                found.append(_Steps(runs, which, shapes))
+            else:
+                found.append(_Floats(None, [runs[i] for i in which.tolist()], shapes, dtype))
             shapes = found[-1].shapes
         if k == len(apart):
             break
         kind = apart[k][0]
-        follows = k + 1 < len(apart) and apart[k + 1][0] == "normalize" and not any(p.runs[k + 1] for p in plans)
+        follows = k + 1 < len(apart) and apart[k + 1][0] == "normalize" and not any(p.runs[k + 1] for p in each)
         if dtype == np.uint8 and (
             kind == "divide" or (kind == "to_dtype" and apart[k][1] == np.float32 and apart[k][2])
         ):
             found.append(_FloatsOfBytes(kind == "divide", apart[k + 1] if follows else None, shapes))
             k += 1 if follows else 0
         elif kind == "resize":
-            windows = _windows([p.runs[k + 1] for p in plans])
-            found.append(_Resized([p.apart[k] for p in plans], windows, shapes, dtype, batch.samples))
+            windows = _windows([p.runs[k + 1] for p in each])
+            own = None if windows is None else windows[which]
+            found.append(_Resized([p.apart[k] for p in each], which, own, shapes, dtype, batch.samples))
             taken = int(windows is not None)
         else:
-            found.append(_Floats([p.apart[k] for p in plans], None, shapes, dtype))
+            found.append(_Floats([each[i].apart[k] for i in which.tolist()], None, shapes, dtype))
         shapes, dtype = found[-1].shapes, found[-1].dtype
         k += 1
     return found
@@ -306,7 +363,8 @@ def _windows(runs: list[list[tuple[Done, Shape]]]) -> I64 | None:
 class _Steps(_Stage):
     """A run of `torchvision`'s steps."""
 
-    def __init__(self, runs: list[list[tuple[Done, Shape]]], shapes: I32) -> None:
+    def __init__(self, runs: list[list[tuple[Done, Shape]]], which: I64, shapes: I32) -> None:
+        """Image i is taken through ``runs[which[i]]``."""
         known: dict[Any, Any] = {}
         encoded = []
         for steps in runs:
@@ -314,7 +372,8 @@ class _Steps(_Stage):
                 if one not in known:
                     known[one] = encode(*one)
             encoded.append([known[one] for one in steps])
-        self._codes, self._numbers = table(encoded)
+        codes, numbers = table(encoded)
+        self._codes, self._numbers = codes[which], numbers[which]
         self._outline = outline(shapes.astype(np.int64), self._codes, self._numbers)
         for problem in problems(self._outline, self._codes, self._numbers).values():
             raise ValueError(problem)
@@ -330,9 +389,12 @@ class _Steps(_Stage):
 class _Resized(_Stage):
     """Resized images, or ``windows`` of them: nothing else of them is made then."""
 
-    def __init__(self, mine: list[Done], windows: I64 | None, shapes: I32, dtype: Any, samples: Samples) -> None:
+    def __init__(
+        self, mine: list[Done], which: I64, windows: I64 | None, shapes: I32, dtype: Any, samples: Samples
+    ) -> None:
+        """Image i is resized by ``mine[which[i]]``."""
         op = _resize(*mine[0][7:9])
-        corners = np.array([s[1:7] for s in mine], np.float32)
+        corners = np.array([s[1:7] for s in mine], np.float32)[which]
         args = {"roi_start": corners[:, :2], "roi_end": corners[:, :2] + corners[:, 2:4], "size": corners[:, 4:6]}
         inputs = {k: Batch.from_dense(np.ascontiguousarray(v), "", samples) for k, v in args.items()}
         ctx = Context(op, "cpu", samples, inputs)

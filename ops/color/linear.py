@@ -6,6 +6,7 @@ of them share two loops on the CPU and two kernels on a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
+from ..gpu.repeated import changing, fixed, shaped
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
 from ..libraries import presets
@@ -111,7 +113,8 @@ class Scaling(Linear, abstract=True):
     names = ("brightness", "brightness_shift", "contrast", "contrast_center")
 
     def mapped(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> Batch:
-        return scale(ctx, images, *self._factors(ctx, images, dtype), dtype)
+        like = shaped(images)
+        return scale(ctx, images, *self._factors(ctx, images, dtype), dtype, lambda c: self._factors(c, like, dtype))
 
     def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
         parts, factor, offset = self._factors(ctx, images, dtype)
@@ -241,7 +244,8 @@ class Twisting(Linear, abstract=True):
             for i in np.flatnonzero(wrong).tolist():
                 ctx.reject(i, "bad_shape", f"has {images.shapes[i, -1]} channels, takes pixels of 3")
             images = images.replace(shapes=np.where(wrong[:, None], 0, images.shapes).astype(np.int32))
-        return mix(ctx, images, *self.maps(ctx, images, dtype), dtype)
+        like = shaped(images)
+        return mix(ctx, images, *self.maps(ctx, images, dtype), dtype, lambda c: self.maps(c, like, dtype))
 
     def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
         parts = pictures(ctx, images, [n for n in self.names if hasattr(self, n)])
@@ -332,25 +336,33 @@ def twist(
 _ZERO, _ONE = np.zeros(1, np.float32), np.ones(1, np.float32)
 
 
-def scale(ctx: Context, images: Batch, parts: Pictures, factor: F32, offset: F32, dtype: np.dtype[Any]) -> Batch:
+Maps = Callable[[Context], tuple[Pictures, F32, F32]]
+"""The pieces, and their maps, for the arguments of another call; the images' shapes are the same."""
+
+
+def scale(
+    ctx: Context, images: Batch, parts: Pictures, factor: F32, offset: F32, dtype: np.dtype[Any], again: Maps
+) -> Batch:
     """``factor`` [M] times every value plus ``offset`` [M], as ``dtype``."""
-    return _run(ctx, images, parts, parts.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH)
+    return _run(ctx, images, parts, parts.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH, again)
 
 
-def mix(ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32, dtype: np.dtype[Any]) -> Batch:
+def mix(
+    ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32, dtype: np.dtype[Any], again: Maps
+) -> Batch:
     """``matrices`` [M, 3, 3] times every pixel plus ``offsets`` [M, 3], as ``dtype``."""
-    return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4)
+    return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4, again)
 
 
-def chain(ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32) -> Batch:
+def chain(ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32, again: Maps) -> Batch:
     """uint8 images of 3 channels through [M, K, 3, 3] matrices and [M, K, 3] offsets, rounded after each."""
     return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), images.dtype, "chain", _THREADS * _EACH // 4,
-                np.int32(matrices.shape[1]))  # fmt: skip
+                again, np.int32(matrices.shape[1]))  # fmt: skip
 
 
 def _run(
     ctx: Context, images: Batch, parts: Pictures, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any],
-    kernel: str, tile: int, *more: np.int32,
+    kernel: str, tile: int, again: Maps, *more: np.int32,
 ) -> Batch:  # fmt: skip
     if ctx.stage == "cpu":
         return _on_host(ctx, images, parts, counts, maps, dtype, getattr(_kernels, kernel))
@@ -359,7 +371,14 @@ def _run(
     if most == 0:
         return out
     tiles = -(-most // tile)
-    base, sizes, a, b, to = ctx.device.upload(parts.offsets, counts, *maps, parts.places(out))
+
+    def other(ctx: Context) -> tuple[F32, F32] | None:
+        pieces, *found = again(ctx)
+        return (found[0], found[1]) if pieces.sample is None else None
+
+    # for pieces that are frames, their number may follow from arguments
+    base, sizes, to = fixed(ctx.device, parts.offsets, counts, parts.places(out))
+    a, b = changing(ctx.device, other if parts.sample is None else None, *maps)
     name = kernel if more else f"{kernel}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
     ctx.device.launch(
         "linear.cu", name, tiles * len(parts), _THREADS, images.data, base, sizes, np.int32(tiles), *more, a, b,

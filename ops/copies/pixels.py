@@ -4,6 +4,7 @@ every value."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,21 +12,26 @@ import numpy.typing as npt
 
 from ..batch import I64
 from ..context import Context
+from ..gpu.repeated import changing
 from ..kernels import Kernels
 
 _loops: Any = Kernels(".pixels_cpu", __package__)
 _THREADS = 256
+_NO_FACTORS = np.zeros((1, 1, 3), np.float32)
+Copied = tuple[tuple[I64, I64, I64, I64], I64, I64, I64, npt.NDArray[np.float32] | None]
+"""``dims``, ``base``, ``out_base``, ``out_stride`` and ``factors`` of `launched`."""
 _TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 
 def launched(
     ctx: Context, source: Any, base: I64, dims: tuple[I64, I64, I64, I64], out: Any, out_base: I64, out_stride: I64,
-    factors: npt.NDArray[np.float32] | None, channel: int,
+    factors: npt.NDArray[np.float32] | None, channel: int, again: Callable[[Context], Copied | None] | None = None,
 ) -> bool:  # fmt: skip
     """Launch the copy of ``source`` into ``out``, flat arrays on the device, if it is one of these; False otherwise.
 
     ``dims`` are shape, stride, anchor and extent [N, D], as `strided.CopyPlan` has them; ``factors`` [1 or N, K, 3] run
-    along dimension ``channel``.
+    along dimension ``channel``. ``again`` gives ``dims``, ``base``, ``out_base``, ``out_stride`` and ``factors`` for
+    other arguments.
     """
     n, ndim = dims[0].shape
     if ndim != 3 or source.dtype != np.uint8 or out.dtype not in _TYPES:
@@ -40,8 +46,19 @@ def launched(
     most = _loops.table(*map(np.ascontiguousarray, (*dims, base, out_base, out_stride)), at, table)
     if most < 0:
         return False
-    rows = np.zeros((1, 1, 3), np.float32) if factors is None else factors
-    there, given = ctx.device.upload(table, rows)
+    rows = _NO_FACTORS if factors is None else factors
+
+    def other(ctx: Context) -> tuple[I64, npt.NDArray[np.float32]] | None:
+        assert again is not None
+        copied = again(ctx)
+        if copied is None:
+            return None
+        dims, base, out_base, out_stride, factors = copied
+        table = np.empty((n, 6), np.int64)
+        found = _loops.table(*map(np.ascontiguousarray, (*dims, base, out_base, out_stride)), at, table)
+        return (table, _NO_FACTORS if factors is None else factors) if 0 <= found <= most else None
+
+    there, given = changing(ctx.device, other if again is not None else None, table, rows)
     name = f"pixels<{_TYPES[out.dtype]}, {str(at == 0).lower()}, {str(factors is not None).lower()}>"
     ctx.device.launch(
         "pixels.cu", name, (-(-int(most) // _THREADS), n), _THREADS, source, out, there, given, np.int32(width),

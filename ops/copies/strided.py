@@ -6,7 +6,7 @@ moves all samples of the batch in one kernel, on the CPU (``strided_cpu.py``) or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
+from ..gpu.repeated import changing, shaped
 from ..kernels import Kernels
 from . import pixels
 
@@ -165,8 +166,9 @@ class Target:
     """[N, D]"""
 
 
-def run(ctx: Context, plan: CopyPlan, batch: Batch) -> Batch:
-    """The batch that ``plan`` makes of the data of ``batch``, in the kernel's stage.
+def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], CopyPlan] | None = None) -> Batch:
+    """The batch that ``plan`` makes of the data of ``batch``, in the kernel's stage. ``again`` makes the plan for other
+    arguments, so that the launches may be repeated with those (`gpu.repeated.changing`).
 
     Samples with more channels than ``fill`` and ``affine`` have values for come out empty; operators reject them.
     Samples of more than LARGEST elements are rejected here.
@@ -180,7 +182,17 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch) -> Batch:
     shapes, offsets = np.empty(shape.shape, np.int32), np.empty(len(shape), np.int64)
     data = ctx.empty(_kernels.packed(shape, shapes, offsets), plan.dtype)
     out = Batch(data, offsets, shapes, plan.layout, batch.samples)
-    run_into(ctx, plan, batch, Target(out, offsets, row_major(shape)))
+    target = Target(out, offsets, row_major(shape))
+    if again is None or ctx.stage == "cpu":
+        run_into(ctx, plan, batch, target)
+        return out
+    same, like, make = shape.tobytes(), replace(target, batch=shaped(out)), again
+
+    def other(ctx: Context) -> tuple[CopyPlan, Target] | None:
+        found = make(ctx)
+        return (found, like) if found.shape.tobytes() == same else None
+
+    run_into(ctx, plan, batch, target, other)
     return out
 
 
@@ -212,14 +224,18 @@ def _fitting(plan: CopyPlan) -> I64:
     return np.where(beyond[:, None], 0, plan.shape) if beyond.any() else plan.shape
 
 
-def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target) -> None:
+Again = Callable[[Context], "tuple[CopyPlan, Target] | None"]
+"""Plan and target for other arguments; None where the launches differ."""
+
+
+def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: Again | None = None) -> None:
     """Write what ``plan`` makes of the data of ``batch`` into a part of a batch of the plan's dtype."""
     if len(plan) == 0 or target.batch.data.size == 0:
         return
     if ctx.stage == "cpu":
         _run_cpu(plan, batch, target)
     else:
-        _run_gpu(ctx, plan, batch, target)
+        _run_gpu(ctx, plan, batch, target, again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +293,21 @@ def _run_cpu(plan: CopyPlan, batch: Batch, target: Target) -> None:
     _copies.move(source, target.batch.data, dims, base, target.base, int(plan.border), _fill(plan), factors)
 
 
-def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target) -> None:
-    dims = plan.shape, plan.stride, plan.anchor, plan.extent
-    own = None if plan.affine is None else plan.affine.factors
+def _copied(found: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
+    if found is None:
+        return None
+    plan, target = found
+    factors = None if plan.affine is None else plan.affine.factors
+    return (plan.shape, plan.stride, plan.anchor, plan.extent), plan.base, target.base, target.stride, factors
+
+
+def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: Again | None) -> None:
+    copied = _copied((plan, target))
+    assert copied is not None
+    dims, base, out_base, out_stride, own = copied
+    pixels_again = None if again is None else lambda c: _copied(again(c))
     if pixels.launched(
-        ctx, batch.data, plan.base, dims, target.batch.data, target.base, target.stride, own, plan.channel
+        ctx, batch.data, base, dims, target.batch.data, out_base, out_stride, own, plan.channel, pixels_again
     ):
         return
     folded = loops(plan, target)
@@ -290,18 +316,39 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target) -> None
     if source.dtype == out.dtype and affine is None:  # bits are moved; one kernel for all types of a size
         bits = np.dtype(f"u{out.dtype.itemsize}")
         source, out, fill = source.view(bits), out.view(bits), fill.view(bits)
-    sizes = folded.dims[:, :, SHAPE].prod(axis=1)
-    packed = bool((folded.dims[:, :, OUT_STRIDE] == row_major(folded.dims[:, :, SHAPE])).all())
+    most, packed = _extent(folded)
     rows = (affine or _IDENTITY).factors
-    dims, base, out_base, fills, factors = ctx.device.upload(folded.dims, plan.base, target.base, fill, rows)
-    per_thread = 16 // out.dtype.itemsize
-    tiles = -(-int(sizes.max()) // (_THREADS * per_thread))
+    of_tile = _THREADS * (16 // out.dtype.itemsize)
+    tiles = -(-most // of_tile)
+
+    def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
+        assert again is not None
+        found = again(ctx)
+        if found is None:
+            return None
+        plan, target = found
+        loop = loops(plan, target)
+        most, other_packed = _extent(loop)
+        if loop.dims.shape[1] != ndim or loop.channel != folded.channel or other_packed != packed:
+            return None
+        rows = (plan.affine or _IDENTITY).factors
+        known = most <= tiles * of_tile
+        return (loop.dims, plan.base, target.base, _fill(plan).view(fill.dtype), rows) if known else None
+
+    arrays = folded.dims, plan.base, target.base, fill, rows
+    dims, base, out_base, fills, factors = changing(ctx.device, None if again is None else other, *arrays)
     name = f"strided<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[out.dtype]}, {ndim}, {str(affine is not None).lower()}>"
     ctx.device.launch(
         "strided.cu", name, (tiles, n), _THREADS, source, out, dims, base, out_base, np.int32(packed),
         np.int32(plan.border), np.int32(folded.channel), fills, np.int32(fill.shape[1]), np.int32(len(fill) > 1),
         factors, np.int32(rows.shape[1]), np.int32(len(rows) > 1),
     )  # fmt: skip
+
+
+def _extent(loop: Loops) -> tuple[int, bool]:
+    """The most elements of a sample, and whether samples are written without gaps."""
+    shape = loop.dims[:, :, SHAPE]
+    return int(shape.prod(axis=1).max()), bool((loop.dims[:, :, OUT_STRIDE] == row_major(shape)).all())
 
 
 _THREADS = 256

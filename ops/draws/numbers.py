@@ -7,6 +7,7 @@ of (seed, operator, sample), and with ``rng: dali`` those of DALI 2.4 (except be
 from __future__ import annotations
 
 import functools
+import math
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..errors import SpecError
 from ..kernels import Kernels
-from ..streams import F32, U32, uniform
+from ..streams import F32, U32, uniform, uniform_range
 from ..types import DALIDataType, to_numpy
 
 F64 = npt.NDArray[np.float64]
@@ -33,6 +34,7 @@ _NUMBERS = tuple(
     DALIDataType[n]
     for n in ("UINT8", "INT8", "UINT16", "INT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT", "FLOAT64")
 )
+_FLOAT = DALIDataType.FLOAT
 _WIDE = tuple(DALIDataType[n] for n in ("INT32", "UINT32", "INT64", "UINT64", "FLOAT64"))
 """Types that DALI computes in float64, from twice as many draws."""
 
@@ -202,10 +204,30 @@ class Uniform(Random, name="random.uniform"):
         if "range" not in self.per_sample and (len(self.range) != 2 or not self.range[0] < self.range[1]):
             raise SpecError(f"range needs two numbers, the smaller first, got {list(self.range)}")
 
+    def cpu(self, ctx: Context, *like: Batch) -> Batch:
+        if like or not self._is_plain or ctx.stage != "cpu":
+            return Random.cpu(self, ctx, *like)
+        n, streams, shape = len(ctx.samples), ctx.streams(), self.shape or ()
+        low, below, factor = uniform_range(*self._ends)
+        numbers = np.empty(n, np.float32)
+        _kernels.uniforms(streams.handle, np.ascontiguousarray(streams.sequence), low, factor, below, numbers)
+        return Batch(numbers, np.arange(n), np.ones((n, len(shape)), np.int32), "", ctx.samples)
+
+    @functools.cached_property
+    def _is_plain(self) -> bool:
+        """One float32 a sample, from a range that is the same for all."""
+        one = math.prod(self.shape or ()) == 1
+        low, high = self._ends
+        return one and not self.per_sample and self.values is None and self.dtype in (None, _FLOAT) and bool(low < high)
+
+    @functools.cached_property
+    def _ends(self) -> tuple[np.float32, np.float32]:
+        return np.float32(self.range[0]), np.float32(self.range[-1])
+
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         if self.given("values"):
             return self._chosen(ctx, elements)
-        low, high = np.float32(self.range[0]), np.float32(self.range[-1])
+        low, high = self._ends
         if "range" not in ctx.args and self.result not in _WIDE and to_numpy(self.result).kind == "f" and low < high:
             return uniform(elements.draws(1)[:, 0], low, high)
         return self._between(ctx, elements)

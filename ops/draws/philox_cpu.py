@@ -90,6 +90,20 @@ def coin_flips(key: Any, sequences: Any, limit: Any, out: Any) -> None:
         out[i] = np.int64(draw(key, sequences[i], 0)) <= limit
 
 
+@njit(
+    [
+        "void(uint64, uint64[::1], float64, float64, float32, float32[::1])",
+        "void(UniTuple(uint64, 3), uint64[::1], float64, float64, float32, float32[::1])",
+    ],
+    nogil=True, cache=True,
+)  # fmt: skip
+def uniforms(key: Any, sequences: Any, low: Any, factor: Any, below: Any, out: Any) -> None:
+    """The first draw of each stream between two numbers, as `streams.uniform` has it."""
+    for i in range(len(out)):
+        v = np.float32(np.float64(np.float32(draw(key, sequences[i], 0))) * factor + low)
+        out[i] = min(v, below)
+
+
 @njit(nogil=True, cache=True)
 def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) -> None:
     """The first draws of every element: element j of a stream begins at draw j * ``skip``.

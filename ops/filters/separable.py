@@ -13,8 +13,8 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SpecError
+from ..gpu.repeated import changing, fixed, shaped
 from ..images.frames import Pictures, pictures
-from ..interfaces import Lane
 from ..kernels import Kernels
 from ..libraries import presets
 from ..types import DALIDataType, to_numpy
@@ -98,7 +98,7 @@ class Separable(Operator, abstract=True):
             and radius <= _RADII[-1] and (lengths[:, 0, 0] == 1).all() and 1 <= where[0, 4] <= _CHANNELS
             and (where[:, 4] == where[0, 4]).all()
         ):  # fmt: skip
-            _both_axes(lane, images, parts, where, windows, lengths, factors, max(1, radius), out)
+            self._both_axes(ctx, images, parts, where, windows, lengths, factors, max(1, radius), out)
             return out
         terms = windows.shape[1]
         passes = [
@@ -125,25 +125,44 @@ class Separable(Operator, abstract=True):
                 source, begin = target, to
         return out
 
+    def _both_axes(
+        self, ctx: Context, images: Batch, parts: Pictures, where: Any, windows: F32, lengths: I32, factors: F32,
+        radius: int, out: Batch,
+    ) -> None:  # fmt: skip
+        """8-bit pictures through both windows in one kernel."""
+        channels, reach = int(where[0, 4]), next(r for r in _RADII if r >= radius)
+        needed = -(-int(where[:, 3].max()) // _ACROSS)
+        across = -(-needed // (_MOST // channels))
+        threads = -(-max(-(-needed // across) * channels, 2 * reach * channels) // 32) * 32
+        strips = -(-int(where[:, 2].max()) // _STRIP)
+        pieces = across * strips * int((where[:, 0] * where[:, 1]).max())
+        like, axes, longest = shaped(images), spatial(images.layout, images.ndim)[1], 2 * reach + 1
 
-def _both_axes(
-    lane: Lane, images: Batch, parts: Pictures, where: Any, windows: F32, lengths: I32, factors: F32, radius: int,
-    out: Batch,
-) -> None:  # fmt: skip
-    """8-bit pictures through both windows in one kernel."""
-    channels, reach = int(where[0, 4]), next(r for r in _RADII if r >= radius)
-    needed = -(-int(where[:, 3].max()) // _ACROSS)
-    across = -(-needed // (_MOST // channels))
-    threads = -(-max(-(-needed // across) * channels, 2 * reach * channels) // 32) * 32
-    strips = -(-int(where[:, 2].max()) // _STRIP)
-    pieces = across * strips * int((where[:, 0] * where[:, 1]).max())
-    there = lane.upload(parts.offsets, parts.places(out), where, windows, lengths, factors)
-    base, to, sizes, weights, counts, scale = there
-    name = f"plane<{CUDA_TYPES[out.dtype]}, {reach}, {channels}>"
-    lane.launch(
-        "separable.cu", name, pieces * len(parts), threads, images.data, base, sizes, np.int32(pieces),
-        np.int32(across), np.int32(strips), weights, counts, scale, np.int32(windows.shape[3]), out.data, to,
-    )  # fmt: skip
+        def again(ctx: Context) -> tuple[F32, I32, F32] | None:
+            others = pictures(ctx, like, self.arguments())
+            found = self.windows(ctx, others, axes)
+            if others.sample is not None or found[0].shape[3] > longest:
+                return None
+            return _widened(found[0], longest), *found[1:]
+
+        # for pieces that are frames, their number may follow from arguments
+        base, to, sizes = fixed(ctx.device, parts.offsets, parts.places(out), where)
+        weights, counts, scale = changing(ctx.device, again if parts.sample is None else None,
+                                          _widened(windows, longest), lengths, factors)  # fmt: skip
+        name = f"plane<{CUDA_TYPES[out.dtype]}, {reach}, {channels}>"
+        ctx.device.launch(
+            "separable.cu", name, pieces * len(parts), threads, images.data, base, sizes, np.int32(pieces),
+            np.int32(across), np.int32(strips), weights, counts, scale, np.int32(longest), out.data, to,
+        )  # fmt: skip
+
+
+def _widened(windows: F32, longest: int) -> F32:
+    """Room for windows of ``longest`` numbers."""
+    if windows.shape[3] == longest:
+        return windows
+    wide = np.zeros((*windows.shape[:3], longest), np.float32)
+    wide[..., : windows.shape[3]] = windows
+    return wide
 
 
 class GaussianBlur(Separable, name="gaussian_blur"):

@@ -12,6 +12,7 @@ from ..batch import Batch
 from ..color.linear import F32, Linear, chain
 from ..context import Context
 from ..copies.windows import known_layout
+from ..gpu.repeated import shaped
 from ..images.frames import Pictures
 from ..types import DALIDataType
 from .resize_normalize import part
@@ -59,11 +60,9 @@ class JoinedColors(Operator, name="_fused.colors"):
             images = images.replace(layout=known_layout(images, Linear.layouts))
             if (images.shapes[:, -1] == 3).all():
                 found = self._steps(ctx, images)
-                whole = [parts for parts, _, _ in found if parts.sample is None]
-                if len(whole) == len(found):
-                    matrices = np.stack([m for _, m, _ in found], axis=1)
-                    offsets = np.stack([o for _, _, o in found], axis=1)
-                    return chain(ctx, images, whole[0], matrices, offsets)
+                if all(parts.sample is None for parts, _, _ in found):
+                    like = shaped(images)
+                    return chain(ctx, images, *_stacked(found), lambda c: _stacked(self._steps(c, like)))
         # other inputs, or arguments per frame: one after the other
         stage = ctx.stage
         middle = self.first.kernel(stage)(part(ctx, self.first, FIRST), images)
@@ -80,3 +79,10 @@ class JoinedColors(Operator, name="_fused.colors"):
         else:
             before = [self.first.maps(first, images, _UINT8)]
         return [*before, self.second.maps(second, images, _UINT8)]
+
+
+def _stacked(steps: list[tuple[Pictures, F32, F32]]) -> tuple[Pictures, F32, F32]:
+    """All maps as [M, K, 3, 3] and [M, K, 3]; where an argument differs by frame, the maps of that step alone."""
+    by_frame = next((step for step in steps if step[0].sample is not None), None)
+    stacked = (np.stack([step[k] for step in steps], axis=1) for k in (1, 2))
+    return by_frame or (steps[0][0], *stacked)

@@ -127,6 +127,20 @@ class Lane:
         """Host arrays on the device, by one asynchronous copy through pinned memory. The originals may be reused."""
         import cupy
 
+        memory, starts = self._brought(arrays)
+        return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
+
+    def bring(self, arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, list[int]]:
+        """As `upload`: the owner of the arrays' memory, which must live until everything is launched that reads it, and
+        their addresses."""
+        memory, starts = self._brought(arrays)
+        first = int(memory.ptr)
+        return memory, [first + s for s in starts]
+
+    def _brought(self, arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, list[int]]:
+        """Memory of the device, and where in it the arrays begin."""
+        import cupy
+
         starts, at = [], 0
         for a in arrays:
             starts.append(at)
@@ -134,9 +148,9 @@ class Lane:
         staged = self.pinned(max(at, 1))
         for a, s in zip(arrays, starts, strict=True):
             staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-        whole = cupy.empty(len(staged), np.uint8)
-        self.copy_in(whole.data.ptr, staged)
-        return tuple(cupy.ndarray(a.shape, a.dtype, whole.data + s) for a, s in zip(arrays, starts, strict=True))
+        memory = cupy.cuda.alloc(len(staged))
+        self.copy_in(memory.ptr, staged)
+        return memory, starts
 
     def to_device(self, batch: Batch) -> Batch:
         """A host batch on the device (itself where it is there already). Extents travel as they are, gaps included."""

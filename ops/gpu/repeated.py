@@ -3,23 +3,78 @@
 For two batches of the same shapes, an operator of constant arguments (`Operator.repeats`) tells its kernels the same;
 to work that out again takes ten times as long as the launches. With pictures that are on the GPU already, that is what
 a batch waits for.
+
+Where arguments differ from batch to batch, or numbers are drawn, a kernel says which of its arrays follow from the
+shapes (`fixed`) and how those that do not are made (`changing`): these alone are made anew then. A kernel that says
+nothing of the kind is not repeated with such arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..batch import Batch, Samples
+from ..context import Context
 
 _KEPT = 4
 """Shapes of batches that are remembered for an operator and a lane."""
+_OPERATORS = 256
+"""Operators that a lane remembers."""
 _ALIGNMENT = 256
 KEY = "repeated"
 """In `Lane.cache`."""
+
+
+Again = Callable[[Context], Sequence[npt.NDArray[Any]] | None]
+"""The arrays for another call's arguments; None where it would launch something else."""
+
+
+def fixed(lane: Any, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """As ``lane.upload``, of what follows from the inputs' shapes and from constants."""
+    there: tuple[Any, ...] = (lane.fixed if isinstance(lane, Recorder) else lane.upload)(*arrays)
+    return there
+
+
+def changing(lane: Any, again: Again | None, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """As ``lane.upload``, of what follows from the arguments, too. ``again`` makes arrays of the same types and shapes
+    for another call, with inputs of the same shapes; it must hold no data of a batch (see `shaped`). Without it, or
+    where it gives None or rejects a sample, the operator is launched as a whole."""
+    if isinstance(lane, Recorder):
+        return lane.changing(again, arrays)
+    there: tuple[Any, ...] = lane.upload(*arrays)
+    return there
+
+
+def lasting(lane: Any, *arrays: Any) -> tuple[Any, ...]:
+    """``arrays`` of the device that stay as they are, and that whoever has them may hold."""
+    if isinstance(lane, Recorder):
+        lane.hold(arrays)
+    return arrays
+
+
+def room(lane: Any, n: int) -> int:
+    """Elements to allocate where ``n`` are needed this time, and about as many for other arguments."""
+    return n + n // 4 if isinstance(lane, Recorder) else n
+
+
+def shaped(batch: Batch) -> Batch:
+    """``batch`` without its data, for `changing`."""
+    return batch.replace(data=np.empty(0, batch.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class _Changing:
+    """Arrays that are made anew for each batch."""
+
+    again: Again
+    kinds: tuple[tuple[Any, tuple[int, ...]], ...]
+    """Their types and shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +105,12 @@ class Recorder:
     Whatever it asks of the lane besides allocations, uploads and launches cannot be repeated.
     """
 
-    def __init__(self, lane: Any, inputs: Sequence[Batch]) -> None:
+    def __init__(self, lane: Any, inputs: Sequence[Batch], constant: bool) -> None:
+        """``constant``: what the operator does follows from the shapes of its ``inputs``."""
         self._lane = lane
+        self._all_fixed = constant
         self._memory: list[Any] = [b.data for b in inputs]
-        self._allocated: list[tuple[int, Any]] = []
+        self._made: list[tuple[int, Any] | _Changing] = []
         self._constant: list[Any] = []
         self._launches: list[_Launch] = []
         self._possible = True
@@ -68,17 +125,43 @@ class Recorder:
         found: int = self._lane.index
         return found
 
+    @property
+    def cache(self) -> dict[str, Any]:
+        """As `Lane.cache`."""
+        found: dict[str, Any] = self._lane.cache
+        return found
+
+    def hold(self, arrays: Sequence[Any]) -> None:
+        """See `lasting`."""
+        self._constant += arrays
+
     def empty(self, n: int, dtype: Any) -> Any:
         """As `Lane.empty`."""
         array = self._lane.empty(n, dtype)
         self._memory.append(array)
-        self._allocated.append((n, dtype))
+        self._made.append((n, dtype))
         return array
 
     def upload(self, *arrays: Any) -> tuple[Any, ...]:
         """As `Lane.upload`."""
+        self._possible &= self._all_fixed
+        return self.fixed(*arrays)
+
+    def fixed(self, *arrays: Any) -> tuple[Any, ...]:
+        """See `fixed`."""
         there: tuple[Any, ...] = self._lane.upload(*arrays)
         self._constant += there
+        return there
+
+    def changing(self, again: Again | None, arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
+        """See `changing`."""
+        if self._all_fixed:
+            return self.fixed(*arrays)
+        there: tuple[Any, ...] = self._lane.upload(*arrays)
+        self._possible &= again is not None
+        if again is not None:
+            self._memory += there
+            self._made.append(_Changing(again, tuple((a.dtype, a.shape) for a in arrays)))
         return there
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
@@ -130,30 +213,46 @@ class Recorder:
                 return None
             data = out.data
             found.append(_Output(*place, data.size, data.dtype, out.replace(data=None), out.nbytes))
-        return Recording(tuple(self._allocated), tuple(self._constant), tuple(self._launches), tuple(found))
+        return Recording(tuple(self._made), tuple(self._constant), tuple(self._launches), tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
     """The launches of one operator for batches of some shapes."""
 
-    allocated: tuple[tuple[int, Any], ...]
+    made: tuple[tuple[int, Any] | _Changing, ...]
+    """Memory that is allocated, and arrays that are made anew, in their order."""
     constant: tuple[Any, ...]
     """Device arrays that the kernels read, and that are the same each time."""
     launches: tuple[_Launch, ...]
     outputs: tuple[_Output, ...]
 
-    def repeat(self, lane: Any, inputs: Sequence[Batch], samples: Samples) -> tuple[Batch, ...]:
-        """The outputs for other ``inputs`` of these shapes."""
+    def repeat(
+        self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[], Context]
+    ) -> tuple[Batch, ...] | None:
+        """The outputs for other ``inputs`` of these shapes; None where the arguments of ``context`` ask for other
+        launches."""
+        changed = self._changed(context)
+        if changed is None:
+            return None
+        address, stream = lane.address, lane.stream
         memory = [b.data for b in inputs]
-        memory += [lane.empty(n, dtype) for n, dtype in self.allocated]
-        starts = [lane.address(a) for a in memory]
-        stream = lane.stream
+        starts = [address(data) for data in memory]
+        held, uploaded = lane.bring(changed) if changed else (None, [])
+        places = iter(uploaded)
+        for one in self.made:
+            if isinstance(one, _Changing):
+                memory += [None] * len(one.kinds)
+                starts += itertools.islice(places, len(one.kinds))
+            else:
+                memory.append(made := lane.empty(*one))
+                starts.append(address(made))
         for launch in self.launches:
             arguments = list(launch.arguments)
             for k, which, start in launch.places:
                 arguments[k] = np.uint64(starts[which] + start)
             launch.call(launch.grid, (launch.block,), tuple(arguments), stream=stream)
+        del held  # what is done on this lane from here on may have its memory
         found = []
         for out in self.outputs:
             data = memory[out.memory]
@@ -163,6 +262,20 @@ class Recording:
             found.append(out.like.with_data(data, samples, out.nbytes))
         return tuple(found)
 
+    def _changed(self, context: Callable[[], Context]) -> list[npt.NDArray[Any]] | None:
+        """The arrays of this call's arguments."""
+        found: list[npt.NDArray[Any]] = []
+        changing = [one for one in self.made if isinstance(one, _Changing)]
+        if not changing:
+            return found
+        ctx = context()
+        for one in changing:
+            arrays = one.again(ctx)
+            if arrays is None or ctx.rejects or tuple((a.dtype, a.shape) for a in arrays) != one.kinds:
+                return None
+            found += arrays
+        return found
+
 
 _Key = tuple[tuple[bytes, bytes, str, str, int], ...]
 
@@ -171,8 +284,8 @@ class Repeats:
     """The recordings of a lane, by operator and shapes. One is made when the same shapes come a second time."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, dict[_Key, Recording | None]] = {}
-        self._last: dict[int, _Key] = {}
+        self._kept: dict[Hashable, dict[_Key, Recording | None]] = {}
+        self._last: dict[Hashable, _Key] = {}
 
     def release(self) -> None:
         """Give the memory back that recordings hold."""
@@ -180,30 +293,40 @@ class Repeats:
         self._last.clear()
 
     def run(
-        self, lane: Any, node: int, inputs: Sequence[Batch], samples: Samples,
-        launch: Callable[[Any], tuple[Sequence[Batch], bool]],
+        self, lane: Any, node: Hashable, inputs: Sequence[Batch], samples: Samples,
+        launch: Callable[[Any], tuple[Sequence[Batch], bool]], context: Callable[[], Context] | None,
     ) -> Sequence[Batch]:  # fmt: skip
         """The outputs of operator ``node``: repeated, or by ``launch``, which takes a lane and tells besides the
-        outputs whether they are all that came of it."""
+        outputs whether they are all that came of it. ``context`` makes a Context with this call's arguments; None where
+        all of them are constant, and nothing is drawn."""
         if not all(map(lane.holds, inputs)):
             return launch(lane)[0]
         key = tuple(
             (b.shapes.tobytes(), b.offsets.tobytes(), b.layout, b.data.dtype.str, lane.address(b.data) % _ALIGNMENT)
             for b in inputs
         )
+        if len(self._last) > _OPERATORS:
+            self.release()
         kept = self._kept.setdefault(node, {})
         known = kept.get(key)
         if known is not None:
-            return known.repeat(lane, inputs, samples)
-        if key in kept or self._last.get(node) != key:
+            repeated = known.repeat(lane, inputs, samples, context or _no_context)
+            if repeated is not None:
+                return repeated
+        elif key in kept or self._last.get(node) != key:
             self._last[node] = key
             return launch(lane)[0]
-        recorder = Recorder(lane, inputs)
+        recorder = Recorder(lane, inputs, context is None)
         outputs, alone = launch(recorder)
         if len(kept) >= _KEPT:
             kept.clear()
-        kept[key] = recorder.recording(outputs) if alone else None
+        if alone or context is None:  # with other arguments none may be rejected
+            kept[key] = recorder.recording(outputs) if alone else None
         return outputs
+
+
+def _no_context() -> Context:
+    raise AssertionError("nothing changes that would need one")
 
 
 def repeats_of(lane: Any) -> Repeats:

@@ -10,9 +10,10 @@ import numpy as np
 from ..base import Arg, Spec
 from ..batch import I64, Batch
 from ..context import Context
-from ..copies.strided import F32, Affine, Border, convert, mirror, pad, permute, run, whole, window
+from ..copies.strided import F32, Affine, Border, CopyPlan, convert, mirror, pad, permute, run, whole, window
 from ..copies.windows import known_layout, refused
 from ..errors import SpecError
+from ..gpu.repeated import shaped
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 from .crop import Cropping
@@ -80,6 +81,10 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         return [layout.index(letter) for letter in self.output_layout]
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
+        like = shaped(images)
+        return run(ctx, self._plan(ctx, like), images, lambda c: self._plan(c, like))
+
+    def _plan(self, ctx: Context, images: Batch) -> CopyPlan:
         layout = known_layout(images, self.layouts)
         order, channel = self._order(layout), layout.index("C")
         anchor, shape = self.windows(ctx, images, layout, self.out_of_bounds_policy)
@@ -97,7 +102,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         plan = mirror(plan, layout.index("W"), ctx.arg("mirror", np.int32) != 0)
         plan = convert(plan, to_numpy(self.dtype), affine, channel if affine.width > 1 else -1)
         plan = pad(plan, Border.FILL, fill, channel)
-        return run(ctx, permute(plan, order, self.output_layout), images)
+        return permute(plan, order, self.output_layout)
 
     gpu = cpu
 

@@ -9,8 +9,9 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
-from ..copies.strided import mirror, run, whole
+from ..copies.strided import CopyPlan, mirror, run, whole
 from ..copies.windows import image_layout, known_layout
+from ..gpu.repeated import shaped
 
 
 class Flip(Operator, name="flip"):
@@ -28,11 +29,15 @@ class Flip(Operator, name="flip"):
         return Spec(specs[0].shape, specs[0].dtype, image_layout(specs[0].layout, specs[0].ndim, self.layouts))
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
+        like = shaped(images)
+        return run(ctx, self._plan(ctx, like), images, lambda c: self._plan(c, like))
+
+    def _plan(self, ctx: Context, images: Batch) -> CopyPlan:
         layout = known_layout(images, self.layouts)
         plan = whole(images.replace(layout=layout))
         for letter, name in (("W", "horizontal"), ("H", "vertical"), ("D", "depthwise")):
             if letter in layout and (name in ctx.args or getattr(self, name)):
                 plan = mirror(plan, layout.index(letter), ctx.arg(name, np.int32) != 0)
-        return run(ctx, plan, images)
+        return plan
 
     gpu = cpu

@@ -114,7 +114,8 @@ class Resampling(Operator, abstract=True):
     def cpu(self, ctx: Context, images: Batch) -> Any:
         """Resample the batch."""
         axes = spatial_axes(images.layout, images.ndim)
-        return resample(ctx, self.plan(ctx, images.shapes.astype(np.int64), axes), images, self.dtype)
+        shapes = images.shapes.astype(np.int64)
+        return resample(ctx, self.plan(ctx, shapes, axes), images, self.dtype, lambda c: self.plan(c, shapes, axes))
 
     gpu = cpu
 

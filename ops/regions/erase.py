@@ -11,9 +11,10 @@ from ..arrays.slice import resolve_axes
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
-from ..copies.strided import Target, filled, row_major, run, run_into, whole
+from ..copies.strided import CopyPlan, Target, filled, row_major, run, run_into, whole
 from ..copies.windows import integers
 from ..errors import SpecError
+from ..gpu.repeated import shaped
 
 F32 = npt.NDArray[np.float32]
 
@@ -77,10 +78,25 @@ class Erase(Operator, name="erase"):
         return [d for d in range(ndim) if layout[d] != "C"]
 
     def cpu(self, ctx: Context, data: Batch) -> Batch:
-        axes = self._axes(data.layout, data.ndim)
         shape, count = ctx.lists("shape", np.float32)
         if shape.shape[1] == 0 or len(data) == 0:
             return data
+        like = shaped(data)
+        out = run(ctx, whole(data), data, lambda _: whole(like))
+        made = shaped(out)
+        plan, at, steps = self._filling(ctx, like, made, shape, count)
+        run_into(ctx, plan, data, Target(out, at, steps), lambda c: self._again(c, like, made))
+        return out
+
+    gpu = cpu
+
+    def _again(self, ctx: Context, data: Batch, out: Batch) -> tuple[CopyPlan, Target]:
+        plan, at, steps = self._filling(ctx, data, out, *ctx.lists("shape", np.float32))
+        return plan, Target(out, at, steps)
+
+    def _filling(self, ctx: Context, data: Batch, out: Batch, shape: F32, count: I64) -> tuple[CopyPlan, I64, I64]:
+        """The plan that fills the boxes, where each begins in ``out``, and the strides there."""
+        axes = self._axes(data.layout, data.ndim)
         anchor = np.zeros_like(shape)
         if self.given("anchor"):
             anchor, anchors = ctx.lists("anchor", np.float32)
@@ -91,16 +107,11 @@ class Erase(Operator, name="erase"):
         boxes = shape.shape[1] // len(axes)
         start, stop = self._boxes(data, axes, *(v[:, : boxes * len(axes)] for v in (anchor, shape)))
         fill, channel = self._fill(ctx, data)
-        out = run(ctx, whole(data), data)
         steps = row_major(data.shapes.astype(np.int64))
         at = (out.offsets[:, None] + (start * steps[:, None]).sum(axis=2)).reshape(-1)
         extent = np.maximum(stop - start, 0).reshape(-1, data.ndim)
         fills = np.repeat(fill, boxes, axis=0) if len(fill) > 1 else fill
-        plan = filled(extent, data.dtype, data.layout, fills, channel)
-        run_into(ctx, plan, data, Target(out, at, np.repeat(steps, boxes, axis=0)))
-        return out
-
-    gpu = cpu
+        return filled(extent, data.dtype, data.layout, fills, channel), at, np.repeat(steps, boxes, axis=0)
 
     def _refuse_odd(self, ctx: Context, anchors: I64, shapes: I64) -> None:
         for i in np.flatnonzero(anchors != shapes).tolist():

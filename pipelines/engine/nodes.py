@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -161,8 +162,9 @@ def _run(node: Node, env: Env, run: Run) -> None:
         run.mark_device(node, len(samples), taken, 0, False)
     began = time.perf_counter()
     try:
-        if stage == "gpu" and node.op.repeats and not node.args and not node.op.random and run.attempt == 0:
-            outputs = repeats_of(run.device).run(run.device, node.id, inputs, samples, launch)
+        if stage == "gpu" and node.op.repeats and run.attempt == 0:
+            context = partial(_context, node, stage, samples, env, run) if node.args or node.op.random else None
+            outputs = repeats_of(run.device).run(run.device, node.id, inputs, samples, launch, context)
         else:
             outputs, _ = launch(run.device)
     except SpecError as e:

@@ -6,7 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,10 @@ class EmulatedLane:
 
     def upload(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(np.array(a, order="C") for a in arrays)
+
+    def bring(self, arrays: Sequence[np.ndarray]) -> tuple[Any, list[int]]:
+        there = self.upload(*arrays)
+        return there, [a.ctypes.data for a in there]
 
     def download(self, array: np.ndarray) -> np.ndarray:
         return array.copy()

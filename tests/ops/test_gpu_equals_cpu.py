@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops.base import Operator, Spec, operators, outputs_of
+from dali_run.ops.base import Operator, Spec, operators, outputs_of, parameter
 from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.context import Context
 from dali_run.ops.errors import DaliRunError
 from dali_run.ops.gpu.repeated import Repeats
 from dali_run.ops.types import from_numpy
@@ -249,7 +250,7 @@ def repeated(cls: type[Operator], lane: Any, to_device: Any, to_host: Any) -> No
             return outputs_of(result), not rejects
 
         expected = [to_host(b) for b in launch(lane)[0]]
-        got = [to_host(b) for b in repeats.run(lane, 0, given, given[0].samples, launch)]
+        got = [to_host(b) for b in repeats.run(lane, 0, given, given[0].samples, launch, None)]
         for want, have in zip(expected, got, strict=True):
             assert (want.layout, want.dtype, want.nbytes) == (have.layout, have.dtype, have.nbytes)
             for a, b in zip(want, have, strict=True):
@@ -278,6 +279,82 @@ def test_launches_that_are_repeated_on_a_gpu(cls: type[Operator]) -> None:
             return host
 
         repeated(cls, lane, lane.to_device, to_host)
+
+
+CHANGING: list[tuple[str, dict[str, Any], dict[str, tuple[float, float, int]], bool]] = [
+    ("flip", {}, {"horizontal": (0, 2, 0), "vertical": (0, 2, 0)}, True),
+    ("crop_mirror_normalize", CMN, {"mirror": (0, 2, 0)}, True),
+    ("crop_mirror_normalize", {"std": [50.0]}, {"mean": (0, 99, 3)}, True),
+    ("brightness", {}, {"brightness": (0.5, 2, 0)}, True),
+    ("contrast", {"dtype": "FLOAT"}, {"contrast": (0.5, 2, 0), "contrast_center": (9, 99, 0)}, True),
+    ("hsv", {}, {"hue": (-90, 90, 0)}, True),
+    ("color_twist", {}, {"hue": (-90, 90, 0), "brightness": (0.5, 2, 0), "contrast": (0.5, 2, 0)}, True),
+    ("gaussian_blur", {}, {"sigma": (0.4, 1.0, 1)}, True),
+    ("gaussian_blur", {"window_size": 5}, {"sigma": (0.1, 9, 2)}, True),
+    ("erase", {"shape": [0.4, 0.3], "normalized": True}, {"anchor": (0, 0.6, 2)}, False),
+    ("erase", {"shape": [2, 3], "anchor": [1, 1]}, {"fill_value": (0, 255, 3)}, True),
+    ("random_resized_crop", {"size": [9, 8]}, {}, False),
+    ("resize", {}, {"resize_shorter": (3, 9, 0)}, False),
+    ("resize", {"size": [6, 5], "roi_end": [5, 6]}, {"roi_start": (0, 4, 2)}, False),
+]
+"""Operators whose launches are repeated with other arguments: between two numbers, and how many of them each sample has
+(0: a number). Last whether any arguments will do; otherwise what has to be larger than before is launched anew."""
+
+
+def changing(case: tuple[Any, ...], lane: Any, to_device: Any, to_host: Any) -> None:
+    """Batches of the same shapes with arguments of their own, as `repeated` has those without."""
+    name, constant, ranges, always = case
+    op = operator(name, list(ranges), **constant)
+    inputs = [ragged("uint8", 1)]
+    random, repeats, asked = np.random.default_rng(3), Repeats(), []
+    for turn in range(8):
+        given = [to_device(aligned(b, turn)) for b in inputs]
+        samples = Samples.numbered(len(given[0]), 10 * turn)
+        given = [b.replace(samples=samples) for b in given]
+        args = {}
+        for argument, (low, high, width) in ranges.items():
+            whole = parameter(type(op), argument).type is int
+            shape = (len(samples), width) if width else (len(samples),)
+            values = random.integers(low, high, shape) if whole else random.uniform(low, high, shape)
+            args[argument] = Batch.from_dense(values.astype(np.int32 if whole else np.float32), "", samples)
+
+        def context() -> Context:
+            return Context(op, "gpu", samples, args=args, seed=5)  # noqa: B023
+
+        def launch(where: Any) -> tuple[tuple[Batch, ...], bool]:
+            result, rejects = apply(op, *given, args=args, lane=where, seed=5)  # noqa: B023
+            asked.append(1)
+            return outputs_of(result), not rejects
+
+        expected = [to_host(b) for b in launch(lane)[0]]
+        got = [to_host(b) for b in repeats.run(lane, 0, given, samples, launch, context)]
+        for want, have in zip(expected, got, strict=True):
+            assert (want.layout, want.dtype, want.nbytes) == (have.layout, have.dtype, have.nbytes)
+            assert have.samples is samples
+            for a, b in zip(want, have, strict=True):
+                np.testing.assert_array_equal(a, b)
+    assert len(asked) == 8 + 2 or not always, "only the first two batches are launched as a whole"
+    assert len(asked) < 8 + 8 or name == "resize", "some are repeated"
+
+
+@pytest.mark.parametrize("case", CHANGING, ids=lambda c: "-".join([c[0], *c[2]]))
+def test_launches_are_repeated_with_other_arguments(case: tuple[Any, ...]) -> None:
+    changing(case, EmulatedLane(), lambda b: b, lambda b: b)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CHANGING, ids=lambda c: "-".join([c[0], *c[2]]))
+def test_launches_are_repeated_with_other_arguments_on_a_gpu(case: tuple[Any, ...]) -> None:
+    from dali_run.ops.gpu.lane import Lane
+
+    with Lane() as lane:
+
+        def to_host(batch: Batch) -> Batch:
+            host = lane.to_host(batch)
+            lane.synchronize()
+            return host
+
+        changing(case, lane, lane.to_device, to_host)
 
 
 def assert_near(expected: Batch, got: Batch, cls: type[Operator]) -> None:

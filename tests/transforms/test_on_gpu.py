@@ -16,7 +16,7 @@ import pytest
 
 import dali_run.transforms as ours
 from dali_run.ops.batch import Batch
-from dali_run.transforms import images, on_gpu
+from dali_run.transforms import images, on_gpu, run
 
 from ..kit.emulated_lane import EmulatedLane
 from ..kit.fake_cupy import Stream, faked
@@ -49,10 +49,14 @@ class Emulated(on_gpu.Gpu):
 
     def flat(self, tensors: Sequence[Any]) -> Any:
         joined = np.concatenate([t.reshape(-1) for t in tensors])
-        return self._kept(joined, joined.copy())
+        room = np.empty(joined.nbytes + 256, np.uint8)  # begins where memory of a GPU would
+        start = -room.ctypes.data % 256
+        there = room[start : start + joined.nbytes].view(joined.dtype)
+        there[:] = joined
+        return self._kept(there, there.copy())
 
     def empty(self, n: int, dtype: Any) -> Any:
-        made = self.lane.empty(n, dtype)
+        made = EmulatedLane().empty(n, dtype)  # PyTorch's memory, not the lane's
         return self._kept(made, made)
 
 
@@ -106,6 +110,32 @@ def test_batches_floats_and_pictures(lanes: list[EmulatedLane], monkeypatch: pyt
     np.testing.assert_array_equal(np.asarray(pictures[1]), 255 - batch[0, 1].transpose(1, 2, 0))
     back = ours.Compose([ours.ToPILImage(), ours.RandomInvert(1.0), ours.ToImage(), ours.RandomInvert(1.0)])(batch[0])
     np.testing.assert_array_equal(np.asarray(back), batch[0])
+
+
+def test_later_calls_repeat_what_the_first_ones_launched(
+    lanes: list[EmulatedLane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one lane, as PyTorch's stream has one: taps of known windows, and whole calls that draw nothing."""
+    lane, made = EmulatedLane(), []
+    monkeypatch.setattr(Emulated, "__enter__", lambda self: (setattr(self, "lane", lane), self)[1])
+    stages = run._stages
+    monkeypatch.setattr(run, "_stages", lambda *given: (made.append(1), stages(*given))[1])
+    random = np.random.default_rng(4)
+    chains = {
+        "resize": ours.Compose([ours.Resize(20), ours.CenterCrop(16), ours.Normalize([0.5], [0.2])]),
+        "bytes": ours.Compose([ours.Resize((9, 20)), ours.RandomInvert(1.0)]),
+        "crops": ours.RandomResizedCrop((20, 17)),
+        "nearest": ours.RandomResizedCrop(24, interpolation=ours.InterpolationMode.NEAREST),
+    }
+    chains["resize"].transforms.insert(2, ours.ToDtype(np.float32, scale=True))
+    for name, part in chains.items():
+        for turn in range(6):
+            batch = random.integers(0, 256, (5, 3, 50, 40 if turn < 5 else 700), dtype=np.uint8)
+            want = on_host(monkeypatch, lambda part=part, batch=batch: part(batch))
+            ours.manual_seed(5)
+            before = len(made)
+            np.testing.assert_array_equal(part(batch), want)
+            assert len(made) - before == int(name != "resize" or turn in (0, 1, 5))
 
 
 def test_problems_are_told_as_on_the_host(lanes: list[EmulatedLane]) -> None:

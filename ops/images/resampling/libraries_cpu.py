@@ -299,6 +299,38 @@ def whole_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules):
 
 
 @jit
+def taps_of_extent(rule, extent, size, anchor, count, kind, flip):
+    """The taps of a whole axis of ``extent`` pixels: starts, weights and their bits."""
+    return _whole_axis(rule, 0.0, float(extent), size, anchor, count, kind, flip, 0, extent, False)
+
+
+@jit
+def known_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules, known, table, missing):
+    """Fills ``table`` as `whole_axes` does, from rows by axis and extent, ``known`` [2, E, 6], whose pixels count from
+    the begin of a window. Gives how many rows are ``missing`` [:, 2]; -1 where samples differ in more than their
+    windows, or windows do not begin and end with a pixel."""
+    count = 0
+    for i in range(len(lo)):
+        if rules[i] != rules[0]:
+            return -1
+        for a in range(2):
+            begin, end = domain[i, a, 0], domain[i, a, 1]
+            if lo[i, a] != begin or hi[i, a] != end or size[i, a] != size[0, a] or anchor[i, a] != anchor[0, a]:
+                return -1
+            if shape[i, a] != shape[0, a] or kind[i, a] != kind[0, a] or flip[i, a] != flip[0, a]:
+                return -1
+            extent = end - begin
+            if extent >= known.shape[1] or known[a, extent, 2] == 0:
+                missing[count, 0], missing[count, 1] = a, extent
+                count += 1
+                continue
+            for k in range(6):
+                table[i, a, k] = known[a, extent, k]
+            table[i, a, 4] += begin
+    return count
+
+
+@jit
 def fixed_images(
     src, offsets, frames, extents, channels, lo, hi, size, anchor, shape, kind, flip, domain, rules, dst, dst_offsets
 ):

@@ -6,7 +6,9 @@ float32, taps outside the image read the pixel at the edge, nothing is rounded b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,11 @@ from ...context import Context
 from ...conversion import saturate
 from ...copies.windows import image_layout
 from ...errors import SpecError
+from ...gpu.repeated import changing, fixed, lasting, room, shaped
 from ...interfaces import Lane
 from ...kernels import Kernels
 from ...types import DALIDataType, DALIInterpType, from_numpy, to_numpy
+from .known_taps import known_taps
 
 F32 = npt.NDArray[np.float32]
 I8 = npt.NDArray[np.int8]
@@ -190,8 +194,12 @@ class Finish:
     """[N, 2]"""
 
 
-def resample(ctx: Context, plan: ResamplePlan, batch: Batch, dtype: DALIDataType | None = None) -> Batch:
-    """``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``.
+def resample(
+    ctx: Context, plan: ResamplePlan, batch: Batch, dtype: DALIDataType | None = None,
+    again: Callable[[Context], ResamplePlan] | None = None,
+) -> Batch:  # fmt: skip
+    """``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``. ``again``
+    makes the plan for other arguments (`gpu.repeated.changing`).
 
     Samples whose output would be too large are rejected.
     """
@@ -204,7 +212,23 @@ def resample(ctx: Context, plan: ResamplePlan, batch: Batch, dtype: DALIDataType
     layout = image_layout(batch.layout, batch.ndim, LAYOUTS)
     out = Batch.allocate(ctx.empty, shapes.astype(np.int32), out_dtype, layout, batch.samples)
     made = np.ascontiguousarray(shapes[:, first : first + count])
-    run(ctx, plan.shown(plan.anchor, made, plan.flip), batch, first, out, None)
+    shown = plan.shown(plan.anchor, made, plan.flip)
+    if again is None or ctx.stage == "cpu":
+        run(ctx, shown, batch, first, out, None)
+        return out
+    make, same, before, dims = again, shapes.tobytes(), batch.shapes, plan.shape.shape
+
+    def other(ctx: Context) -> ResamplePlan | None:
+        found = make(ctx)
+        after = before.astype(np.int64)
+        if found.shape.shape != dims:
+            return None
+        after[:, first : first + count] = found.shape
+        if bounded(ctx, found, after, before, first).tobytes() != same:
+            return None
+        return found.shown(found.anchor, made, found.flip)
+
+    run(ctx, shown, batch, first, out, None, other)
     return out
 
 
@@ -223,14 +247,21 @@ def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[A
     return np.where(refused[:, None], 0, shapes)
 
 
-def run(ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+Again = Callable[[Context], "ResamplePlan | None"]
+"""The plan for other arguments; None where the output would be of another shape."""
+
+
+def run(
+    ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None,
+    again: Again | None = None,
+) -> None:  # fmt: skip
     """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out``."""
     if len(batch) == 0 or out.data.size == 0:
         return
     if ctx.stage == "cpu":
         _run_cpu(plan, batch, first, out, finish)
     else:
-        _run_gpu(ctx, plan, batch, first, out, finish)
+        _run_gpu(ctx, plan, batch, first, out, finish, again)
 
 
 def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]:
@@ -335,8 +366,8 @@ def preset_on_gpu(lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out:
     the loops of the CPU."""
     if len(batch) == 0 or out.data.size == 0:
         return
-    passes, starts, weights = _fixed_passes(plan, batch, first, out)
-    *there, start_of, weight_of = lane.upload(*passes, starts, weights)
+    passes, (start_of, weight_of) = _fixed_passes(lane, plan, batch, first, out)
+    there = lane.upload(*passes)
     between = lane.empty(int(passes[0][:, 2].sum()), np.uint8)
     memory = (batch.data, between), (between, out.data)
     for rows, columns, (source, target) in zip(passes, there, memory, strict=True):
@@ -344,15 +375,24 @@ def preset_on_gpu(lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out:
         lane.launch("resample.cu", "fixed_pass", grid, _BLOCK, source, target, columns, start_of, weight_of)
 
 
-def _fixed_passes(plan: ResamplePlan, batch: Batch, first: int, out: Batch) -> tuple[list[I64], I32, I32]:
+def _fixed_passes(
+    lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out: Batch
+) -> tuple[list[I64], tuple[Any, Any]]:
     """The two passes [N, 12] in the order of `_Pass.rows`, the last column being the taps and 2^32 times the bits of
-    their weights; starts and weights of all."""
+    their weights; starts and weights of all, on the device."""
     assert plan.domain is not None
     assert plan.arithmetic is not None
     frames, channels = _around(batch.shapes, first, 2)
     extents = batch.shapes[:, first : first + 2].astype(np.int64)
-    axes = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.flip, plan.domain, plan.arithmetic)
-    starts, weights, table = _presets.whole_axes(*(np.ascontiguousarray(a) for a in axes))
+    arrays = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.flip, plan.domain, plan.arithmetic)
+    axes = tuple(np.ascontiguousarray(a) for a in arrays)
+    known = known_taps(lane, axes)
+    if known is None:
+        starts, weights, table = _presets.whole_axes(*axes)
+        taps, begins = lane.upload(starts, weights), np.zeros((len(batch), 2), np.int64)
+    else:
+        table, taps = known[0], lasting(lane, *known[1])
+        begins = plan.domain[:, :, 0]
     place, weight, kept, bits, begin, length = np.moveaxis(table, 2, 0)
     (top, left), (rows, columns) = begin.T, length.T
     down = plan.arithmetic == _presets.DOWN_FIRST
@@ -360,8 +400,8 @@ def _fixed_passes(plan: ResamplePlan, batch: Batch, first: int, out: Batch) -> t
     one, none, stride = np.ones_like(high), np.zeros_like(high), extents[:, 1] * channels
     between = _places(np.where(down, high * columns, rows * wide) * frames * channels)
 
-    def made(axis: int, **columns_of: I64) -> I64:
-        found = _Pass(**columns_of)
+    def made(axis: int, source: I64, tap_stride: I64, **columns_of: I64) -> I64:
+        found = _Pass(source=source + begins[:, axis] * tap_stride, tap_stride=tap_stride, **columns_of)
         return found.rows(place[:, axis], weight[:, axis], kept[:, axis] | bits[:, axis] << 32)
 
     total = frames * high * wide * channels
@@ -383,7 +423,8 @@ def _fixed_passes(plan: ResamplePlan, batch: Batch, first: int, out: Batch) -> t
         frame_stride=high * columns * channels, line_stride=columns * channels, tap_stride=channels,
     )  # fmt: skip
     which = down[:, None]
-    return [np.where(which, down_first, across_first), np.where(which, across_second, down_second)], starts, weights
+    passes = [np.where(which, down_first, across_first), np.where(which, across_second, down_second)]
+    return passes, (taps[0], taps[1])
 
 
 def _axes(plan: ResamplePlan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
@@ -401,11 +442,13 @@ _CUDA = {"uint8": "unsigned char", "int8": "signed char", "int16": "short", "uin
 _BLOCK = 256
 
 
-def _run_gpu(ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
+def _run_gpu(
+    ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
+) -> None:
     """Taps of all axes in one kernel, then a kernel a pass; two passes for images, three for volumes."""
     count = plan.size.shape[1]
     if count == 2:
-        _planes_on_gpu(ctx, plan, batch, first, out, finish)
+        _planes_on_gpu(ctx, plan, batch, first, out, finish, again)
         return
     frames, channels = _around(batch.shapes, first, count)
     extents = batch.shapes[:, first : first + count].astype(np.int64)
@@ -454,27 +497,34 @@ def _run_gpu(ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Ba
 
 
 def _planes_on_gpu(
-    ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None
+    ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
 ) -> None:
     """As `_run_gpu`, of images."""
     n = len(batch)
-    axes, regions = np.empty((n, 2, 9), np.int64), np.empty((n, 2, 3), np.float32)
-    rows = np.empty((2, n, 12), np.int64)
-    arrays = (plan.lo, plan.hi, plan.size, plan.kind, plan.support, plan.anchor, plan.shape, plan.flip, plan.across)
-    widest, starts, weights, between, most, most_last = _passes.planes(
-        *map(np.ascontiguousarray, arrays), batch.shapes, first, batch.offsets, out.offsets, axes, regions, rows
-    )
-    uploads = [axes, regions, _TABLES, TABLE, rows[0], rows[1]]
+    tables = partial(_plane_tables, shaped(batch), first, out.offsets)
+    arrays, (widest, starts, weights, between, most, most_last) = tables(plan)
+    lane, source = ctx.device, batch.data
+    weights_room, room_between = room(lane, weights), room(lane, between)
+
+    def other(ctx: Context) -> Sequence[npt.NDArray[Any]] | None:
+        assert again is not None
+        plan = again(ctx)
+        if plan is None:
+            return None
+        found, (_, _, weights, between, _, _) = tables(plan)  # any grid does
+        return found if weights <= weights_room and between <= room_between else None
+
+    axes, regions, one, two = changing(lane, None if again is None else other, *arrays)
+    for_taps = axes, regions, *fixed(lane, _TABLES, TABLE)
+    factors: tuple[Any, ...] = ()
     if finish is not None:
         _, channels = _around(batch.shapes, first, 2)
-        uploads += [np.concatenate([channels[:, None], finish.strides], axis=1), finish.factors]
-    *for_taps, one, two = (there := ctx.device.upload(*uploads))[:6]
-    lane, source = ctx.device, batch.data
-    start_of, weight_of = ctx.empty(starts, np.int32), ctx.empty(weights, np.float32)
+        factors = lane.upload(np.concatenate([channels[:, None], finish.strides], axis=1), finish.factors)
+    start_of, weight_of = ctx.empty(starts, np.int32), ctx.empty(weights_room, np.float32)
     lane.launch(
         "resample.cu", "taps", (-(-widest // _BLOCK), 2 * n), _BLOCK, *for_taps, np.int32(2), start_of, weight_of
     )
-    middle = ctx.empty(between, np.float32)
+    middle = ctx.empty(room_between, np.float32)
     lane.launch("resample.cu", f"resample_pass<{_cuda(source)}, float>", (-(-most // (4 * _BLOCK)), n), _BLOCK, source,
                 middle, one, start_of, weight_of)  # fmt: skip
     grid = (-(-most_last // (4 * _BLOCK)), n)
@@ -483,8 +533,23 @@ def _planes_on_gpu(
                     start_of, weight_of)  # fmt: skip
         return
     lane.launch("resample.cu", f"normalize_pass<float, {_CUDA[batch.dtype.name]}, {_cuda(out.data)}>", grid, _BLOCK,
-                middle, out.data, two, start_of, weight_of, *there[6:], np.int32(finish.factors.shape[1]),
+                middle, out.data, two, start_of, weight_of, *factors, np.int32(finish.factors.shape[1]),
                 np.int32(finish.factors.shape[0] > 1))  # fmt: skip
+
+
+def _plane_tables(
+    batch: Batch, first: int, offsets: I64, plan: ResamplePlan
+) -> tuple[tuple[npt.NDArray[Any], ...], tuple[int, ...]]:
+    """Rows of resample.cu for the axes, their regions and both passes, and the numbers of `passes_cpu.planes`. The
+    output begins at ``offsets``."""
+    n = len(batch)
+    axes, regions = np.empty((n, 2, 9), np.int64), np.empty((n, 2, 3), np.float32)
+    rows = np.empty((2, n, 12), np.int64)
+    arrays = (plan.lo, plan.hi, plan.size, plan.kind, plan.support, plan.anchor, plan.shape, plan.flip, plan.across)
+    numbers = _passes.planes(
+        *map(np.ascontiguousarray, arrays), batch.shapes, first, batch.offsets, offsets, axes, regions, rows
+    )
+    return (axes, regions, rows[0], rows[1]), numbers
 
 
 _TABLES = np.stack([TABLE_START, TABLE_SIZE], axis=1)

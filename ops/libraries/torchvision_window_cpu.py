@@ -1,0 +1,41 @@
+"""The window of torchvision's RandomResizedCrop, from words of PyTorch's generator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+
+_TRIES = 10
+
+
+@numba.njit("float64(uint32, float64, float64)", nogil=True, cache=True)
+def _between(word: Any, span: Any, first: Any) -> Any:
+    """``uniform_`` of a word."""
+    return np.float64(np.float32(np.float64(word & np.uint32(0xFFFFFF)) * 2.0**-24 * span + first))
+
+
+@numba.njit("void(uint32[::1], int64, int64, int64, float64[::1], int64[::1])", nogil=True, cache=True)
+def crop_window(words: Any, at: Any, height: Any, width: Any, ranges: Any, out: Any) -> None:
+    """Fills ``out`` with a window (top, left, height, width) and the place of the next word. Its height is 0 where no
+    try gave one, and the place is -1 where the words that follow ``at`` may not be enough.
+
+    ``ranges`` are width and begin of those of the area and of the logarithm of the aspect ratio.
+    """
+    out[:] = 0
+    out[4] = -1
+    if at + 2 * _TRIES + 2 > len(words):
+        return
+    for _ in range(_TRIES):
+        area = (height * width) * _between(words[at], ranges[0], ranges[1])
+        ratio = np.float64(np.float32(math.exp(_between(words[at + 1], ranges[2], ranges[3]))))
+        at += 2
+        w, h = np.int64(np.rint(math.sqrt(area * ratio))), np.int64(np.rint(math.sqrt(area / ratio)))
+        if 0 < w <= width and 0 < h <= height:
+            out[0], out[1] = np.int64(words[at]) % (height - h + 1), np.int64(words[at + 1]) % (width - w + 1)
+            out[2], out[3] = h, w
+            at += 2
+            break
+    out[4] = at
