@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,8 @@ from ...ops.base import Operator, Parameter, Spec, Stage, outputs_of, parameters
 from ...ops.batch import Batch, Samples, concat
 from ...ops.context import Context
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, Reject, SampleError, SpecError
+from ...ops.gpu.repeated import repeats_of
+from ...ops.interfaces import Lane
 from ...ops.types import DALIDataType, from_numpy
 from ..compile.infer import infer_node
 from ..engine.nodes import empty, merge
@@ -248,9 +251,19 @@ def _launched(
     decoder."""
     lane = context.lane(_gpu_of(plan, inputs))
     ctx = _context(plan, args, samples, state, device=lane, attempt=attempt)
+
+    def launch(where: Lane) -> tuple[Sequence[Batch], bool]:
+        ctx.device = where
+        made = outputs_of(plan.kernel(ctx, *placed))
+        return made, not (ctx.rejects or ctx.checks or ctx.finish)
+
     with lane:
         placed = [lane.to_device(b) for b in inputs] if plan.stage == "gpu" else inputs
-        outputs = outputs_of(plan.kernel(ctx, *placed))
+        if plan.op.repeats and plan.stage == "gpu" and not attempt:
+            anew = partial(_context, plan, args, samples, state) if args or plan.random else None
+            outputs = tuple(repeats_of(lane).run(lane, plan, placed, samples, launch, anew))
+        else:
+            outputs = tuple(launch(lane)[0])
     lane.synchronize()
     if ctx.finish is not None:
         with lane:

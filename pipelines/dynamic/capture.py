@@ -13,11 +13,13 @@ the program's source, and nothing that it does can make a result wrong:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -25,7 +27,7 @@ import numpy as np
 from ...ops.batch import Batch as Data
 from ...ops.errors import DaliRunError
 from . import calls
-from .contexts import EvalContext
+from .contexts import EvalContext, ThreadPool
 from .invocation import compute, dispatch, loops
 from .rng import RNG
 from .values import Batch, Value, as_tensor, value_of
@@ -177,6 +179,16 @@ class Step:
         loop.draws = {k: (rng, rng.place, rng.place - self.first[k]) for k, rng in generators.items()}
 
 
+LAUNCHERS = 2
+"""Threads that run a body ahead which launches on a GPU. More of them wait for the GIL at every launch, each with a
+stream, and with what operators keep for it."""
+
+
+@cache
+def _launchers(_process: int) -> ThreadPool:
+    return ThreadPool(LAUNCHERS, device_id=None)
+
+
 class _Local(threading.local):
     def __init__(self) -> None:
         self.contexts: dict[int | None, EvalContext] = {}
@@ -226,17 +238,21 @@ def run(
     ``root_at`` is asked for the batches in their order, also beyond ``count``: what is on its way at the end of an
     epoch is the beginning of the next one. ``given`` makes what the body is given of a batch.
     """
-    pool, waiting = context.thread_pool, loop.waiting
+    waiting = loop.waiting
     if waiting and waiting[0][0] != start:  # the program went on elsewhere
         loop.forget()
 
+    def workers() -> ThreadPool:
+        """The threads that run ahead: few where they launch."""
+        return _launchers(os.getpid()) if any(c.plan.stage != "cpu" for c in loop.tape) else context.thread_pool
+
     def send(number: int, root: Root, ahead: int) -> None:
-        future = pool.submit(_ahead, root, list(loop.tape), loop.predicted(ahead), context.device_id)
+        future = workers().submit(_ahead, root, list(loop.tape), loop.predicted(ahead), context.device_id)
         waiting.append((number, root, future))
 
     at, ended = start, False
     while count is None or at < start + count:
-        while not ended and len(waiting) <= pool.num_threads:
+        while not ended and len(waiting) <= workers().num_threads:
             number = at + len(waiting)
             root = root_at(number)
             ended = root is None
