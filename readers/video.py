@@ -6,9 +6,10 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from ..ops.storage.urls import is_url
 from ..ops.types import DALIDataType, DALIImageType, to_numpy
 from ..ops.video import nvdec
 from ..ops.video.decoders import PadMode, decode_into, fill_of, padded
-from ..ops.video.media import NO_FRAME, Clip, Colours, Index, require
+from ..ops.video.media import NO_FRAME, Colours, Decoded, Glance, Index, require
 from .base import Reader
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
@@ -105,7 +106,7 @@ class _Videos:
         for number, part in enumerate(parts):
             times, extent, index = np.empty(0), (0, 0), None
             try:
-                with Clip(local_copy(part.path)) as clip:
+                with Glance(local_copy(part.path)) as clip:
                     times, extent, index = clip.times, (clip.height, clip.width), clip.index
             except SampleError as e:
                 self._problems[number] = e.bare()
@@ -191,19 +192,42 @@ class _Videos:
         rows, numbers, shapes = self._asked(ctx)
         out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", ctx.samples)
         ctx.device.wait()  # the other streams write into what this one allocated
-        files = np.unique(rows[:, 0]).tolist()
+        base, problems, which = ctx.device.address(out.data), dict[int, SampleError](), dict[int, list[int]]()
+        for i, file in enumerate(rows[:, 0].tolist()):
+            which.setdefault(file, []).append(i)
 
-        def decode(file: int) -> tuple[dict[int, SampleError], list[tuple[str, float]]]:
-            problems: dict[int, SampleError] = {}
-            done: list[tuple[str, float]] = []
-            with nvdec.borrowed(ctx.device.index) as decoders:
-                which = np.flatnonzero(rows[:, 0] == file).tolist()
-                self._decode_by_nvdec(file, which, numbers, out, problems, done, decoders)
-            return problems, done
+        def read(file: int, which: Sequence[int]) -> nvdec.NvClip:
+            if file in self._problems:
+                raise self._problems[file]
+            clip = nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file])
+            with clip:
+                return clip.read(n for i in which for n in numbers[i])
 
-        problems: dict[int, SampleError] = {}
-        for own, done in nvdec.threads().map(decode, files):
-            problems |= own
+        def decode(which: list[int], clip: nvdec.NvClip, decoders: nvdec.Decoders) -> str:
+            size, places = clip.height * clip.width * 3, dict[int, list[int]]()
+            for i in which:
+                for f, n in enumerate(numbers[i]):
+                    places.setdefault(n, []).append(base + int(out.offsets[i]) + f * size)
+            try:
+                return nvdec.decode_to(clip, places, fill_of(self._reader.fill), decoders)
+            finally:
+                decoders.lane.synchronize()
+
+        def work(file: int, which: list[int], begun: Future[nvdec.NvClip] | None) -> list[tuple[str, float]]:
+            began = time.perf_counter()
+            try:
+                clip = begun.result() if begun is not None else read(file, which)
+                with nvdec.borrowed(ctx.device.index) as decoders:
+                    why = decode(which, clip, decoders)
+            except SampleError as e:
+                if len(which) > 1:  # those before the damage are good
+                    return [done for i in which for done in work(file, [i], None)]
+                problems[which[0]] = e
+                return []
+            return [(why, (time.perf_counter() - began) / len(which))] * len(which)
+
+        begun = [nvdec.readers().submit(read, *pair) for pair in which.items()]
+        for done in nvdec.threads().map(work, which, which.values(), begun):
             for why, seconds in done:
                 nvdec.report(ctx, why, seconds)
         self._reject(ctx, rows, problems)
@@ -258,7 +282,7 @@ class _Videos:
             return
         try:
             path, colours = local_copy(self._parts[file].path), self._reader.output.colours
-            with Clip(path, self._indexes[file], colours) as clip:
+            with Decoded(path, self._indexes[file], colours) as clip:
                 together = np.concatenate([np.array(numbers[i], np.int64) for i in which])
                 views = [out.sample(i) for i in which]
                 if len(which) == 1:
@@ -274,38 +298,10 @@ class _Videos:
                 clip.decode(wanted, lambda number: [views[k][f] for k, f in places[number]])
         except SampleError as e:
             if len(which) == 1:
-                problems[which[0]] = e.bare()
+                problems[which[0]] = e
                 return
             for i in which:  # those before the damage are good
                 self._decode(file, [i], numbers, out, problems)
-
-    def _decode_by_nvdec(self, file: int, which: list[int], numbers: list[list[int]], out: Batch,
-                         problems: dict[int, SampleError], done: list[tuple[str, float]], decoders: nvdec.Decoders,
-                         ) -> None:  # fmt: skip
-        """As `_decode`, with ``decoders``; ``done`` gets, for each sequence, why the CPU took it, and seconds."""
-        if file in self._problems:
-            problems.update(dict.fromkeys(which, self._problems[file]))
-            return
-        began, (height, width) = time.perf_counter(), self._extents[file]
-        size, fill = height * width * 3, fill_of(self._reader.fill)
-        places: dict[int, list[Any]] = {}
-        for i in which:
-            low = int(out.offsets[i])
-            for f, n in enumerate(numbers[i]):
-                places.setdefault(n, []).append(out.data[low + f * size : low + (f + 1) * size])
-        try:
-            with nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file]) as clip:
-                why = nvdec.decode_to(clip, places, fill, decoders)
-        except SampleError as e:
-            if len(which) == 1:
-                problems[which[0]] = e.bare()
-                return
-            for i in which:  # those before the damage are good
-                self._decode_by_nvdec(file, [i], numbers, out, problems, done, decoders)
-            return
-        finally:
-            decoders.lane.synchronize()
-        done += [(why, (time.perf_counter() - began) / len(which))] * len(which)
 
 
 def _lists(values: Sequence[npt.NDArray[np.generic]], dtype: npt.DTypeLike, ctx: Context) -> Batch:

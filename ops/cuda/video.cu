@@ -1,20 +1,34 @@
 // Frames of a video decoder as RGB (ops/video/nvdec.py): luma, and chroma of half the size with Cb and Cr in turns.
 
-// A thread makes one pixel; grid (tiles). Samples have `T`'s highest `bits`. `matrix`: factor and offset of luma, Cr's
-// part of red, Cb's and Cr's of green, Cb's of blue, all for values as 8 bits have them.
+struct Surface {
+    const void *luma, *chroma;
+    unsigned char* out;
+    long long pitch;    // bytes
+    int height, width;  // of luma
+    // A sample times `unit` is as 8 bits have it; then factor and offset of luma, Cr's part of red, Cb's and Cr's of
+    // green, Cb's of blue.
+    float unit, luma_factor, luma_offset, red, green_b, green_r, blue;
+};
+
+// A thread makes one pixel; grid (tiles). Samples have `T`'s highest bits.
 template <typename T>
-__global__ void rgb(const T* luma, const T* chroma, long long pitch, int height, int width, float unit,
-                    float luma_factor, float luma_offset, float red, float green_b, float green_r, float blue,
-                    unsigned char* out) {
+__global__ void rgb(const Surface s) {
     const long long pixel = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (pixel >= static_cast<long long>(height) * width) return;
-    const int y = static_cast<int>(pixel / width), x = static_cast<int>(pixel % width);
-    const T* pair = chroma + (y / 2) * pitch + (x & ~1);
-    const float light = (luma[y * pitch + x] * unit - luma_offset) * luma_factor;
-    const float cb = pair[0] * unit - 128.0f, cr = pair[1] * unit - 128.0f;
-    const float values[3] = {light + red * cr, light - green_b * cb - green_r * cr, light + blue * cb};
+    if (pixel >= static_cast<long long>(s.height) * s.width) return;
+    const int y = static_cast<int>(pixel / s.width), x = static_cast<int>(pixel % s.width);
+    const long long pitch = s.pitch / static_cast<long long>(sizeof(T));
+    const T* pair = static_cast<const T*>(s.chroma) + (y / 2) * pitch + (x & ~1);
+    const float light = (static_cast<const T*>(s.luma)[y * pitch + x] * s.unit - s.luma_offset) * s.luma_factor;
+    float cb = pair[0], cr = pair[1];
+    if (sizeof(T) > 1) {  // as FFmpeg's converter: between rows, which 8 bits have twice
+        const int other = y & 1 ? min(y / 2 + 1, s.height / 2 - 1) : max(y / 2 - 1, 0);
+        const T* beside = static_cast<const T*>(s.chroma) + other * pitch + (x & ~1);
+        cb = 0.75f * cb + 0.25f * beside[0], cr = 0.75f * cr + 0.25f * beside[1];
+    }
+    cb = cb * s.unit - 128.0f, cr = cr * s.unit - 128.0f;
+    const float values[3] = {light + s.red * cr, light - s.green_b * cb - s.green_r * cr, light + s.blue * cb};
     for (int k = 0; k < 3; ++k) {
         const float value = values[k] + 0.5f;
-        out[3 * pixel + k] = static_cast<unsigned char>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
+        s.out[3 * pixel + k] = static_cast<unsigned char>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
     }
 }

@@ -57,6 +57,13 @@ class Work:
         value = self._at + 8 * (_COLUMNS * self._count + _VALUE)
         self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, value + 8, 0, argument, value)
 
+    def launch_with(self, function: int, grid: int, block: int, values: npt.NDArray[Any]) -> None:
+        """Run a kernel that takes one structure, ``values``, on one row of blocks. The driver copies it at `submit`."""
+        if self._count == _MOST:
+            self.submit()
+        value = self._at + 8 * (_COLUMNS * self._count + _VALUE)
+        self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, value, 0, values.ctypes.data)
+
     def copy_in(self, to: int, host: int, nbytes: int) -> None:
         """Copy from the host to the device."""
         if nbytes:

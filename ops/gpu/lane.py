@@ -257,6 +257,11 @@ class Lane:
             self._kernels[key] = load(source, kernel, self.index)
         return self._kernels[key]
 
+    def handle(self, source: str, kernel: str) -> int:
+        """The driver's handle of ``kernel`` of ``ops/cuda/<source>``, for `work`."""
+        found = self.function(source, kernel)
+        return int(getattr(found, "kernel", found).ptr)
+
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         """Run ``kernel`` of the CUDA source ``text``, as `launch` does. Products and sums are not contracted to fused
         multiply-adds, so that generated arithmetic gives what the CPU gives."""

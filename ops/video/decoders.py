@@ -16,7 +16,7 @@ from ..context import Context
 from ..errors import SampleError, SpecError
 from ..types import DALIDataType
 from . import nvdec
-from .media import NO_FRAME, Clip, require
+from .media import NO_FRAME, Clip, Decoded, Glance, require
 
 PadMode = Literal["none", "constant", "edge", "repeat", "reflect_1001", "symmetric", "reflect_101", "reflect"]
 MAX_PIXELS = 1 << 31
@@ -109,7 +109,7 @@ class Video(Operator, name="decoders.video"):
         elements = np.zeros(len(inputs[0]), np.int64)
         for i in range(len(inputs[0])):
             try:
-                with Clip(inputs[0].sample(i)) as clip:
+                with Glance(inputs[0].sample(i)) as clip:
                     frames = clip.guess
                     if self.given("frames"):
                         frames = 64 if self.frames is None else len(self.frames)
@@ -133,50 +133,44 @@ class Video(Operator, name="decoders.video"):
 
     def _on_nvdec(self, ctx: Context, encoded: Batch) -> Batch:
         """Frames on the GPU, each sample by a thread with a decoder of its own, or by that thread itself."""
-        from ..codecs.on_threads import threads
-
         asked = self._asked(ctx)
 
-        def look(i: int) -> tuple[nvdec.NvClip, list[int]] | SampleError:
+        def read(i: int) -> tuple[nvdec.NvClip, list[int]] | SampleError:
             try:
-                clip = nvdec.NvClip(encoded.sample(i))
+                with nvdec.NvClip(encoded.sample(i)) as clip:
+                    wanted = self._wanted(clip, *asked(i))
+                    return clip.read(wanted), wanted
             except SampleError as e:
-                return e.bare()
-            try:
-                return clip, self._wanted(clip, *asked(i))
-            except SampleError as e:
-                clip.close()
-                return e.bare()
+                return e
 
-        looks = list(threads().map(look, range(len(encoded))))
-        shapes = np.zeros((len(looks), 4), np.int32)
+        shapes = np.zeros((len(encoded), 4), np.int32)
         good: dict[int, tuple[nvdec.NvClip, list[int]]] = {}
-        for i, seen in enumerate(looks):
-            if isinstance(seen, SampleError):
-                ctx.reject(i, seen.code, str(seen))
+        for i, found in enumerate(nvdec.readers().map(read, range(len(encoded)))):
+            if isinstance(found, SampleError):
+                ctx.reject(i, found.code, str(found))
             else:
-                good[i] = seen
-                shapes[i] = len(seen[1]), seen[0].height, seen[0].width, 3
+                good[i] = found
+                shapes[i] = len(found[1]), found[0].height, found[0].width, 3
         out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", encoded.samples)
         ctx.device.wait()  # the other streams write into what this one allocated
-        fill = fill_of(self.fill_value)
+        fill, base = fill_of(self.fill_value), ctx.device.address(out.data)
 
         def decode(i: int) -> tuple[str, float] | SampleError:
-            clip, wanted = good[i]
-            low, began = int(out.offsets[i]), time.perf_counter()
-            size, places = clip.height * clip.width * 3, dict[int, list[Any]]()
+            (clip, wanted), began = good.pop(i), time.perf_counter()
+            first, size, places = base + int(out.offsets[i]), clip.height * clip.width * 3, dict[int, list[int]]()
             for k, n in enumerate(wanted):
-                places.setdefault(n, []).append(out.data[low + k * size : low + (k + 1) * size])
-            with nvdec.borrowed(ctx.device.index) as decoders, clip:
+                places.setdefault(n, []).append(first + k * size)
+            with nvdec.borrowed(ctx.device.index) as decoders:
                 try:
                     why = nvdec.decode_to(clip, places, fill, decoders)
                 except SampleError as e:
-                    return e.bare()
+                    return e
                 finally:
                     decoders.lane.synchronize()
             return why, time.perf_counter() - began
 
-        for i, done in zip(good, nvdec.threads().map(decode, good), strict=True):
+        order = list(good)
+        for i, done in zip(order, nvdec.threads().map(decode, order), strict=True):
             if isinstance(done, SampleError):
                 ctx.reject(i, done.code, str(done))
             else:
@@ -194,13 +188,13 @@ class Video(Operator, name="decoders.video"):
 
         def decode(i: int) -> npt.NDArray[np.uint8] | SampleError:
             try:
-                with Clip(encoded.sample(i)) as clip:
+                with Decoded(encoded.sample(i)) as clip:
                     wanted = self._wanted(clip, *asked(i))
                     out = np.empty((len(wanted), clip.height, clip.width, 3), np.uint8)
                     decode_into(clip, wanted, fill_of(self.fill_value), out)
                     return out
             except SampleError as e:
-                return e.bare()
+                return e
 
         empty = np.zeros((0, 0, 0, 3), np.uint8)
         videos = list(run(decode, range(len(encoded))))

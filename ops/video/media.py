@@ -11,8 +11,9 @@ import bisect
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +29,32 @@ Colours = Literal["rgb24", "yuv444p"]
 NO_FRAME = -1
 """In place of a frame's number: a picture of the fill value."""
 
-_FAR = 24
+FAR = 24
 """Frames that are rather decoded than jumped over, where there is no key frame between."""
 _HIDDEN = frozenset(("vp8",))
 """Codecs with packets that show nothing, so that packets do not count frames."""
+_UNDECODED = {"codec_whitelist": "none"}
+"""Options to open files with, so that FFmpeg does not decode frames only to find out what they are; for H.264 and VP9
+that takes as long as decoding five."""
+_MOST_KINDS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The form of a stream's frames."""
+
+    height: int
+    width: int
+    pixels: str
+    """FFmpeg's name of the format."""
+    space: int
+    """The matrix, by its number in ITU-T H.273."""
+    span: int
+    """The range of values, as FFmpeg numbers it."""
+
+
+_facts: dict[tuple[Any, ...], Facts] = {}
+"""By all that they follow from: files of one encoder are told by its header, without decoding."""
 
 
 def require() -> Any:
@@ -45,6 +68,9 @@ def require() -> Any:
 
 class Clip:
     """The first video stream of a file. Close it, or use it as a context."""
+
+    unprobed: ClassVar[frozenset[str]] = frozenset()
+    """Codecs of which no frame is decoded when a file is opened, where the form of its frames is known already."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, colours: Colours = "rgb24",
@@ -64,9 +90,10 @@ class Clip:
         self._source = source
         if not isinstance(source, str) and not len(source):
             raise SampleError("truncated", "the file is empty")
+        self._packets: list[Any] | None = None
+        """Where the index keeps the packets that it sees."""
         self._open()
-        context = self.stream.codec_context
-        self.height, self.width = int(context.height), int(context.width)
+        self.height, self.width = self.facts.height, self.facts.width
         if self.height < 1 or self.width < 1:
             self.close()
             raise SampleError("corrupt_data", "its video has no size")
@@ -75,9 +102,50 @@ class Clip:
         """The last frame that came out of them."""
 
     def _open(self) -> None:
+        kind = None
+        if self.unprobed:
+            self._begin(_UNDECODED)
+            kind = self._kind() if self.codec in self.unprobed else None
+            if kind is not None and (known := _facts.get(kind)) is not None:
+                self.facts = known
+                return
+            self.close()
+        self._begin({})
+        context = self.stream.codec_context
+        self.facts = Facts(int(context.height), int(context.width), str(context.pix_fmt), int(context.colorspace),
+                           int(context.color_range))  # fmt: skip
+        """The form of the frames."""
+        if kind is not None and context.pix_fmt:
+            if len(_facts) >= _MOST_KINDS:
+                _facts.clear()
+            _facts[kind] = self.facts
+
+    def _kind(self) -> tuple[Any, ...] | None:
+        """All that the form of the frames follows from, without decoding; None where that is not known."""
+        context = self.stream.codec_context
+        header = bytes(context.extradata or b"")
+        if self.codec == "vp9":  # the header of the first frame: profile, bits, colours, size
+            try:
+                first = next((p for p in self.container.demux(self.stream) if p.size), b"")
+            except self.errors:
+                return None
+            header = bytes(first)[:_VP9_HEADER]
+            if not self._sought(_START):
+                return None
+            if len(header) < _VP9_HEADER or header[0] & 0b11001100 != 0b10000000:  # a key frame
+                return None
+        elif not _has_sequence(self.codec, header):
+            return None
+        return (
+            self.codec, header, self.container.format.name, int(context.height), int(context.width),
+            int(context.colorspace), int(context.color_range),
+        )  # fmt: skip
+
+    def _begin(self, options: dict[str, str]) -> None:
         source, self._untouched = self._source, True
+        opened = source if isinstance(source, str) else io.BytesIO(source.data)
         try:
-            self.container = require().open(source if isinstance(source, str) else io.BytesIO(source.data))
+            self.container = require().open(opened, options=options)
         except self.errors as e:
             raise SampleError(_code(e), f"no video that FFmpeg reads: {reason(e)}") from None
         streams = self.container.streams.video
@@ -129,8 +197,8 @@ class Clip:
         times, keys = [], []
         if self.stream.codec_context.name in _HIDDEN:
             return [], []
-        self._untouched = False
         try:
+            self._untouched = False
             for packet in self.container.demux(self.stream):
                 if packet.size == 0 or packet.is_discard:
                     continue
@@ -139,6 +207,8 @@ class Clip:
                 times.append(packet.pts)
                 if packet.is_keyframe:
                     keys.append(packet.pts)
+                if self._packets is not None:
+                    self._packets.append(packet)
         except self.errors as e:
             if not times:
                 raise SampleError("corrupt_data", f"its packets cannot be read: {reason(e)}") from None
@@ -177,7 +247,7 @@ class Clip:
         for number in wanted:
             target = times[number]
             key = keys[max(bisect.bisect_right(keys, target) - 1, 0)]
-            jumps = number - self._at > _FAR and numbers.get(key, 0) > self._at + 1
+            jumps = number - self._at > FAR and numbers.get(key, 0) > self._at + 1
             if self._frames is None or number <= self._at or jumps:
                 self._frames, self._at = self._decoded(key), -1
             frame = self._next(number)
@@ -271,6 +341,33 @@ class Clip:
         plane = self._converter.reformat(frame, *size, "rgb24", **self._alone).planes[0]
         rows = np.frombuffer(plane, np.uint8)[: plane.line_size * size[1]].reshape(size[1], plane.line_size)
         return rows[:, : 3 * size[0]].reshape(size[1], size[0], 3)
+
+
+class Glance(Clip):
+    """A clip of which nothing will be decoded by FFmpeg."""
+
+    unprobed = frozenset(("h264", "hevc", "vp9", "av1"))
+
+
+class Decoded(Clip):
+    """A clip of which frames will be decoded, and no more. H.264's decoder wants to know first how far frames are out
+    of order."""
+
+    unprobed = Glance.unprobed - {"h264"}
+
+
+_VP9_HEADER = 10
+_START = -(1 << 40)
+"""A time before all frames."""
+
+
+def _has_sequence(codec: str, header: bytes) -> bool:
+    """The decoder's configuration ``header`` of MP4 or Matroska holds what describes all frames."""
+    if codec == "h264":
+        return len(header) > 6 and header[0] == 1 and header[5] & 31 > 0
+    if codec == "hevc":
+        return len(header) > 23 and header[0] == 1 and header[22] > 0
+    return codec == "av1" and len(header) > 4
 
 
 def reason(e: BaseException) -> str:

@@ -2,12 +2,16 @@
 
 `NvClip` is a `Clip`: packets, index and seeks are those of the CPU, and frames are compared with the index by their
 times. Only what decodes is another. Whatever NVDEC refuses is the CPU's.
+
+The threads that drive NVDEC do nothing else, so that its engines never wait for Python: others have read the packets
+before, and a frame takes two calls that need no GIL, one to decode it and one to convert it.
 """
 
 from __future__ import annotations
 
+import bisect
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +24,7 @@ import numpy.typing as npt
 from ..context import Context
 from ..errors import SampleError
 from ..gpu.lane import Lane
-from .media import NO_FRAME, Clip, Index
+from .media import FAR, NO_FRAME, Clip, Decoded, Glance, Index, reason
 
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
 """PyNvVideoCodec's names; VP8 has packets that show nothing, so that its frames are counted by decoding them."""
@@ -29,10 +33,11 @@ _WEIGHTS = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627,
 """Of red and blue in luma, by the number of the matrix in ITU-T H.273; all others are taken for BT.601, as FFmpeg's
 converter does."""
 _BT601 = (0.299, 0.114)
+_Matrix = tuple[float, float, float, float, float, float, bool]
 _FULL = 2
 """The range of values in which black is 0, as FFmpeg numbers it."""
 _BLOCK = 256
-_THREADS = 8
+_THREADS, _READERS = 8, 4
 
 
 class RefusedError(Exception):
@@ -50,42 +55,49 @@ def module() -> Any:
 
 
 @dataclass(slots=True)
+class _Kept:
+    """A decoder, the height and width that it was made for, and those and the header of its last stream."""
+
+    decoder: Any
+    most: tuple[int, int]
+    last: tuple[int, int, bytes]
+
+
+@dataclass(slots=True)
 class Decoders:
     """The decoders of one thread at a time, with a stream of their own."""
 
     lane: Lane
-    kept: dict[tuple[str, int], tuple[Any, int, int]] = field(default_factory=dict)
-    """By codec and bits of a sample: a decoder, and the height and width that it was made for."""
+    kept: dict[tuple[str, int], _Kept] = field(default_factory=dict)
+    """By codec and bits of a sample."""
 
-    def of(self, codec: str, bits: int, height: int, width: int) -> Any:
-        """A decoder with nothing in it, reconfigured where one is there. Raises RefusedError."""
-        found = self.kept.pop((codec, bits), None)
+    def of(self, codec: str, bits: int, height: int, width: int, header: bytes) -> Any:
+        """A decoder with nothing in it, reconfigured where one is there for another size or ``header``. Raises
+        RefusedError."""
+        found, stream = self.kept.get((codec, bits)), (height, width, header)
         try:
-            if found is not None and height <= found[1] and width <= found[2]:
-                decoder, most = found[0], found[1:]
-                for _ in range(_FLUSHES):
-                    if not decoder.Decode(module().PacketData()):
-                        break
-                decoder.setReconfigParams(width, height)
-            else:
-                most = height, width
-                decoder = module().CreateDecoder(
-                    gpuid=self.lane.index, codec=getattr(module().cudaVideoCodec, _CODECS[codec]),
-                    cudacontext=_context(), cudastream=int(self.lane.stream.ptr), usedevicememory=True,
-                    maxwidth=width, maxheight=height,
-                )  # fmt: skip
+            if found is not None and height <= found.most[0] and width <= found.most[1]:
+                if found.last != stream:
+                    found.decoder.setReconfigParams(width, height)
+                    found.last = stream
+                return found.decoder
+            self.drop(codec, bits)
+            decoder = module().CreateDecoder(
+                gpuid=self.lane.index, codec=getattr(module().cudaVideoCodec, _CODECS[codec]),
+                cudacontext=_context(), cudastream=int(self.lane.stream.ptr), usedevicememory=True,
+                maxwidth=width, maxheight=height,
+            )  # fmt: skip
         except Exception as e:
+            self.drop(codec, bits)
             raise RefusedError(f"{codec} of {bits} bits: {_reason(e)}") from None
-        self.kept[codec, bits] = (decoder, *most)
+        self.kept[codec, bits] = _Kept(decoder, (height, width), stream)
         return decoder
 
     def drop(self, codec: str, bits: int) -> None:
-        """Forget a decoder that failed."""
+        """Forget a decoder that failed, or has frames left in it."""
         self.kept.pop((codec, bits), None)
 
 
-_FLUSHES = 8
-"""Times that a decoder may be asked for what is left in it."""
 _idle: dict[int, list[Decoders]] = {}
 _lock = threading.Lock()
 
@@ -122,114 +134,194 @@ def _context() -> int:
     return int(cupy.cuda.driver.ctxGetCurrent())
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    pts: int
-    surface: Any
-    is_corrupt: bool = False
+@dataclass(slots=True)
+class _Run:
+    """Packets that follow each other from a key frame on, as NVDEC takes them, and the frames wanted of them."""
+
+    data: npt.NDArray[np.uint8]
+    packets: list[tuple[int, int, int]]
+    """Where in the data each begins, its bytes, and its time."""
+    wanted: dict[int, int]
+    """Numbers of frames by their times."""
 
 
-class NvClip(Clip):
-    """A clip whose pictures are surfaces of NVDEC; places are flat uint8 arrays of the device."""
+class NvClip(Glance):
+    """A clip whose pictures are surfaces of NVDEC: `read`, then `show`. Reading needs no GPU, and showing no file."""
 
     def __init__(self, source: str | npt.NDArray[np.uint8], index: Index | None = None) -> None:
         """Raises SampleError as `Clip` does."""
         super().__init__(source, index)
-        context = self.stream.codec_context
-        self._bits = _BITS.get(str(context.pix_fmt), 0)
-        self._matrix = matrix_of(int(context.colorspace), int(context.color_range), str(context.pix_fmt))
-        self._decoders: Decoders | None = None
+        if index is None and not isinstance(source, str):
+            self._packets = []  # the index reads the file once, and once is enough
+        self._header = bytes(self.stream.codec_context.extradata or b"")
+        self._name, self._runs = self.codec, list[_Run]()
+        self._bits = _BITS.get(self.facts.pixels, 0)
+        self._matrix = matrix_of(self.facts.space, self.facts.span, self.facts.pixels)
 
-    def use(self, decoders: Decoders) -> Self:
-        """Decode by ``decoders``, on their stream. Raises RefusedError where NVDEC is not asked, SampleError."""
-        context = self.stream.codec_context
-        if self.codec not in _CODECS or not self._bits:
-            raise RefusedError(f"{self.codec}, {context.pix_fmt}")
+    @property
+    def refused(self) -> str:
+        """Why NVDEC is not asked; empty where it is."""
+        if self._name not in _CODECS or not self._bits:
+            return f"{self._name}, {self.facts.pixels}"
         if self.height % 2 or self.width % 2:
-            raise RefusedError("odd sizes")
-        if not self.index[0]:
-            raise RefusedError("packets without times")
-        self._decoders = decoders
+            return "odd sizes"
+        return "" if self.index[0] else "packets without times"
+
+    def read(self, numbers: Iterable[int]) -> Self:
+        """Read what frames ``numbers`` need, and let go of the file. Raises SampleError."""
+        wanted = sorted(set(numbers) - {NO_FRAME})
+        runs: list[list[int]] = []
+        if not self.refused:
+            times, keys = self.index
+            for number in wanted:
+                key = keys[max(bisect.bisect_right(keys, times[number]) - 1, 0)]
+                if not runs or (number - runs[-1][-1] > FAR and self._numbers.get(key, 0) > runs[-1][-1]):
+                    runs.append([])
+                runs[-1].append(number)
+            self._runs = [self._run(run) for run in runs]
+        self._packets = None
+        self.close()
         return self
 
-    def _pictures(self) -> Iterator[Any]:
-        if self._decoders is None:  # frames are counted
-            yield from super()._pictures()
-            return
-        decoder = self._decoders.of(self.codec, self._bits, self.height, self.width)
-        annexb = None
-        extra = bytes(self.stream.codec_context.extradata or b"")
-        if self.codec in ("h264", "hevc") and extra[:1] == b"\1":  # lengths before its units, as MP4 has them
-            annexb = self._av.bitstream.BitStreamFilterContext(f"{self.codec}_mp4toannexb", self.stream)
-        for packet in self.container.demux(self.stream):
-            if packet.size:
-                for unit in annexb.filter(packet) if annexb is not None else [packet]:
-                    yield from self._fed(decoder, bytes(unit), unit.pts)
-        while frames := list(self._fed(decoder, b"", None)):
-            yield from frames
-
-    def _fed(self, decoder: Any, data: bytes, pts: int | None) -> Iterator[_Frame]:
-        """The frames that come out for one packet; for an empty one, those that are left."""
-        packet, held = module().PacketData(), np.frombuffer(data, np.uint8)
-        if data:
-            packet.bsl_data, packet.bsl, packet.pts = int(held.ctypes.data), len(data), int(pts or 0)
+    def _run(self, wanted: list[int]) -> _Run:
+        times, keys = self.index
+        key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
+        left = {times[number]: number for number in wanted}
+        run = _Run(np.zeros(0, np.uint8), [], dict(left))
+        filtered = None
+        if self._name in ("h264", "hevc") and self._header[:1] == b"\1":  # lengths before its units, as MP4 has them
+            filtered = self._av.bitstream.BitStreamFilterContext(f"{self._name}_mp4toannexb", self.stream)
+        parts, at = [], 0
         try:
-            frames = [(int(surface.getPTS()), surface) for surface in decoder.Decode(packet)]
+            for packet in self._from(key):
+                left.pop(packet.pts, None)
+                for unit in filtered.filter(packet) if filtered is not None else [packet]:
+                    parts.append(bytes(unit))
+                    run.packets.append((at, len(parts[-1]), int(unit.pts or 0)))
+                    at += len(parts[-1])
+                if not left:
+                    break
+        except self.errors as e:
+            raise SampleError("corrupt_data", f"its packets cannot be read: {reason(e)}") from None
+        run.data = np.frombuffer(b"".join(parts), np.uint8)
+        return run
+
+    def _from(self, key: int) -> Iterator[Any]:
+        """Packets from the key frame at ``key`` on, or from the start where that cannot be found."""
+        if self._packets is not None:
+            at = next(k for k, p in enumerate(self._packets) if p.pts == key)
+            for packet in self._packets[at:]:  # what the filter takes is empty after it
+                copy = self._av.Packet(bytes(packet))
+                copy.pts, copy.dts, copy.time_base = packet.pts, packet.dts, packet.time_base
+                yield copy
+            return
+        if not (self._untouched and key == self.index[1][0]) and not self._sought(key):
+            self.container.close()
+            self._open()
+        self._untouched = False
+        yield from (p for p in self.container.demux(self.stream) if p.size)
+
+    def show(self, decoders: Decoders, places: Mapping[int, Sequence[int]]) -> None:
+        """The frames that were read, at their ``places``, addresses on the device, on the stream of ``decoders``.
+        Raises RefusedError."""
+        if self.refused:
+            raise RefusedError(self.refused)
+        kind = self._name, self._bits
+        for run in self._runs:
+            kept = kind in decoders.kept
+            try:
+                self._shown_by(decoders, run, places)
+            except RefusedError:
+                decoders.drop(*kind)
+                if not kept:
+                    raise
+                self._shown_by(decoders, run, places)  # maybe it was not made for this stream
+
+    def _shown_by(self, decoders: Decoders, run: _Run, places: Mapping[int, Sequence[int]]) -> None:
+        decoder = decoders.of(self._name, self._bits, self.height, self.width, self._header)
+        left, base, packet = dict(run.wanted), int(run.data.ctypes.data), module().PacketData()
+        converter = _Converter(decoders.lane, self.height, self.width, self._bits, self._matrix)
+        try:
+            for at, size, pts in run.packets:
+                packet.bsl_data, packet.bsl, packet.pts = base + at, size, pts
+                for surface in decoder.Decode(packet):
+                    if (number := left.pop(surface.getPTS(), None)) is not None:
+                        converter.convert(surface, places[number])
+            while surfaces := decoder.Decode(module().PacketData()):
+                for surface in surfaces:
+                    if (number := left.pop(surface.getPTS(), None)) is not None:
+                        converter.convert(surface, places[number])
+        except RefusedError:
+            raise
         except Exception as e:
-            assert self._decoders is not None
-            self._decoders.drop(self.codec, self._bits)
-            raise RefusedError(f"{self.codec}: {_reason(e)}") from None
-        for pts, surface in frames:
-            yield _Frame(pts, surface)
+            decoders.drop(self._name, self._bits)
+            raise RefusedError(f"{self._name}: {_reason(e)}") from None
+        if left:
+            decoders.drop(self._name, self._bits)
+            raise RefusedError(f"{self._name}: frames did not come out")
 
     def on_host(self) -> Clip:
         """The same clip, decoded by the CPU."""
-        return Clip(self._source, self.index)
+        return Decoded(self._source, self.index)
 
-    def _write(self, frame: Any, places: Sequence[Any]) -> None:
-        for place in places:
-            self.convert(frame.surface, place)
 
-    def convert(self, surface: Any, out: Any) -> None:
-        """RGB of ``surface`` into ``out``, a flat uint8 array of the device, on the decoders' stream. Raises
-        RefusedError where the surface is not what the file promised."""
-        assert self._decoders is not None
-        luma, chroma = int(surface.GetPtrToPlane(0)), int(surface.GetPtrToPlane(1))
-        nbytes = 1 if self._bits == 8 else 2
-        pitch, rest = divmod(chroma - luma, self.height * nbytes)
-        if rest or pitch < self.width:
-            raise RefusedError(f"surfaces of another size than {self.width} x {self.height}")
+_SURFACE = np.dtype(
+    [("planes", np.uint64, 2), ("out", np.uint64), ("pitch", np.int64), ("size", np.int32, 2), ("numbers", "f4", 7)],
+    align=True,
+)  # fmt: skip
+"""Surface of video.cu."""
+
+
+class _Converter:
+    """RGB of surfaces of one size. All calls of the driver's are one without the GIL: eight threads have little time
+    for it."""
+
+    def __init__(self, lane: Lane, height: int, width: int, bits: int, matrix: _Matrix) -> None:
+        self._nbytes, self._height, self._width = (1 if bits == 8 else 2), height, width
         # samples of more than 8 bits stand in the high bits of 16
-        unit = 1.0 if nbytes == 1 else 2.0**-8
-        if self._matrix[-1] and nbytes == 2:
-            unit = 255 / ((2.0**self._bits - 1) * 2.0 ** (16 - self._bits))
-        numbers = [np.float32(v) for v in (unit, *self._matrix[:-1])]
-        pixels = self.height * self.width
-        self._decoders.lane.launch(
-            "video.cu", f"rgb<{'unsigned char' if nbytes == 1 else 'unsigned short'}>", -(-pixels // _BLOCK), _BLOCK,
-            np.uint64(luma), np.uint64(chroma), np.int64(pitch), np.int32(self.height), np.int32(self.width), *numbers,
-            out,
-        )  # fmt: skip
+        unit = 1.0 if bits == 8 else 2.0**-8
+        if matrix[-1] and bits > 8:
+            unit = 255 / ((2.0**bits - 1) * 2.0 ** (16 - bits))
+        self._values = np.zeros(1, _SURFACE)
+        self._values["size"], self._values["numbers"] = (height, width), (unit, *matrix[:-1])
+        self._addresses = self._values.view(np.uint64)
+        self._work = lane.work()
+        self._kernel = lane.handle("video.cu", f"rgb<{'unsigned char' if bits == 8 else 'unsigned short'}>")
+        self._grid = -(-height * width // _BLOCK)
+
+    def convert(self, surface: Any, places: Sequence[int]) -> None:
+        """RGB of ``surface`` at ``places``, addresses on the device. Raises RefusedError where the surface is not what
+        the file promised."""
+        luma, chroma = surface.GetPtrToPlane(0), surface.GetPtrToPlane(1)
+        pitch, rest = divmod(chroma - luma, self._height)
+        if rest or pitch < self._width * self._nbytes:
+            raise RefusedError(f"surfaces of another size than {self._width} x {self._height}")
+        values = self._addresses
+        values[0], values[1], values[3] = luma, chroma, pitch
+        for place in places:
+            values[2] = place
+            self._work.launch_with(self._kernel, self._grid, _BLOCK, self._values)
+            self._work.submit()
 
 
 def decode_to(
-    clip: NvClip, places: Mapping[int, Sequence[Any]], fill: npt.NDArray[np.uint8], decoders: Decoders
+    clip: NvClip, places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8], decoders: Decoders
 ) -> str:
-    """Frames of ``clip`` into ``places`` by their numbers: flat uint8 arrays of the device. Each frame is decoded once,
-    those without a number are of the value ``fill``; the CPU does what NVDEC refuses. The reason, where it did. The
-    stream is to be waited for. Raises SampleError."""
-    wanted = sorted(set(places) - {NO_FRAME})
+    """Frames of ``clip``, which were read, at ``places`` by their numbers: addresses on the device. Each frame is
+    decoded once, those without a number are of the value ``fill``; the CPU does what NVDEC refuses. The reason, where
+    it did. The stream is to be waited for. Raises SampleError."""
     for place in places.get(NO_FRAME, ()):
         _send(decoders.lane, place, np.tile(fill, clip.height * clip.width))
     try:
-        clip.use(decoders).decode(wanted, places.__getitem__)
-    except (RefusedError, SampleError) as e:  # the CPU has the last word on damage
+        clip.show(decoders, places)
+    except RefusedError as e:  # the CPU has the last word on damage
         picture = np.empty((clip.height, clip.width, 3), np.uint8)
         with clip.on_host() as other:
-            for n in wanted:  # one at a time: a whole video may be more than the host has room for
+            for n in sorted(set(places) - {NO_FRAME}):  # one at a time: the host may not have room for a whole video
                 other.decode([n], lambda _: [picture])
                 for place in places[n]:
                     _send(decoders.lane, place, picture)
+                decoders.lane.synchronize()
         return str(e)
     return ""
 
@@ -247,12 +339,19 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, "nvdec")
 
 
-def _send(lane: Lane, out: Any, host: npt.NDArray[np.uint8]) -> None:
-    """Copy ``host`` to the device array ``out``, on the lane's stream."""
+@cache
+def readers() -> ThreadPoolExecutor:
+    """The threads that read packets for them. It is Python's work more than FFmpeg's: with many of them all wait for
+    the GIL, those that drive NVDEC, too."""
+    return ThreadPoolExecutor(_READERS, "packets")
+
+
+def _send(lane: Lane, address: int, host: npt.NDArray[np.uint8]) -> None:
+    """Copy ``host`` to the device, on the lane's stream."""
     staged = lane.pinned(host.nbytes)
     staged[:] = host.reshape(-1)
     if host.nbytes:
-        lane.copy_in(lane.address(out), staged)
+        lane.copy_in(address, staged)
 
 
 def _reason(e: Exception) -> str:
@@ -261,7 +360,7 @@ def _reason(e: Exception) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("Error Type")), lines[0])
 
 
-def matrix_of(space: int, span: int, pixels: str) -> tuple[float, float, float, float, float, float, bool]:
+def matrix_of(space: int, span: int, pixels: str) -> _Matrix:
     """Factor and offset of luma, Cr's part of red, Cb's and Cr's of green, Cb's of blue, and whether the range is full,
     of a matrix and a range by their numbers in ITU-T H.273 and FFmpeg. It is the inverse of Y = R r + G g + B b, Cb =
     (B - Y) / (2 - 2 b), Cr = (R - Y) / (2 - 2 r), for values as 8 bits have them."""

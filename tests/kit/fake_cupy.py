@@ -316,7 +316,7 @@ def _run(code: str, name: str, grid: Any, threads: int, args: Any) -> None:
     from .emulated_lane import compiled
 
     width, height = (*grid, 1)[:2]
-    values = [ctypes.c_void_p(a.data.ptr) if isinstance(a, Array) else np.array(a) for a in args]
+    values = [ctypes.c_void_p(a.data.ptr) if isinstance(a, Array) else np.asarray(a) for a in args]
     where = [ctypes.addressof(v) if isinstance(v, ctypes.c_void_p) else v.ctypes.data for v in values]
     launch = compiled(code, name)
     with _emulating:
@@ -332,6 +332,10 @@ class Work:
 
     def launch(self, function: int, grid: int, block: int, argument: int) -> None:
         self._calls.append(lambda: self._fake.launch_kernel(function, grid, block, argument))
+
+    def launch_with(self, function: int, grid: int, block: int, values: np.ndarray) -> None:
+        copied = values.copy()  # as the driver does, at the latest when it is submitted
+        self._calls.append(lambda: self._fake.launch_structure(function, grid, block, copied))
 
     def copy_in(self, to: int, host: int, nbytes: int) -> None:
         self._calls.append(lambda: self._fake.memcpy(to, host, nbytes, 1))
@@ -370,6 +374,7 @@ class Fake:
         self._pinned: dict[int, list[PinnedMemoryPointer]] = {}
         self._pinning = threading.Lock()
         self._names: list[str] = []
+        self._codes: list[str] = []
         self._libraries: list[Callable[[int, int, int], None] | None] = []
         self._next = _FIRST_ADDRESS
         self.allocator: Callable[[int], Pointer] = self.alloc
@@ -418,6 +423,7 @@ class Fake:
             number = len(self._names)
             self._names.append(name)
             self._libraries.append(self._compiled(name) if "jpeg_states" in code else None)
+            self._codes.append(code)
             kernel = types.SimpleNamespace(ptr=number)
 
             def call(grid: Any, block: Any, args: Any, stream: Any = None) -> None:
@@ -453,6 +459,13 @@ class Fake:
             assert run is not None
             with _emulating:
                 run(grid, block, argument)
+
+    def launch_structure(self, function: int, grid: int, block: int, values: np.ndarray) -> None:
+        """A kernel of one structure."""
+        self.launched.append((self._names[function], _current_device()))
+        launched_of(self._codes[function], self._names[function])
+        if self.memory:
+            _run(self._codes[function], self._names[function], (grid,), block, (values,))
 
     def register(self, address: int, size: int, flags: int) -> None:
         self.registered[address] = size
