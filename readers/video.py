@@ -222,7 +222,7 @@ class _Videos:
             except SampleError as e:
                 if len(which) > 1:  # those before the damage are good
                     return [done for i in which for done in work(file, [i], None)]
-                problems[which[0]] = e
+                problems[which[0]] = e.bare()
                 return []
             return [(why, (time.perf_counter() - began) / len(which))] * len(which)
 
@@ -298,7 +298,7 @@ class _Videos:
                 clip.decode(wanted, lambda number: [views[k][f] for k, f in places[number]])
         except SampleError as e:
             if len(which) == 1:
-                problems[which[0]] = e
+                problems[which[0]] = e.bare()
                 return
             for i in which:  # those before the damage are good
                 self._decode(file, [i], numbers, out, problems)

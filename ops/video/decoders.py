@@ -141,7 +141,7 @@ class Video(Operator, name="decoders.video"):
                     wanted = self._wanted(clip, *asked(i))
                     return clip.read(wanted), wanted
             except SampleError as e:
-                return e
+                return e.bare()
 
         shapes = np.zeros((len(encoded), 4), np.int32)
         good: dict[int, tuple[nvdec.NvClip, list[int]]] = {}
@@ -164,7 +164,7 @@ class Video(Operator, name="decoders.video"):
                 try:
                     why = nvdec.decode_to(clip, places, fill, decoders)
                 except SampleError as e:
-                    return e
+                    return e.bare()
                 finally:
                     decoders.lane.synchronize()
             return why, time.perf_counter() - began
@@ -194,7 +194,7 @@ class Video(Operator, name="decoders.video"):
                     decode_into(clip, wanted, fill_of(self.fill_value), out)
                     return out
             except SampleError as e:
-                return e
+                return e.bare()
 
         empty = np.zeros((0, 0, 0, 3), np.uint8)
         videos = list(run(decode, range(len(encoded))))
