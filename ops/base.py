@@ -117,6 +117,9 @@ class Operator:
     """Draws random numbers: takes a seed (DALI's rules of seeds apply)."""
     per_batch: ClassVar[bool] = False
     """Must see the whole iteration at once (permutations, external sources); never cut into chunks."""
+    slow: ClassVar[bool] = False
+    """A kernel for whole batches that takes as long as what follows, as a reader does that decodes: several batches are
+    read at once, whatever follows."""
     shared: ClassVar[bool] = True
     """Equal operators on equal inputs may be computed once. Not so where one calls the program, which may count."""
     late: ClassVar[bool] = False

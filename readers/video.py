@@ -315,6 +315,7 @@ class VideoReader(Reader, abstract=True):
 
     bound = "exact where the CPU decodes; NVDEC's colours are as far away as in decoders.video"
     shuffles_list: ClassVar[bool] = True
+    slow = True
     locations: ClassVar[tuple[str, ...]] = (*Reader.locations, "filenames")
 
     sequence_length: Annotated[int, Arg("frames of a sequence", ge=1)]

@@ -70,12 +70,13 @@ def schedule(graph: Graph) -> tuple[Step, ...]:
 
 
 def segments(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """The steps that one thread takes a batch through: host steps up to one whose chunks must be waited for, or a
-    device step. The first segment, which also asks for batches, is of the host, even if there is nothing to do."""
+    """The steps that one thread takes a batch through: host steps up to one whose chunks must be waited for, or that is
+    slow, or a device step. The first segment, which also asks for batches, is of the host, even if there is nothing to
+    do."""
     found: list[tuple[Step, ...]] = [()]
     for step in steps:
         last = found[-1]
-        if step.kind == "device" or (last and last[-1].kind != "whole"):
+        if step.kind == "device" or (last and (last[-1].kind != "whole" or any(n.op.slow for n in last[-1].nodes))):
             found.append((step,))
         else:
             found[-1] = (*last, step)

@@ -221,6 +221,32 @@ def test_batches_before_one_that_cannot_be_read_are_handed_out(monkeypatch: pyte
                 next(engine)
 
 
+def test_slow_readers_read_batches_at_once_whatever_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that decodes is not ahead of the workers: one thread of it was all that worked."""
+    inside, two = threading.Semaphore(2), threading.Event()
+
+    def during(ctx: Context) -> None:
+        if not int(ctx.samples.position[0]):
+            return  # alone: it tells how much memory others will take
+        inside.acquire()
+        if not inside._value:
+            two.set()
+        assert two.wait(60)
+        inside.release()
+
+    monkeypatch.setattr(_Records, "during", staticmethod(during))
+    monkeypatch.setattr(Memorised, "slow", True)
+    load_operators()
+    b = GraphBuilder()
+    (x,) = b.add("testing.memorised")
+    (x,) = b.add("cast", [x], {"dtype": "INT32"})
+    plan = compile_graph(b.build({"x": x}), Target("cpu"))
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        with Engine(plan, feed, feed.requests(10), Options(num_threads=2, cpu_queue=2)) as engine:
+            assert collect(engine) == expected(list(range(_RECORDS)))
+
+
 def test_the_memory_budget_bounds_how_much_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     held = []
     monkeypatch.setattr(_Records, "size", 10_000)
