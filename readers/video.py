@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -196,40 +194,48 @@ class _Videos:
         for i, file in enumerate(rows[:, 0].tolist()):
             which.setdefault(file, []).append(i)
 
-        def read(file: int, which: Sequence[int]) -> nvdec.NvClip:
-            if file in self._problems:
-                raise self._problems[file]
-            clip = nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file])
-            with clip:
-                return clip.read(n for i in which for n in numbers[i])
+        def read(file: int, some: Sequence[int]) -> nvdec.NvClip | SampleError:
+            try:
+                if file in self._problems:
+                    raise self._problems[file]
+                with nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file]) as clip:
+                    return clip.read(n for i in some for n in numbers[i])
+            except SampleError as e:
+                return e.bare()
 
-        def decode(which: list[int], clip: nvdec.NvClip, decoders: nvdec.Decoders) -> str:
+        def job(clip: nvdec.NvClip, some: Sequence[int]) -> tuple[nvdec.NvClip, dict[int, list[int]]]:
             size, places = clip.height * clip.width * 3, dict[int, list[int]]()
-            for i in which:
+            for i in some:
                 for f, n in enumerate(numbers[i]):
                     places.setdefault(n, []).append(base + int(out.offsets[i]) + f * size)
-            try:
-                return nvdec.decode_to(clip, places, fill_of(self._reader.fill), decoders)
-            finally:
-                decoders.lane.synchronize()
+            return clip, places
 
-        def work(file: int, which: list[int], begun: Future[nvdec.NvClip] | None) -> list[tuple[str, float]]:
-            began = time.perf_counter()
-            try:
-                clip = begun.result() if begun is not None else read(file, which)
-                with nvdec.borrowed(ctx.device.index) as decoders:
-                    why = decode(which, clip, decoders)
-            except SampleError as e:
-                if len(which) > 1:  # those before the damage are good
-                    return [done for i in which for done in work(file, [i], None)]
-                problems[which[0]] = e.bare()
-                return []
-            return [(why, (time.perf_counter() - began) / len(which))] * len(which)
+        def decoded(tasks: Iterable[tuple[int, list[int], nvdec.NvClip | SampleError]]) -> None:
+            good, bad = list[tuple[int, list[int]]](), list[tuple[int, list[int], SampleError]]()
+
+            def jobs() -> Iterator[tuple[nvdec.NvClip, dict[int, list[int]]]]:
+                for file, some, clip in tasks:
+                    if isinstance(clip, SampleError):
+                        bad.append((file, some, clip))
+                    else:
+                        good.append((file, some))
+                        yield job(clip, some)
+
+            for at, (why, seconds) in enumerate(nvdec.decode_all(ctx.device.index, jobs(), fill_of(self._reader.fill))):
+                file, some = good[at]
+                if isinstance(why, SampleError):
+                    bad.append((file, some, why))
+                else:
+                    for _ in some:
+                        nvdec.report(ctx, why, seconds / len(some))
+            for file, some, problem in bad:
+                if len(some) > 1:  # those before the damage are good
+                    decoded((file, [i], read(file, [i])) for i in some)
+                else:
+                    problems[some[0]] = problem
 
         begun = [nvdec.readers().submit(read, *pair) for pair in which.items()]
-        for done in nvdec.threads().map(work, which, which.values(), begun):
-            for why, seconds in done:
-                nvdec.report(ctx, why, seconds)
+        decoded((file, some, part.result()) for (file, some), part in zip(which.items(), begun, strict=True))
         self._reject(ctx, rows, problems)
         return (out, *(ctx.device.to_device(b) for b in self._others(ctx, rows, numbers)))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -153,28 +152,21 @@ class Video(Operator, name="decoders.video"):
                 shapes[i] = len(found[1]), found[0].height, found[0].width, 3
         out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", encoded.samples)
         ctx.device.wait()  # the other streams write into what this one allocated
-        fill, base = fill_of(self.fill_value), ctx.device.address(out.data)
+        base = ctx.device.address(out.data)
 
-        def decode(i: int) -> tuple[str, float] | SampleError:
-            (clip, wanted), began = good.pop(i), time.perf_counter()
-            first, size, places = base + int(out.offsets[i]), clip.height * clip.width * 3, dict[int, list[int]]()
-            for k, n in enumerate(wanted):
-                places.setdefault(n, []).append(first + k * size)
-            with nvdec.borrowed(ctx.device.index) as decoders:
-                try:
-                    why = nvdec.decode_to(clip, places, fill, decoders)
-                except SampleError as e:
-                    return e.bare()
-                finally:
-                    decoders.lane.synchronize()
-            return why, time.perf_counter() - began
+        def jobs() -> Iterator[tuple[nvdec.NvClip, dict[int, list[int]]]]:
+            for i, (clip, wanted) in good.items():
+                first, size, places = base + int(out.offsets[i]), clip.height * clip.width * 3, dict[int, list[int]]()
+                for k, n in enumerate(wanted):
+                    places.setdefault(n, []).append(first + k * size)
+                yield clip, places
 
-        order = list(good)
-        for i, done in zip(order, nvdec.threads().map(decode, order), strict=True):
-            if isinstance(done, SampleError):
-                ctx.reject(i, done.code, str(done))
+        done = nvdec.decode_all(ctx.device.index, jobs(), fill_of(self.fill_value))
+        for i, (why, seconds) in zip(good, done, strict=True):
+            if isinstance(why, SampleError):
+                ctx.reject(i, why.code, str(why))
             else:
-                nvdec.report(ctx, *done)
+                nvdec.report(ctx, why, seconds)
         return out
 
     def _asked(self, ctx: Context) -> Callable[[int], tuple[dict[str, int], list[int] | None]]:

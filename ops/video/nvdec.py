@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import bisect
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -38,6 +39,8 @@ _FULL = 2
 """The range of values in which black is 0, as FFmpeg numbers it."""
 _BLOCK = 256
 _THREADS, _READERS = 8, 4
+_LEAST = 48
+"""Frames that a thread takes at once, unless there are fewer."""
 
 
 class RefusedError(Exception):
@@ -136,13 +139,16 @@ def _context() -> int:
 
 @dataclass(slots=True)
 class _Run:
-    """Packets that follow each other from a key frame on, as NVDEC takes them, and the frames wanted of them."""
+    """Packets that follow each other from a key frame on, as NVDEC takes them, and the frames wanted of them: the work
+    of one thread."""
 
-    data: npt.NDArray[np.uint8]
-    packets: list[tuple[int, int, int]]
+    wanted: list[int]
+    """Numbers of the frames."""
+    times: dict[int, int] = field(default_factory=dict)
+    """The numbers by the frames' times."""
+    data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    packets: list[tuple[int, int, int]] = field(default_factory=list)
     """Where in the data each begins, its bytes, and its time."""
-    wanted: dict[int, int]
-    """Numbers of frames by their times."""
 
 
 class NvClip(Glance):
@@ -154,7 +160,9 @@ class NvClip(Glance):
         if index is None and not isinstance(source, str):
             self._packets = []  # the index reads the file once, and once is enough
         self._header = bytes(self.stream.codec_context.extradata or b"")
-        self._name, self._runs = self.codec, list[_Run]()
+        self.runs: list[_Run] = []
+        """What was read."""
+        self._name = self.codec
         self._bits = _BITS.get(self.facts.pixels, 0)
         self._matrix = matrix_of(self.facts.space, self.facts.span, self.facts.pixels)
 
@@ -169,25 +177,35 @@ class NvClip(Glance):
 
     def read(self, numbers: Iterable[int]) -> Self:
         """Read what frames ``numbers`` need, and let go of the file. Raises SampleError."""
-        wanted = sorted(set(numbers) - {NO_FRAME})
-        runs: list[list[int]] = []
-        if not self.refused:
-            times, keys = self.index
-            for number in wanted:
-                key = keys[max(bisect.bisect_right(keys, times[number]) - 1, 0)]
-                if not runs or (number - runs[-1][-1] > FAR and self._numbers.get(key, 0) > runs[-1][-1]):
-                    runs.append([])
-                runs[-1].append(number)
-            self._runs = [self._run(run) for run in runs]
+        wanted = sorted(set(numbers))
+        if wanted[:1] == [NO_FRAME]:
+            del wanted[0]
+        if self.refused:
+            self.runs = [_Run(wanted)]
+        else:
+            self.runs = [self._run(run) for run in self._cut(wanted)] or [_Run([])]
         self._packets = None
         self.close()
         return self
+
+    def _cut(self, wanted: list[int]) -> list[list[int]]:
+        """``wanted`` in parts for several threads, that begin at key frames of their own. Parts are not too short: each
+        ends with an engine that has nothing to do."""
+        times, keys = self.index
+        runs: list[list[int]] = []
+        for number in wanted:
+            key = self._numbers.get(keys[max(bisect.bisect_right(keys, times[number]) - 1, 0)], 0)
+            last = runs[-1][-1] if runs else 0
+            if not runs or (key > last and (number - last > FAR or key - runs[-1][0] >= _LEAST)):
+                runs.append([])
+            runs[-1].append(number)
+        return runs
 
     def _run(self, wanted: list[int]) -> _Run:
         times, keys = self.index
         key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
         left = {times[number]: number for number in wanted}
-        run = _Run(np.zeros(0, np.uint8), [], dict(left))
+        run = _Run(wanted, dict(left))
         filtered = None
         if self._name in ("h264", "hevc") and self._header[:1] == b"\1":  # lengths before its units, as MP4 has them
             filtered = self._av.bitstream.BitStreamFilterContext(f"{self._name}_mp4toannexb", self.stream)
@@ -221,25 +239,26 @@ class NvClip(Glance):
         self._untouched = False
         yield from (p for p in self.container.demux(self.stream) if p.size)
 
-    def show(self, decoders: Decoders, places: Mapping[int, Sequence[int]]) -> None:
-        """The frames that were read, at their ``places``, addresses on the device, on the stream of ``decoders``.
+    def show(self, run: _Run, decoders: Decoders, places: Mapping[int, Sequence[int]]) -> None:
+        """The frames of one of ``runs`` at their ``places``, addresses on the device, on the stream of ``decoders``.
         Raises RefusedError."""
         if self.refused:
             raise RefusedError(self.refused)
+        if not run.wanted:
+            return
         kind = self._name, self._bits
-        for run in self._runs:
-            kept = kind in decoders.kept
-            try:
-                self._shown_by(decoders, run, places)
-            except RefusedError:
-                decoders.drop(*kind)
-                if not kept:
-                    raise
-                self._shown_by(decoders, run, places)  # maybe it was not made for this stream
+        kept = kind in decoders.kept
+        try:
+            self._shown_by(decoders, run, places)
+        except RefusedError:
+            decoders.drop(*kind)
+            if not kept:
+                raise
+            self._shown_by(decoders, run, places)  # maybe it was not made for this stream
 
     def _shown_by(self, decoders: Decoders, run: _Run, places: Mapping[int, Sequence[int]]) -> None:
         decoder = decoders.of(self._name, self._bits, self.height, self.width, self._header)
-        left, base, packet = dict(run.wanted), int(run.data.ctypes.data), module().PacketData()
+        left, base, packet = dict(run.times), int(run.data.ctypes.data), module().PacketData()
         converter = _Converter(decoders.lane, self.height, self.width, self._bits, self._matrix)
         try:
             for at, size, pts in run.packets:
@@ -304,26 +323,54 @@ class _Converter:
             self._work.submit()
 
 
-def decode_to(
-    clip: NvClip, places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8], decoders: Decoders
-) -> str:
-    """Frames of ``clip``, which were read, at ``places`` by their numbers: addresses on the device. Each frame is
-    decoded once, those without a number are of the value ``fill``; the CPU does what NVDEC refuses. The reason, where
-    it did. The stream is to be waited for. Raises SampleError."""
-    for place in places.get(NO_FRAME, ()):
-        _send(decoders.lane, place, np.tile(fill, clip.height * clip.width))
+def decode_all(
+    index: int, jobs: Iterable[tuple[NvClip, Mapping[int, Sequence[int]]]], fill: npt.NDArray[np.uint8]
+) -> Iterator[tuple[str | SampleError, float]]:
+    """Frames of clips, which were read, at places by their numbers: addresses on GPU ``index``. Each frame is decoded
+    once, those without a number are of the value ``fill``; the CPU does what NVDEC refuses. For each clip the reason,
+    where it did, or what is wrong with it, and the seconds of the threads."""
+    begun = []
     try:
-        clip.show(decoders, places)
-    except RefusedError as e:  # the CPU has the last word on damage
-        picture = np.empty((clip.height, clip.width, 3), np.uint8)
-        with clip.on_host() as other:
-            for n in sorted(set(places) - {NO_FRAME}):  # one at a time: the host may not have room for a whole video
-                other.decode([n], lambda _: [picture])
-                for place in places[n]:
-                    _send(decoders.lane, place, picture)
-                decoders.lane.synchronize()
-        return str(e)
-    return ""
+        for clip, places in jobs:
+            begun.append([threads().submit(_decode, index, clip, run, places, fill) for run in clip.runs])
+        for parts in begun:
+            found = [p.result() for p in parts]
+            bad = [what for what, _ in found if isinstance(what, SampleError)]
+            whys = [what for what, _ in found if isinstance(what, str) and what]
+            yield (bad or whys or [""])[0], sum(seconds for _, seconds in found)
+    finally:
+        wait([p for parts in begun for p in parts])  # they write into memory of the caller's
+
+
+def _decode(
+    index: int, clip: NvClip, run: _Run, places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
+) -> tuple[str | SampleError, float]:
+    began, why = time.perf_counter(), ""
+    with borrowed(index) as decoders:
+        try:
+            for place in places.get(NO_FRAME, ()) if run is clip.runs[0] else ():
+                _send(decoders.lane, place, np.tile(fill, clip.height * clip.width))
+            try:
+                clip.show(run, decoders, places)
+            except RefusedError as e:  # the CPU has the last word on damage
+                why = str(e)
+                _by_cpu(clip, run, places, decoders.lane)
+        except SampleError as e:
+            return e.bare(), time.perf_counter() - began
+        finally:
+            decoders.lane.synchronize()
+            run.packets, run.data = [], np.zeros(0, np.uint8)
+    return why, time.perf_counter() - began
+
+
+def _by_cpu(clip: NvClip, run: _Run, places: Mapping[int, Sequence[int]], lane: Lane) -> None:
+    picture = np.empty((clip.height, clip.width, 3), np.uint8)
+    with clip.on_host() as other:
+        for n in run.wanted:  # one at a time: the host may not have room for a whole video
+            other.decode([n], lambda _: [picture])
+            for place in places[n]:
+                _send(lane, place, picture)
+            lane.synchronize()
 
 
 def report(ctx: Context, why: str, seconds: float) -> None:

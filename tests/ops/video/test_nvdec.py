@@ -78,6 +78,27 @@ def test_frames_are_those_of_the_cpu(name: str, how: dict[str, Any], tmp_path: P
         close(out.sample(0), [frames[n] for n in wanted])
 
 
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "libvpx-vp9"])
+def test_threads_share_long_videos(codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At key frames; x265's are in open groups: pictures before them come after them, and need what is before both."""
+    from dali_run.ops.video import nvdec
+
+    file = tmp_path / f"a.{'webm' if 'vp9' in codec else 'mp4'}"
+    frames = make_video(file, 40, codec=codec)
+    monkeypatch.setattr(nvdec, "_LEAST", 8)
+    for source in (str(file), np.fromfile(file, np.uint8)):
+        with nvdec.NvClip(source) as clip:
+            runs = clip.read(range(40)).runs
+        assert len(runs) == 4  # a key frame every six
+        assert [n for run in runs for n in run.wanted] == list(range(40))
+        assert all(len(run.packets) < 24 for run in runs)
+    for wanted in (list(range(40)), [0, 11, 12, 39], [3, 22, 23, 24, 25]):
+        out, rejects, counts, _ = decode([file], frames=wanted)
+        assert not rejects
+        assert counts == {"NVDEC": 1}
+        close(out.sample(0), [frames[n] for n in wanted])
+
+
 def test_deep_colours_beside_sharp_edges(tmp_path: Path) -> None:
     """FFmpeg's converter takes chroma between two rows where samples have more than 8 bits."""
     frames = make_video(tmp_path / "deep.mp4", 6, codec="libx265", pixels="yuv420p10le", size=(144, 160))
