@@ -126,7 +126,8 @@ def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
             xs = _reflect(x + row[ANCHOR], row[EXTENT], border)
             cs = _reflect(c + col[ANCHOR], col[EXTENT], border)
             s = at + xs * row[STRIDE] + cs * col[STRIDE]
-            dst[to + x * row[OUT_STRIDE] + c * col[OUT_STRIDE]] = _convert(src[s], dst, _entry(factor, c))
+            value = _convert(src[s], dst.dtype.type(0), _entry(factor, c))
+            dst[to + x * row[OUT_STRIDE] + c * col[OUT_STRIDE]] = value
 
 
 @jit
@@ -157,9 +158,10 @@ def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
     elif k == 3 and col == 1 and out_col == 1 and out_row == 3 and (row == 3 or row == -3):
         _interleaved(src, dst, s, o, w, row, factor)
     elif k > w:
+        like = dst.dtype.type(0)
         for x in range(w):
             for c in range(k):
-                dst[o + x * out_row + c * out_col] = _convert(src[s + x * row + c * col], dst, _entry(factor, c0 + c))
+                dst[o + x * out_row + c * out_col] = _convert(src[s + x * row + c * col], like, _entry(factor, c0 + c))
     else:
         for c in range(k):
             _run(src, dst, s + c * col, o + c * out_col, w, row, out_row, _entry(factor, c0 + c))
@@ -167,54 +169,57 @@ def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
 
 @jit
 def _run(src, dst, s, o, w, step, out_step, f):
+    like = dst.dtype.type(0)
     if out_step == 1 and step == 1:
         a, b = src[s : s + w], dst[o : o + w]
         for x in range(w):
-            b[x] = _convert(a[x], dst, f)
+            b[x] = _convert(a[x], like, f)
     elif out_step == 1 and step == -1:
         a, b = src[s - w + 1 : s + 1], dst[o : o + w]
         for x in range(w):
-            b[-1 - x] = _convert(a[x], dst, f)
+            b[-1 - x] = _convert(a[x], like, f)
     else:
         for x in range(w):
-            dst[o + x * out_step] = _convert(src[s + x * step], dst, f)
+            dst[o + x * out_step] = _convert(src[s + x * step], like, f)
 
 
 @jit
 def _split(src, dst, s, o, w, row, plane, factor):
     """``w`` interleaved colours to three planes, mirrored where ``row`` is -3."""
     f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
+    like = dst.dtype.type(0)
     b0, b1, b2 = dst[o : o + w], dst[o + plane : o + plane + w], dst[o + 2 * plane : o + 2 * plane + w]
     if row == 3:
         a = src[s : s + 3 * w]
         for x in range(w):
-            b0[x] = _convert(a[3 * x], dst, f0)
-            b1[x] = _convert(a[3 * x + 1], dst, f1)
-            b2[x] = _convert(a[3 * x + 2], dst, f2)
+            b0[x] = _convert(a[3 * x], like, f0)
+            b1[x] = _convert(a[3 * x + 1], like, f1)
+            b2[x] = _convert(a[3 * x + 2], like, f2)
     else:  # indices counted from the end: what is plainly negative is vectorised, w - 1 - x is not
         a = src[s - 3 * (w - 1) : s + 3]
         for x in range(w):
-            b0[-1 - x] = _convert(a[3 * x], dst, f0)
-            b1[-1 - x] = _convert(a[3 * x + 1], dst, f1)
-            b2[-1 - x] = _convert(a[3 * x + 2], dst, f2)
+            b0[-1 - x] = _convert(a[3 * x], like, f0)
+            b1[-1 - x] = _convert(a[3 * x + 1], like, f1)
+            b2[-1 - x] = _convert(a[3 * x + 2], like, f2)
 
 
 @jit
 def _interleaved(src, dst, s, o, w, row, factor):
     f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
+    like = dst.dtype.type(0)
     b = dst[o : o + 3 * w]
     if row == 3:
         a = src[s : s + 3 * w]
         for x in range(w):
-            b[3 * x] = _convert(a[3 * x], dst, f0)
-            b[3 * x + 1] = _convert(a[3 * x + 1], dst, f1)
-            b[3 * x + 2] = _convert(a[3 * x + 2], dst, f2)
+            b[3 * x] = _convert(a[3 * x], like, f0)
+            b[3 * x + 1] = _convert(a[3 * x + 1], like, f1)
+            b[3 * x + 2] = _convert(a[3 * x + 2], like, f2)
     else:
         a = src[s - 3 * (w - 1) : s + 3]
         for x in range(w):
-            b[-3 - 3 * x] = _convert(a[3 * x], dst, f0)
-            b[-2 - 3 * x] = _convert(a[3 * x + 1], dst, f1)
-            b[-1 - 3 * x] = _convert(a[3 * x + 2], dst, f2)
+            b[-3 - 3 * x] = _convert(a[3 * x], like, f0)
+            b[-2 - 3 * x] = _convert(a[3 * x + 1], like, f1)
+            b[-1 - 3 * x] = _convert(a[3 * x + 2], like, f2)
 
 
 @jit
@@ -258,28 +263,33 @@ def _entry_compiled(factor, c):
     return entry
 
 
-def _convert(value, dst, f):
-    """``value`` after the affine step ``f`` as the element type of ``dst`` (compiled below)."""
+def _convert(value, like, f):
+    """``value`` after the affine step ``f`` as the type of the number ``like`` (compiled below).
+
+    Not of an array: handed through two calls, that is taken hold of and let go of for each value, and the loop is not
+    vectorised."""
 
 
 @overload(_convert)
-def _convert_compiled(value, dst, f):
+def _convert_compiled(value, like, f):
     if f is types.none:
-        return lambda value, dst, f: value
-    return lambda value, dst, f: put((np.float32(value) - f[0]) * f[1] + f[2], dst)
+        return lambda value, like, f: value
+    return lambda value, like, f: put((np.float32(value) - f[0]) * f[1] + f[2], like)
 
 
 def put(value, dst):
-    """A float32 as the element type of ``dst``: rounded half away from zero and saturated (compiled below)."""
+    """A float32 as the type of ``dst``, an array or a number: rounded half away from zero and saturated (compiled
+    below)."""
 
 
 @overload(put)
 def put_compiled(value, dst):
-    if dst.dtype == types.float32:
+    kind = getattr(dst, "dtype", dst)
+    if kind == types.float32:
         return lambda value, dst: value
-    if dst.dtype == types.uint16:
+    if kind == types.uint16:
         return lambda value, dst: half_bits(value)  # type: ignore[call-arg]
-    unsigned = dst.dtype == types.uint8
+    unsigned = kind == types.uint8
     low, high = np.float32(0 if unsigned else -128), np.float32(255 if unsigned else 127)
     store = np.uint8 if unsigned else np.int8
     half = np.float32(0.5)
