@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -55,6 +57,18 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
         out[k] = fill
 
     clip.decode(sorted(places), lambda number: [out[k] for k in places[number]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Videos that threads read for NVDEC."""
+
+    slot: I64
+    """The samples' places."""
+    nbytes: int
+    """Of their packets."""
+    parts: list[Future[tuple[nvdec.NvClip, list[int]] | SampleError]]
+    """With the numbers of the frames that are wanted."""
 
 
 class Video(Operator, name="decoders.video"):
@@ -130,8 +144,10 @@ class Video(Operator, name="decoders.video"):
         found: Batch = ctx.device.to_device(self._decoded(ctx, encoded, threads().map))
         return found
 
-    def _on_nvdec(self, ctx: Context, encoded: Batch) -> Batch:
-        """Frames on the GPU, each sample by a thread with a decoder of its own, or by that thread itself."""
+    def begin(self, ctx: Context, *inputs: Batch) -> _Ahead | None:
+        return None if nvdec.module() is None else self._ahead(ctx, inputs[0])
+
+    def _ahead(self, ctx: Context, encoded: Batch) -> _Ahead:
         asked = self._asked(ctx)
 
         def read(i: int) -> tuple[nvdec.NvClip, list[int]] | SampleError:
@@ -142,9 +158,18 @@ class Video(Operator, name="decoders.video"):
             except SampleError as e:
                 return e.bare()
 
+        parts = [nvdec.readers().submit(read, i) for i in range(len(encoded))]
+        return _Ahead(encoded.samples.slot, int(encoded.sizes.sum()), parts)
+
+    def _on_nvdec(self, ctx: Context, encoded: Batch) -> Batch:
+        """Frames on the GPU, each sample by a thread with a decoder of its own, or by that thread itself."""
+        ready: _Ahead | None = ctx.begun if not ctx.attempt else None
+        if ready is None or not np.array_equal(ready.slot, encoded.samples.slot):
+            ready = self._ahead(ctx, encoded)
         shapes = np.zeros((len(encoded), 4), np.int32)
         good: dict[int, tuple[nvdec.NvClip, list[int]]] = {}
-        for i, found in enumerate(nvdec.readers().map(read, range(len(encoded)))):
+        for i, part in enumerate(ready.parts):
+            found = part.result()
             if isinstance(found, SampleError):
                 ctx.reject(i, found.code, str(found))
             else:

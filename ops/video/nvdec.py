@@ -12,9 +12,9 @@ from __future__ import annotations
 import bisect
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Self
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from ..context import Context
 from ..errors import SampleError
 from ..gpu.lane import Lane
-from .media import FAR, NO_FRAME, Clip, Decoded, Glance, Index, reason
+from .media import FAR, NO_FRAME, Clip, Decoded, Glance, Index
 
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
 """PyNvVideoCodec's names; VP8 has packets that show nothing, so that its frames are counted by decoding them."""
@@ -38,7 +38,7 @@ _Matrix = tuple[float, float, float, float, float, float, bool]
 _FULL = 2
 """The range of values in which black is 0, as FFmpeg numbers it."""
 _BLOCK = 256
-_THREADS, _READERS = 8, 4
+_THREADS, _READERS = 8, 2
 _LEAST = 48
 """Frames that a thread takes at once, unless there are fewer."""
 
@@ -206,32 +206,40 @@ class NvClip(Glance):
         key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
         left = {times[number]: number for number in wanted}
         run = _Run(wanted, dict(left))
-        filtered = None
-        if self._name in ("h264", "hevc") and self._header[:1] == b"\1":  # lengths before its units, as MP4 has them
-            filtered = self._av.bitstream.BitStreamFilterContext(f"{self._name}_mp4toannexb", self.stream)
-        parts, at = [], 0
-        try:
+        parts, at, unit_of = [], 0, self._converter_of_packets()
+        with suppress(*self.errors):  # what is missing will not come out, and the CPU has the last word on damage
             for packet in self._from(key):
                 left.pop(packet.pts, None)
-                for unit in filtered.filter(packet) if filtered is not None else [packet]:
-                    parts.append(bytes(unit))
-                    run.packets.append((at, len(parts[-1]), int(unit.pts or 0)))
-                    at += len(parts[-1])
+                parts.append(unit_of(packet, not parts))
+                run.packets.append((at, len(parts[-1]), packet.pts or 0))
+                at += len(parts[-1])
                 if not left:
                     break
-        except self.errors as e:
-            raise SampleError("corrupt_data", f"its packets cannot be read: {reason(e)}") from None
         run.data = np.frombuffer(b"".join(parts), np.uint8)
         return run
+
+    def _converter_of_packets(self) -> Callable[[Any, bool], bytes]:
+        """What makes NVDEC's bytes of a packet, the first of a run or not."""
+        if self._name not in ("h264", "hevc") or self._header[:1] != b"\1":
+            return lambda packet, _first: bytes(packet)
+        sets = parameter_sets(self._name, self._header)
+        if sets is not None:  # FFmpeg's filter gives the same, and gives the GIL away several times for each packet
+            return lambda packet, first: annexb(bytes(packet), sets if first else b"")
+        made = self._av.bitstream.BitStreamFilterContext(f"{self._name}_mp4toannexb", self.stream)
+
+        def filtered(packet: Any, _first: bool) -> bytes:
+            copy = self._av.Packet(bytes(packet))  # the filter takes it away
+            copy.pts, copy.dts, copy.time_base, copy.is_keyframe = (
+                packet.pts, packet.dts, packet.time_base, packet.is_keyframe,
+            )  # fmt: skip
+            return b"".join(bytes(unit) for unit in made.filter(copy))
+
+        return filtered
 
     def _from(self, key: int) -> Iterator[Any]:
         """Packets from the key frame at ``key`` on, or from the start where that cannot be found."""
         if self._packets is not None:
-            at = next(k for k, p in enumerate(self._packets) if p.pts == key)
-            for packet in self._packets[at:]:  # what the filter takes is empty after it
-                copy = self._av.Packet(bytes(packet))
-                copy.pts, copy.dts, copy.time_base = packet.pts, packet.dts, packet.time_base
-                yield copy
+            yield from self._packets[next(k for k, p in enumerate(self._packets) if p.pts == key) :]
             return
         if not (self._untouched and key == self.index[1][0]) and not self._sought(key):
             self.container.close()
@@ -321,6 +329,49 @@ class _Converter:
             values[2] = place
             self._work.launch_with(self._kernel, self._grid, _BLOCK, self._values)
             self._work.submit()
+
+
+_UNIT = b"\0\0\0\1"
+"""Begins a unit in a byte stream (ITU-T H.264 and H.265, annex B)."""
+
+
+def parameter_sets(codec: str, header: bytes) -> bytes | None:
+    """The parameter sets in the configuration ``header`` of MP4 (ISO/IEC 14496-15) as a byte stream; None where units
+    have lengths of other than four bytes, or it cannot be read."""
+    sizes, found, at = header[4 if codec == "h264" else 21 : 22][:1], [], 0
+
+    def take(count: int) -> None:
+        nonlocal at
+        for _ in range(count):
+            size = int.from_bytes(header[at : at + 2], "big")
+            found.append(header[at + 2 : at + 2 + size])
+            at += 2 + size
+
+    if not sizes or sizes[0] & 3 != 3:
+        return None
+    if codec == "h264":
+        at = 6
+        take(header[5] & 31 if len(header) > 5 else 0)
+        count, at = header[at : at + 1], at + 1
+        take(count[0] if count else 0)
+    else:
+        at = 23
+        for _ in range(header[22] if len(header) > 22 else 0):
+            count, at = header[at + 1 : at + 3], at + 3
+            take(int.from_bytes(count, "big"))
+    return None if at > len(header) or not all(found) else b"".join(_UNIT + part for part in found)
+
+
+def annexb(data: bytes, before: bytes) -> bytes:
+    """A packet of MP4, whose units follow their lengths of four bytes, as a byte stream, after the units ``before``.
+    Raises ValueError where the lengths are not the packet's."""
+    out, at = bytearray(data), 0
+    while at < len(data):
+        out[at : at + 4] = _UNIT
+        at += 4 + int.from_bytes(data[at : at + 4], "big")
+    if at != len(data):
+        raise ValueError("units that are longer than their packet")
+    return before + out
 
 
 def decode_all(

@@ -99,6 +99,34 @@ def test_threads_share_long_videos(codec: str, tmp_path: Path, monkeypatch: pyte
         close(out.sample(0), [frames[n] for n in wanted])
 
 
+def units_of(stream: bytes) -> list[bytes]:
+    """The units of a byte stream."""
+    return [unit.strip(b"\0") for unit in stream.split(b"\0\0\1") if unit.strip(b"\0")]
+
+
+@pytest.mark.parametrize(("codec", "name"), [("libx264", "a.mp4"), ("libx264", "a.mkv"), ("libx265", "h.mp4")])
+def test_byte_streams_are_those_of_ffmpegs_filter(codec: str, name: str, tmp_path: Path) -> None:
+    import av
+
+    from dali_run.ops.video import nvdec
+
+    make_video(tmp_path / name, 12, codec=codec)
+    with av.open(str(tmp_path / name)) as container:
+        stream = container.streams.video[0]
+        header, kind = bytes(stream.codec_context.extradata), stream.codec_context.codec.canonical_name
+        sets = nvdec.parameter_sets(kind, header)
+        assert sets
+        wanted = av.bitstream.BitStreamFilterContext(f"{kind}_mp4toannexb", stream)
+        for k, packet in enumerate(p for p in container.demux(stream) if p.size):
+            made = nvdec.annexb(bytes(packet), b"" if k else sets)
+            units = b"".join(bytes(unit) for unit in wanted.filter(packet))
+            if k in (0, 1):  # before later key frames it has the sets again
+                assert sorted(units_of(made)) == sorted(units_of(units))
+    assert not any(nvdec.parameter_sets(kind, header[:cut]) for cut in range(7))
+    with pytest.raises(ValueError, match="longer than their packet"):
+        nvdec.annexb(b"\0\0\0\3abc\0\0\0\4abc", b"")
+
+
 def test_deep_colours_beside_sharp_edges(tmp_path: Path) -> None:
     """FFmpeg's converter takes chroma between two rows where samples have more than 8 bits."""
     frames = make_video(tmp_path / "deep.mp4", 6, codec="libx265", pixels="yuv420p10le", size=(144, 160))
