@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec, Stage
-from ..batch import I64, Batch
+from ..batch import I32, I64, Batch
 from ..codecs.decoders import check_encoded
 from ..context import Context
 from ..errors import SampleError, SpecError
@@ -63,7 +63,7 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
 class _Ahead:
     """Videos that threads read for NVDEC."""
 
-    slot: I64
+    slot: I32
     """The samples' places."""
     nbytes: int
     """Of their packets."""

@@ -206,7 +206,7 @@ class NvClip(Glance):
         key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
         left = {times[number]: number for number in wanted}
         run = _Run(wanted, dict(left))
-        parts, at, unit_of = [], 0, self._converter_of_packets()
+        parts, at, unit_of = list[bytes](), 0, self._converter_of_packets()
         with suppress(*self.errors):  # what is missing will not come out, and the CPU has the last word on damage
             for packet in self._from(key):
                 left.pop(packet.pts, None)
