@@ -161,7 +161,7 @@ class NvClip(Glance):
             self._packets = []  # the index reads the file once, and once is enough
         self._header = bytes(self.stream.codec_context.extradata or b"")
         self.runs: list[_Run] = []
-        """What was read."""
+        """The parts that were read."""
         self._name = self.codec
         self._bits = _BITS.get(self.facts.pixels, 0)
         self._matrix = matrix_of(self.facts.space, self.facts.span, self.facts.pixels)
@@ -219,7 +219,7 @@ class NvClip(Glance):
         return run
 
     def _converter_of_packets(self) -> Callable[[Any, bool], bytes]:
-        """What makes NVDEC's bytes of a packet, the first of a run or not."""
+        """Makes NVDEC's bytes of a packet, the first of a run or not."""
         if self._name not in ("h264", "hevc") or self._header[:1] != b"\1":
             return lambda packet, _first: bytes(packet)
         sets = parameter_sets(self._name, self._header)
