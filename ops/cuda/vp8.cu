@@ -26,6 +26,8 @@ const int COLUMNS = 256;   // of macroblocks, at most
 const int CHUNKS = 64;     // of a file, at most
 const int BLOCK = 18;      // room for the 16 coefficients of a block: other banks of shared memory for the next block
 const int BLOCKS = 25;     // of a macroblock: 16 of Y, 4 of U, 4 of V, and the DC of those of Y
+const int NODES = 3;      // words of the probabilities of a context: of 11 nodes of the tree
+const int PLACES = 17 * 3 * NODES;
 const int LUMA = 28, CHROMA = 12, LEFT = 3;  // rows of the macroblock in work: the left neighbour stands at LEFT
 // Sums of a block's coefficients up to which all of a transform's steps fit 16 bits, in which libwebp's vector code counts.
 const int MOST = 19000, MOST_BUT_DC = 10000, MOST_OF_DC = 72000;
@@ -33,7 +35,7 @@ const int MOST = 19000, MOST_BUT_DC = 10000, MOST_OF_DC = 72000;
 // -- bools (7.3) ------------------------------------------------------------------------------------------------------
 
 struct Bools {
-    unsigned range;     // 128 to 255
+    unsigned range;     // 128 to 255, in the highest byte
     unsigned high, low; // the next bits; of `low` there are `left`
     unsigned next;      // four bytes more
     int left;
@@ -53,14 +55,16 @@ __device__ __forceinline__ unsigned four_bytes(Bools &b) {
     return value;
 }
 
-__device__ __noinline__ void begin(Bools &b, const u8 *data, int size) {
-    b.range = 255;
+// False where the data begins as none does: the value must be less than the range.
+__device__ __noinline__ bool begin(Bools &b, const u8 *data, int size) {
+    b.range = 0xff000000;
     b.at = data;
     b.rest = size;
     b.high = four_bytes(b);
     b.low = four_bytes(b);
     b.next = four_bytes(b);
     b.left = 32;
+    return b.high < b.range;
 }
 
 // Bits behind the end were not used, but for some that no encoder leaves out. Where this is true, libwebp does not find
@@ -68,12 +72,13 @@ __device__ __noinline__ void begin(Bools &b, const u8 *data, int size) {
 __device__ __forceinline__ bool sound(const Bools &b) { return 8 * b.rest + 56 + b.left >= 0; }
 
 __device__ __forceinline__ int bit(Bools &b, int probability) {
-    const unsigned split = 1 + ((b.range - 1) * probability >> 8), big = split << 24;
-    const bool one = b.high >= big;
-    b.range = one ? b.range - split : split;
-    b.high -= one ? big : 0;
-    const int shift = __clz(b.range) - 24;
-    b.range <<= shift;
+    // (range - 1) * probability / 256, without its fraction, and 1 more: in the highest byte
+    const unsigned split = ((b.range - 0x01000000 >> 8) * probability & 0xff000000) + 0x01000000;
+    const bool one = b.high >= split;
+    const unsigned range = one ? b.range - split : split;
+    b.high -= one ? split : 0;
+    const int shift = __clz(range);
+    b.range = range << shift;
     b.high = __funnelshift_l(b.low, b.high, shift);
     b.low <<= shift;
     b.left -= shift;
@@ -117,7 +122,7 @@ struct Shared {
     unsigned top[COLUMNS];     // contexts from above: 4 bits Y, 2 U, 2 V, 1 Y2, and from 16 on 4 modes
     Macroblock ready[2];
     short coefficients[2][BLOCKS * BLOCK];
-    u8 probabilities[4 * 17 * 33];  // by the place in the block instead of the band
+    unsigned probabilities[4 * PLACES];  // by the place in the block instead of the band
     u8 luma[17 * LUMA], chroma[2][9 * CHROMA];
 };
 
@@ -177,7 +182,7 @@ __device__ bool headers(Shared &s, const Picture &p, const u8 *file, u8 *replace
     data += 10;
     size -= 10;
     Bools b;
-    begin(b, data, first);
+    if (!begin(b, data, first)) return false;
     bit(b, 128);  // colour space
     bit(b, 128);  // clamping: libwebp always does
     int quantiser[4] = {0, 0, 0, 0}, strength[4] = {0, 0, 0, 0}, absolute = 1;
@@ -237,11 +242,11 @@ __device__ bool headers(Shared &s, const Picture &p, const u8 *file, u8 *replace
     const u8 *sizes = data;
     data += 3 * (s.partitions - 1);
     size -= 3 * (s.partitions - 1);
-    if (size <= 0) return false;
+    if (size < 0) return false;
     for (int k = 0; k < s.partitions; ++k) {
         const int bytes = k + 1 < s.partitions ? static_cast<int>(little(sizes + 3 * k, 3)) : size;
-        if (bytes > size) return false;
-        begin(s.tokens[k], data, bytes);
+        if (bytes > size || (k + 1 == s.partitions && bytes == 0)) return false;
+        if (!begin(s.tokens[k], data, bytes)) return false;
         data += bytes;
         size -= bytes;
     }
@@ -287,19 +292,23 @@ __device__ __forceinline__ bool read_modes(Bools &b, const Shared &s, Macroblock
     return none;
 }
 
-// A coefficient of 2 and more (13.2).
-__device__ __forceinline__ int large(Bools &b, const u8 *p) {
-    if (!bit(b, p[3])) {
-        if (!bit(b, p[4])) return 2;
-        return 3 + bit(b, p[5]);
+// Node `k` of four in a word.
+__device__ __forceinline__ int node(unsigned word, int k) { return word >> 8 * k & 255; }
+
+// A coefficient of 2 and more (13.2); `p` are its probabilities, `word` the first four.
+__device__ __forceinline__ int large(Bools &b, const unsigned *p, unsigned word) {
+    const unsigned second = p[1], third = p[2];
+    if (!bit(b, node(word, 3))) {
+        if (!bit(b, node(second, 0))) return 2;
+        return 3 + bit(b, node(second, 1));
     }
-    if (!bit(b, p[6])) {
-        if (!bit(b, p[7])) return 5 + bit(b, 159);
+    if (!bit(b, node(second, 2))) {
+        if (!bit(b, node(second, 3))) return 5 + bit(b, 159);
         const int two = 2 * bit(b, 165);
         return 7 + two + bit(b, 145);
     }
     // categories 3 to 6: the probabilities of the bits, the first lowest
-    const int upper = bit(b, p[8]), category = 2 * upper + bit(b, p[9 + upper]);
+    const int upper = bit(b, node(third, 0)), category = 2 * upper + bit(b, node(third, 1 + upper));
     unsigned long long bits = category == 0 ? 0x8c94ad : category == 1 ? 0x878c9bb0 : 0x82868d9db4;
     int value = 0;
     if (category == 3) {
@@ -312,24 +321,31 @@ __device__ __forceinline__ int large(Bools &b, const u8 *p) {
     return 3 + (8 << category) + value;
 }
 
-// The coefficients of a block from place `n` on, times their steps, and their `sum`; the place after the last.
-__device__ __forceinline__ int read_block(Bools &b, const u8 *of_type, int context, int dc, int ac, int n, short *out,
-                                          int &sum) {
+// The coefficients of a block from place `n` on, times their steps, and their `sum`; the place after the last. What is
+// read of shared memory is asked for a bool ahead.
+__device__ __forceinline__ int read_block(Bools &b, const unsigned *of_type, int context, int dc, int ac, int n,
+                                          short *out, int &sum) {
     const unsigned long long ZIGZAG = 0xfeb7adc963258410;
-    const u8 *p = of_type + n * 33 + context * 11;
+    const unsigned *p = of_type + (n * 3 + context) * NODES;
+    unsigned word = *p;
     while (n < 16) {
-        if (!bit(b, p[0])) return n;
-        while (!bit(b, p[1])) {
+        if (!bit(b, node(word, 0))) return n;
+        while (true) {
+            const unsigned *following = of_type + (n * 3 + 3) * NODES;
+            const unsigned next = *following;
+            if (bit(b, node(word, 1))) break;
             if (++n == 16) return 16;
-            p = of_type + n * 33;
+            p = following;
+            word = next;
         }
         int value = 1;
-        const u8 *next = of_type + (n + 1) * 33 + 11;
-        if (bit(b, p[2])) {
-            value = large(b, p);
-            next += 11;
+        const unsigned *next = of_type + (n * 3 + 4) * NODES;
+        if (bit(b, node(word, 2))) {
+            value = large(b, p, word);
+            next += NODES;
         }
         p = next;
+        word = *p;
         value *= n ? ac : dc;
         sum += value;
         out[ZIGZAG >> 4 * n & 15] = static_cast<short>(bit(b, 128) ? -value : value);
@@ -341,7 +357,7 @@ __device__ __forceinline__ int read_block(Bools &b, const u8 *of_type, int conte
 // All coefficients of a macroblock; contexts as in `Shared::top`. False where they are too large.
 __device__ __forceinline__ bool read_coefficients(Bools &b, const Shared &s, Macroblock &m, short *out, unsigned &above,
                                                   unsigned &beside) {
-    const int *steps = s.steps[m.segment], OF_TYPE = 17 * 33;
+    const int *steps = s.steps[m.segment];
     const int first = m.of_blocks ? 0 : 1;
     int there = 0;
     bool rich = false, good = true;
@@ -353,7 +369,7 @@ __device__ __forceinline__ bool read_coefficients(Bools &b, const Shared &s, Mac
         const unsigned column = of_dc ? 256 : 1u << (base + x), row = of_dc ? 256 : 1u << (base + y);
         const int context = ((above & column) != 0) + ((beside & row) != 0), from = of_dc || chroma ? 0 : first;
         int sum = 0;
-        const int end = read_block(b, s.probabilities + type * OF_TYPE, context, steps[which], steps[which + 1], from,
+        const int end = read_block(b, s.probabilities + type * PLACES, context, steps[which], steps[which + 1], from,
                                    out + (of_dc ? 24 : k) * BLOCK, sum);
         const bool some = end > from;
         above = some ? above | column : above & ~column;
@@ -559,10 +575,14 @@ extern "C" __global__ void __launch_bounds__(64, 16) vp8_decode(const u8 *files,
         if (thread == 0) bad[blockIdx.x] = 1;
         return;
     }
-    for (int k = thread; k < 4 * 17 * 33; k += 64) {
+    for (int k = thread; k < 4 * PLACES; k += 64) {
         const unsigned long long BANDS = 0x7666666665463210;
-        const int n = k / 33 % 17, band = n < 16 ? BANDS >> 4 * n & 15 : 0;
-        s.probabilities[k] = replaced[(k / (17 * 33) * 8 + band) * 33 + k % 33];
+        const int type = k / PLACES, n = k % PLACES / (3 * NODES), context = k / NODES % 3, from = k % NODES * 4;
+        const int band = n < 16 ? BANDS >> 4 * n & 15 : 0;
+        const u8 *nodes = replaced + ((type * 8 + band) * 3 + context) * 11;
+        unsigned word = 0;
+        for (int i = from; i < min(from + 4, 11); ++i) word |= nodes[i] << 8 * (i - from);
+        s.probabilities[k] = word;
     }
     for (int k = thread; k < columns; k += 64) s.top[k] = 0;
     __syncthreads();

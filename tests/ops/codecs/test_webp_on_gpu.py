@@ -287,6 +287,21 @@ def test_damaged_files(lane: Any) -> None:
     assert 20 < check(lane, files) < len(files)
 
 
+def test_data_that_no_encoder_begins(lane: Any) -> None:
+    """A value above the range, and a last partition of no bytes: only libwebp knows what it makes of them."""
+    whole = bytearray(encoded(picture(40, 40, 0), quality=60))  # one partition of coefficients
+    (first,) = struct.unpack_from("<I", bytes(whole[20:23]) + b"\0")
+    tokens = 30 + (first >> 5)
+    for at in (30, tokens):
+        changed = whole.copy()
+        changed[at] = 255
+        marks, _ = decoded(lane, [bytes(whole), bytes(changed)])
+        assert marks.tolist() == [0, 1]
+    (size,) = struct.unpack_from("<I", whole, 16)
+    changed = riff((b"VP8 ", bytes(whole[20 : 20 + size])[: tokens - 20]))
+    assert decoded(lane, [changed])[0].tolist() == [1]
+
+
 def test_nothing_behind_the_files_is_read(lane: Any) -> None:
     """A file that ends early is not gone on with in the next one."""
     whole = encoded(picture(40, 40, 1), quality=90)
