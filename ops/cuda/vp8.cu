@@ -34,42 +34,49 @@ const int MOST = 19000, MOST_BUT_DC = 10000, MOST_OF_DC = 72000;
 
 // -- bools (7.3) ------------------------------------------------------------------------------------------------------
 
+// A reader of some of a file's bytes. The file is read in words, which are asked for 32 bits before they are needed: those
+// that hold a byte of the part, and no others. What stands behind the part's end is never told from bits that are used.
 struct Bools {
-    unsigned range;     // 128 to 255, in the highest byte
-    unsigned high, low; // the next bits; of `low` there are `left`
-    unsigned next;      // four bytes more
-    int left;
-    int rest;           // bytes behind `next`; below 0 where zeros were read
-    const u8 *at;
+    unsigned range;          // 128 to 255, in the highest byte
+    unsigned high, low;      // the next bits; of `low` there are `left`
+    unsigned first, second;  // words that hold the next four bytes
+    unsigned order;          // of the bytes in these, for __byte_perm
+    int left, at, end;       // at: the next word's number; end: of the byte behind the part, in bits, from the first word on
+    const unsigned *words;
 };
 
-__device__ __forceinline__ unsigned four_bytes(Bools &b) {
-    unsigned value = 0;
-    if (b.rest >= 4) {
-        value = static_cast<unsigned>(b.at[0]) << 24 | b.at[1] << 16 | b.at[2] << 8 | b.at[3];
-    } else {
-        for (int k = 0; k < 4; ++k) value |= k < b.rest ? static_cast<unsigned>(b.at[k]) << (24 - 8 * k) : 0;
-    }
-    b.at += b.rest > 0 ? min(b.rest, 4) : 0;
-    b.rest -= 4;
-    return value;
+__device__ __forceinline__ unsigned following(Bools &b) {
+    const unsigned next = __byte_perm(b.first, b.second, b.order);
+    b.first = b.second;
+    b.second = b.words[min(b.at, (b.end - 8) >> 5)];
+    ++b.at;
+    return next;
 }
 
-// False where the data begins as none does: the value must be less than the range.
+// False where the part is empty, or begins as none does: the value must be less than the range.
 __device__ __noinline__ bool begin(Bools &b, const u8 *data, int size) {
+    if (size <= 0) return false;
+    const int skew = reinterpret_cast<size_t>(data) & 3;
+    b.words = reinterpret_cast<const unsigned *>(data - skew);
     b.range = 0xff000000;
-    b.at = data;
-    b.rest = size;
-    b.high = four_bytes(b);
-    b.low = four_bytes(b);
-    b.next = four_bytes(b);
+    b.order = 0x0123 + 0x1111 * skew;
+    b.end = 8 * (skew + size);
+    const int last = (b.end - 8) >> 5;
+    b.first = b.words[0];
+    b.second = b.words[min(1, last)];
+    b.at = 2;
+    b.high = following(b);
+    b.low = following(b);
     b.left = 32;
     return b.high < b.range;
 }
 
 // Bits behind the end were not used, but for some that no encoder leaves out. Where this is true, libwebp does not find
-// that the data ends early.
-__device__ __forceinline__ bool sound(const Bools &b) { return 8 * b.rest + 56 + b.left >= 0; }
+// that the data ends early: all but the last 8 bits may be used up.
+__device__ __forceinline__ bool sound(const Bools &b) {
+    const int used = 32 * (b.at - 3) - b.left + 8 * static_cast<int>(b.order >> 12);
+    return used <= b.end - 8;
+}
 
 __device__ __forceinline__ int bit(Bools &b, int probability) {
     // (range - 1) * probability / 256, without its fraction, and 1 more: in the highest byte
@@ -83,10 +90,10 @@ __device__ __forceinline__ int bit(Bools &b, int probability) {
     b.low <<= shift;
     b.left -= shift;
     if (b.left < 0) {
-        b.high |= b.next >> (32 + b.left);
-        b.low = b.next << -b.left;
+        const unsigned next = following(b);
+        b.high |= next >> (32 + b.left);
+        b.low = next << -b.left;
         b.left += 32;
-        b.next = four_bytes(b);
     }
     return one;
 }
@@ -245,8 +252,7 @@ __device__ bool headers(Shared &s, const Picture &p, const u8 *file, u8 *replace
     if (size < 0) return false;
     for (int k = 0; k < s.partitions; ++k) {
         const int bytes = k + 1 < s.partitions ? static_cast<int>(little(sizes + 3 * k, 3)) : size;
-        if (bytes > size || (k + 1 == s.partitions && bytes == 0)) return false;
-        if (!begin(s.tokens[k], data, bytes)) return false;
+        if (bytes > size || !begin(s.tokens[k], data, bytes)) return false;
         data += bytes;
         size -= bytes;
     }
@@ -588,34 +594,34 @@ extern "C" __global__ void __launch_bounds__(64, 16) vp8_decode(const u8 *files,
     __syncthreads();
     for (int k = thread; k < BLOCKS * BLOCK; k += 64) reinterpret_cast<unsigned *>(s.coefficients)[k] = 0;
     __syncthreads();
-    Bools modes, tokens;
     unsigned beside = 0;
-    if (thread == 0) modes = s.modes;
     const int count = rows * columns;
     int x = 0, y = 0, last_x = 0, last_y = 0;
     for (int k = 0; k <= count; ++k) {
         if (thread < 32) {
             if (thread == 0 && k < count) {
-                if (x == 0) {
-                    tokens = s.tokens[y & (s.partitions - 1)];
-                    beside = 0;
-                }
+                if (x == 0) beside = 0;
                 Macroblock m;
+                Bools modes = s.modes;  // one reader at a time is in registers
                 unsigned above = s.top[x], up = above >> 16, left = beside >> 16;
                 const bool none = read_modes(modes, s, m, up, left);
+                s.modes = modes;
+                wrong = !sound(modes);
                 m.rich = m.there = 0;
                 if (none) {
                     const unsigned kept = m.of_blocks ? 256 : 0;  // the context of Y2, where it has none
                     above &= kept;
                     beside &= kept;
                 } else {
-                    wrong = !read_coefficients(tokens, s, m, s.coefficients[k & 1], above, beside);
+                    Bools &kept = s.tokens[y & (s.partitions - 1)];
+                    Bools tokens = kept;
+                    wrong |= !read_coefficients(tokens, s, m, s.coefficients[k & 1], above, beside);
+                    wrong |= !sound(tokens);
+                    kept = tokens;
                 }
                 s.top[x] = (above & 0x1ff) | up << 16;
                 beside = (beside & 0x1ff) | left << 16;
                 s.ready[k & 1] = m;
-                wrong |= !sound(tokens) || !sound(modes);
-                if (x == columns - 1) s.tokens[y & (s.partitions - 1)] = tokens;
             }
         } else if (k) {
             reconstruct(s, s.ready[k & 1 ^ 1], s.coefficients[k & 1 ^ 1], planes + p.planes, last_x, last_y, columns, rows, lane);
