@@ -78,23 +78,43 @@ __device__ __forceinline__ bool sound(const Bools &b) {
     return used <= b.end - 8;
 }
 
-__device__ __forceinline__ int bit(Bools &b, int probability) {
+// At least 24 bits more than the 8 that a bool looks at: a bool takes 7 at most, and one with probability 128 takes one.
+__device__ __forceinline__ void refill(Bools &b) {
+    if (b.left >= 0) return;
+    const unsigned next = following(b);
+    b.high |= next >> (32 + b.left);
+    b.low = next << -b.left;
+    b.left += 32;
+}
+
+// A bool of bits that `refill` has made sure of. Both outcomes are computed before it is known which it is.
+__device__ __forceinline__ int take(Bools &b, int probability) {
     // (range - 1) * probability / 256, without its fraction, and 1 more: in the highest byte
     const unsigned split = ((b.range - 0x01000000 >> 8) * probability & 0xff000000) + 0x01000000;
+    const unsigned rest = b.range - split, value = b.high - split;
+    const int shift_0 = __clz(split), shift_1 = __clz(rest);
     const bool one = b.high >= split;
-    const unsigned range = one ? b.range - split : split;
-    b.high -= one ? split : 0;
-    const int shift = __clz(range);
-    b.range = range << shift;
-    b.high = __funnelshift_l(b.low, b.high, shift);
+    const int shift = one ? shift_1 : shift_0;
+    b.range = (one ? rest : split) << shift;
+    b.high = __funnelshift_l(b.low, one ? value : b.high, shift);
     b.low <<= shift;
     b.left -= shift;
-    if (b.left < 0) {
-        const unsigned next = following(b);
-        b.high |= next >> (32 + b.left);
-        b.low = next << -b.left;
-        b.left += 32;
-    }
+    return one;
+}
+
+__device__ __forceinline__ int bit(Bools &b, int probability) {
+    refill(b);
+    return take(b, probability);
+}
+
+// A bool of probability 128, after others: as the range is 254 at most then, it takes one bit.
+__device__ __forceinline__ int take_even(Bools &b) {
+    const unsigned split = (b.range - 0x01000000 >> 1 & 0xff000000) + 0x01000000;
+    const bool one = b.high >= split;
+    b.range = (one ? b.range - split : split) << 1;
+    b.high = __funnelshift_l(b.low, one ? b.high - split : b.high, 1);
+    b.low <<= 1;
+    b.left -= 1;
     return one;
 }
 
@@ -304,23 +324,24 @@ __device__ __forceinline__ int node(unsigned word, int k) { return word >> 8 * k
 // A coefficient of 2 and more (13.2); `p` are its probabilities, `word` the first four.
 __device__ __forceinline__ int large(Bools &b, const unsigned *p, unsigned word) {
     const unsigned second = p[1], third = p[2];
-    if (!bit(b, node(word, 3))) {
-        if (!bit(b, node(second, 0))) return 2;
-        return 3 + bit(b, node(second, 1));
+    refill(b);
+    if (!take(b, node(word, 3))) {
+        if (!take(b, node(second, 0))) return 2;
+        return 3 + take(b, node(second, 1));
     }
-    if (!bit(b, node(second, 2))) {
-        if (!bit(b, node(second, 3))) return 5 + bit(b, 159);
+    if (!take(b, node(second, 2))) {
+        if (!take(b, node(second, 3))) return 5 + bit(b, 159);
         const int two = 2 * bit(b, 165);
-        return 7 + two + bit(b, 145);
+        return 7 + two + take(b, 145);
     }
     // categories 3 to 6: the probabilities of the bits, the first lowest
-    const int upper = bit(b, node(third, 0)), category = 2 * upper + bit(b, node(third, 1 + upper));
+    const int upper = take(b, node(third, 0)), category = 2 * upper + bit(b, node(third, 1 + upper));
     unsigned long long bits = category == 0 ? 0x8c94ad : category == 1 ? 0x878c9bb0 : 0x82868d9db4;
     int value = 0;
     if (category == 3) {
         bits = 0x8182858c99b1c4e6;
-        value = 2 * bit(b, 254);
-        value += bit(b, 254);
+        value = 2 * take(b, 254);
+        value += take(b, 254);
         value = 2 * value + bit(b, 243);
     }
     for (; bits; bits >>= 8) value = 2 * value + bit(b, static_cast<int>(bits & 255));
@@ -328,25 +349,28 @@ __device__ __forceinline__ int large(Bools &b, const unsigned *p, unsigned word)
 }
 
 // The coefficients of a block from place `n` on, times their steps, and their `sum`; the place after the last. What is
-// read of shared memory is asked for a bool ahead.
+// read of shared memory is asked for a bool ahead. From one refill to the next at most three bools of any probability are
+// taken, and a sign.
 __device__ __forceinline__ int read_block(Bools &b, const unsigned *of_type, int context, int dc, int ac, int n,
                                           short *out, int &sum) {
     const unsigned long long ZIGZAG = 0xfeb7adc963258410;
     const unsigned *p = of_type + (n * 3 + context) * NODES;
     unsigned word = *p;
     while (n < 16) {
-        if (!bit(b, node(word, 0))) return n;
+        refill(b);
+        if (!take(b, node(word, 0))) return n;
         while (true) {
             const unsigned *following = of_type + (n * 3 + 3) * NODES;
             const unsigned next = *following;
-            if (bit(b, node(word, 1))) break;
+            if (take(b, node(word, 1))) break;
             if (++n == 16) return 16;
             p = following;
             word = next;
+            refill(b);
         }
         int value = 1;
         const unsigned *next = of_type + (n * 3 + 4) * NODES;
-        if (bit(b, node(word, 2))) {
+        if (take(b, node(word, 2))) {
             value = large(b, p, word);
             next += NODES;
         }
@@ -354,7 +378,7 @@ __device__ __forceinline__ int read_block(Bools &b, const unsigned *of_type, int
         word = *p;
         value *= n ? ac : dc;
         sum += value;
-        out[ZIGZAG >> 4 * n & 15] = static_cast<short>(bit(b, 128) ? -value : value);
+        out[ZIGZAG >> 4 * n & 15] = static_cast<short>(take_even(b) ? -value : value);
         ++n;
     }
     return 16;
