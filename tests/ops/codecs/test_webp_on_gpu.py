@@ -281,7 +281,7 @@ def damaged(count: int, seed: int) -> list[bytes]:
 
 
 def test_damaged_files(lane: Any) -> None:
-    """What the kernels accept libwebp does, too, with these pixels; the rest is for the CPU to judge."""
+    """Files that the kernels accept libwebp accepts, too, with these pixels; the rest is for the CPU to judge."""
     files = damaged(250, 9)
     assert len(files) > 100
     assert 20 < check(lane, files) < len(files)
